@@ -1,6 +1,6 @@
-//! What a decision costs, without the wire: queue 2, KV cache 2 and load-aware 1 at
-//! 10, 100 and 1,000 endpoints, and on several threads at once; `expected-latency-scorer`; and
-//! plugins that go by labels.
+//! Cost of a decision, without the wire: queue 2, KV cache 2 and load-aware 1 at 10, 100 and 1,000
+//! endpoints, and on several threads at once; `expected-latency-scorer`; and plugins that go by
+//! labels.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 

@@ -1,6 +1,6 @@
-//! What waiting costs, without the wire: pairs of enqueue and dispatch over 5,000 flows in 8
-//! bands under each fairness policy, 10,000 clients that go away at once, and what flow
-//! control adds to a request that needn't wait.
+//! Cost of waiting, without the wire: pairs of enqueue and dispatch over 5,000 flows in 8 bands
+//! under each fairness policy, 10,000 clients that go away at once, and the overhead of flow
+//! control for a request that needn't wait.
 //!
 //! `crowd` compares the policies when all requests come before the first leaves, so that
 //! every band is full and every band is emptied. `standing` compares them when 10,000 wait

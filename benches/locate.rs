@@ -1,7 +1,7 @@
-//! What a look-up of candidates costs that the cache answers: without a hint and with one of
-//! four endpoints, by one task and by 16 at once. The time is that of a processor for one
-//! look-up, which should not depend on how many others ask. Neighbours on the machine that
-//! take the processor away don't count; those that take the caches do.
+//! Cost of a look-up of candidates that the cache answers: without a hint and with one of four
+//! endpoints, by one task and by 16 at once. The time is that of a processor for one look-up, which
+//! should not depend on how many others ask. Neighbours on the machine that take the processor away
+//! don't count; those that take the caches do.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 
@@ -38,8 +38,8 @@ fn warm(ttl: Duration, hints: &[SubsetHint]) -> Arc<CachedLocator> {
     cache
 }
 
-/// What a look-up takes of the processors, times `repetitions`, when so many tasks on as many
-/// threads as there are cores do so many each.
+/// Processor time of a look-up, times `repetitions`, when `tasks` tasks do `repetitions` look-ups
+/// each, on as many threads as there are cores, but no more than tasks.
 fn at_once(cache: &Arc<CachedLocator>, hint: &SubsetHint, tasks: u32, repetitions: u64) -> Duration {
     let threads = available_parallelism().map_or(1, usize::from).min(tasks as usize);
     let runtime = Builder::new_multi_thread().worker_threads(threads).build().unwrap();
@@ -70,7 +70,7 @@ fn since(before: Timespec, clock: ClockId) -> Duration {
     Duration::try_from(now).unwrap() - Duration::try_from(before).unwrap()
 }
 
-/// What so many calls take of this thread.
+/// Processor time that this thread takes for `repetitions` calls.
 fn alone<T>(repetitions: u64, mut call: impl FnMut() -> T) -> Duration {
     let started = clock_gettime(ClockId::ThreadCPUTime);
     for _ in 0..repetitions {

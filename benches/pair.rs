@@ -1,7 +1,7 @@
-//! What choosing prefill and decode together costs beside each profile picking alone, with
-//! half of the endpoints for either, in racks of eight: the whole decision, without the
-//! wire and without producers, and what is booked. Then the same where pairs need a rack of
-//! their own, so that the best of either side don't fit together and all are looked at.
+//! Cost of choosing prefill and decode together beside each profile picking alone, with half of the
+//! endpoints for either, in racks of eight: the whole decision, without the wire and without
+//! producers, and its bookings. Then the same where pairs need a rack of their own, so that the
+//! best of either side don't fit together and all are looked at.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 

@@ -1,4 +1,4 @@
-//! What the prefix index costs.
+//! Cost of the prefix index.
 //!
 //! - `hash`: the block hashes of a prompt of 500 KB, beside one XXH3 over its bytes.
 //! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
@@ -169,7 +169,7 @@ fn add(c: &mut Criterion) {
     group.finish();
 }
 
-/// What the other threads do.
+/// Work of the other threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Others {
     Compute,

@@ -1,4 +1,4 @@
-//! What room 1,000 free nodes have for the steps of a policy, by host, rack and zone.
+//! Cost of finding the room of 1,000 free nodes for the steps of a policy, by host, rack and zone.
 
 #![allow(clippy::panic, reason = "a benchmark that cannot go on has nothing to measure")]
 

@@ -1,4 +1,4 @@
-//! What `usher serve` was told, as plain values: the flags after parsing and
+//! Settings of `usher serve` as plain values: the flags after parsing and
 //! validation.
 
 use std::net::{IpAddr, SocketAddr};
@@ -46,17 +46,17 @@ pub struct ServeSettings {
     pub metrics_staleness: Duration,
     /// Count and time ext_proc streams.
     pub stream_metrics: bool,
-    /// Who may read the metrics of the picker.
+    /// Protection of the picker's metrics: which clients may read them.
     pub metrics_port: MetricsPortSettings,
     /// File of capacity policies; `None`: nobody says how many pods there should be.
     pub capacity_policy: Option<PathBuf>,
-    /// Who answers the queries that policies name; `None`: nobody.
+    /// Server that answers the queries that policies name; `None`: there is none.
     pub prometheus: Option<PrometheusSettings>,
     /// Follow the CapacityPolicies of the pool's namespace; not beside `capacity_policy`.
     pub capacity_policies: bool,
     /// There is never more than one replica, so that it may act without an election.
     pub capacity_single_replica: bool,
-    /// What to log, and how.
+    /// Level and format of the log.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).
     pub unused: Vec<UnusedFlag>,
@@ -72,7 +72,7 @@ impl ServeSettings {
     }
 }
 
-/// What is kept of which endpoints a request may go to.
+/// Limits of the cache of endpoints that a request may go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocatorSettings {
     /// How long the endpoints of a subset are kept when none comes or goes; zero keeps none.
@@ -181,8 +181,8 @@ pub struct PoolSettings {
 }
 
 impl PoolSettings {
-    /// What the pool is called in metrics and in the lease: its name; with a label
-    /// selector that of the deployment that this is a pod of.
+    /// Name of the pool in metrics and in the lease: its own; without one, and with a label selector, that
+    /// of the deployment that this is a pod of; `epp` where neither is known.
     pub fn label(&self) -> &str {
         let deployment = || {
             let pod = self.pod.as_deref().filter(|_| self.endpoint_selector.is_some())?;
@@ -204,7 +204,7 @@ pub struct ElectionTimes {
     pub retry: Duration,
 }
 
-/// What the environment says, of the pod that this runs in.
+/// Environment variables about the pod that this runs in.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// `NAMESPACE`
@@ -285,7 +285,7 @@ pub struct PrometheusSettings {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// What stands before `/api/v1/query`; no slash at its end.
+    /// Path before `/api/v1/query`; no slash at its end.
     pub prefix: String,
     /// PEM file of who may sign its certificate; `None`: those that the system trusts.
     pub ca_file: Option<PathBuf>,
@@ -293,7 +293,7 @@ pub struct PrometheusSettings {
     pub token_file: Option<PathBuf>,
 }
 
-/// What to log, and how.
+/// Level and format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSettings {
     /// The least severe level of our own events; other crates log warnings and errors.

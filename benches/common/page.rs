@@ -1,4 +1,4 @@
-//! What a model server's metrics page looks like.
+//! Metrics page of a model server.
 
 use std::fmt::Write as _;
 

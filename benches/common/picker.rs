@@ -15,7 +15,7 @@ use usher::request::Parsers;
 use usher::schedule::registry::Pipeline;
 use usher::schedule::{PrefixCaches, Record, SchedulerMetrics, State};
 
-/// What an exchange needs, and the server.
+/// State that an exchange needs, and the server.
 pub struct Picker {
     pub shared: Arc<Shared>,
     pub dispatcher: Arc<Dispatcher>,

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Cases whose instructions are counted.
 
 use std::hint::black_box;
 

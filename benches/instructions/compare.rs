@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a case may take more than was written down, in percent of that.
+/// Instructions that a case may take beyond the number written down, in percent of that.
 const ALLOWED: f64 = 5.0;
 
 /// The counts of all cases, and where they were taken.
@@ -57,7 +57,7 @@ impl fmt::Display for Numbers {
 /// How counts differ from those that were written down.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// What there is to say, a line each.
+    /// Results and notes, a line each.
     pub lines: Vec<String>,
     /// The cases that took more than is allowed, that nothing was written down for,
     /// or that are gone.

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What callgrind watches.
+/// Runs a case, in the process that callgrind watches.
 fn run(name: &str) -> Result<bool, String> {
     let case =
         CASES.iter().find(|case| case.name == name).ok_or_else(|| format!("there is no case {name}"))?;
@@ -105,7 +105,7 @@ fn expected_file() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from).join(EXPECTED)
 }
 
-/// What callgrind wrote down about a case.
+/// File that callgrind wrote about a case.
 fn profile(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.out.{name}"))
 }

@@ -1,4 +1,4 @@
-//! What a gateway sends, encoded with Envoy's own definitions.
+//! Messages of a gateway, encoded with Envoy's own definitions.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};

@@ -1,6 +1,6 @@
-//! What scraping costs: the scraper against a bare loop that reads pages and looks at the
-//! start of every line, in turns and in one run. Servers, loop and scraper are processes of
-//! their own, so that each one's processor time and memory are its own.
+//! Cost of scraping: the scraper against a bare loop that reads pages and looks at the start of
+//! every line, in turns and in one run. Servers, loop and scraper are processes of their own, so
+//! that each one's processor time and memory are its own.
 //!
 //! ```text
 //! cargo bench --bench scrape -- --endpoints 100,1000 --dead 5 --rounds 3
@@ -48,14 +48,14 @@ struct Arguments {
     /// Also with `selectMetrics`.
     #[arg(long)]
     select: bool,
-    /// What cargo adds when it runs a benchmark.
+    /// Flag that cargo adds when it runs a benchmark.
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// What the process of a part does; started by the benchmark itself.
+/// Part of the benchmark that a process runs; started by the benchmark itself.
 #[derive(Debug, Subcommand)]
 enum Part {
     #[command(hide = true)]

@@ -16,7 +16,7 @@ const VARIANTS: usize = 7;
 
 struct Connection {
     stream: TcpStream,
-    /// What is being sent, and how much of it has been.
+    /// Index of the response that is being sent, and how many bytes of it have been.
     answer: usize,
     sent: usize,
     /// It never answers.
@@ -129,7 +129,7 @@ fn page(variant: usize) -> String {
     page::page().replace("60000.0", &format!("{digits}.0"))
 }
 
-/// What Python's prometheus_client sends of it when it is asked for the metrics in use.
+/// The part of a page that Python's prometheus_client sends when it is asked for the metrics in use.
 fn selected() -> String {
     let used = ["num_requests_", "kv_cache_usage", "cache_config", "lora_requests"];
     let lines = page(0);

@@ -10,7 +10,7 @@ use usher::load::process::usage;
 /// From the start of a process until it is measured: connections, first pages.
 const WARM_UP: Duration = Duration::from_millis(1500);
 
-/// What is measured.
+/// Scraper that is measured.
 #[derive(Clone, Copy, Debug)]
 pub enum Case {
     Bare,
@@ -19,7 +19,7 @@ pub enum Case {
     Selecting,
 }
 
-/// What a case used.
+/// Processor and memory that a case used, its rate of pages, and the ages of its readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub cores: f64,

@@ -30,19 +30,19 @@ pub struct Arguments {
     /// Folder for Envoy, which is installed when it is not there.
     #[arg(long, value_name = "DIR", default_value = ".demo")]
     pub envoy_dir: PathBuf,
-    /// What cargo adds when it runs a benchmark.
+    /// Flag that cargo adds when it runs a benchmark.
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
 impl Arguments {
-    /// What is measured, in the order of the table.
+    /// Workloads to measure, in the order of the table.
     pub fn workloads(&self) -> Vec<&'static Workload> {
         let chosen = |workload: &Workload| self.only.iter().any(|only| only.name == workload.name);
         WORKLOADS.iter().filter(|workload| self.only.is_empty() || chosen(workload)).collect()
     }
 
-    /// What is compared, the limit first, then Usher.
+    /// Pickers to compare, the limit first, then Usher.
     ///
     /// # Errors
     /// Names two that are called the same.

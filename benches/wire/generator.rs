@@ -12,7 +12,7 @@ use usher_lab::cli::demo::ports::{Ports, local};
 use super::metric::LoadReport;
 use super::workloads::{Way, Workload};
 
-/// What a run may take beside its own time: connecting, ending open requests.
+/// Time that a run may take beside its own: connecting, ending open requests.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// How long a workload runs.

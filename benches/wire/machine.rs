@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-/// What the report says about machine and versions.
+/// Machine and versions, for the report.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// Model of the processor.

@@ -1,10 +1,10 @@
-//! What a run of a workload tells, as numbers.
+//! Results of a run of a workload, as numbers.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// What `usher load --output json` prints, as far as it is used here.
+/// Output of `usher load --output json`, as far as it is used here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct LoadReport {
@@ -18,17 +18,17 @@ pub struct LoadReport {
     pub chunks: Option<Chunks>,
     /// Times from when something was due.
     pub latency_ms: Latencies,
-    /// What failed, by kind.
+    /// Number of failures, by kind.
     pub errors: BTreeMap<String, u64>,
-    /// What was said when a kind of failure came first.
+    /// Message of the first failure of each kind.
     pub reasons: BTreeMap<String, String>,
-    /// What the generator was too slow for.
+    /// Requests that the generator was too slow to send when they were due.
     pub late: Option<Late>,
     /// The most bytes of request bodies that were under way; without a gateway only.
     pub peak_body_bytes_in_flight: Option<f64>,
     /// The part of a core that the generator itself used, 0 to 1.
     pub generator_cpu_share: Option<f64>,
-    /// What the watched processes used.
+    /// Resources that the watched processes used.
     pub processes: Vec<Process>,
 }
 
@@ -82,7 +82,7 @@ pub struct Late {
     pub p99_ms: f64,
 }
 
-/// What a process used while it was measured.
+/// Resources that a process used while it was measured.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Process {
@@ -102,7 +102,7 @@ pub struct Process {
     pub peak_rss_mib: f64,
 }
 
-/// What Envoy is called among the processes.
+/// Name of Envoy among the processes.
 pub const ENVOY: &str = "envoy";
 
 /// One run of a workload with one picker.
@@ -112,7 +112,7 @@ pub struct Run {
     pub picker: String,
     /// Which round, from 1.
     pub round: usize,
-    /// What the generator measured.
+    /// Results of the generator.
     pub load: LoadReport,
     /// The same load without gateway and picker, in the same round.
     pub straight: Option<LoadReport>,
@@ -219,7 +219,7 @@ impl Metric {
         }
     }
 
-    /// What a value is counted in; empty for what its name says.
+    /// Unit of a value; empty where the metric's name has it.
     pub fn unit(self) -> &'static str {
         match self {
             Self::CpuPerRequest | Self::CpuBeyondIdle | Self::EnvoyCpuPerRequest => "ms",

@@ -1,4 +1,4 @@
-//! What is compared, and the command lines of everything that runs.
+//! Pickers to compare, and the command lines of everything that runs.
 
 use usher_lab::cli::demo::ports::{PortError, Ports, local};
 
@@ -144,7 +144,7 @@ fn limit(place: &Place) -> Vec<String> {
     ]
 }
 
-/// What Usher and any other picker are started with.
+/// Flags with which Usher and any other picker are started.
 fn flags(place: &Place) -> Vec<String> {
     let mut flags = picker_flags(&place.ports);
     flags.push(format!("--config-file={}", place.config));

@@ -21,7 +21,7 @@ const RATE_REACHED: f64 = 0.98;
 /// Share of requests from which their lateness is worth a word beside a result.
 const OFTEN_LATE: f64 = 0.1;
 
-/// What was measured.
+/// Results of all workloads, and how they were measured.
 #[derive(Debug)]
 pub struct Report {
     /// On what.
@@ -32,7 +32,7 @@ pub struct Report {
     pub rounds: usize,
     /// Whether times were shortened, so that numbers mean little.
     pub quick: bool,
-    /// What was compared. The limit first, then Usher.
+    /// Pickers that were compared. The limit first, then Usher.
     pub pickers: Vec<Picker>,
     /// Names and ports for the commands that are shown.
     pub place: Place,
@@ -45,9 +45,9 @@ pub struct Report {
 pub struct Section {
     /// The workload.
     pub workload: &'static Workload,
-    /// Those that were measured.
+    /// Runs that were measured.
     pub runs: Vec<Run>,
-    /// Those that were not, and why.
+    /// Runs that could not be measured, and why.
     pub failures: Vec<Failure>,
 }
 
@@ -110,7 +110,7 @@ impl Report {
             .collect()
     }
 
-    /// What could not be measured, for people.
+    /// Runs that could not be measured and checks that can't be judged, for people.
     pub fn unmeasured(&self) -> Vec<String> {
         let runs = self.sections.iter().flat_map(|section| {
             section.failures.iter().map(|failure| format!("{}: {failure}", section.workload.name))
@@ -285,7 +285,7 @@ access log.
         page.push('\n');
     }
 
-    /// What to know about the runs of a workload.
+    /// Notes on the runs of a workload.
     fn notes(&self, section: &Section) -> Vec<String> {
         let mut notes = Vec::new();
         let by_picker = |text: &dyn Fn(&[&Run]) -> Option<String>| {
@@ -337,8 +337,8 @@ access log.
         format!("{} {}", self.place.usher, words.join(" "))
     }
 
-    /// What the plot of a workload shows: for each picker the median and the rounds.
-    /// `None` when nothing was measured.
+    /// Bars of the plot of a workload: for each picker the median and the rounds. `None` when
+    /// nothing was measured.
     pub fn plot(&self, section: &Section) -> Option<(Metric, Vec<Bar>)> {
         let metric = section.workload.plotted;
         let bar = |picker: &Picker| {

@@ -1,4 +1,4 @@
-//! What the rounds come to: medians, ratios, and whether a budget is met.
+//! Evaluation of the rounds: medians, ratios, and whether a budget is met.
 
 use super::metric::{Metric, Run};
 use super::workloads::{Bound, Check};
@@ -29,12 +29,12 @@ pub fn values(metric: Metric, picker: &str, runs: &[Run]) -> Vec<f64> {
     runs.iter().filter(|run| run.picker == picker).filter_map(|run| metric.of(run)).collect()
 }
 
-/// Those, summed up.
+/// Summary of the values of a metric in the runs of a picker; `None` when there are none.
 pub fn summary(metric: Metric, picker: &str, runs: &[Run]) -> Option<Summary> {
     Summary::of(values(metric, picker, runs))
 }
 
-/// What a check of a picker came to.
+/// Result of a check of a picker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// Of the limit.
@@ -44,7 +44,7 @@ pub struct Verdict {
     /// The picker's median in terms of the limit's, where that is above 0 and the bound is
     /// not a number of its own.
     pub ratio: Option<f64>,
-    /// What the bound comes to in the metric's unit.
+    /// The bound in the metric's unit. `None`: it can't be computed.
     pub allowed: Option<f64>,
     /// Whether the median is within it. `None`: it can't be told.
     pub met: Option<bool>,

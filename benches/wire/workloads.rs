@@ -1,4 +1,4 @@
-//! What is measured: the workloads, and what each may cost. Data only.
+//! Workloads that are measured, and the budget of each. Data only.
 
 use super::metric::Metric;
 
@@ -11,7 +11,7 @@ pub enum Way {
     Envoy,
 }
 
-/// What a metric may be at most, or must be at least.
+/// Bound of a metric: at most or at least a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// At most so many times that of the limit.
@@ -27,9 +27,9 @@ pub enum Bound {
 /// A line of the budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Check {
-    /// What is looked at.
+    /// Metric that is checked.
     pub metric: Metric,
-    /// What it has to be.
+    /// Bound that it has to keep.
     pub bound: Bound,
 }
 
@@ -54,11 +54,11 @@ pub struct Workload {
     pub warm_up: u32,
     /// Whether the same load also goes straight to a server, for the latency that is added.
     pub straight: bool,
-    /// What it may cost.
+    /// Budget of the workload.
     pub checks: &'static [Check],
-    /// What the plot shows.
+    /// Metric that the plot shows.
     pub plotted: Metric,
-    /// What else the report shows.
+    /// Other metrics that the report shows.
     pub also: &'static [Metric],
 }
 
@@ -79,7 +79,7 @@ const fn check(metric: Metric, bound: Bound) -> Check {
     Check { metric, bound }
 }
 
-/// What most have in common.
+/// Defaults, as most workloads have them.
 const USUAL: Workload = Workload {
     name: "",
     title: "",

@@ -7,7 +7,7 @@ use usher::request::{Api, Feature, Modality, Part, PartKind, Prompt, Span};
 
 use super::tree::{Kind, Node};
 
-/// What a body says.
+/// Fields of a request body.
 #[derive(Debug)]
 pub struct Reading<'a> {
     pub body: Node<'a>,

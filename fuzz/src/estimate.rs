@@ -1,4 +1,4 @@
-//! What a prompt comes to in tokens.
+//! Size of a prompt in tokens.
 
 use std::ops::ControlFlow;
 

@@ -45,7 +45,7 @@ pub fn exchange(bytes: &[u8]) {
     run.leave();
 }
 
-/// What drives the exchange, as the service does, and what was seen of it.
+/// An exchange that is driven as the service does, and a record of its messages.
 struct Run {
     exchange: Exchange,
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ struct Run {
     answer: Incoming,
     upstream: Outgoing,
     downstream: Outgoing,
-    /// What was routed and where to.
+    /// The request that was routed, and its route.
     routed: Option<(Arc<Request>, Box<Route>)>,
     /// The answer began before there was a destination.
     abandoned: bool,
@@ -66,7 +66,7 @@ struct Run {
     violations: u64,
 }
 
-/// What came of one direction.
+/// Messages that came in one direction.
 #[derive(Debug, Default)]
 struct Incoming {
     headers: Option<Headers>,
@@ -77,7 +77,7 @@ struct Incoming {
     trailers: bool,
 }
 
-/// What was answered for it.
+/// Replies to the messages of one direction.
 #[derive(Debug, Default)]
 struct Outgoing {
     headers: bool,
@@ -316,7 +316,7 @@ impl Run {
         parser.finish()
     }
 
-    /// What holds after every message and decision.
+    /// Asserts the conditions that hold after every message and decision.
     fn check(&self) {
         let running = self.routed.is_some() && !self.answer.ended;
         assert_eq!(self.in_flight(), i64::from(running));

@@ -1,9 +1,9 @@
-//! What is looked for in pages of metrics, and what is found.
+//! Metrics that are looked for in pages, and lines that are found.
 
 use usher::scrape::exposition::Line;
 
-/// What is looked for: names that begin alike, one that needs a label, and those
-/// of a real engine, in the order in which that one lists them.
+/// Names that are looked for: names that begin alike, one that needs a label, and those of a real
+/// engine, in the order in which that one lists them.
 pub const NAMES: [&str; 9] = [
     "queue",
     "queue_depth",
@@ -28,7 +28,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// What was read of a metric.
+    /// The line that was read of a metric.
     pub fn of(metric: usize, line: Line<'_>) -> Self {
         let Line::Sample { labels, value, .. } = line else { return Self::Malformed { metric } };
         let list = labels.iter().map(|(name, value)| {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 pub struct Input<'a> {
     /// The first line, without its end.
     settings: &'a [u8],
-    /// What follows.
+    /// The rest, after the first line.
     pub data: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! What is checked of untrusted bytes, each a function of one input.
+//! Checks of untrusted bytes, each a function of one input.
 //!
 //! The fuzz targets and the test `fuzz_corpus` call the same functions. A property
 //! that does not hold is a panic. Most compare Usher's incremental code with code

@@ -89,7 +89,7 @@ fn read_page(reader: &mut PageReader, pieces: &[Bytes]) -> Option<Vec<u8>> {
     Some(page)
 }
 
-/// What hyper makes of an answer.
+/// Status and body of a response as hyper reads it; `None`: it reports an error.
 fn theirs(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What exchanges run over: endpoints, and what decides among them.
+//! Endpoints that exchanges run over, and the dispatcher that decides among them.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -25,8 +25,8 @@ thread_local! {
     static POOLS: [OnceCell<Rc<Pool>>; 4] = const { [const { OnceCell::new() }; 4] };
 }
 
-/// What exchanges over the same endpoints share. It is made once, as that takes
-/// longer than an exchange; none of it remembers one.
+/// State shared by all exchanges over the same endpoints. It is made once, as that takes longer
+/// than an exchange; none of it remembers one.
 pub struct Pool {
     pub dispatcher: Arc<Dispatcher>,
     pub snapshot: Arc<Snapshot>,
@@ -51,7 +51,7 @@ impl Pool {
         Self { dispatcher: picker.dispatcher, snapshot, parsers, scheduling }
     }
 
-    /// What is shared, with metrics of its own.
+    /// The shared state of exchanges, with ext_proc metrics of its own.
     pub fn shared(&self, registry: &Registry) -> Shared {
         Shared {
             parsers: self.parsers.clone(),

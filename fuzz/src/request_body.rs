@@ -15,7 +15,7 @@ use super::tree::{Kind, Node, is_json};
 /// The name that a rewrite asks for; its quote has to be escaped in the body.
 const TARGET: &str = "t\"\u{e9}";
 
-/// What a request is sent as.
+/// Path and parsers of a request, and whether its model is rewritten.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     path: &'static str,
@@ -205,7 +205,7 @@ fn check_part(part: Part, kept: &Body, body: &[u8]) {
     }
 }
 
-/// What was read is what the whole document says.
+/// Asserts that the request was read as the whole document has it.
 fn check(reading: &Reading<'_>, seen: &Seen, case: Case, body: &[u8]) {
     let model = reading.model.filter(|model| model.kind() == Kind::String);
     match model.map(Node::text) {

@@ -1,5 +1,4 @@
-//! What a gateway does in the course of one exchange, as a text: a line is a
-//! message or a decision.
+//! Script of a gateway for one exchange, as a text: a line is a message or a decision.
 //!
 //! | line | |
 //! |---|---|

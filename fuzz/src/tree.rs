@@ -36,7 +36,7 @@ pub struct Node<'a> {
     pub raw: &'a str,
 }
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Object,
@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What stands between the quotes of a string.
+    /// Text between the quotes of a string, with its escapes.
     pub fn inside(self) -> &'a str {
         &self.raw[1..self.raw.len() - 1]
     }

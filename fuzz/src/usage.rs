@@ -101,7 +101,7 @@ fn api(input: &Input<'_>) -> Api {
     }
 }
 
-/// What came of an answer.
+/// Results of reading a response: its usage, and the bytes that are sent on.
 #[derive(Debug, PartialEq)]
 struct Got {
     usage: Option<Usage>,
@@ -154,11 +154,11 @@ fn read_chunks(api: Api, chunks: &[Bytes], event_stream: bool) -> Got {
     Got { usage: reader.found(), sent: sent.into() }
 }
 
-/// What a second reader finds.
+/// Results of a second reader, which are expected.
 #[derive(Debug)]
 struct Wanted {
     api: Api,
-    /// What is found adds to what was found before.
+    /// Whether a usage that is found is added to what was found before.
     merges: bool,
     usage: Option<Usage>,
     /// Where values begin that are replaced.

@@ -23,7 +23,7 @@ use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
 
-/// What became of a plan.
+/// Outcome of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The plan as far as it may be done: numbers that are held back for now, and as conditions and reasons what
@@ -86,7 +86,7 @@ fn reasons(role: &RolePlan) -> String {
     role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What there is to say of a role when a step gets stuck; `None`: nothing.
+/// Message about a role when a step gets stuck; `None`: there is nothing to say of it.
 fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     // What counts as up and what of an update are the step's own numbers: all pods may be ready, and more.
     let pods = match role.open {

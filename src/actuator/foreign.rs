@@ -15,10 +15,10 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Longest time for which it has to be quiet.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// Who writes the replicas of one object.
+/// Writers of the replicas of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writers {
-    /// What was there when we last looked, or wrote.
+    /// Number that was there when we last looked, or that we wrote last.
     known: Option<u32>,
     /// When somebody else wrote last.
     foreign: Option<Duration>,

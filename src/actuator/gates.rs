@@ -64,8 +64,8 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
     Some(Value::Array(patch))
 }
 
-/// What a pod asks for, and to be in this domain beside: narrower in every alternative where that is
-/// required (all that the API server allows of a pod at a gate), one more preference where it isn't.
+/// Affinity that a pod asks for, and to be in this domain as well: narrower in every alternative where that
+/// is required (all that the API server allows of a pod at a gate), one more preference where it isn't.
 fn affinity(there: Option<&Value>, place: &Placement, is_required: bool) -> Value {
     let mut affinity = there.filter(|value| value.is_object()).cloned().unwrap_or_else(|| json!({}));
     let own = json!({"key": place.layer, "operator": "In", "values": [place.domain]});

@@ -1,4 +1,4 @@
-//! What is followed and remembered to act on plans, and the two moves: to look, and to act.
+//! State that is followed and remembered to act on plans, and the two moves: to look, and to act.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::cluster::{Cluster, Collection, Problem};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-/// What is known of pods counts for so many intervals, and at least so long: the API server speaks every
-/// 24 s, also when nothing changes.
+/// Greatest age, in intervals of a policy, at which known pods still count; `OLDEST` at least, as the API
+/// server speaks every 24 s, also when nothing changes.
 pub(super) const OLDEST_INTERVALS: u32 = 3;
 pub(super) const OLDEST: Duration = Duration::from_secs(45);
 
@@ -56,9 +56,9 @@ pub struct Hands {
     /// The pods of policies, by name, while none of them changes.
     pub(super) found: HashMap<String, Found>,
     pub(super) nodes: Option<Nodes>,
-    /// Who writes, by policy and role.
+    /// Writers of replicas, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
-    /// What was written last, by policy and role.
+    /// Last writes, by policy and role.
     pub(super) writes: HashMap<(String, String), Write>,
     /// How many pods were let through their gate, by policy and role.
     pub(super) let_through: HashMap<(String, String), u32>,
@@ -83,7 +83,7 @@ pub struct Hands {
     /// The policies in force, and those that are gone.
     pub(super) attended: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
-    /// What was complained of, and still is so.
+    /// Subjects of problems that were reported and still hold.
     pub(super) said: HashSet<Subject>,
     /// Problems since the last observation began, in sentences.
     pub(super) problems: Vec<String>,
@@ -109,7 +109,7 @@ pub(super) struct Retired {
     pub(super) seen: Duration,
 }
 
-/// What says how much room nodes have.
+/// Mirrors of nodes and of their pods, which show how much room nodes have.
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub(super) nodes: Mirror<NodeObject>,
@@ -249,7 +249,7 @@ impl Hands {
         &self.namespace
     }
 
-    /// What was written last to a role's replicas.
+    /// Last write to a role's replicas.
     pub fn last_write(&self, policy: &str, role: &str) -> Option<&Write> {
         self.writes.get(&(policy.to_owned(), role.to_owned()))
     }

@@ -1,4 +1,4 @@
-//! What holds an update back: a partition where the kind has one, a pause where it has that.
+//! Ways to hold an update back: a partition where the kind has one, a pause where it has that.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ const PAUSED: &str = "usher.dev/paused";
 /// Keeps the partition that an object had before an update of it was held back: it is given back after that.
 const PARTITION: &str = "usher.dev/partition";
 
-/// What holds back the updates of a kind of objects.
+/// Way to hold back the updates of a kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knob {
     /// Pods from an ordinal on are updated; the number is at this path.

@@ -13,7 +13,7 @@ use crate::cluster::{Metadata, Watched};
 /// Amounts of resources by name, in thousandths.
 pub(super) type Amounts = BTreeMap<String, i64>;
 
-/// What a pod asks of a node.
+/// Needs of a pod: the resources and properties that it asks of a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Needs {
@@ -101,7 +101,7 @@ impl NodeObject {
         self.status.conditions.iter().any(|known| known.kind == "Ready" && known.status == "True")
     }
 
-    /// What its pods may request together.
+    /// Amounts of resources that its pods may request together.
     pub(super) fn allocatable(&self) -> Amounts {
         amounts(&self.status.allocatable)
     }
@@ -145,8 +145,8 @@ impl Needs {
         }
     }
 
-    /// What it requests: all containers and sidecars together, or the largest container that runs before
-    /// them, whichever is more; one pod.
+    /// Amounts that it requests: all containers and sidecars together, or the largest container that runs
+    /// before them, whichever is more; one pod.
     pub(super) fn requests(&self) -> Amounts {
         let mut all = amounts(&self.overhead);
         for container in &self.containers {

@@ -25,7 +25,7 @@ use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
 use crate::cluster::Problem;
 
-/// What there is of a policy's roles.
+/// Observed state of a policy's roles.
 #[derive(Debug, Default)]
 pub struct Observed {
     /// How many replicas each role is to have, as its target says; where nothing is to be written, how many
@@ -33,7 +33,7 @@ pub struct Observed {
     pub replicas: Vec<u32>,
     /// Its pods.
     pub pods: Arc<Vec<ObservedPod>>,
-    /// What room domains have; `None`: not known.
+    /// Domains with the room that they have; `None`: not known.
     pub domains: Option<Layers>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,

@@ -75,7 +75,7 @@ impl PodObject {
         labels.iter().all(|(key, value)| self.metadata.labels.get(key) == Some(value))
     }
 
-    /// What made it, and makes another in its place.
+    /// Controller that made it, and makes another in its place.
     pub(super) fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().find(|owner| owner.controller)
     }
@@ -108,7 +108,7 @@ impl PodObject {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
     }
 
-    /// What it asks for itself: without the domain that it was sent to.
+    /// Needs of its own: without the domain that it was sent to.
     pub(super) fn own_needs(&self) -> Needs {
         let mut needs = self.spec.needs.clone();
         if let (Some(affinity), Some(sent)) = (&mut needs.affinity, self.metadata.annotations.get(SENT)) {
@@ -117,7 +117,8 @@ impl PodObject {
         needs
     }
 
-    /// What it takes of its node, under its namespace and name; nothing while it has none.
+    /// Its node and the needs that it has there, under its namespace and name; `None` while it has no node,
+    /// and once it has ended.
     pub(super) fn on_node(self) -> (String, Option<(String, Needs)>) {
         let name = format!("{}/{}", self.metadata.namespace, self.metadata.name);
         let takes =

@@ -1,4 +1,4 @@
-//! What room nodes have: how many more pods of each role fit into each domain.
+//! Room on nodes: how many more pods of each role fit into each domain.
 //!
 //! Of a node that is what it can allocate less what its pods request. Whole steps are packed onto the nodes
 //! of a domain, the largest pods first, each where it leaves least; so a domain's slots are such that they
@@ -12,7 +12,7 @@ use crate::capacity::rollout::{Domain, Layers};
 /// Most pods that are packed into one domain: no step is as large.
 const MOST_SLOTS: u32 = 4096;
 
-/// What the nodes of a cluster have left.
+/// Resources that the nodes of a cluster have left.
 #[derive(Debug, Default)]
 pub struct Room<'a> {
     nodes: Vec<(&'a NodeObject, Amounts)>,
@@ -86,22 +86,22 @@ impl<'a> Room<'a> {
     }
 }
 
-/// What a step has of a role.
+/// Part of a step: its pods of one role.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Its pods.
     pub pods: u32,
     /// Slots beyond this are of no use: the next step has no more pods ([`needed`](super::need::needed)).
     pub most: u32,
-    /// What each of them asks for; `None`: nobody knows.
+    /// Needs of each of them; `None`: not known.
     pub needs: Option<Needs>,
 }
 
-/// What a step has of a role, and where it may go.
+/// Part of a step: its pods of one role, and where they may go.
 struct Wanted {
     pods: u32,
     most: u32,
-    /// What each of them asks for; `None`: nobody knows.
+    /// Amounts that each of them requests; `None`: not known.
     requests: Option<Amounts>,
     /// Which nodes take them, by place.
     takes: Vec<bool>,

@@ -9,7 +9,7 @@ use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::file::group;
 use crate::cluster::Metadata;
 
-/// What scales an object.
+/// Object that scales another one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ScalerObject {

@@ -7,7 +7,7 @@ pub(super) fn selector(labels: &BTreeMap<String, String>) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// What asks the API server for the pods of a role that are of a pool.
+/// Label selector, for the API server, of the pods of a role that are of a pool.
 pub(super) fn both(role: &BTreeMap<String, String>, pool: &str) -> String {
     let role = selector(role);
     if pool.is_empty() { role } else { format!("{role},{pool}") }

@@ -1,4 +1,4 @@
-//! What has a role's replicas: how many it is to have, and how that is changed.
+//! Object that has a role's replicas: how many it is to have, and how that is changed.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Target {
     /// Reads an object's replicas.
     ///
     /// # Errors
-    /// What the server says; [`Problem::Unreadable`] when there is no number where one should be.
+    /// The problem with the request; [`Problem::Unreadable`] when there is no number where one should be.
     pub(super) async fn read(
         cluster: &Cluster,
         kind: &Kind,
@@ -129,7 +129,7 @@ impl Target {
     }
 }
 
-/// What the pods of an object will ask for, if it has a template where kinds have it.
+/// Needs that the pods of an object will have, if it has a template where kinds have it.
 pub(super) fn template(object: &Value) -> Option<Needs> {
     let spec = TEMPLATES.iter().find_map(|pointer| object.pointer(pointer))?;
     serde_json::from_value(spec.clone()).ok()

@@ -17,8 +17,8 @@ const WAITING: usize = 256;
 type Objects<K> = BTreeMap<String, Arc<K>>;
 type Kept<K> = Arc<Mutex<Option<Objects<K>>>>;
 
-/// What is kept of the objects of a collection, by name; `None` until they were listed once. Its own task
-/// is the only one that writes it. Dropped, it ends.
+/// Local copy of the objects of a collection, as far as they are kept, by name; `None` until they were listed
+/// once. Its own task is the only one that writes it. Dropped, it ends.
 #[derive(Debug)]
 pub(super) struct Mirror<K> {
     kept: Kept<K>,
@@ -58,7 +58,7 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         Self { kept, changes, standing, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
-    /// What is known; `None`: nothing yet.
+    /// Known objects; `None`: not listed yet.
     pub(super) fn objects(&self) -> MutexGuard<'_, Option<Objects<K>>> {
         lock(&self.kept)
     }

@@ -1,4 +1,4 @@
-//! Whose pods they are, and whose targets: labels alone are anybody's in a namespace.
+//! Owners of pods, and of targets: labels alone are anybody's in a namespace.
 
 use std::collections::BTreeMap;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// A number of replicas that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What was there.
+    /// Number that was there.
     pub from: u32,
-    /// What was written.
+    /// Number that was written.
     pub to: u32,
     /// When, since the server's start.
     pub at: Duration,

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use crate::capacity::resource::definitions;
 use usher_terminal::CliError;
 
-/// What to do with a policy.
+/// Commands for capacity policies.
 #[derive(Args, Debug)]
 pub struct CapacityArgs {
     #[command(subcommand)]

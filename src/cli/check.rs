@@ -16,7 +16,7 @@ use crate::config::{ConfigError, EndpointPickerConfig, source};
 use crate::schedule::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 
-/// What follows from a configuration that doesn't say where endpoints come from.
+/// Note on a configuration that doesn't say where endpoints come from.
 const NO_DISCOVERY: &str = "none: give usher serve --endpoints-file, --pool-name or --endpoint-selector";
 
 /// Validates a configuration and prints what it comes to, defaults filled in.

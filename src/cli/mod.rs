@@ -28,7 +28,7 @@ struct Cli {
     command: Command,
 }
 
-/// What to do. One file per subcommand.
+/// Subcommands of the program. One file per subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.

@@ -24,7 +24,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// Where it was looked for.
         place: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         reason: String,
     },
     /// The files that every pod gets can't be used.

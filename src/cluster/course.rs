@@ -1,4 +1,4 @@
-//! What to do next to follow a collection: list what there is, then watch from there.
+//! Next steps to follow a collection: list what there is, then watch from there.
 //! No I/O and no clock, so that every order of failures can be tried in a test.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 /// starts may not know of it yet.
 const ASKED_AGAIN: u32 = 3;
 
-/// What to do next.
+/// Next step to follow a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// List all objects, after a pause.

@@ -1,10 +1,10 @@
-//! What all objects have.
+//! Metadata that all objects have.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What the API server keeps of every object, as far as anybody here reads it.
+/// Metadata that the API server keeps of every object, as far as anybody here reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {

@@ -1,4 +1,4 @@
-//! What can go wrong with a request to the API server.
+//! Problems with requests to the API server.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum Problem {
     Refused {
         /// The HTTP status.
         code: u16,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
     /// The server has too much to do, or is not able to, and says when to ask again.
@@ -39,7 +39,7 @@ pub enum Problem {
     Busy {
         /// The HTTP status.
         code: u16,
-        /// What the server says.
+        /// The server's message.
         message: String,
         /// Its `Retry-After`.
         after: Duration,

@@ -52,7 +52,7 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
-/// What a patch says.
+/// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// The parts that are to change; `null` removes one (RFC 7386).
@@ -193,7 +193,7 @@ impl Cluster {
     /// The object at a path.
     ///
     /// # Errors
-    /// What the server says, or that it doesn't answer.
+    /// The server's error, or that it doesn't respond.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
         self.send(request(Method::GET, path, Vec::new())?, TIMEOUT).await
     }
@@ -201,7 +201,7 @@ impl Cluster {
     /// Sends an object: POST to a collection creates it, PUT to its own path replaces it.
     ///
     /// # Errors
-    /// What the server says, or that it doesn't answer within `limit`.
+    /// The server's error, or that it doesn't respond within `limit`.
     pub async fn put<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -215,7 +215,7 @@ impl Cluster {
     /// Changes a part of an object.
     ///
     /// # Errors
-    /// What the server says, or that it doesn't answer.
+    /// The server's error, or that it doesn't respond.
     pub async fn patch<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -230,8 +230,8 @@ impl Cluster {
     /// Evicts the pod at a path, as far as budgets allow.
     ///
     /// # Errors
-    /// What the server says, [`Problem::Busy`] or [`Problem::Refused`] with 429 where a PodDisruptionBudget
-    /// doesn't allow it ([`Problem::is_of_a_budget`]); or that it doesn't answer.
+    /// The server's error, [`Problem::Busy`] or [`Problem::Refused`] with 429 where a PodDisruptionBudget
+    /// doesn't allow it ([`Problem::is_of_a_budget`]); or that it doesn't respond.
     pub async fn evict(&self, path: &str, eviction: Eviction<'_>) -> Result<(), Problem> {
         let Eviction { name, uid, version, is_trial } = eviction;
         let mut options = serde_json::json!({"preconditions": {"uid": uid}});
@@ -257,7 +257,7 @@ impl Cluster {
     /// All objects of a collection, and the version at which they were so.
     ///
     /// # Errors
-    /// What the server says, or that it doesn't answer.
+    /// The server's error, or that it doesn't respond.
     pub async fn list<T: DeserializeOwned>(
         &self,
         collection: &Collection,
@@ -276,7 +276,7 @@ impl Cluster {
         }
     }
 
-    /// What changes in a collection from a version on, for that many seconds.
+    /// Changes in a collection from a version on, for that many seconds.
     pub(super) async fn watch<T: DeserializeOwned + Clone>(
         &self,
         collection: &Collection,

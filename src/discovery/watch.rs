@@ -35,7 +35,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A directory, a pipe, a device.
@@ -49,7 +49,7 @@ pub enum FileError {
     Parse {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its text.
+        /// Error in its text.
         source: Box<ConfigError>,
     },
     /// No endpoint, where there were some.
@@ -106,7 +106,7 @@ struct Seen {
     settled: bool,
 }
 
-/// What a load found.
+/// Endpoints that a load found, with the problems and the hash of the text.
 struct Loaded {
     specs: Vec<EndpointSpec>,
     problems: Vec<Problem>,

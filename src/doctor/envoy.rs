@@ -16,7 +16,7 @@ pub use cluster::{Cluster, DESTINATION, Destination, Validation};
 pub use filter::{BodyMode, Processor, Settings};
 pub use route::{Route, Routes};
 
-/// What of a configuration matters.
+/// Parts of a configuration that matter.
 #[derive(Clone, Debug, Default)]
 pub struct EnvoyConfig {
     /// HTTP connection managers of the listeners that clients use.

@@ -1,4 +1,4 @@
-//! What a check says.
+//! Findings and outcomes of checks.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use super::rules::Rule;
 /// Something that somebody should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of finding it is.
+    /// Kind of the finding.
     pub rule: &'static Rule,
-    /// What was seen, and where.
+    /// Description of what was seen, and where.
     pub what: String,
-    /// What to do here, where that is more than the rule says.
+    /// Remedy here, where that is more than the rule says.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// What was seen, of a kind.
+    /// A finding of a kind, with a description of what was seen.
     pub fn new(rule: &'static Rule, what: impl Into<String>) -> Self {
         Self { rule, what: what.into(), fix: None }
     }
@@ -32,7 +32,7 @@ impl Finding {
         self
     }
 
-    /// What to do about it.
+    /// Remedy: its own, or else that of its rule.
     pub fn remedy(&self) -> &str {
         self.fix.as_deref().unwrap_or(self.rule.fix)
     }
@@ -43,9 +43,9 @@ impl Finding {
 pub enum Outcome {
     /// It looked. Without findings all is well.
     Looked {
-        /// What it looked at, in a few words.
+        /// Summary of what it looked at, in a few words.
         at: String,
-        /// What it found.
+        /// Its findings.
         findings: Vec<Finding>,
     },
     /// It could not look.
@@ -66,7 +66,7 @@ impl Outcome {
         Self::Looked { at: at.into(), findings }
     }
 
-    /// What it found.
+    /// Its findings; empty when it could not look.
     pub fn findings(&self) -> &[Finding] {
         match self {
             Self::Looked { findings, .. } => findings,

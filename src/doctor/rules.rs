@@ -21,7 +21,7 @@ pub struct Rule {
     pub severity: Severity,
     /// Why it matters.
     pub why: &'static str,
-    /// What to do.
+    /// Remedy.
     pub fix: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What the doctor saw.
+//! Observations of the doctor.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use super::envoy::EnvoyConfig;
 use crate::actuator::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 
-/// What was seen, or why nothing was: words for a check that is skipped.
+/// Something that was seen, or why nothing was: words for a check that is skipped.
 pub type Seen<T> = Result<T, String>;
 
 /// Everything that was looked at.
@@ -15,23 +15,23 @@ pub type Seen<T> = Result<T, String>;
 pub struct Observations {
     /// Version of the doctor.
     pub version: &'static str,
-    /// What the gateway answers to probes.
+    /// Responses of the gateway to probes.
     pub gateway: Seen<Gateway>,
-    /// What Envoy says of itself.
+    /// State of Envoy, from its admin interface.
     pub envoy: Seen<Envoy>,
-    /// Who answers at the picker's port.
+    /// Server that answers at the picker's port.
     pub picker: Seen<Picker>,
     /// The picker's metrics.
     pub metrics: Seen<PickerPage>,
-    /// What Usher's admin port knows of its endpoints.
+    /// Usher's endpoints, from its admin port.
     pub admin: Seen<Vec<Known>>,
     /// The model servers' metrics.
     pub pods: Seen<Vec<PodPage>>,
-    /// What the API server says.
+    /// State of the cluster, from the API server.
     pub cluster: Seen<Cluster>,
 }
 
-/// What a gateway answers to probes.
+/// Responses of a gateway to probes.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
     /// Where.
@@ -44,7 +44,7 @@ pub struct Gateway {
     pub routed: Vec<Reply>,
 }
 
-/// What is wrong with a request on purpose. A picker refuses both, each in its own words.
+/// Deliberate defect of a request. A picker refuses both, each in its own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The body is no JSON.
@@ -70,7 +70,7 @@ pub struct Reply {
     pub port: String,
 }
 
-/// What Envoy's admin interface says.
+/// State of Envoy, from its admin interface.
 #[derive(Clone, Debug, Default)]
 pub struct Envoy {
     /// Where it was asked.
@@ -100,7 +100,7 @@ pub struct Host {
     pub requests: u64,
 }
 
-/// Who answers at the picker's port.
+/// Server that answers at the picker's port.
 #[derive(Clone, Debug)]
 pub struct Picker {
     /// Where: `host:port`.
@@ -111,11 +111,11 @@ pub struct Picker {
     pub tls: Result<Handshake, String>,
     /// Why there is not even a connection.
     pub unreachable: Option<String>,
-    /// What it replied to an exchange of ext_proc.
+    /// Its reply to an exchange of ext_proc.
     pub reply: Result<Choice, String>,
 }
 
-/// What a TLS handshake gave.
+/// Result of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
     /// HTTP/2 was agreed upon.
@@ -124,7 +124,7 @@ pub struct Handshake {
     pub chain: Vec<Vec<u8>>,
 }
 
-/// What a picker replied to a request.
+/// Reply of a picker to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// It chose these, in order.
@@ -176,7 +176,7 @@ pub struct PodPage {
     pub page: Result<Vec<u8>, String>,
 }
 
-/// What the API server says.
+/// State of the cluster, from the API server.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// Why it says nothing.
@@ -185,7 +185,7 @@ pub struct Cluster {
     pub version: String,
     /// Kinds of objects that it serves: group, version, plural.
     pub kinds: Vec<(String, String, String)>,
-    /// Whose rights they are.
+    /// Account that has the rights.
     pub account: String,
     /// Rights that a picker needs, and whether there are; why it can't be known.
     pub rights: Seen<Vec<(Right, bool)>>,
@@ -202,7 +202,7 @@ pub struct Cluster {
 /// Capacity policies of a namespace, and its pods.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
-    /// Those of the picker's file, then the objects.
+    /// Policies of the picker's file, then the objects.
     pub policies: Vec<CapacityPolicy>,
     /// Pods with Usher's scheduling gate.
     pub gated: Vec<PodObject>,
@@ -256,7 +256,7 @@ pub struct CapacityRight {
     pub group: String,
     /// Plural of the kind, with a subresource: `deployments/scale`.
     pub resource: String,
-    /// What may be done.
+    /// Verb of the right.
     pub verb: &'static str,
     /// Whether the policy is not carried out without it.
     pub is_needed: bool,
@@ -271,13 +271,13 @@ pub struct Right {
     pub group: &'static str,
     /// Plural of the kind.
     pub resource: &'static str,
-    /// What may be done.
+    /// Verb of the right.
     pub verb: &'static str,
-    /// What for.
+    /// Purpose of the right.
     pub need: Need,
 }
 
-/// What a picker needs a right for.
+/// Purpose of a right that a picker needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// To be ready: a right in the namespace of the pool.

@@ -263,7 +263,7 @@ impl Answer {
         }
     }
 
-    /// What the answer says it used, so far.
+    /// Usage that the response has reported so far.
     pub(super) fn used(&self) -> Usage {
         self.usage.as_ref().and_then(UsageReader::found).unwrap_or_default()
     }

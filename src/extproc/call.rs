@@ -36,7 +36,7 @@ const OK: HeaderValue = HeaderValue::from_static("0");
 /// How a call ends: with the status OK, or another.
 pub type End = Result<(), Status>;
 
-/// What answers a call. Dropping it is how a call ends whose client went away.
+/// Handler of a call. A call whose client went away ends by dropping it.
 pub trait Call {
     /// Takes a message of the client. What there is to answer is put into `out`.
     fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End>;
@@ -146,7 +146,7 @@ where
 #[derive(Debug)]
 enum State {
     Open,
-    /// What is left to say is said, then the status.
+    /// The remaining replies are sent, then the status.
     Ending(End),
     Done,
 }

@@ -107,7 +107,7 @@ impl Call for Echo {
     }
 }
 
-/// What comes back from a call to which this is sent: bytes, and the status if it ended.
+/// Response of a call that gets these frames: its bytes, and the status if it ended.
 fn answer(frames: VecDeque<Option<Vec<u8>>>, after: After) -> (Vec<u8>, Option<Code>) {
     let held = Arc::new(AtomicUsize::new(0));
     let client = Client { frames, after, held: Arc::clone(&held) };
@@ -136,7 +136,7 @@ fn answer(frames: VecDeque<Option<Vec<u8>>>, after: After) -> (Vec<u8>, Option<C
     (bytes, status)
 }
 
-/// What should come back: the messages up to the first that can't be read, as they were
+/// Expected response: the messages up to the first that can't be read, as they were
 /// framed, and how the stream ends.
 fn expected(sent: &[u8], after: After) -> (&[u8], Option<Code>) {
     let mut rest = sent;

@@ -53,7 +53,7 @@ const MAX_RESET_UNSEEN: usize = 1024;
 /// in a message, not here.
 const MAX_HEADER_LIST: u32 = 16 * 1024;
 
-/// What a connection listens to while it is served.
+/// Tokens that drain or close a connection while it is served.
 #[derive(Debug, Clone)]
 pub struct Lifetime {
     /// Cancelled: no new streams (GOAWAY), finish the open ones.

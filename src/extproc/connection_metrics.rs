@@ -1,11 +1,11 @@
-//! What happened to connections.
+//! Metrics of connections.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::conn::ConnectionError;
 
-/// What happened to connections, since the start.
+/// Counters of connections, since the start.
 #[derive(Debug, Default)]
 pub struct ConnectionMetrics {
     /// Handed to a thread.

@@ -1,4 +1,4 @@
-//! What a gRPC service is here: it answers, and never fails itself.
+//! Traits of a gRPC service, which answers, and never fails itself.
 
 use std::convert::Infallible;
 
@@ -19,7 +19,7 @@ impl<B> GrpcBody for B where B: Body<Data: From<Bytes> + Send, Error: Into<BoxEr
 pub trait GrpcService:
     TowerService<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible>
 {
-    /// What it answers with.
+    /// Body of its responses.
     type Body: GrpcBody;
 }
 

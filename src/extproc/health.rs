@@ -34,7 +34,7 @@ const READINESS: &str = "readiness";
 /// The health service, ready to serve. Also for the plain-text port.
 pub type HealthService = HealthServer<HealthReporter>;
 
-/// What health depends on. Written by whoever learns it, read by every check.
+/// Conditions that health depends on. Written by whoever learns of one, read by every check.
 ///
 /// Starts as not synced, plugins ready, protocols matching, not draining, not leading.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl HealthState {
         });
     }
 
-    /// What holds now.
+    /// The current view.
     #[must_use]
     pub fn view(&self) -> HealthView {
         *self.view.borrow()

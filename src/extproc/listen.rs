@@ -35,7 +35,7 @@ pub struct BindError {
     pub address: SocketAddr,
     /// The flag that chose it.
     pub flag: &'static str,
-    /// What the system said.
+    /// Error of the operating system.
     pub source: io::Error,
     hint: String,
 }

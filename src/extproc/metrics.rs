@@ -1,4 +1,4 @@
-//! What the exchange counts: the families of requests and answers.
+//! Metrics of the exchange: the families of requests and responses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What an exchange has to say, in the order and in the sizes that a gateway takes.
+//! Replies of an exchange, in the order and in the sizes that a gateway takes.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use usher_wire::reply::{CHUNK_LIMIT, Reply, Route};
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     ready: VecDeque<Reply>,
-    /// Those that wait for the reply to the request's headers.
+    /// Replies that wait for the one to the request's headers.
     early: VecDeque<Reply>,
 }
 

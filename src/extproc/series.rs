@@ -10,7 +10,7 @@ use crate::request::{DEFAULT_FAIRNESS_ID, Request};
 
 use super::families::RequestFamilies;
 
-/// Whose request it is: the values of the request families' labels.
+/// Key of a request's series: the values of the request families' labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SeriesKey {
     /// Model that the client asked for.

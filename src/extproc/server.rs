@@ -34,7 +34,7 @@ use crate::tls::{CertError, RELOAD_INTERVAL};
 /// to Kubernetes a pod that is being deleted is not ready, whatever it says.
 const STILL_READY: Duration = Duration::from_secs(10);
 
-/// What a server is made of, besides its listeners and its service.
+/// Options of a server, besides its listeners and its service.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Threads that serve connections.
@@ -121,7 +121,7 @@ impl Server {
         self.finishing.clone()
     }
 
-    /// What happened to the connections of the ext_proc port.
+    /// Metrics of the connections of the ext_proc port.
     #[must_use]
     pub fn connection_metrics(&self) -> Arc<ConnectionMetrics> {
         self.workers.metrics()

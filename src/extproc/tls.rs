@@ -52,7 +52,7 @@ const UNSAFE_SUITES: [&str; 15] = [
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
-/// What a list of cipher suite names asks for.
+/// Cipher suites that a list of names asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuiteChoice {
     /// Suites of TLS 1.2, `None` for all.

@@ -130,7 +130,7 @@ impl Workers {
         self.threads.clone()
     }
 
-    /// What happened to connections.
+    /// Metrics of connections.
     #[must_use]
     pub fn metrics(&self) -> Arc<ConnectionMetrics> {
         self.metrics.clone()
@@ -159,7 +159,7 @@ impl Workers {
     }
 }
 
-/// What a worker thread does with connections.
+/// Serves the connections of a worker thread.
 struct ConnectionServer<S> {
     service: S,
     acceptor: Option<TlsAcceptor>,

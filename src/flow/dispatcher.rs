@@ -53,7 +53,7 @@ pub enum Entered {
 pub struct Policy {
     /// Chooses among candidates.
     pub scheduler: Scheduler,
-    /// What happens around that.
+    /// Plugins around that choice.
     pub stages: Arc<Stages>,
     /// How old metrics may be before they count as missing.
     pub max_age: Duration,
@@ -94,7 +94,7 @@ impl Dispatcher {
         self.gate.as_ref()
     }
 
-    /// What waits.
+    /// Requests that wait, by priority and model; none without a gate.
     pub fn demand(&self) -> Demand {
         self.gate.as_ref().map(|gate| gate.demand()).unwrap_or_default()
     }
@@ -144,7 +144,7 @@ impl Dispatcher {
     /// the request back.
     ///
     /// # Errors
-    /// What to tell the client.
+    /// The rejection with which the client is answered.
     pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
             let (candidates, findings) = self.gather(request, subset).await;

@@ -21,7 +21,7 @@ pub struct Routed {
     record: Record,
     booking: Booking,
     sent: Sent,
-    /// Whose good answer has begun.
+    /// Endpoint whose good response has begun.
     server: Option<Arc<Endpoint>>,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
     follows: Option<Box<Follows>>,
@@ -53,7 +53,7 @@ pub(super) struct Sent {
     pub(super) clock: Option<Clock>,
 }
 
-/// What plugins want done.
+/// Effects and followers that plugins asked for.
 #[derive(Debug)]
 struct Follows {
     effects: Effects,

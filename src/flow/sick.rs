@@ -10,7 +10,7 @@ use crate::endpoints::{Candidates, Endpoint};
 /// Views whose division is remembered: gateways send a handful of subsets.
 const PLACES: usize = 8;
 
-/// What is known of the candidates of requests while somebody is demoted.
+/// Divisions of the candidates of requests, remembered while somebody is demoted.
 #[derive(Debug)]
 pub(super) struct Sickbay {
     ward: Arc<Ward>,
@@ -27,7 +27,7 @@ struct Known {
     division: Division,
 }
 
-/// Who of some candidates may be picked.
+/// Division of candidates by whether they may be picked.
 #[derive(Debug)]
 enum Division {
     /// Nobody is demoted.
@@ -38,7 +38,7 @@ enum Division {
     Some {
         /// The others.
         well: Candidates,
-        /// Those, as positions in the snapshot.
+        /// The demoted endpoints that are left out, as positions in the snapshot.
         sick: Box<[u32]>,
     },
 }
@@ -46,7 +46,7 @@ enum Division {
 /// Among whom a decision is made.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// Those that are not demoted.
+    /// Candidates that may be picked: all but the demoted ones that are left out.
     pub(super) well: Candidates,
     /// A demoted endpoint that is due for a request.
     pub(super) attempt: Option<Attempt>,
@@ -88,7 +88,7 @@ impl Sickbay {
         Some(Choice { well: well.clone(), attempt })
     }
 
-    /// Those of the pool whose room counts: who is kept from requests has none.
+    /// Endpoints of the pool whose room counts: one that is kept from requests has none. `None`: all.
     pub(super) fn well(&self, all: &Candidates) -> Option<Candidates> {
         if self.ward.is_empty() {
             return None;
@@ -144,8 +144,8 @@ fn parts(endpoint: &Endpoint) -> u8 {
     }
 }
 
-/// Who may be picked. Never more than half of the candidates are left out, nor of those
-/// that do one part of the work: then all of these are used.
+/// Divides candidates by whether they may be picked. Never more than half of them are left out, nor
+/// of those that do one part of the work: then all of these are used.
 fn divide(all: &Candidates) -> Division {
     // Read once, so that what is counted is what is left out.
     let demoted: Vec<bool> = all.view().iter().map(|endpoint| endpoint.health().is_demoted()).collect();

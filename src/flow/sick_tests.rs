@@ -40,7 +40,7 @@ impl Pool {
         (0..3).for_each(|_| health.failed(Failure::Elsewhere, self.clock.now_ms()));
     }
 
-    /// Those that may be picked.
+    /// Positions of the endpoints that may be picked; `None`: all.
     fn well(&self) -> Option<Vec<u32>> {
         let choice = self.sickbay.choice(&self.all(), true, false, self.clock.now_ms())?;
         Some(choice.well.indices().to_vec())

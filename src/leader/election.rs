@@ -37,18 +37,18 @@ impl Default for Timing {
     }
 }
 
-/// What a Lease says.
+/// Content of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Who holds it; empty: nobody.
+    /// Identity of the holder; empty: nobody.
     pub holder: String,
     /// How long the holder asks others to wait after a sign of life.
     pub lease: Duration,
     /// The holder's last sign of life. Only whether it is another than before counts.
     pub renewed: String,
-    /// Who led last and said of which revision it is.
+    /// Candidate that led last and said of which revision it is.
     pub leader: Option<Candidate>,
-    /// Who asks to be handed the lease.
+    /// Candidate that asks to be handed the lease.
     pub asks: Option<Candidate>,
 }
 
@@ -63,7 +63,7 @@ pub enum Fitness {
     Warm,
 }
 
-/// What to do next.
+/// Next step of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Write that we lead, over the record that was seen or where there was none. Nobody
@@ -78,7 +78,7 @@ pub enum Next {
     Look(Duration),
 }
 
-/// What a replica does in an election.
+/// Current activity of a replica in an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     /// Knows the endpoints, and waits.
@@ -151,12 +151,12 @@ impl Election {
         }
     }
 
-    /// Who this is.
+    /// Identity of this replica.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Who this is, with its revision if that is known.
+    /// This replica as a candidate: its identity and revision; `None`: its revision is not known.
     pub fn candidate(&self) -> Option<Candidate> {
         let revision = self.revision.clone()?;
         Some(Candidate { identity: self.identity.clone(), revision })
@@ -245,7 +245,7 @@ impl Election {
         self.take()
     }
 
-    /// What to do about a lease that is free.
+    /// Next step for a lease that is free.
     fn take(&self) -> Next {
         match self.fitness {
             Fitness::Unable => Next::Look(self.timing.retry),
@@ -253,7 +253,7 @@ impl Election {
         }
     }
 
-    /// Who is to lead in our place, if anybody.
+    /// Identity of the replica that is to lead in our place, if any.
     fn successor(&self, record: &Record, now: Duration) -> Option<String> {
         // One that was about to hand over and was late may do so now, to whoever asks by then.
         // One that failed shows first that it lives: should the server refuse that write only,

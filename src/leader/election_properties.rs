@@ -11,7 +11,7 @@ struct World {
     version: u32,
     now: Duration,
     handovers: u32,
-    /// What becomes of hand-overs: nothing, or the answer is lost; `None`: nothing is wrong.
+    /// Fault of hand-overs: the write fails, or its response is lost; `None`: nothing is wrong.
     loses: Option<Loss>,
 }
 
@@ -27,7 +27,7 @@ struct Replica {
     /// Whether it writes annotations. The other picker's replicas keep them as they are.
     annotates: bool,
     due: Duration,
-    /// What it is about to write, over which version, and when that arrives.
+    /// Write that is under way, and the version that it is to replace.
     write: Option<(Next, u32)>,
     /// The version that it wrote itself.
     cached: Option<u32>,
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-/// What may be wrong with one step in five or so.
+/// Faults: something is wrong with one step in five or so.
 fn losses() -> impl Strategy<Value = Option<Loss>> {
     prop_oneof![8 => Just(None), 1 => Just(Some(Loss::Write)), 1 => Just(Some(Loss::Answer))]
 }

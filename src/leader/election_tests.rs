@@ -7,7 +7,7 @@ mod properties;
 
 const S: Duration = Duration::from_secs(1);
 
-/// What the holder last wrote, with its name as its sign of life.
+/// Record as the holder last wrote it, with its last sign of life and the seconds that others are to wait.
 fn record(renewed: &str, holder: &str, lease: u32) -> Option<Record> {
     let (renewed, holder) = (renewed.to_owned(), holder.to_owned());
     Some(Record { renewed, holder, lease: S * lease, ..Record::default() })

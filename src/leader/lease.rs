@@ -23,7 +23,7 @@ const REQUEST: Duration = Duration::from_millis(1500);
 /// How often a replica that could not be ready looks whether it could.
 const UNABLE: Duration = Duration::from_millis(50);
 
-/// What a replica is and does, apart from the election.
+/// Properties of a replica, apart from the election.
 #[derive(Debug)]
 pub struct Replica<F> {
     /// Its name in the election: its own alone, also after a restart.
@@ -160,7 +160,7 @@ async fn tell_of_changes(
     let _: Ended = follow(&cluster, &collection, &standing, &wake, tell).await;
 }
 
-/// What a watch needs to know of a lease.
+/// Parts of a lease that a watch needs.
 #[derive(Clone, Deserialize)]
 struct Version {
     #[serde(default)]

@@ -45,7 +45,7 @@ impl LeaseName {
     }
 }
 
-/// What a lease says.
+/// Record that a lease holds.
 pub(super) fn record(lease: &Lease) -> Record {
     let spec = lease.spec.as_ref();
     let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);

@@ -10,7 +10,7 @@ const LABELS: [&str; 3] = ["pod-template-hash", "controller-revision-hash", "rol
 /// The revision of its workload that a replica belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// What all pods of the revision have in common, and no pod of another revision.
+    /// Hash that all pods of the revision have in common, and no pod of another revision.
     #[serde(rename = "revision")]
     pub hash: String,
     /// When the replica's pod was created, by the clock of the API server.
@@ -18,7 +18,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// What the metadata of a pod say; `None`: the pod belongs to no revision.
+    /// Revision that the metadata of a pod name; `None`: the pod belongs to no revision.
     pub fn of_pod(metadata: &ObjectMeta) -> Option<Self> {
         let labels = metadata.labels.as_ref()?;
         let hash = LABELS.iter().find_map(|name| labels.get(*name))?.clone();

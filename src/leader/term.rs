@@ -49,7 +49,8 @@ impl Term {
     /// Does one write to the cluster, if there is time for it, and waits for no longer than the term lasts.
     ///
     /// # Errors
-    /// What the write ends with; [`Problem::TimedOut`] when the term is over, or is before the answer.
+    /// The problem that the write ends with; [`Problem::TimedOut`] when the term is over, or ends before the
+    /// response.
     pub async fn write<T>(&self, write: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
         let _under_way = self.writing.read().await;
         let left = self.left().saturating_sub(MARGIN);

@@ -23,7 +23,7 @@ const UNREACHABLE: (&str, &str) =
 
 const DEMOTED: (&str, &str) = ("usher_endpoints_demoted", "Endpoints that get probes only, as they fail.");
 
-/// What every engine may report, with its name.
+/// Readings that every engine may report, with their names.
 const FIELDS: [(&str, fn(&Load) -> &Gauge); 7] = [
     ("waiting", |load| &load.waiting),
     ("running", |load| &load.running),

@@ -191,7 +191,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
 pub struct Protection {
     /// TLS, or plain text.
     pub tls: Option<Arc<MetricsTls>>,
-    /// Who is asked whether somebody may read; `None`: everybody may.
+    /// Access check of clients; `None`: everybody may read.
     pub access: Option<Arc<Access>>,
     /// Where connections count.
     pub budget: Arc<Budget>,
@@ -237,7 +237,7 @@ impl HttpServer {
     }
 }
 
-/// What is served, and how.
+/// Routes of a server, and how they are protected.
 #[derive(Clone)]
 struct Site {
     routes: Routes,

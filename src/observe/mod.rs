@@ -1,5 +1,5 @@
-//! What operators see: the HTTP servers for metrics and administration, and what
-//! they show.
+//! Views for operators: the HTTP servers for metrics and administration, and the data
+//! that they show.
 
 pub mod access;
 pub mod counters;

@@ -9,8 +9,8 @@ use tokio::task::JoinError;
 
 /// A page and the way to render it.
 ///
-/// Who asks gets a page that was begun after they asked, so it shows all that they did
-/// before. There is one rendering at a time: those who ask meanwhile share the next, in
+/// A caller gets a page that was begun after the call, so it shows all that the caller did
+/// before. There is one rendering at a time: callers that come meanwhile share the next, in
 /// one piece of memory however many they are and however slowly they read.
 pub struct Page {
     render: Box<dyn Fn() -> Bytes + Send + Sync>,

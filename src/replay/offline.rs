@@ -115,7 +115,7 @@ impl Offline {
         &self.store
     }
 
-    /// Whom the sidecar of the server is told to ask for the prompt.
+    /// Number of the server that the sidecar is to ask for the prompt; `None` if no known one is named.
     fn prefiller(&self, routed: &Routed) -> Option<usize> {
         let header = routed.headers().iter().find(|header| &*header.name == PREFILLER)?;
         let address: SocketAddr = str::from_utf8(&header.value).ok()?.parse().ok()?;
@@ -269,7 +269,7 @@ fn number(address: SocketAddr) -> Option<usize> {
     usize::try_from(ip.to_bits().wrapping_sub(FIRST.to_bits())).ok()
 }
 
-/// What discovery would say of a server.
+/// Endpoint of a server, as discovery would report it.
 fn spec(server: &Server, number: usize) -> EndpointSpec {
     EndpointSpec { labels: server.labels.clone(), ..EndpointSpec::new(server.name.as_str(), address(number)) }
 }

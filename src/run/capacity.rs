@@ -27,7 +27,7 @@ use crate::scrape::params::SourceKind;
 use crate::scrape::{ScrapeConfig, ScrapeMetrics};
 use crate::settings::ServeSettings;
 
-/// Who the numbers' places belong to.
+/// Owner of the attributes that hold the policies' numbers.
 const OWNER: &str = "capacity-policy";
 
 const JSON: &str = "application/json";
@@ -101,7 +101,7 @@ impl Policies {
     }
 }
 
-/// What of the server policies look at.
+/// Parts of the server that policies look at.
 pub(super) struct Seen<'a> {
     pub(super) pool: &'a Pool,
     pub(super) health: Arc<HealthState>,

@@ -1,4 +1,4 @@
-//! Who may read the metrics.
+//! Protection of the metrics port: TLS, and which clients may read.
 
 use std::sync::Arc;
 

@@ -197,7 +197,7 @@ pub(super) fn register_threads(threads: &Arc<Threads>, registry: &Registry) -> p
     registry.register(Box::new(total))
 }
 
-/// What extractors add to what every engine reports, each once.
+/// Attributes that extractors add to the numbers that every engine reports; each id once.
 pub(super) fn attributes(sources: &[MetricsSource]) -> Attributes {
     let mut attributes = Attributes::new();
     for (id, name) in sources.iter().flat_map(|source| &source.engines).flat_map(Engines::attributes) {

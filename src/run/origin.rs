@@ -28,7 +28,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// What the flags and the configuration say; `None`: nothing.
+    /// Origin that the flags and the configuration name; `None`: they name none.
     ///
     /// # Errors
     /// When they name two files.
@@ -61,7 +61,7 @@ impl Origin {
     }
 }
 
-/// What endpoints are found for.
+/// Parts of the server for which endpoints are found.
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a ServeSettings,
     pub(super) pool: &'a Pool,

@@ -1,4 +1,4 @@
-//! What a server is made of before it listens.
+//! Parts of a server before it listens.
 
 use std::sync::Arc;
 
@@ -126,13 +126,13 @@ impl Setup {
         self
     }
 
-    /// What the server was told.
+    /// Settings of the server.
     pub fn settings(&self) -> &ServeSettings {
         &self.settings
     }
 }
 
-/// Who watches how well endpoints are.
+/// Monitor of the endpoints' health, with its metrics registered.
 fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
     let SickPodSettings { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes } =
         settings;

@@ -10,7 +10,7 @@ use super::objects::Known;
 use crate::actuator::Write;
 use crate::capacity::{Condition, Plan};
 
-/// What all policies came to. Replaced as a whole.
+/// All policies and their last plans. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
     /// By their order in the file, or by their age.
@@ -63,7 +63,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// What stands now.
+    /// Current plans.
     pub fn plans(&self) -> Arc<Plans> {
         Arc::clone(&self.plans.borrow())
     }

@@ -20,7 +20,7 @@ pub struct PolicyFile {
     seen: Option<u128>,
 }
 
-/// What a look at the file found: its text, or why it can't be read.
+/// Result of a look at the file: its text, or why it can't be read.
 pub type Look = Result<String, String>;
 
 impl PolicyFile {

@@ -230,7 +230,7 @@ fn of_pod(signal: &Signal, ranks: &[Rank], now_ms: u64, ages: Ages) -> f64 {
     joined.unwrap_or(f64::NAN)
 }
 
-/// What there is, for a tick. `replicas` is how many pods each role is taken to have.
+/// Inputs of a tick. `replicas` is the number of pods that each role is taken to have.
 pub fn gather(
     group: &Group,
     members: &Members,
@@ -260,7 +260,7 @@ pub fn gather(
     }
 }
 
-/// What there is, where all pods are known, those included that don't serve. Those that are endpoints have
+/// Inputs of a tick where all pods are known, including those that don't serve. Pods that are endpoints have
 /// numbers.
 pub fn gather_observed(
     group: &Group,

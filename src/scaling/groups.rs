@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 use crate::endpoints::{AttributeId, Lease};
 use crate::scrape::{AttributeReading, AttributeSpec, Join as Series, parse_selector};
 
-/// What is missing where several replicas could act at once.
+/// Message where several replicas could act at once: what is missing.
 pub const UNELECTED: &str = "nothing is written, as several replicas could write at once; give --ha-enable-leader-election, or --capacity-single-replica where there is never more than one (replicas: 1, strategy: Recreate)";
 
 /// Longest and shortest time between two looks at numbers that are read for policies.
@@ -38,7 +38,7 @@ pub struct Groups {
     pub servers: Vec<AttributeSpec>,
     /// Metrics of the GPU exporters' pages.
     pub gpus: Vec<AttributeSpec>,
-    /// What looks wrong and may be meant, a sentence each.
+    /// Warnings about values that look wrong and may be meant, a sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ type Leasing = Box<dyn Fn(&str) -> Option<Lease<AttributeId>> + Send + Sync>;
 pub struct Sources {
     /// Gives a name a place in every endpoint's load; `None`: there is none left.
     pub lease: Leasing,
-    /// What extractors of the configuration read, by name.
+    /// Numbers that extractors of the configuration read, with their names.
     pub configured: Vec<(AttributeId, String)>,
     /// Whether a data source reads the model servers' metrics.
     pub has_servers: bool,
@@ -92,7 +92,7 @@ impl Groups {
     /// Adds a policy, unless it names numbers that nothing has.
     ///
     /// # Errors
-    /// Those names.
+    /// The names that nothing has, an error for each.
     pub(super) fn add(&mut self, policy: Policy, sources: &Sources) -> Result<(), Vec<ConfigError>> {
         let (servers, gpus) = (self.servers.len(), self.gpus.len());
         let (mut signals, mut errors) = (Vec::with_capacity(policy.signals.len()), Vec::new());
@@ -183,7 +183,7 @@ impl Groups {
         Ok(Signal::Scraped(id, join))
     }
 
-    /// What a policy asks for and doesn't get.
+    /// Adds warnings about settings of a policy that have no effect or were replaced.
     fn warn(&mut self, policy: &Policy, sources: &Sources) {
         let name = &policy.name;
         if policy.mode == Mode::Apply && !sources.can_act {

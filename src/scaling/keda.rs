@@ -29,7 +29,7 @@ pub mod proto {
     tonic::include_proto!("externalscaler");
 }
 
-/// What the number is called.
+/// Name of the metric.
 pub const METRIC: &str = "usher-desired-replicas";
 
 /// Largest number that a pod may stand for.

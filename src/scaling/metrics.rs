@@ -1,4 +1,4 @@
-//! What is counted about capacity policies, and their plans as gauges.
+//! Counters about capacity policies, and their plans as gauges.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -22,13 +22,13 @@ pub struct Release {
     pub namespace: String,
     /// Their labels, in the syntax of `kubectl -l`; empty: any.
     pub labels: String,
-    /// Those as well that a CapacityPolicy is for.
+    /// Includes pods that a CapacityPolicy is for.
     pub all: bool,
     /// Nothing is changed.
     pub dry_run: bool,
 }
 
-/// What became of a pod.
+/// Outcome for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
     /// It may be scheduled, or could be if this were no dry run.

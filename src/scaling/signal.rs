@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::capacity::policy::QUEUE_DEPTH;
 use crate::endpoints::{AttributeId, FIRST_TOKEN_WINDOW, Lease, Load, Reading};
 
-/// What the numbers of several endpoints of one pod, its ranks, come to.
+/// Combination of the numbers of several endpoints of one pod, its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Their sum: requests, tokens, counts.
@@ -27,9 +27,9 @@ pub enum Signal {
     InFlight,
     /// Seconds from a decision to the first token of a streamed answer.
     FirstToken,
-    /// What an extractor of the configuration reads.
+    /// Number that an extractor of the configuration reads.
     Configured(AttributeId, Join),
-    /// What is read for policies only.
+    /// Number that is read for policies only.
     Scraped(Lease<AttributeId>, Join),
 }
 
@@ -46,7 +46,7 @@ pub(super) const NAMED: [(&str, Signal); 5] = [
 const PARTS: [&str; 6] = ["_utilization", "_usage", "_ratio", "_percent", "_perc", "_saturation"];
 
 impl Join {
-    /// What a name suggests.
+    /// Combination that a name suggests.
     pub(super) fn of(name: &str) -> Self {
         let family = name.split('{').next().unwrap_or(name).trim().to_ascii_lowercase();
         let is_part = PARTS.iter().any(|end| family.ends_with(end)) || family.starts_with("dcgm_");
@@ -57,9 +57,9 @@ impl Join {
 /// From which age on numbers no longer count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ages {
-    /// Those that the configuration has read.
+    /// Age of numbers that the configuration has read.
     pub(super) configured: Duration,
-    /// Those that are read for policies.
+    /// Age of numbers that are read for policies.
     pub(super) scraped: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Signal {
         })
     }
 
-    /// What several endpoints of one pod come to.
+    /// Combination of the numbers of several endpoints of one pod.
     pub(super) fn join(&self) -> Join {
         match self {
             Self::Waiting | Self::Running | Self::InFlight => Join::Sum,

@@ -1,4 +1,4 @@
-//! What scheduling counts.
+//! Metrics of scheduling.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_plugin::{Families, PluginId};
@@ -14,7 +14,7 @@ pub struct SchedulerMetrics {
     plugins: Timings,
     /// `usher_scheduler_invalid_scores_total`: scores that were no finite number.
     invalid_scores: IntCounterVec,
-    /// What plugins count themselves.
+    /// Metric families of the plugins themselves.
     families: Families,
 }
 
@@ -96,7 +96,7 @@ impl SchedulerMetrics {
         self.plugins.with(&[extension_point, plugin_type, plugin_type])
     }
 
-    /// What plugins count themselves.
+    /// Metric families of the plugins themselves.
     pub(super) fn families(&self) -> &Families {
         &self.families
     }

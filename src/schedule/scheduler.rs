@@ -134,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// What this thread's decisions among these candidates share.
+    /// State that this thread's decisions among these candidates share.
     fn ground(&self, candidates: &Candidates, scratch: &mut Scratch) -> Arc<Ground> {
         let known = scratch.ground.take().filter(|ground| ground.is_of(candidates, &self.names));
         let ground = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What one decision leaves for the next.
+//! Buffers that one decision leaves for the next.
 
 use std::sync::Arc;
 

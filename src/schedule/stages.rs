@@ -1,5 +1,5 @@
-//! What happens to a request around its decision: the plugins of every stage, in the
-//! order of the configuration.
+//! Stages of a request around its decision: the plugins of every stage, in the order of the
+//! configuration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Stages {
         self.prefix
     }
 
-    /// Who says when requests of negative priority are refused; `None`: they aren't.
+    /// Detector that says when requests of negative priority are refused; `None`: they aren't.
     pub fn sheds_by(&self) -> Option<&dyn SaturationDetector> {
         self.sheds_by.as_deref()
     }

@@ -16,8 +16,8 @@ use super::page::{PageError, PageReader};
 use super::response::ResponseError;
 use super::tls::TlsClient;
 
-/// What one read takes: a page in one go, or nearly, as most of what a read costs is
-/// calling the kernel.
+/// Bytes of one read: a page in one go, or nearly, as most of the cost of a read is the call of
+/// the kernel.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a scrape brought no page.
@@ -32,7 +32,7 @@ pub enum ScrapeError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Connection(#[source] io::Error),
-    /// What came is no page.
+    /// The response holds no page that can be used.
     #[error(transparent)]
     Page(#[from] PageError),
     /// No whole page in time.
@@ -40,12 +40,12 @@ pub enum ScrapeError {
     Timeout {
         /// The time.
         after: Duration,
-        /// What there was none of.
+        /// The missing part: a connection, an answer or a whole page.
         what: &'static str,
     },
 }
 
-/// What kind of failure an error is, for metrics and the log.
+/// Kind of failure of an error, for metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Connect,
@@ -184,7 +184,7 @@ impl Client {
         self.exchange(stream, request, buffer, piece).await
     }
 
-    /// What a scrape is that takes too long: the future of [`get`](Self::get) was dropped.
+    /// Error of a scrape that takes too long: the future of [`get`](Self::get) was dropped.
     pub(super) fn timed_out(&self, after: Duration) -> ScrapeError {
         let what = match self.stage {
             Stage::Connecting => "connection",

@@ -51,8 +51,8 @@ pub struct ScrapeConfig {
     pub times: bool,
     /// Read pages as lists of models. Default no.
     pub models: bool,
-    /// What to read, by engine; several extractors read a page one after the other, so
-    /// what two of them read is as the last one does. Default one, of the built-in
+    /// Metrics to read, by engine. Several extractors read a page one after the other: of a
+    /// field that two of them read, the last one's value counts. Default one, of the built-in
     /// engines.
     pub engines: Vec<Engines>,
 }
@@ -86,7 +86,7 @@ impl Default for ScrapeConfig {
 }
 
 impl ScrapeConfig {
-    /// What a configuration says. `tick`: the interval of sources that name none.
+    /// The parameters in a configuration. `tick`: the interval of sources that name none.
     ///
     /// # Errors
     /// A path that isn't one, and TLS files that can't be used.

@@ -31,12 +31,12 @@ pub enum Field {
     NumBlocks,
     /// LoRA adapters.
     Adapters,
-    /// What the configuration added: any finite number, from the first series. What
-    /// several of them mean together is not known.
+    /// Attribute that the configuration added: any finite number. Its [`AttributeReading`] joins several
+    /// series; by default the first counts, as what they mean together is not known.
     Attribute(AttributeId),
 }
 
-/// What an engine may report without being told.
+/// Fields that an engine may report without configuration, with their names in logs.
 const CORE: [(Field, &str); 6] = [
     (Field::Waiting, "waiting"),
     (Field::Running, "running"),
@@ -68,8 +68,8 @@ impl Field {
         value.is_finite() && (value >= 0.0 || matches!(self, Self::Attribute(_)))
     }
 
-    /// What several series come to. An endpoint has several when one server process runs
-    /// several engines.
+    /// How several series are joined. An endpoint has several when one server process runs several
+    /// engines.
     pub(super) fn join(self) -> Join {
         match self {
             Self::Waiting | Self::Running | Self::NumBlocks => Join::Sum,
@@ -115,7 +115,7 @@ pub struct EngineSpec {
     pub block_size: Option<MetricSpec>,
     /// The number of blocks as a value; then the label isn't read.
     pub num_blocks: Option<MetricSpec>,
-    /// What the configuration adds.
+    /// Metrics that the configuration adds.
     pub attributes: Vec<AttributeSpec>,
 }
 
@@ -124,7 +124,7 @@ pub struct EngineSpec {
 pub struct AttributeSpec {
     /// Where its number is kept.
     pub id: Lease<AttributeId>,
-    /// What filters and scorers call it.
+    /// Name by which filters and scorers refer to it.
     pub name: String,
     /// The metric.
     pub metric: MetricSpec,
@@ -135,16 +135,16 @@ pub struct AttributeSpec {
 /// How series become a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttributeReading {
-    /// What several series come to.
+    /// How several series are joined.
     pub join: Join,
-    /// What a value is multiplied with.
+    /// Factor by which a value is multiplied.
     pub factor: f64,
     /// Only series of the endpoint's pod count: those whose labels `pod` and `namespace`
     /// are missing, empty or the pod's.
     pub of_pod: bool,
 }
 
-/// What several series of an attribute come to.
+/// Ways to join several series to one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Join {
     /// The first of them, or the one with the newest timestamp.
@@ -163,7 +163,7 @@ impl Default for AttributeReading {
     }
 }
 
-/// What a wanted metric feeds.
+/// Fields that a wanted metric feeds, and from which part of its lines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Feed {
     /// The value of each series.
@@ -240,7 +240,7 @@ pub struct Engine {
     /// Labels with the cache's geometry; `None`: not read from a label.
     pub(super) block_size_label: Option<String>,
     pub(super) num_blocks_label: Option<String>,
-    /// What the configuration added, by the name that it gave it.
+    /// Attributes that the configuration added, by the name that it gave them.
     attributes: Vec<(Lease<AttributeId>, String)>,
 }
 
@@ -285,7 +285,7 @@ impl Engine {
         self.attributes.iter().map(|(_, name)| name.as_str())
     }
 
-    /// What is read of a page, and what it is called in logs.
+    /// Fields that are read of a page, with their names in logs.
     pub(super) fn fields(&self) -> impl Iterator<Item = (Field, &str)> {
         let attributes = self.attributes.iter().map(|(id, name)| (Field::Attribute(id.id()), name.as_str()));
         CORE.into_iter().chain(attributes)
@@ -344,7 +344,7 @@ impl Engines {
         name.and_then(|name| self.named.get(name)).unwrap_or(&self.default)
     }
 
-    /// What the configuration added to any of them, by the name that it gave it.
+    /// Attributes that the configuration added to any of them, by the name that it gave them.
     pub fn attributes(&self) -> impl Iterator<Item = (AttributeId, &str)> {
         let engines = std::iter::once(&self.default).chain(self.named.values());
         engines.flat_map(|engine| engine.attributes.iter().map(|(id, name)| (id.id(), name.as_str())))

@@ -3,10 +3,10 @@
 //!
 //! One vectorised search finds where wanted names occur, and only the lines
 //! around these places are looked at: on a real page a dozen of six hundred.
-//! What they hold goes to a callback as slices of the page, so a scan allocates
+//! Their content goes to a callback as slices of the page, so a scan allocates
 //! nothing. The time is linear in the page, whatever its bytes are.
 //!
-//! What counts as a value: a series of its own name, of a metric that is
+//! A series counts as a value if it has the metric's own name, and the metric is
 //! declared as anything but a distribution (histogram, summary,
 //! gaugehistogram) or not declared at all. Of a metric declared as a counter
 //! the series with `_total` counts too, which is its name in OpenMetrics.
@@ -37,7 +37,7 @@ impl MetricSpec {
     }
 }
 
-/// What a line of a wanted metric holds.
+/// Content of a line of a wanted metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Line<'a> {
     /// A series with its value, which may be NaN or infinite.

@@ -1,4 +1,4 @@
-//! What one extractor makes of the pages of one endpoint.
+//! Extraction of data from the pages of one endpoint, by one extractor.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ enum Kind<'a> {
 }
 
 impl<'a> Extraction<'a> {
-    /// What all extractors of a source read of an endpoint.
+    /// Extractions of all extractors of a source, for one endpoint.
     pub(super) fn all(
         endpoint: &'a Endpoint,
         config: &'a ScrapeConfig,

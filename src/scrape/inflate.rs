@@ -25,7 +25,7 @@ pub struct Inflater {
     decoder: MultiGzDecoder<Plain>,
 }
 
-/// What was inflated and not handed on yet.
+/// Inflated bytes that were not passed on yet.
 #[derive(Debug)]
 struct Plain {
     bytes: Vec<u8>,

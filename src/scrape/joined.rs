@@ -1,4 +1,4 @@
-//! What the series of each field come to on one page.
+//! Joins the series of each field on one page to one number.
 //!
 //! A server process that runs several engines has a series for each; they are joined as the field's
 //! meaning says. A series may also have several points, with a timestamp each, one below the other (as
@@ -30,7 +30,7 @@ impl Point {
 struct Last {
     field: Field,
     point: Point,
-    /// What the series before this one came to.
+    /// Number of the series before this one, joined; `None`: there were none.
     before: Option<f64>,
 }
 
@@ -50,7 +50,7 @@ impl Default for Joined {
 }
 
 impl Joined {
-    /// What a field comes to; `None` where nothing was added.
+    /// Joined number of a field; `None` where nothing was added.
     pub(super) fn get(&self, field: Field) -> Option<f64> {
         self.values[field.index()]
     }
@@ -90,7 +90,7 @@ impl Joined {
         });
     }
 
-    /// What there was before the series of this point; `None` where a newer point of it is known.
+    /// Joined number of the series before that of this point; `None` where this isn't its newest point.
     fn before_series(&mut self, field: Field, point: Point, so_far: Option<f64>) -> Option<Option<f64>> {
         match self.last.iter_mut().find(|last| last.field == field) {
             Some(last) if last.point.series == point.series => {
@@ -130,7 +130,7 @@ impl Joined {
 mod tests {
     use super::*;
 
-    /// What a page of (labels, value, timestamp) comes to.
+    /// Joined number of a page of (labels, value, timestamp).
     fn joined(join: Join, page: &[(&str, f64, Option<f64>)]) -> Option<f64> {
         let mut joined = Joined::default();
         for (labels, value, at) in page {

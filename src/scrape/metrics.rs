@@ -1,4 +1,4 @@
-//! What is counted about scraping.
+//! Metrics of scraping.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 

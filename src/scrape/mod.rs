@@ -1,4 +1,4 @@
-//! What model servers say about themselves, read in the background.
+//! Scraping: data that model servers and GPU exporters serve, read in the background.
 //!
 //! Data flows from the [`Scraper`], which gives every endpoint a task and a
 //! place in the interval, through a keep-alive connection piece by piece into

@@ -23,7 +23,7 @@ pub(super) enum ModelsError {
     TooMany,
 }
 
-/// What the OpenAI API calls a list of models, as far as it is used.
+/// List of models in the format of the OpenAI API, as far as it is used.
 #[derive(Deserialize)]
 struct List {
     data: Vec<Entry>,

@@ -17,7 +17,7 @@ use super::request::Requests;
 use super::schedule::{Schedule, backoff};
 use super::times::TimesSpec;
 
-/// What the tasks of a source share.
+/// State that the tasks of a source share.
 pub(super) struct Source {
     pub(super) config: ScrapeConfig,
     pub(super) clock: Clock,

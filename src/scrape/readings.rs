@@ -17,7 +17,7 @@ const WAITING_ADAPTERS: &str = "waiting_lora_adapters";
 /// server can't make the picker hold megabytes of names.
 const MAX_ADAPTER_BYTES: usize = 64 << 10;
 
-/// What a page left undone.
+/// Fields that could not be read from a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     /// Fields that the engine should have and the page hadn't.
@@ -41,12 +41,12 @@ struct Latest {
     labels: Vec<u8>,
 }
 
-/// What has been read of a page. Nothing reaches the endpoint before the page
+/// Values that have been read of a page. Nothing reaches the endpoint before the page
 /// is complete. Buffers are kept from page to page.
 #[derive(Debug)]
 pub struct Readings {
     engine: Arc<Engine>,
-    /// Whose series count, where a page has those of several: namespace and pod.
+    /// Namespace and pod whose series count, where a page has those of several; `None`: all do.
     pod: Option<(String, String)>,
     values: Joined,
     refused: Fields,

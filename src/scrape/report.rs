@@ -1,4 +1,4 @@
-//! What the log hears about an endpoint's scrapes: changes, not every failure.
+//! Log messages about an endpoint's scrapes: changes, and every failure at debug level only.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is asked of a server.
+//! Requests to a server for its pages.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ impl Requests {
         Self { plain: get(path), selecting }
     }
 
-    /// What to send now.
+    /// The request to send now.
     pub(super) fn next(&self) -> &[u8] {
         self.selecting.as_ref().unwrap_or(&self.plain)
     }

@@ -43,7 +43,7 @@ pub enum Encoding {
     Other,
 }
 
-/// What the head says.
+/// Status, encoding and length from the head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The status code, from 200.
@@ -91,7 +91,7 @@ enum State {
 pub struct ResponseReader {
     state: State,
     reusable: bool,
-    /// What has arrived of a head or line that isn't whole.
+    /// Bytes of a head or line that has not arrived in full.
     partial: Vec<u8>,
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::exposition::{Line, Wanted};
 use super::labels::{Labels, skip_blanks};
 
-/// What a `# TYPE` line said about a metric.
+/// Type of a metric, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing, or something whose series are plain numbers.
@@ -281,7 +281,7 @@ mod tests {
     const PAGE: &str = "# HELP a:x Help.\n# TYPE a:x gauge\na:x 1\na:x{b=\"#\"} 2\n# TYPE h histogram\n\
                         h_bucket{le=\"1\"} 1\nh_sum 1\n# TYPE a:y counter\n# HELP a:y Help.\na:y_total 3\nz 1\n";
 
-    /// What each page after the other has, by position of the metric.
+    /// Content of each page after the other, by position of the metric; `None`: a malformed line.
     fn read(pages: &[&str], size: usize) -> Vec<Vec<(usize, Option<f64>)>> {
         let wanted = Wanted::new(["a:x", "a:y"].map(MetricSpec::named).to_vec());
         let mut scanner = Scanner::new(&wanted);

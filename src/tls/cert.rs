@@ -35,9 +35,9 @@ pub enum CertError {
         path: PathBuf,
         /// The flag that names it or its folder.
         flag: &'static str,
-        /// What should be there.
+        /// Requirement on the file or its folder.
         expected: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file holds something else.
@@ -47,9 +47,9 @@ pub enum CertError {
         path: PathBuf,
         /// The flag that names it or its folder.
         flag: &'static str,
-        /// What it should hold.
+        /// Content that it should hold.
         expected: &'static str,
-        /// What is wrong.
+        /// Problem with its content.
         problem: String,
     },
     /// Certificate and key are fine alone, and not together.
@@ -59,7 +59,7 @@ pub enum CertError {
         flag: &'static str,
         /// Their folder.
         folder: PathBuf,
-        /// What rustls said.
+        /// Error of rustls.
         source: rustls::Error,
     },
     /// The self-signed certificate could not be made.
@@ -74,7 +74,7 @@ pub enum CertError {
 #[derive(Debug)]
 pub struct Certificate {
     current: ArcSwap<CertifiedKey>,
-    /// What `current` was made of, and where from; `None` if self-signed.
+    /// Folder of the files, and their contents at the start; `None` if self-signed.
     loaded: Option<(Folder, Files)>,
 }
 

@@ -21,7 +21,7 @@ pub struct ClientAuthorities {
     path: PathBuf,
     flag: &'static str,
     provider: Arc<CryptoProvider>,
-    /// What the file held at the start.
+    /// Content of the file at the start.
     pem: Vec<u8>,
     /// For handshakes from now on. Replaced when the file is.
     current: ArcSwap<Arc<dyn ClientCertVerifier>>,

@@ -39,9 +39,9 @@ pub(crate) async fn keep_fresh<F, T, E>(
 
 /// Decides when changed files are worth loading. No I/O.
 struct Watch<F> {
-    /// What was last used or refused.
+    /// Contents, or the error of reading them, that were last used or refused.
     settled: Result<F, String>,
-    /// What was seen last time, if it was something new.
+    /// Contents, or the error of reading them, that were seen last time, if they were new.
     pending: Option<Result<F, String>>,
 }
 

@@ -1,9 +1,9 @@
-//! Whom a certificate is for: the part of X.509 that Kubernetes makes a user of.
+//! Subject of a certificate: the part of X.509 that Kubernetes makes a user of.
 //!
 //! A reader of DER as far as that needs. Certificates get here when their signature has
 //! been checked; what isn't understood is an error, never a guess.
 
-/// Whom a certificate is for.
+/// Subject of a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     /// CN, the last one. Kubernetes' name of the user.
@@ -67,7 +67,7 @@ fn text(tag: u8, value: &[u8]) -> Option<String> {
     std::str::from_utf8(value).ok().map(str::to_owned)
 }
 
-/// What is left of a sequence of elements.
+/// Rest of a sequence of elements.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -91,7 +91,7 @@ impl<'a> Der<'a> {
         Some((tag, value))
     }
 
-    /// What the next element holds, which has to be of this kind.
+    /// Content of the next element, which has to be of this kind; `None` if it isn't.
     fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, value)| value)
     }

@@ -1,4 +1,4 @@
-//! What a call holds of a client's messages, while they arrive.
+//! Memory that a call holds for a client's messages, while they arrive.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -41,7 +41,7 @@ impl Call for Deaf {
 /// Sends the same message again and again, in frames of these lengths in turn, each made
 /// when it is asked for.
 struct Client<'a> {
-    /// What the message's head says.
+    /// Length of a message in bytes, as its head has it.
     length: usize,
     lengths: &'a [usize],
     turn: usize,

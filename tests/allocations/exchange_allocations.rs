@@ -1,4 +1,4 @@
-//! What an exchange takes from the heap.
+//! Heap allocations of an exchange.
 
 use stats_alloc::Region;
 

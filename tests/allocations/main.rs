@@ -1,5 +1,5 @@
-//! What is taken from the heap: every allocation of the process is counted, so that each test measures in
-//! a process of its own.
+//! Tests of heap use: every allocation of the process is counted, so that each test measures in a
+//! process of its own.
 
 #![allow(
     clippy::unwrap_used,

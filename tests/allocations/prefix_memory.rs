@@ -1,4 +1,4 @@
-//! What the prefix index says it takes is what it takes, and that is at most 32 bytes for a
+//! Memory of the prefix index: it takes as much as it reports, and that is at most 32 bytes for a
 //! block at an endpoint.
 
 use std::net::Ipv4Addr;

@@ -102,7 +102,7 @@ fn configurations_of_the_demo_and_of_replay_are_valid() {
     }
 }
 
-/// What an example is for, by its name.
+/// Plays the scenario of an example, by the example's name.
 async fn scenario(example: &str) {
     match example {
         "context-length" => context_length().await,

@@ -1,4 +1,4 @@
-//! What the repository says of itself: its pages against the code, configurations that are shipped or
+//! Consistency of the repository: its pages against the code, configurations that are shipped or
 //! refused, the order of imports, and the corpora of the fuzzers.
 
 #![allow(

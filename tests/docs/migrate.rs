@@ -54,7 +54,7 @@ const FLAGS: [(&str, &str); 44] = [
     ("-v", "2"),
 ];
 
-/// Those that the Go picker refuses when they are set, and we as well.
+/// Flags that the Go picker refuses when they are set, as Usher does.
 const REFUSED: [&str; 5] = [
     "--total-queued-requests-metric",
     "--total-running-requests-metric",
@@ -63,7 +63,7 @@ const REFUSED: [&str; 5] = [
     "--cache-info-metric",
 ];
 
-/// What a flag needs beside it.
+/// Other flags that a flag needs beside it.
 fn beside(flag: &str) -> &'static [&'static str] {
     match flag {
         "--endpoint-selector" => &["--endpoint-target-ports=8000"],

@@ -1,4 +1,4 @@
-//! What a client sees when something is wrong.
+//! Failures as a client sees them.
 
 use http::Request;
 

@@ -1,4 +1,4 @@
-//! What passes through, and what arrives at the other end.
+//! Traffic that passes through, as it arrives at the other end.
 
 use futures_util::future::join_all;
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode};

@@ -1,4 +1,4 @@
-//! What the chart renders is what the program takes, and what a careful cluster takes.
+//! Checks that the program and a careful cluster accept the objects that the chart renders.
 
 use std::collections::BTreeSet;
 
@@ -306,10 +306,10 @@ fn kedas_triggers_ask_a_port_that_is_open() {
     assert!(!serde_json::to_string(&plain).unwrap().contains("keda"));
 }
 
-/// What the Deployment controller does with a strategy: the arithmetic of
-/// `pkg/controller/deployment/rolling.go` of Kubernetes 1.36, with pods of which at most
-/// `leaders` are ever available. Returns whether all pods became new, and the fewest that
-/// were available on the way.
+/// Rollout of the Deployment controller with a strategy: the arithmetic of
+/// `pkg/controller/deployment/rolling.go` of Kubernetes 1.36. With `elects`, only the leader is
+/// ever available. Returns whether all pods became new, and the fewest that were available on the
+/// way.
 fn rolled(replicas: i64, surge: i64, unavailable: i64, elects: bool) -> (bool, i64) {
     // Pods of the old and of the new, and how many of them are available.
     let (mut old, mut new) = (replicas, 0);

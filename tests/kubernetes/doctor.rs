@@ -12,7 +12,7 @@ use crate::program::{Examined, examined_with};
 use crate::server::Server;
 use crate::support::{eventually, listener, nobody};
 
-/// What the doctor reads besides the picker.
+/// Rights to read that the doctor needs besides those of the picker.
 fn reading() -> Value {
     rule(&["", "discovery.k8s.io"], &["services", "endpointslices"], &["get", "list"])
 }

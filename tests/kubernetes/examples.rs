@@ -66,7 +66,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What is left of an object when it was read and is written again.
+/// The object after it was read as a `T` and written again: the fields that `T` keeps.
 fn again<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     serde_json::to_value(serde_json::from_value::<T>(object.clone()).unwrap()).unwrap()
 }

@@ -29,7 +29,7 @@ impl Overlay {
     }
 }
 
-/// What the chart renders with the values of a folder, without what only Helm needs.
+/// Objects that the chart renders with the values of a folder, without the labels that only Helm needs.
 fn rendered(helm: &Helm, folder: &str) -> Vec<Value> {
     let mut objects = helm.template("models", &["--values", &format!("{folder}/values.yaml")]).unwrap();
     for object in &mut objects {
@@ -40,14 +40,14 @@ fn rendered(helm: &Helm, folder: &str) -> Vec<Value> {
     objects
 }
 
-/// What an object is called.
+/// Kind and name of an object.
 fn name(object: &Value) -> (String, String) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     (text(&object["kind"]), text(&object["metadata"]["name"]))
 }
 
-/// What has to be merged into `old` to make it `new`; `None`: nothing. Lists of things with a
-/// name are merged by it, others replaced.
+/// Patch that has to be merged into `old` to make it `new`; `None`: they are equal. Lists of things
+/// with a name are merged by it, others replaced.
 fn patch(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return None;

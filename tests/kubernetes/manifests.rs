@@ -1,5 +1,5 @@
-//! What the chart renders, what kustomize builds, and every object that is written down in
-//! `deploy/` and `docs/`: a real API server takes all of it, and takes it literally.
+//! Objects that the chart renders, that kustomize builds, and that are written down in `deploy/`
+//! and `docs/`: a real API server takes all of them, and takes them literally.
 
 use std::collections::BTreeSet;
 

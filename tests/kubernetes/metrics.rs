@@ -1,4 +1,4 @@
-//! Who may read the metrics.
+//! Authentication and authorization of clients that read the metrics.
 
 use std::net::SocketAddr;
 use std::path::Path;

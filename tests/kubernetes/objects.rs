@@ -203,7 +203,7 @@ impl Space {
         send(&self.client, "POST", &self.pods(), &object).await.unwrap();
     }
 
-    /// What a kubelet would say of a pod.
+    /// Sets the status of a pod, as a kubelet would.
     pub(crate) async fn status(&self, name: &str, ip: &str, ready: bool) {
         let ready = if ready { "True" } else { "False" };
         let status = json!({"status": {
@@ -260,7 +260,8 @@ impl Space {
         send(&self.client, "DELETE", &format!("{}/{name}", self.kind(kind)), &json!({})).await.unwrap();
     }
 
-    /// Who holds the lease of the pool `p`; empty: nobody.
+    /// Holder of the lease of the pool `p`; empty: nobody. `None`: the lease can't be read, or names no
+    /// holder.
     pub(crate) async fn holder(&self) -> Option<String> {
         let name = format!("epp-{}-p.llm-d.ai", self.name);
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{name}", self.name);

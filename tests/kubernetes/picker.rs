@@ -48,7 +48,7 @@ pub(crate) struct Picker {
     pub(crate) started: Instant,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// It goes to one of these endpoints, with this body.
@@ -119,7 +119,7 @@ impl Picker {
         Self { child, log, _folder: folder, extproc, health, metrics, started }
     }
 
-    /// What a gateway's request becomes.
+    /// Sends a request as a gateway does, and returns its outcome.
     pub(crate) async fn ask(&self, headers: &[(&str, &str)], model: &str) -> Answer {
         let mut client = ExternalProcessorClient::connect(format!("http://{}", self.extproc)).await.unwrap();
         let header = |(key, value): &(&str, &str)| HeaderValue {

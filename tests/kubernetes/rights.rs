@@ -1,4 +1,4 @@
-//! What the picker says and does without the rights that it needs.
+//! Log lines, health and decisions of a picker without the rights that it needs.
 
 use crate::objects::{election, least};
 use crate::picker::Picker;

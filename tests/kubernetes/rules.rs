@@ -1,4 +1,4 @@
-//! What objectives and rewrites do to requests.
+//! Effects of objectives and rewrites on requests.
 
 use serde_json::json;
 

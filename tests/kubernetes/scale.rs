@@ -11,7 +11,8 @@ use crate::support::eventually;
 
 const PODS: u32 = 2000;
 
-/// What all pods together may take, in KiB: 20 MiB. Without optimisation tasks and tables are larger.
+/// Memory that all pods together may take, in KiB: 20 MiB. Without optimisation, where tasks and tables are
+/// larger, 30 MiB.
 const MEMORY: u64 = if cfg!(debug_assertions) { 30 << 10 } else { 20 << 10 };
 
 fn ip(number: u32) -> String {

@@ -32,7 +32,7 @@ token-scraper,scraper,scraper
 token-stranger,stranger,stranger
 ";
 
-/// What an audited server writes down of writes, once they are answered.
+/// Audit policy of an audited server: writes of the user `epp` are logged, once they are answered.
 const AUDIT: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy

@@ -1,4 +1,4 @@
-//! What the tests of the manifests start: helm, kustomize, and the script that collects
+//! Programs that the tests of the manifests start: helm, kustomize, and the script that collects
 //! other projects' definitions.
 
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ fn not_tested(why: &str) {
     println!("NOT TESTED: {why}");
 }
 
-/// What a program prints, or its errors.
+/// Standard output of a program, or its errors.
 fn output(program: &Path, arguments: &[&OsStr]) -> Result<String, String> {
     let ran = Command::new(program).args(arguments).current_dir(root()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -42,7 +42,7 @@ fn output(program: &Path, arguments: &[&OsStr]) -> Result<String, String> {
 /// The chart with these values files, as `helm template` prints it.
 ///
 /// # Errors
-/// What helm says.
+/// Error output of helm.
 pub(crate) struct Helm(PathBuf);
 
 impl Helm {
@@ -91,7 +91,7 @@ impl Kustomize {
         program("kustomize").map(Self)
     }
 
-    /// What it prints for a folder.
+    /// Output of `kustomize build` for a folder.
     pub(crate) fn print(&self, folder: &str) -> String {
         let text = output(&self.0, &["build".as_ref(), folder.as_ref()]);
         text.unwrap_or_else(|error| panic!("{folder}: {error}"))

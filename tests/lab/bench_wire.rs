@@ -48,7 +48,7 @@ fn place() -> Place {
     Place::shown().unwrap()
 }
 
-/// What the generator prints, in all parts that are read.
+/// Output of the generator, with all parts that are read.
 fn load(picker: &str, cpu_ms: f64, p99: f64) -> LoadReport {
     serde_json::from_value(json!({
         "target": "127.0.0.1:9002", "protocol": "ext_proc", "seconds": 10.0,

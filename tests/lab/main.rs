@@ -1,5 +1,5 @@
-//! What tries Usher out, from outside: simulated servers, `usher load` and `usher replay`; and the parts
-//! of the benchmarks that need no processes.
+//! Tests of the programs that try Usher out from outside: simulated servers, `usher load` and
+//! `usher replay`; and of the parts of the benchmarks that need no processes.
 
 #![allow(
     clippy::unwrap_used,

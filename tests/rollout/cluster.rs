@@ -112,7 +112,7 @@ impl Cluster {
         Inputs { replicas, pods: pods.collect(), is_held, ..Inputs::default() }
     }
 
-    /// What the group's tick says now.
+    /// The plan of the group's tick at the current time.
     pub fn plan(&mut self) -> Plan {
         if !self.is_late || self.random.random_bool(0.5) {
             self.seen.clone_from(&self.pods);

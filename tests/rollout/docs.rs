@@ -1,10 +1,10 @@
-//! What docs/rollout.md shows is what happens.
+//! Checks of docs/rollout.md against the program and its code.
 
 use std::process::Command;
 
 const PAGE: &str = include_str!("../../docs/rollout.md");
 
-/// What a command of the page prints, and what the page shows of it.
+/// Output of a command of the page, and the part of it that the page shows.
 fn printed_and_shown(part: &str) -> (String, &'static str) {
     let at = PAGE.find(part).unwrap();
     let line = PAGE[..at].rfind('\n').map_or(0, |end| end + 1);

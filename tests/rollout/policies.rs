@@ -1,4 +1,4 @@
-//! What is said of policies that tell in which order pods come up.
+//! Validation of policies that set the order in which pods come up: values, notes and errors.
 
 use usher::capacity::policy::file;
 use usher::capacity::rollout::{OnTimeout, Pace, Success};
@@ -94,7 +94,7 @@ fn defaults_are_those_that_are_documented() {
     assert_eq!((topology.layer, topology.layers.len(), topology.is_required), (0, 4, false));
 }
 
-/// What RBG's tables say of percentages, with exact arithmetic (285, where theirs has 286).
+/// Steps in percent as in RBG's tables, with exact arithmetic (285, where theirs has 286).
 #[test]
 fn percentages_are_a_view_of_the_same_machine() {
     let spec = "{roles: {decode: {min: 200, max: 200}, prefill: {min: 300, max: 300}}, scaling: {maxSkewPercent: 5}}";

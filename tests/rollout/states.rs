@@ -1,4 +1,4 @@
-//! What the machine says, tick by tick.
+//! States and steps of the state machine, tick by tick.
 
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ fn says(plan: &Plan) -> (State, Vec<u32>) {
     (plan.state, admitted(plan))
 }
 
-/// What is open of a step that is stuck, of each role: its pods, how many are up, whether that is an update.
+/// Open part of a step that is stuck, of each role: its pods, how many are up, whether it is an update.
+/// `None`: the role has no open part.
 fn open(plan: &Plan) -> Vec<Option<(u32, u32, bool)>> {
     let each = plan.roles.iter().map(|role| role.open);
     each.map(|open| open.map(|open| (open.pods, open.up, open.is_update))).collect()

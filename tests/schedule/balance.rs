@@ -1,4 +1,4 @@
-//! What requests book, and that it comes back: whatever happens to them, in whatever order,
+//! Bookings of requests, and their release: whatever happens to requests, in whatever order,
 //! against a plain account of it.
 
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of one request.
+/// Plain account of one request.
 #[derive(Clone, Debug)]
 struct Plain {
     tokens: u64,
@@ -118,7 +118,7 @@ struct Plain {
     prefill: usize,
     decode: usize,
     primary: usize,
-    /// Who was picked to compute the prompt, if that is somebody else.
+    /// Endpoint that a profile of its own picked to compute the prompt, if there is one.
     split: Option<usize>,
     waits: bool,
     begun: bool,

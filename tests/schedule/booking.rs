@@ -1,4 +1,4 @@
-//! What is booked while requests are under way, and that it comes back.
+//! Bookings of requests that are under way, and their release.
 
 use std::sync::Arc;
 use std::time::Duration;

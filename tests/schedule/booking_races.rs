@@ -85,7 +85,7 @@ impl Pool {
         })
     }
 
-    /// What the series of a family say, all together.
+    /// Sum over all series of a family.
     fn exported(&self, family: &str) -> i64 {
         let text = render(&self.registry);
         let lines = text.lines().filter(|line| line.starts_with(family));

@@ -18,7 +18,7 @@ use usher::schedule::{
 use crate::pool::{Pool, asking, labelled};
 use crate::support::{Fixed, MAX_AGE, NOW, Only, candidates, id, metrics, request, top};
 
-/// What a profile is in a case.
+/// State of a profile in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// It is not configured.
@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// What is seen of a decision from outside.
+/// A decision as it is seen from outside.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     /// The stages that ran, each with its peer.
@@ -73,7 +73,7 @@ struct Seen {
     goes: Option<Result<String, ScheduleError>>,
     prefiller: Option<String>,
     encoders: Option<String>,
-    /// What it counts as.
+    /// Decision type that it is counted as.
     counted: Option<&'static str>,
 }
 

@@ -58,7 +58,7 @@ struct Row {
 struct Pool {
     engines: Vec<Engine>,
     store: Store,
-    /// What follows each request that is under way; dropped with its last token.
+    /// Followers of each request that is under way; dropped with its last token.
     under_way: HashMap<u64, (usher::schedule::Followers, bool)>,
     scraped: Duration,
 }

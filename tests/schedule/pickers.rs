@@ -9,7 +9,7 @@ use usher::schedule::{Picker, Picks, WeightedRandomPicker};
 use crate::pool::{Pool, asking, labelled};
 use crate::support::{candidates, with_context};
 
-/// What the picker takes, round after round.
+/// Positions that the picker takes, round after round.
 fn rounds(totals: &[f64], count: usize, rounds: usize) -> Vec<Vec<u32>> {
     let picker = WeightedRandomPicker::new(NonZeroUsize::new(count).unwrap());
     let all = candidates(&vec![(None, None); totals.len()]);

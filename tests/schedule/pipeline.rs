@@ -1,4 +1,4 @@
-//! What configurations come to: defaults, places, notes.
+//! Pipelines that are built from configurations: defaults, places, notes.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use usher::schedule::{Context, Filter, Record, SchedulerMetrics, State};
 
 use crate::support::{MAX_AGE, NOW};
 
-/// What a configuration comes to, experimental plugins included.
+/// Pipeline that is built from a configuration, experimental plugins included.
 pub(crate) fn pipeline(config: &str, state: &State) -> Result<Pipeline, ConfigError> {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     Pipeline::build(Some(&EndpointPickerConfig::parse(config)?), true, &metrics, state)
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
     dispatcher: Dispatcher,
     pub(crate) store: Arc<Store>,
     pub(crate) state: Arc<State>,
-    /// What plugins count.
+    /// Registry of the plugins' metrics.
     pub(crate) registry: Registry,
     clock: Clock,
 }
@@ -72,7 +72,7 @@ impl Pool {
         self.dispatcher.dispatch(request, &SubsetHint::Missing).await
     }
 
-    /// What can be decided at once.
+    /// Finds a destination at once; `None` where that is not possible.
     pub(crate) fn try_dispatch(
         &self,
         request: &Request,
@@ -149,7 +149,7 @@ pub(crate) fn asking(headers: &[(&str, &str)]) -> Request {
     RequestParser::new(headers, &parsers).without_body()
 }
 
-/// What a filter leaves of all candidates.
+/// Indices that a filter keeps, of all candidates.
 pub(crate) fn filtered(filter: &dyn Filter, candidates: &Candidates) -> Vec<u32> {
     filtered_for(filter, candidates, &Request::default())
 }

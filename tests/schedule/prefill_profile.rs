@@ -47,7 +47,7 @@ fn computing(routed: &Routed) -> u32 {
     routed.decision().run("compute").unwrap().picks[0]
 }
 
-/// What the endpoints that compute prompts score.
+/// Total scores of the endpoints that compute prompts.
 fn totals(routed: &Routed) -> Vec<f64> {
     routed.decision().run("compute").unwrap().record.as_deref().unwrap().totals.clone()
 }

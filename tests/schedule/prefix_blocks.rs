@@ -1,5 +1,5 @@
-//! What of a request its blocks are made of, from its body to what an endpoint is found to
-//! hold: kinds of prompts, models, salts, and what endpoints report.
+//! Blocks of a request, from its body to the match that is found at an endpoint: kinds of prompts,
+//! models, salts, and block sizes that endpoints report.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What picking learns of prefix caches, and where prompts go by it: from a configuration
-//! to the endpoints.
+//! Learning of prefix caches from picks, and destinations of prompts by it: from a configuration to
+//! the endpoints.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ fn key() -> Key<PrefixMatch> {
     Key::new(PREFIX)
 }
 
-/// What is known of a prompt of so many blocks.
+/// Facts about a prompt of `total` blocks, of which `matched` are cached at each endpoint.
 pub(crate) fn facts(total: u32, block_size: u32, matched: &[u32]) -> Facts {
     let mut facts = Facts::default();
     facts.set(key(), PrefixMatch { total, block_size, matched: matched.to_vec() });

@@ -1,4 +1,4 @@
-//! What producers learn and book, from a configuration to the endpoints.
+//! Producers, from a configuration to the endpoints: their learning and their bookings.
 
 use std::sync::Arc;
 use std::time::Duration;

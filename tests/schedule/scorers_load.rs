@@ -67,7 +67,7 @@ fn the_load_aware_scorer_follows_its_formula() {
     }
 }
 
-/// What an endpoint has under way, and what the request would add there.
+/// Tokens that an endpoint has under way, and tokens that the request would add there.
 type Tokens = (u64, u64);
 
 /// Scores of a token-load scorer, and the shares that have to stay while it scores.

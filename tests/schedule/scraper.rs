@@ -25,7 +25,7 @@ use usher::schedule::{SchedulerMetrics, State};
 use usher::scrape::params::CoreMetricsExtractorParams;
 use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};
 
-/// What a server does with a request.
+/// Reaction of a server to a request.
 #[derive(Clone)]
 enum Does {
     Answers(Arc<str>),

@@ -392,7 +392,7 @@ fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
     assert!(prefill.is_demoted());
 }
 
-/// What one of ten that fails at once gets of 200 requests per second.
+/// Requests, of 200 per second, that reach one of ten endpoints which fails them at once, and its recovery.
 struct Outbreak {
     /// Its share of the requests in the ten seconds in which it fails.
     broken: f64,

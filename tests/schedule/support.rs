@@ -17,7 +17,7 @@ use usher::schedule::{
 pub(crate) const NOW: u64 = 10_000;
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// What is known of an endpoint: a reading and its age in milliseconds.
+/// Reading of an endpoint's metric and its age in milliseconds; `None`: there is none.
 pub(crate) type Reading = Option<(f64, u64)>;
 
 /// Endpoints with a waiting queue and a KV-cache usage each.
@@ -128,7 +128,7 @@ pub(crate) fn pool(count: usize, change: impl Fn(usize, &mut EndpointSpec)) -> C
     store.snapshot().all()
 }
 
-/// What a scorer gives each candidate.
+/// Scores that a scorer gives to the candidates.
 pub(crate) fn column(
     scorer: &dyn Scorer,
     request: &Request,

@@ -202,7 +202,7 @@ dataLayer:
     );
 }
 
-/// What a process says by the time it serves: its warnings, and the notes on its configuration.
+/// Log lines of a process until it serves: its warnings, and the notes on its configuration.
 fn says(flags: &[&str]) -> Vec<String> {
     let lines = Process::start(flags).lines_until("serving");
     let notable = |line: &&serde_json::Value| line["level"] == "WARN" || line["note"].is_string();

@@ -18,7 +18,7 @@ use xxhash_rust::xxh64::xxh64;
 /// The body of a request.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What a client speaks.
+/// Protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Protocol {
     Http1,

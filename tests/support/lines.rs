@@ -1,4 +1,4 @@
-//! What a test on one thread logs.
+//! Log lines of a test that runs on one thread.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ impl Write for Here {
 }
 
 impl Lines {
-    /// Those of a test from now on, as long as the guard is there.
+    /// Collects the lines of a test from now on, as long as the guard is there.
     pub(crate) fn start() -> (Self, Guard) {
         static SUBSCRIBER: Once = Once::new();
         SUBSCRIBER.call_once(|| tracing_subscriber::fmt().with_writer(|| Here).with_ansi(false).init());

@@ -1,6 +1,6 @@
-//! What a test of the whole needs: simulated servers, the `usher` program, a real Envoy
-//! in front of them, and HTTP clients. Everything listens on free ports of loopback and
-//! ends with the value that holds it, also when the test panics.
+//! Parts of end-to-end tests: simulated servers, the `usher` program, a real Envoy in front of
+//! them, and HTTP clients. Everything listens on free ports of loopback and ends with the value
+//! that holds it, also when the test panics.
 
 pub(crate) mod client;
 pub(crate) mod envoy;

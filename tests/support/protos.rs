@@ -42,7 +42,7 @@ pub struct MultimodalInputs {
     pub mm_hashes: Vec<String>,
 }
 
-/// What a request is about.
+/// Input of a request.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Input {
     #[prost(message, tag = "2")]
@@ -103,7 +103,7 @@ pub struct Complete {
     pub cached_tokens: u32,
 }
 
-/// What an answer is.
+/// Content of a response.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Response {
     #[prost(message, tag = "1")]

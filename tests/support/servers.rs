@@ -52,7 +52,7 @@ impl Servers {
         self.running[index].take().unwrap().shutdown().await;
     }
 
-    /// What a server says of itself, asked directly.
+    /// State of a server, as it reports it when asked directly.
     pub(crate) async fn state(&self, index: usize) -> Value {
         self.ask(index, Request::get("/admin/state").body(client::empty()).unwrap()).await
     }
@@ -69,7 +69,7 @@ impl Servers {
         assert_eq!(serde_json::from_value::<Fault>(set).unwrap(), *fault);
     }
 
-    /// What is left of a fault.
+    /// Remaining part of a fault.
     pub(crate) async fn fault(&self, index: usize) -> Fault {
         let fault = self.ask(index, Request::get("/admin/fault").body(client::empty()).unwrap()).await;
         serde_json::from_value(fault).unwrap()

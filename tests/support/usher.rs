@@ -86,7 +86,7 @@ impl Usher {
             .await;
     }
 
-    /// What it wrote to its log.
+    /// The log of the program.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }

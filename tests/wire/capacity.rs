@@ -78,7 +78,7 @@ impl Group {
         serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     }
 
-    /// What is asked for, once it is answered so.
+    /// Asks until there is a result, and returns it. Panics after `PATIENCE`.
     pub async fn until<T>(&self, what: &str, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
         let start = std::time::Instant::now();
         loop {

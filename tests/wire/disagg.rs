@@ -1,4 +1,4 @@
-//! Who decodes, who computes the prompt and who encodes, as the sidecar of a pod reads it.
+//! Endpoints that decode, compute the prompt and encode, as the sidecar of a pod reads them.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ schedulingProfiles:
 
 const PREFILLER: &str = "x-prefiller-host-port";
 const ENCODERS: &str = "x-encoder-hosts-ports";
-/// What a client writes to steer its request.
+/// Headers that a client forges to steer its request.
 const FORGED: [(&str, &str); 3] =
     [(PREFILLER, "9.9.9.9:9"), (ENCODERS, "9.9.9.9:9"), ("x-data-parallel-host-port", "9.9.9.9:9")];
 

@@ -1,4 +1,4 @@
-//! What plugins add to replies: headers of answers, metadata, and refusals.
+//! Additions of plugins to replies: response headers, metadata, and refusals.
 
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingResponse, ProtocolConfiguration};

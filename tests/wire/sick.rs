@@ -11,7 +11,7 @@ use crate::support::*;
 const FOUR: [(&str, &str, u16); 4] =
     [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1), ("c", "127.0.0.3", 1), ("d", "127.0.0.4", 1)];
 
-/// What `a` is picked as.
+/// Destination of requests for which `a` is picked.
 const A: &str = "127.0.0.1:1";
 
 /// Everybody gets requests, whatever they are. Nobody listens at these endpoints, so
@@ -28,7 +28,7 @@ const MANY_PROBES: &[&str] = &["--sick-probe-pause=0s", "--sick-probe-longest-pa
 /// Bound on waiting for what must happen, so that a failure is not a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What the admin page says of an endpoint's health.
+/// Health of an endpoint, as the admin page has it.
 fn health(picker: &Picker, name: &str) -> Value {
     row(picker, name)["health"].take()
 }

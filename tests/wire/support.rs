@@ -301,7 +301,7 @@ pub fn streamed(mutation: Option<body_mutation::Mutation>) -> (Vec<u8>, bool) {
     }
 }
 
-/// What a reply does to headers.
+/// Changes that a reply makes to headers, and its metadata.
 #[derive(Debug)]
 pub struct Mutation {
     pub set: Vec<(String, String)>,

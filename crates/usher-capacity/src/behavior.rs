@@ -1,4 +1,4 @@
-//! How fast a group's size may change: windows, limits and panic (`spec/capacity.md` §1.4).
+//! How fast a group's size may change: windows, limits and panic, as of kthena's AutoscalingPolicy.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Behavior {
     pub drain: Duration,
 }
 
-/// What holds for what a policy leaves out: the webhook's defaults of §1.1.
+/// Defaults of fields that a policy leaves out: those of kthena's webhook.
 impl Default for Behavior {
     fn default() -> Self {
         let pace = |instances, stabilization| Pace {
@@ -62,7 +62,7 @@ impl Default for Behavior {
     }
 }
 
-/// What of the past counts.
+/// Past sizes of a group, as far as they count.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     recommended: Window,
@@ -79,7 +79,7 @@ impl Past {
         past
     }
 
-    /// What was allowed last did not come to be: bounds made it `total`.
+    /// Corrects the size that was allowed last and did not come to be: bounds made it `total`.
     pub fn correct(&mut self, total: u32) {
         self.totals.correct(total);
     }
@@ -90,7 +90,7 @@ impl Past {
 pub struct Limited {
     /// Its size.
     pub total: u32,
-    /// What kept it from what was recommended, in the order in which it did.
+    /// Reasons why it is not the recommended size, in the order in which they applied.
     pub reasons: Vec<Reason>,
     /// Whether it panics.
     pub panics: bool,
@@ -105,7 +105,7 @@ impl Behavior {
             .unwrap_or_default()
     }
 
-    /// What a group of `current` pods may become when `recommended` are asked for.
+    /// Size that a group of `current` pods may take when `recommended` are asked for.
     pub fn limit(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> Limited {
         let keep = self.memory();
         past.recommended.push(now, recommended, keep);

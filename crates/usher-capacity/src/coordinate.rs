@@ -1,5 +1,5 @@
 //! Coordination: a group's size shared by its roles, by cost and by how pressed each role is
-//! (`spec/capacity.md` §1.7).
+//! (volcano-sh/kthena#948, without its defects).
 
 use super::amount::Amount;
 use super::share::{Bounds, MOST_WEIGHT, split};
@@ -53,7 +53,7 @@ impl Pressure {
     }
 }
 
-/// What each role weighs when a group is shared: `(1 − α) × base ÷ total + α × pressure ÷ all pressure`,
+/// Weight of each role when a group is shared: `(1 − α) × base ÷ total + α × pressure ÷ all pressure`,
 /// scaled to whole numbers. `alpha` is in billionths, 0 to 10⁹. None when nobody is pressed.
 pub fn weights(base: &[u32], pressures: &[Pressure], alpha: u32) -> Option<Vec<u128>> {
     let pressures = to_one_denominator(pressures);

@@ -1,14 +1,14 @@
 //! Cost blocks: which roles a group of a given size is made of when nothing but cost counts
-//! (`spec/capacity.md` §1.5).
+//! (as kthena's AutoscalingPolicy with a heterogeneous target).
 
-/// What the blocks of a role are cut from.
+/// Bounds and cost of a role, from which its blocks are cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priced {
     /// Fewest pods.
     pub min: u32,
     /// Most pods.
     pub max: u32,
-    /// What a pod costs beside those of other roles.
+    /// Cost of a pod relative to those of other roles.
     pub cost: f64,
 }
 

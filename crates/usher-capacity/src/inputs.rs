@@ -1,4 +1,4 @@
-//! What a tick looks at, and what of it the steps need.
+//! Inputs of a tick, and the readings of them that its steps need.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::amount::Amount;
 use super::rollout::Layers;
 
-/// What there is when a tick begins.
+/// State of a group when a tick begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
     /// How many pods each role of the policy has, in the policy's order. What is left out is 0.

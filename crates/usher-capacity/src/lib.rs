@@ -8,7 +8,8 @@
 //! numbers ─▶ rules ──────────────────────────────────▶ ratio ─▶ rollout ─▶ plan   (a policy with `rules`)
 //! ```
 //!
-//! What is what: `spec/capacity.md` §1 and §2. Bounds go before the ratio, the ratio before the group's
+//! Fields and meanings are those of kthena's AutoscalingPolicy (volcano-sh/kthena) and of Backend.AI's scaling
+//! rules, their defects aside (docs/capacity.md). Bounds go before the ratio, the ratio before the group's
 //! size, and that before the preferred bands.
 
 pub mod amount;

@@ -1,4 +1,4 @@
-//! What a tick comes to: how many pods of each role, and why.
+//! Result of a tick: how many pods of each role, and why.
 
 use std::fmt;
 
@@ -17,11 +17,11 @@ pub struct Plan {
     pub total: u32,
     /// Whether anything is to change.
     pub state: State,
-    /// What is not as it should be.
+    /// Conditions that hold: what is not as it should be.
     pub conditions: Vec<Condition>,
     /// The rules that fired, by name.
     pub fired: Vec<String>,
-    /// What each step came to.
+    /// Results of the steps.
     pub stages: Stages,
     /// Where the pods of the step go that comes up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Plan {
     /// Why the next step has no place to go to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfalls: Option<Shortfalls>,
-    /// What a step that doesn't come up waits for.
+    /// The step that doesn't come up, and what it waits for.
     #[serde(skip)]
     pub stuck: Option<Stuck>,
 }
@@ -41,11 +41,11 @@ pub struct Shortfalls {
     pub layer: String,
     /// Pods of each role that the step has, in the order of the roles.
     pub need: Vec<u32>,
-    /// What each domain lacks.
+    /// Shortfall of each domain.
     pub domains: Vec<Shortfall>,
 }
 
-/// What a step that doesn't come up waits for.
+/// A step that doesn't come up, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Where its pods have to go; `None`: anywhere.
@@ -77,11 +77,11 @@ pub struct RolePlan {
     pub current: u32,
     /// How many of them are ready.
     pub ready: u32,
-    /// What its cost comes to.
+    /// Pods that its cost gives it.
     pub base: u32,
     /// How pressed it is: its largest value ÷ target. None where that isn't known.
     pub pressure: Option<f64>,
-    /// What it is to have in the end.
+    /// Number of pods that it is to have in the end.
     pub goal: u32,
     /// How many to ask for now.
     pub desired: u32,
@@ -94,7 +94,7 @@ pub struct RolePlan {
     pub partition: Option<u32>,
     /// The layer in one domain of which the pods of the step are that came up last.
     pub layer: Option<String>,
-    /// What made it so, in the order of the steps.
+    /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<Reason>,
     /// The part of a stuck step that it has; `None`: it has none, or all of that is up.
     #[serde(skip)]
@@ -105,7 +105,7 @@ pub struct RolePlan {
     pub counts_as: Option<u32>,
 }
 
-/// What a group is at.
+/// State of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum State {
     /// All roles are as desired.
@@ -123,25 +123,25 @@ pub enum State {
     Failed,
 }
 
-/// What each step came to, in pods of the whole group.
+/// Results of the steps, in pods of the whole group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stages {
-    /// What there is.
+    /// Pods that there are.
     pub current: u32,
-    /// What each metric asks for.
+    /// Pods that each metric asks for.
     pub metrics: Vec<MetricStage>,
     /// The most that a metric asks for, within bounds.
     pub recommended: u32,
-    /// What windows and limits leave of it.
+    /// Size that windows and limits leave of it.
     pub limited: u32,
-    /// What is shared by the roles.
+    /// Size that is shared by the roles.
     pub size: u32,
     /// Every rule, in the order in which they were looked at.
     pub rules: Vec<RuleStage>,
 }
 
-/// What a metric asks for.
+/// Value of a metric, and the pods that it asks for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricStage {
@@ -153,7 +153,7 @@ pub struct MetricStage {
     pub asks: Option<u32>,
 }
 
-/// What became of a rule.
+/// Outcome of a rule, with its value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStage {
@@ -161,11 +161,11 @@ pub struct RuleStage {
     pub name: String,
     /// Its value, when it is known.
     pub value: Option<f64>,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: RuleOutcome,
 }
 
-/// What became of a rule in a tick.
+/// Outcome of a rule in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RuleOutcome {
     /// It changes its role.
@@ -241,7 +241,7 @@ pub enum Reason {
     NoDomain,
     /// The step goes to a domain of a wider layer.
     WiderDomain,
-    /// What room domains have isn't known: the scheduler decides.
+    /// The room of domains isn't known: the scheduler decides.
     TopologyUnknown,
     /// The step takes too long; it stays as it is.
     Held,
@@ -258,7 +258,7 @@ pub enum Reason {
     Unfinished,
 }
 
-/// What is not as it should be.
+/// Condition of a plan: something that is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Condition {
     /// The roles' bands can't be kept by a group of this size.
@@ -281,7 +281,7 @@ pub enum Condition {
     ForeignWriter,
     /// Sizes stay, as pods are being updated.
     Paused,
-    /// What room domains have may not be seen: the scheduler decides where pods go.
+    /// The room of domains may not be seen: the scheduler decides where pods go.
     TopologyUnknown,
     /// Several policies scale the same object: none of them acts.
     TargetConflict,

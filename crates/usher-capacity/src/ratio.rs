@@ -1,5 +1,5 @@
 //! A ratio between two roles that always holds: the pair of counts that keeps it at the least cost
-//! (`spec/capacity.md` §1.7, "Hard ratio").
+//! (as `ratioConstraint` of kthena's AutoscalingPolicy).
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! What plans asked for and isn't there yet.
+//! Pods that plans asked for and that aren't there yet.
 //!
 //! Pods take minutes to come. A tick meanwhile that counts only those that are there would take back what
 //! a rule asked for, which adds to the pods that there are and then rests. It would take back what a size asked
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::plan::{Plan, State};
 use super::policy::{Policy, Sizing};
 
-/// How long a pod may take to come up, model included (`spec/capacity.md` §3.3), or a rule's cooldown
+/// How long a pod may take to come up, model included, or a rule's cooldown
 /// where that is longer.
 const COMING_UP: Duration = Duration::from_secs(10 * 60);
 
@@ -109,7 +109,8 @@ mod tests {
         assert_eq!(desired(1_001, 3, 1.0), (3, 3, State::Idle), "it never came");
     }
 
-    /// What a policy desires at a time, when so many pods are there and all have this queue together.
+    /// Current and desired pods and the state of a policy, as a function of the time in seconds, the number
+    /// of pods that are there, and the queue of all of them together.
     fn by_size() -> impl FnMut(u64, u32, f64) -> (u32, u32, State) {
         let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {d: {min: 1, max: 40}}\n  total: {metrics: [{name: queue_depth, target: 4}]}\n";
         let policy = file::parse(text).unwrap().remove(0).policy;

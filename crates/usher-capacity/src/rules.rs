@@ -1,4 +1,4 @@
-//! Rules: a number, a threshold, a step (`spec/capacity.md` §2.3).
+//! Rules: a number, a threshold, a step, as Backend.AI's.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub use super::policy::spec::{Aggregation, Comparator};
 /// A rule that changes a role step by step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// What it is called; no other rule of the policy is.
+    /// Its name, which no other rule of the policy has.
     pub name: String,
     /// The role that it changes, by its place in the policy.
     pub role: usize,
@@ -35,7 +35,7 @@ pub enum Number {
     OfPods {
         /// Which, by its place among the policy's signals.
         signal: usize,
-        /// What of them counts.
+        /// Aggregation of them.
         aggregation: Aggregation,
         /// The least part of the ready pods that has to have it, in billionths.
         coverage: u32,
@@ -136,7 +136,7 @@ impl Cooldowns {
         }
     }
 
-    /// What a rule fired for was not done: it is as if it hadn't.
+    /// Takes back the last firing of a rule, as its step was not done: it is as if it hadn't fired.
     pub fn take_back(&mut self, rule: usize) {
         if let Some(fired) = self.0.get_mut(rule) {
             *fired = Fired { last: fired.before, before: None, ..*fired };
@@ -157,12 +157,12 @@ impl Cooldowns {
     }
 }
 
-/// What the rules make of the roles.
+/// Result of applying the rules to the roles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ruled {
     /// The rules that fired, by place, in the order in which they did.
     pub fired: Vec<usize>,
-    /// What became of each rule, in the order of the policy.
+    /// Outcome of each rule, in the order of the policy.
     pub stages: Vec<RuleStage>,
 }
 
@@ -287,7 +287,7 @@ fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
     }
 }
 
-/// What of several numbers counts; zero of none.
+/// Aggregates several numbers; zero of none.
 fn aggregate(aggregation: Aggregation, values: &mut [Amount]) -> Amount {
     let sum = || values.iter().copied().sum::<Amount>();
     match aggregation {

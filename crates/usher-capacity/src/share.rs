@@ -1,5 +1,5 @@
 //! Shares of a whole number in proportion to weights, within bounds: exact water-filling and
-//! the largest remainder (`spec/capacity.md` §1.7, steps 5 and 6).
+//! the largest remainder.
 
 /// The largest weight: with it, products with the largest groups stay within 128 bits.
 pub const MOST_WEIGHT: u128 = 1 << 80;
@@ -54,7 +54,7 @@ pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     shares
 }
 
-/// What an exact split of `total` gives each, were parts of one allowed.
+/// Share of each in an exact split of `total`, were parts of one allowed.
 pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     let mut quotas = vec![Quota { denominator: 1, ..Quota::default() }; bounds.len()];
     let mut left = u64::from(within(total, bounds));
@@ -108,7 +108,7 @@ pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     quotas
 }
 
-/// What of `total` the bounds allow.
+/// Clamps `total` to what the bounds allow together.
 fn within(total: u32, bounds: &[Bounds]) -> u32 {
     let sum = |of: fn(&Bounds) -> u32| bounds.iter().map(|b| u64::from(of(b))).sum::<u64>();
     let (low, high) = (sum(|b| b.low), sum(|b| b.high));

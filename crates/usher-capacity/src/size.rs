@@ -1,4 +1,4 @@
-//! The size that a metric asks for (`spec/capacity.md` §1.3), as the Kubernetes HPA finds it.
+//! The size that a metric asks for, as the Kubernetes HPA finds it.
 
 use super::amount::Amount;
 

@@ -217,13 +217,13 @@ impl<'a> Tick<'a> {
         if self.inputs.waiting > 0 { Reason::Waiting } else { Reason::Serving }
     }
 
-    /// What sizes isn't known.
+    /// Notes in the plan that a number that sizes isn't known.
     fn is_stale(&mut self) {
         self.because(Reason::StaleData);
         self.condition(Condition::StaleData);
     }
 
-    /// What a metric asks for.
+    /// Value of a metric, and the number of pods that it asks for.
     fn asked(&self, metric: &Target, tolerance: u32) -> MetricStage {
         let current = self.counted();
         let name = metric.name.clone();

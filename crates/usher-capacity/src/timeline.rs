@@ -81,7 +81,7 @@ pub struct Tick {
     pub t: serde_json::Number,
     /// Its time, since the timeline's zero.
     pub at: Duration,
-    /// What there is. [`Inputs::replicas`] is empty where the line says nothing of it.
+    /// Inputs of the tick. [`Inputs::replicas`] is empty where the line says nothing of them.
     pub inputs: Inputs,
     /// Whether the line says how many replicas there are.
     pub has_replicas: bool,
@@ -92,7 +92,7 @@ pub struct Tick {
 /// Reads one line of a timeline. Roles that the policy doesn't name are left out.
 ///
 /// # Errors
-/// What is wrong with the line.
+/// A message that says what is wrong with the line.
 pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     let line = line.trim();
     if line.starts_with('[') || line == "null" {

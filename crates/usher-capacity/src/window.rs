@@ -1,4 +1,4 @@
-//! Values over the last while: what behaviour looks back at (`spec/capacity.md` §1.4).
+//! Values over the last while: what behaviour looks back at.
 
 use std::collections::VecDeque;
 use std::time::Duration;

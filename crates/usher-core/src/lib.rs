@@ -1,5 +1,5 @@
-//! What all of Usher knows, at the bottom of its imports: the configuration file, what requests say,
-//! endpoints and what they are doing, who holds which prefix, the memory budget, and metrics.
+//! Types that all of Usher uses, at the bottom of its imports: the configuration file, requests and their
+//! bodies, endpoints and their load, the index of prefixes, the memory budget, and metrics.
 
 pub mod config;
 pub mod endpoints;

@@ -147,7 +147,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         }
     }
 
-    /// What takes anything in a configuration shows its fields here.
+    /// A type that takes anything in a configuration shows its fields here.
     fn is_human_readable(&self) -> bool {
         false
     }

@@ -46,7 +46,7 @@ pub fn in_range(
 /// Takes any text for a word that [`word`] reads later; for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// What is no text.
+/// A value that is no text.
 pub fn any_word<'de, D: Deserializer<'de>, T: Default>(deserializer: D) -> Result<T, D::Error> {
     String::deserialize(deserializer).map(|_| T::default())
 }

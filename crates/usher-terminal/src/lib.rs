@@ -1,4 +1,4 @@
-//! What commands show on a terminal: results as text or JSON, tables, progress, and errors as one line.
+//! Terminal output of commands: results as text or JSON, tables, progress, and errors as one line.
 
 mod error;
 mod output;

@@ -1,4 +1,4 @@
-//! What is going on, on standard error: one line that is rewritten on a terminal, and
+//! Progress on standard error: one line that is rewritten on a terminal, and
 //! now and then a line of its own elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};

@@ -1,4 +1,4 @@
-//! What the tables of reports are made of.
+//! Lines and numbers in the tables of reports.
 
 use std::fmt::{self, Formatter};
 

@@ -1,4 +1,4 @@
-//! What a gateway tells, independent of how it is encoded.
+//! Messages from a gateway, independent of their encoding.
 
 use usher_core::endpoints::SubsetHint;
 use usher_core::endpoints::health::AnswerStatus;
@@ -7,7 +7,7 @@ use usher_core::request::{Headers, Pieces, Served};
 /// A message from the gateway.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// What happened.
+    /// Part of a request or of a response that the message carries.
     pub event: Event,
     /// How bodies are sent; only in a stream's first message, and not by every gateway.
     pub modes: Option<Modes>,

@@ -1,4 +1,4 @@
-//! What a call receives: the messages of a stream, put together from the frames of the
+//! Incoming messages of a call: those of a stream, put together from the frames of the
 //! connection.
 
 use bytes::{Buf, Bytes};
@@ -24,7 +24,7 @@ impl From<Bytes> for Payload {
 /// Frames in, messages out. Nothing is copied, but for messages in tiny frames.
 #[derive(Debug)]
 pub struct Inbox {
-    /// What is left of the last frame.
+    /// Rest of the last frame.
     frame: Bytes,
     prefix: [u8; 5],
     /// How much of the prefix has come.

@@ -1,4 +1,4 @@
-//! What a call sends: messages of a stream, framed as gRPC asks for, gathered until the
+//! Outgoing messages of a call: those of a stream, framed as gRPC asks for, gathered until the
 //! connection takes them.
 //!
 //! Small parts are written one behind the other; large ones, which are pieces of bodies,

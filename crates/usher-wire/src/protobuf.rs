@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// What comes after the fields that were taken.
+    /// Bytes after the fields that were taken.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }

@@ -1,4 +1,4 @@
-//! What the exchange answers.
+//! Replies of an exchange to the gateway.
 
 use std::sync::Arc;
 

@@ -41,7 +41,7 @@ pub(super) struct CompareArgs {
     /// Which policy of the file, where it has several.
     #[arg(long)]
     name: Option<String>,
-    /// Who decides where requests go (EndpointPickerConfig). Default: the built-in one.
+    /// Configuration that decides where requests go (EndpointPickerConfig). Default: the built-in one.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 

@@ -29,7 +29,7 @@ pub(super) struct SimulateArgs {
     /// Which policy of the file, where it has several
     #[arg(long)]
     name: Option<String>,
-    /// What the group was like, a JSON object per line and tick; - reads standard input
+    /// States of the group, a JSON object per line and tick; - reads standard input
     #[arg(long)]
     timeline: PathBuf,
     /// How to print plans

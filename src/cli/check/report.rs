@@ -1,4 +1,4 @@
-//! What a configuration came to, for people: lines of 80 columns.
+//! Report of a checked configuration, for people: lines of 80 columns.
 
 use std::fmt::Write as _;
 

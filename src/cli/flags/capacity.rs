@@ -72,7 +72,7 @@ impl CapacityFlags {
         Ok(Some(address))
     }
 
-    /// Who answers queries.
+    /// Server that answers queries; `None` without `--prometheus-address`.
     pub(super) fn prometheus(&self) -> Result<Option<PrometheusSettings>, String> {
         let (ca, token) = (given(&self.prometheus_ca_file), given(&self.prometheus_token_file));
         let Some(url) = given(&self.prometheus_address) else {

@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command};
 
-/// What the value of a boolean flag is called in the help; marks it for [`as_pflag`].
+/// Name of a boolean flag's value in the help; marks the flag for [`as_pflag`].
 pub(super) const BOOL: &str = "BOOL";
 
 /// Makes the flags of a command read as the peer's flag library (pflag) does: the last

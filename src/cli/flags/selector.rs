@@ -12,7 +12,7 @@ const LONGEST_PREFIX: usize = 253;
 /// `key<1`.
 ///
 /// # Errors
-/// What is wrong, at which character (from 1) and what is right.
+/// The mistake, the character where it is (from 1), and the correct form.
 pub(super) fn check(selector: &str) -> Result<(), String> {
     let mut reader = Reader { text: selector, at: 0 };
     loop {
@@ -194,7 +194,7 @@ fn check_value(value: &str) -> Result<(), String> {
     ))
 }
 
-/// What values are, and names that aren't empty.
+/// Checks the syntax of label values; that of label names is the same, but they aren't empty.
 fn is_name(text: &str) -> bool {
     let outer = |c: char| c.is_ascii_alphanumeric();
     text.is_empty()

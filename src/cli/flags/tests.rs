@@ -262,7 +262,7 @@ fn tls_flags() {
     assert!(reload.reload && reload.cert_dir.unwrap().ends_with("certs"));
 }
 
-/// What is refused, and what the error must say: the flag, and what to do.
+/// Flags that are refused, and texts that the error must contain: the flag, and the remedy.
 #[test]
 fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
     let table: &[(&[&str], &[&str])] = &[

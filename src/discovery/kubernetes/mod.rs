@@ -38,9 +38,9 @@ const AFTER_PANIC: Duration = Duration::from_secs(1);
 /// Which pods are endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// Those of an InferencePool.
+    /// Pods of an InferencePool.
     Pool,
-    /// Those with these labels, in the syntax of `kubectl -l`, at these ports.
+    /// Pods with these labels, in the syntax of `kubectl -l`, at these ports.
     Selector {
         /// The labels.
         labels: String,
@@ -49,12 +49,12 @@ pub enum Membership {
     },
 }
 
-/// What discovery knows of the pool as a whole.
+/// State of the pool as a whole, as discovery knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolStatus {
     /// There is a pool, and its pods and rules are known.
     pub synced: bool,
-    /// What its pods speak, where it says so.
+    /// Application protocol of its pods, where it says so.
     pub protocol: Option<AppProtocol>,
     /// The labels of its pods, in the syntax of `kubectl -l`; `None`: there is no pool.
     pub selector: Option<String>,
@@ -178,7 +178,7 @@ struct Keeper {
     /// The tasks that follow pods: for what is served, and for what is wanted.
     pods: Vec<(Asked, AbortOnDropHandle<()>)>,
     reported: Option<PoolStatus>,
-    /// What is wrong with pods and was logged.
+    /// Problems of pods at the last look, all of them logged.
     problems: BTreeSet<String>,
 }
 
@@ -238,7 +238,7 @@ impl Keeper {
     }
 }
 
-/// Those of the problems that were not there at the last look.
+/// Returns the problems that were not there at the last look, and remembers all of them.
 fn unheard(known: &mut BTreeSet<String>, problems: impl Iterator<Item = String>) -> Vec<String> {
     let now: BTreeSet<String> = problems.collect();
     let new = now.difference(known).cloned().collect();

@@ -1,4 +1,4 @@
-//! What is known of a pool, from what the API server says: which endpoints it has, whether
+//! View of a pool, from the objects of the API server: which endpoints it has, whether
 //! that is the whole picture, and the rules for its requests. No I/O and no clock.
 //!
 //! A pool that asks for other pods keeps the old ones until the new ones are listed, and
@@ -45,7 +45,7 @@ pub enum Input {
 /// another question.
 pub type Asked = u64;
 
-/// What an input changed.
+/// Parts of the view that an input changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// The endpoints, or whether they are the whole picture.
@@ -61,7 +61,7 @@ impl std::ops::BitOrAssign for Changed {
     }
 }
 
-/// What a pool says of its endpoints.
+/// Labels, ports and protocol that a pool gives its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
     selector: String,
@@ -80,14 +80,14 @@ struct Members {
 /// Objects that apply to this pool, by name; `None` until they were listed once.
 type Known<S> = Option<BTreeMap<String, Object<S>>>;
 
-/// What is known of a pool.
+/// State of a pool, as far as it is known.
 #[derive(Debug)]
 pub struct PoolView {
     name: PoolName,
-    /// What the pool asks for now, if there is one.
+    /// Shape of the endpoints that the pool asks for now, if there is one.
     wanted: Option<Shape>,
     asked: Asked,
-    /// What requests get.
+    /// Pods that requests go to; `None`: there is no pool, or its pods were not listed yet.
     members: Option<Members>,
     objectives: Known<super::types::ObjectiveSpec>,
     rewrites: Known<super::types::RewriteSpec>,
@@ -220,7 +220,7 @@ impl PoolView {
         self.members.is_some() && self.objectives.is_some() && self.rewrites.is_some()
     }
 
-    /// What the endpoints speak, where the pool says so.
+    /// Application protocol of the endpoints, where the pool says so.
     pub fn protocol(&self) -> Option<&AppProtocol> {
         self.members.as_ref().and_then(|members| members.shape.protocol.as_ref())
     }
@@ -235,7 +235,7 @@ impl PoolView {
         Rules { objectives: objectives.collect(), rewrites: Rewrites::new(&rewrites) }
     }
 
-    /// What is wrong with pods, one line each, for the log.
+    /// Problems of pods, one line each, for the log.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let pods = self.members.iter().flat_map(|members| members.pods.values());
         pods.filter_map(|pod| {

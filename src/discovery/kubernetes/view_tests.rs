@@ -250,7 +250,7 @@ fn a_wrong_annotation_is_named() {
     assert!(problems[0].starts_with("pod a: \"8000x\" in its annotation"), "{problems:?}");
 }
 
-/// What an API server may say, and in which state of its objects.
+/// Change of an object in the API server, or a new list of all.
 #[derive(Clone, Debug)]
 enum Event {
     Pool(Option<(u8, u16)>),

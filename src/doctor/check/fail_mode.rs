@@ -1,4 +1,4 @@
-//! What happens when the picker is away, and is that what was asked for?
+//! Fail mode: does a request go on when the picker is away, and is that what was asked for?
 
 use crate::doctor::envoy::Destination;
 use crate::doctor::finding::{Finding, Outcome};

@@ -11,7 +11,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
 use crate::doctor::seen::{Broken, Gateway, Known, Observations, PickerPage, Reply};
 
-/// What pickers begin their refusals of broken requests with.
+/// Beginning of pickers' refusals of broken requests.
 const WORDS: &str = "inference error: BadRequest - ";
 
 pub(super) fn check(seen: &Observations) -> Outcome {
@@ -76,7 +76,7 @@ fn is_picked(reply: &Reply) -> bool {
     reply.marked || !reply.reason.is_empty()
 }
 
-/// What it means that no answer is a picker's.
+/// Finding for a gateway none of whose responses is a picker's.
 fn absence(gateway: &Gateway) -> Finding {
     let replies = || gateway.refusals.iter().map(|(_, reply)| reply).chain(&gateway.routed);
     let said = statuses(replies());
@@ -120,7 +120,7 @@ fn refused(gateway: &Gateway) -> Option<Finding> {
 /// Compares what the picker chose with what served.
 ///
 /// # Errors
-/// What does not fit; nothing when there is nothing to compare with.
+/// A finding that says what does not fit; `None` when there is nothing to compare with.
 fn destination(seen: &Observations, gateway: &Gateway) -> Result<String, Option<Finding>> {
     let page = seen.metrics.as_ref().map_err(|_| None)?;
     if page.problem.is_some() {
@@ -166,7 +166,7 @@ fn known(seen: &Observations) -> Vec<Known> {
     known
 }
 
-/// Who served the probes, and who says so.
+/// Servers of the probes, and the witness of that.
 struct Served {
     witness: &'static str,
     /// Pods, addresses or ports, as the witness knows them.

@@ -107,7 +107,7 @@ fn of_pod(pod: &PodPage) -> Vec<Finding> {
     vec![Finding::new(&rules::POD_METRICS_NAMES, format!("{place} has no {}{reason}", missing.join(", ")))]
 }
 
-/// What scorers read. Adapters are left out: a server without LoRA does not report them.
+/// Metrics that scorers read. Adapters are left out: a server without LoRA does not report them.
 fn load(engine: &EngineSpec) -> Vec<MetricSpec> {
     [&engine.waiting, &engine.running, &engine.kv_usage].into_iter().flatten().cloned().collect()
 }

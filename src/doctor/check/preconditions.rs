@@ -1,4 +1,4 @@
-//! What a check has to see before it can look; where it does not, how it ends.
+//! Preconditions of checks: observations that a check needs before it can look, and how it ends without them.
 
 use crate::doctor::envoy::EnvoyConfig;
 use crate::doctor::finding::Outcome;
@@ -13,7 +13,7 @@ pub(super) fn configured(seen: &Observations) -> Result<(&Envoy, &EnvoyConfig), 
     Ok((envoy, &envoy.config))
 }
 
-/// What the API server says, if it says anything.
+/// State of the cluster, if the API server answered.
 pub(super) fn answered(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
     let cluster = cluster.as_ref().map_err(Outcome::skipped)?;
     match &cluster.unreachable {

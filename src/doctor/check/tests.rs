@@ -121,7 +121,7 @@ fn plain(config: &mut EnvoyConfig) {
     config.clusters.get_mut("usher").unwrap().tls = None;
 }
 
-/// What is found after a change, each once.
+/// Codes of the findings after a change, each once.
 fn found(change: impl FnOnce(&mut Parts<'_>)) -> Vec<&'static str> {
     let mut seen = sound();
     let (Ok(gateway), Ok(envoy), Ok(picker), Ok(page), Ok(admin), Ok(cluster)) = (

@@ -19,7 +19,7 @@ pub struct Cluster {
     pub destination: Destination,
     /// The smallest of its limits and that limit's name; `None` when the limits are off.
     pub limit: (String, u64),
-    /// What is spoken to it is HTTP/2.
+    /// Requests to it are HTTP/2.
     pub http2: bool,
     /// TLS, and whose certificates are taken.
     pub tls: Option<Validation>,
@@ -46,15 +46,15 @@ pub enum Destination {
     },
 }
 
-/// Whose certificates are taken.
+/// Certificates that are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Validation {
     /// Anybody's.
     #[default]
     None,
-    /// Those that this certificate authority signed: PEM.
+    /// Certificates that this certificate authority signed: PEM.
     Inline(String),
-    /// Those that the certificate authority in this file signed.
+    /// Certificates that the certificate authority in this file signed.
     File(String),
     /// As a secret says that is not in the dump.
     Elsewhere,

@@ -50,13 +50,13 @@ pub struct Processor {
     pub name: String,
     /// Off, unless a route turns it on.
     pub disabled: bool,
-    /// What it does.
+    /// Its settings.
     pub settings: Settings,
     /// Routes that change it: where, and what it does there; `None` turns it off.
     pub overrides: Vec<(String, Option<Settings>)>,
 }
 
-/// What an ext_proc filter does.
+/// Settings of an ext_proc filter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Cluster of the picker; empty for a client of Google's.

@@ -28,7 +28,7 @@ pub struct Route {
     pub needs_destination: bool,
     /// Time for a whole answer, seconds; 0 is without an end.
     pub timeout: f64,
-    /// What is tried again.
+    /// Conditions under which a request is tried again.
     pub retry_on: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of the API server for pools as for policies: objects of any kind, and rights.
+//! Requests to the API server for pools as for policies: objects of any kind, and rights.
 
 use std::time::Duration;
 

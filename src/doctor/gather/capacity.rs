@@ -22,7 +22,7 @@ use crate::doctor::seen::{Capacity, CapacityPolicy, CapacityRight, CapacityRole,
 /// Policies of a file that a picker is given.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first error in it, with the path of the file.
 pub(crate) fn of_file(path: &Path, text: &str) -> Result<Vec<Policy>, String> {
     let read = file::parse(text).map_err(|errors| {
         let first = errors.into_iter().next().map(|error| error.in_file(&path.display().to_string()));
@@ -31,7 +31,7 @@ pub(crate) fn of_file(path: &Path, text: &str) -> Result<Vec<Policy>, String> {
     Ok(read.into_iter().map(|read| read.policy).collect())
 }
 
-/// What the API server says of policies, their targets and their pods.
+/// Reads policies, their targets and their pods from the API server.
 pub(super) async fn look(api: &Api, plan: &PoolPlan) -> Seen<Capacity> {
     let said = |problem: Problem| problem.to_string();
     let policies = Collection::new(GROUP, VERSION, &plan.namespace, POLICIES);

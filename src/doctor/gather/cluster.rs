@@ -18,7 +18,7 @@ const ENGINE_LABELS: [&str; 2] = ["llm-d.ai/engine-type", "inference.networking.
 
 const READ: [&str; 3] = ["get", "list", "watch"];
 
-/// What the API server says.
+/// Reads the state of the cluster from the API server.
 pub(super) async fn look(plan: &PoolPlan) -> Cluster {
     let unreachable = |reason: String| Cluster {
         unreachable: Some(reason.clone()),

@@ -12,7 +12,7 @@ use crate::doctor::seen::{Envoy, Host, Seen};
 /// Largest page that is read: a dump of thousands of routes and clusters.
 const MOST: usize = 64 << 20;
 
-/// What Envoy says of itself. `port` is that of the gateway, if it is one of its own.
+/// Reads the state of Envoy from its admin interface. `port` is that of the gateway, if it is one of its own.
 ///
 /// # Errors
 /// Why it says nothing.

@@ -50,7 +50,7 @@ impl Site {
     /// Reads `http://HOST[:PORT][/PREFIX]` or the same with `https`.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it.
+    /// A message that says what is wrong with it, without repeating it.
     pub fn parse(url: &str) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("no URL: {error}; write http://HOST:PORT"))?;
         let scheme = match uri.scheme_str() {

@@ -69,7 +69,7 @@ pub(super) async fn picker(site: &Site, given: bool, model: &str) -> PickerPage 
     seen
 }
 
-/// What was chosen since an earlier page.
+/// Page with only the choices since an earlier page.
 pub(super) fn since(mut now: PickerPage, before: &PickerPage) -> PickerPage {
     for (endpoint, count) in &mut now.chosen {
         *count = count.saturating_sub(before.chosen.get(endpoint).copied().unwrap_or(0));
@@ -78,7 +78,7 @@ pub(super) fn since(mut now: PickerPage, before: &PickerPage) -> PickerPage {
     now
 }
 
-/// What Usher knows of its endpoints.
+/// Reads Usher's endpoints from its admin port.
 ///
 /// # Errors
 /// Why that is not known.

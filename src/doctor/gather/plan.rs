@@ -1,4 +1,4 @@
-//! What to look at.
+//! Plan of an examination: places to look at, and settings.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::http::Site;
 use crate::capacity::Policy;
 
-/// What to look at.
+/// Plan of an examination: places to look at, and settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where clients send requests.

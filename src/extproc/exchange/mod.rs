@@ -33,7 +33,7 @@ use usher_wire::reply::Reply;
 const TOO_MUCH_TO_WAIT: &str =
     "the request waits, and more of its body came than is kept meanwhile (--max-request-body-bytes)";
 
-/// What all exchanges of a server share.
+/// State shared by all exchanges of a server.
 #[derive(Debug)]
 pub struct Shared {
     /// The configuration's parsers.
@@ -44,9 +44,9 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// The plugins around the decision; exchanges run those that read headers.
     pub stages: Arc<Stages>,
-    /// What operators say about priorities and models.
+    /// The operators' rules on priorities and models.
     pub rules: Arc<RuleBook>,
-    /// What exchanges count.
+    /// Metrics of exchanges.
     pub metrics: ExtProcMetrics,
     /// How long parsers take.
     pub parsing: Parsing,
@@ -61,7 +61,7 @@ pub struct Question {
     pub subset: SubsetHint,
 }
 
-/// What to do after a message.
+/// Next step after a message.
 #[derive(Debug)]
 pub enum Step {
     /// Send the replies and wait for the next message.

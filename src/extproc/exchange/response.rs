@@ -89,7 +89,7 @@ impl Exchange {
         Ok(Step::Continue)
     }
 
-    /// What the gateway is told once the answer is complete.
+    /// Attributes that the gateway gets once the response is complete.
     fn attributes(&mut self) -> Vec<Attribute> {
         match &mut self.routed {
             Some(routed) => routed.answer_ends(&self.answer.used(), self.answer.generated()),

@@ -16,7 +16,7 @@ const IDLE_BODY: &str = "no more of the request body came for too long (--body-i
 /// The same for any other message, such as that of the headers.
 const IDLE_MESSAGE: &str = "no more of a message came for too long (--body-idle-timeout)";
 
-/// What a client is told whose body there is no room for.
+/// Error message for a request that there is no room for.
 pub(super) const NO_MEMORY: &str = "no memory is left for the request; it may be sent again";
 
 /// Largest headers of a request, in bytes: they are put together when all of them are there, and

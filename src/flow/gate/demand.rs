@@ -1,5 +1,5 @@
-//! What waits, for whoever decides how many model servers there should be. With an empty
-//! pool it is the only sign that any are wanted.
+//! Requests that wait, for autoscalers that decide how many model servers there should be. With
+//! an empty pool they are the only sign that any are wanted.
 
 use std::sync::PoisonError;
 
@@ -7,14 +7,14 @@ use tokio::sync::watch;
 
 use super::Gate;
 
-/// What waits at a moment.
+/// Requests that wait at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// By priority and model, the highest priority first.
     pub waiting: Vec<DemandOf>,
 }
 
-/// What waits of one priority for one model.
+/// Requests of one priority for one model that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemandOf {
     /// The priority.

@@ -1,5 +1,5 @@
-//! What waits by priority and model: ours, for whoever decides how many servers there should
-//! be.
+//! Gauges of the requests that wait, by priority and model: ours, for autoscalers that decide how
+//! many servers there should be.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct DemandFamilies {
     known: ClientSeries<DemandKey, DemandGauges>,
 }
 
-/// What waits of one priority for one model.
+/// Priority and model of requests that wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DemandKey {
     pub(super) priority: i32,
@@ -94,7 +94,7 @@ impl DemandFamilies {
         }
     }
 
-    /// What waits, where anything does.
+    /// Keys and gauges of the requests that wait, where any do.
     pub(super) fn read(&self) -> Vec<(DemandKey, Arc<DemandGauges>)> {
         let waits = self.known.all().into_iter().filter(|gauges| gauges.requests.get() > 0);
         waits.map(|gauges| (gauges.key.clone(), gauges)).collect()

@@ -20,7 +20,7 @@ pub(super) struct Inner {
     waiters: Vec<Option<(Ticket, oneshot::Sender<Verdict>)>>,
     pub(super) revocations: HashMap<Ticket, Arc<Revocation>>,
     pub(super) actions: Vec<Action>,
-    /// What the task knows: when it wakes, and whether somebody waits.
+    /// State that the task knows: when it wakes, and whether somebody waits.
     pub(super) alarm_at: Nanos,
     pub(super) task_listens: bool,
 }
@@ -32,7 +32,7 @@ pub(super) enum Verdict {
     No(Outcome),
 }
 
-/// Those to wake, and those to tell to end.
+/// Waiting requests to wake with their verdicts, and running ones to end.
 #[derive(Default)]
 pub(super) struct Told {
     pub(super) verdicts: SmallVec<[(oneshot::Sender<Verdict>, Verdict); 1]>,
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// Who waits for the verdict on this request, and on no later one in its place.
+    /// Takes out the sender that waits for the verdict on this request, and on no later one in its place.
     pub(super) fn take_waiter(&mut self, ticket: Ticket) -> Option<oneshot::Sender<Verdict>> {
         let place = self.waiters.get_mut(ticket.index())?;
         place.take_if(|(of, _)| *of == ticket).map(|(_, sender)| sender)

@@ -1,4 +1,4 @@
-//! What flow control counts: the families.
+//! Metric families of flow control.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,

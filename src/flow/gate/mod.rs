@@ -72,7 +72,7 @@ pub struct Gate {
     series: SeriesTable,
 }
 
-/// What there is to do for the task.
+/// Next steps of the task: when to wake (`None`: nothing is due), and whether somebody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Next {
     wake: Option<Instant>,
@@ -161,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// What is due happens, and the task learns what comes next. Without a pool it is as it
+    /// Does everything that is due, and returns the next steps of the task. Without a pool it is as it
     /// was.
     fn tick(&self, pool: Option<&Candidates>) -> Next {
         self.during(|inner, now, told| {

@@ -19,7 +19,7 @@ pub struct Permit {
     since: Nanos,
     bytes: u64,
     spread: bool,
-    /// What the request got, once it was placed.
+    /// Service that the request got, in tokens; 0 until it is placed.
     cost: f64,
     /// `None`: it is never given up.
     revocation: Option<Arc<Revocation>>,

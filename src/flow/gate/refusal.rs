@@ -1,4 +1,4 @@
-//! What a client is told whose request is not dispatched.
+//! Responses to clients whose requests are not dispatched.
 
 use crate::flow::queue::Outcome;
 use usher_core::request::{Code, NO_ENDPOINTS, Rejection, SATURATED};

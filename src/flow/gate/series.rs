@@ -19,7 +19,7 @@ use super::metrics::GateMetrics;
 /// How long series stay that nobody uses, as with the peer. Clients name flows.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Whose request it is: flow, model, target model, priority.
+/// Key of a request's series: flow, model, target model, priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     flow: String,
@@ -233,7 +233,7 @@ impl SeriesTable {
     }
 }
 
-/// Those of some series whose key is the wanted one.
+/// The series among these whose key is the wanted one; it counts as used now.
 fn found(held: &[Arc<Series>], now: Nanos, is_wanted: impl Fn(&Key) -> bool) -> Option<Arc<Series>> {
     held.iter().find(|series| is_wanted(&series.key)).map(|series| {
         series.used.store(now, Relaxed);

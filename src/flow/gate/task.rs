@@ -1,5 +1,5 @@
-//! What happens while no request does anything: endpoints come and go, readings change,
-//! waits end.
+//! Background tasks of the gate, for changes that no request brings: endpoints come and go, readings
+//! change, waits end, objectives get other priorities.
 
 use std::pin::pin;
 use std::sync::Arc;

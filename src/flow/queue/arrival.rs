@@ -1,4 +1,4 @@
-//! What a request brings when it begins to wait.
+//! Properties of a request when it begins to wait.
 
 use super::time::Nanos;
 

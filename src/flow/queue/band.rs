@@ -25,7 +25,7 @@ pub(super) struct Band {
     is_listed: bool,
     /// It is known that requests of this priority may come.
     is_known: bool,
-    /// What waits.
+    /// Number and bytes of the requests that wait.
     pub(super) waiting: Count,
     flows: Flows,
     turns: Turns,

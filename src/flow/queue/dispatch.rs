@@ -1,4 +1,4 @@
-//! Who goes while there is room: bands from the highest down, each up to its ceiling.
+//! Dispatches requests while there is room: bands from the highest down, each up to its ceiling.
 
 use super::capacity::EPSILON;
 use super::evictions::Demand;
@@ -9,7 +9,7 @@ use crate::schedule::waiting::Ceiling;
 /// The unit in which a soft ceiling opens and closes: the peer's cycle.
 const TICK: Nanos = 1_000_000;
 
-/// What the order of bands comes to.
+/// Result of a walk over the bands, from the highest down.
 enum Next {
     /// The band at this place.
     From(usize),

@@ -19,7 +19,7 @@ pub(super) const CONFIRMATION_TIMEOUT: Nanos = 10_000_000_000;
 /// Lowest priority first, then the newest.
 type Order = (i32, Reverse<Nanos>, Reverse<u32>);
 
-/// Who may be given up, and who has been told to go.
+/// Running requests that may be given up, and those that were chosen to end and have not.
 #[derive(Debug)]
 pub(super) struct Evictions {
     /// Time for what was freed to show.

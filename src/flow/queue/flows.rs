@@ -44,11 +44,11 @@ pub(super) struct Flow {
     name: u128,
     /// How many wait.
     pub(super) waiting: u64,
-    /// Those that wait, where they are kept by flow.
+    /// Its requests that wait, where they are kept by flow.
     pub(super) line: Line,
     /// Where it stands among the flows that take turns.
     pub(super) turn: u64,
-    /// What it got so far, in units of the policy.
+    /// Service that it got so far, in units of the policy.
     pub(super) service: f64,
     /// When something of it was last seen.
     touched: Nanos,

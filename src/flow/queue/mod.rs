@@ -1,5 +1,5 @@
-//! Who waits, and who goes next: flow control as a state machine, without I/O and without
-//! a clock. Events go in with the time at which they happen, [`Action`]s come out; when
+//! Flow control as a state machine, without I/O and without a clock: which requests wait, and
+//! which goes next. Events go in with the time at which they happen, [`Action`]s come out; when
 //! something is due though nothing happens, [`Queue::wake_at`] says so.
 //!
 //! ```text
@@ -53,26 +53,26 @@ pub use outcome::Outcome;
 pub use requests::Ticket;
 pub use time::{NEVER, Nanos, nanos};
 
-/// What to do.
+/// Action for the caller to take, or event for it to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Let it go.
     Dispatch {
-        /// Who.
+        /// The request.
         ticket: Ticket,
         /// It belongs to a crowd that waited for endpoints: they are to get equal shares.
         spread: bool,
     },
     /// Refuse it. Its ticket is not known any more.
     Reject {
-        /// Who.
+        /// The request.
         ticket: Ticket,
         /// Why.
         outcome: Outcome,
     },
     /// End it: it runs, and others need the room.
     Evict {
-        /// Who.
+        /// The request.
         ticket: Ticket,
         /// Its priority.
         priority: i32,
@@ -83,12 +83,12 @@ pub enum Action {
     NotReclaimed,
 }
 
-/// What waits in a band, and how much may.
+/// Requests that wait in a band, and how many may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandLoad {
     /// Its priority.
     pub priority: i32,
-    /// What waits.
+    /// Number and bytes of the requests that wait.
     pub waiting: Count,
     /// The most that may.
     pub limit: Count,
@@ -215,7 +215,7 @@ impl Queue {
         true
     }
 
-    /// What a request takes shows in the pool's numbers from now on.
+    /// The room that a request takes shows in the pool's numbers from now on.
     pub fn booked(&mut self, now: Nanos, ticket: Ticket) {
         let Some(held) = self.requests.get_mut(ticket) else { return };
         if held.stage == Stage::Granted {
@@ -277,7 +277,7 @@ impl Queue {
             .fold(NEVER, Nanos::min)
     }
 
-    /// What waits.
+    /// Number and bytes of the requests that wait.
     pub fn waiting(&self) -> Count {
         self.waiting
     }
@@ -287,7 +287,7 @@ impl Queue {
         self.limit
     }
 
-    /// What was let go and doesn't show in the pool's numbers yet.
+    /// Requests that were let go and don't show in the pool's numbers yet.
     pub fn granted(&self) -> Count {
         self.granted
     }

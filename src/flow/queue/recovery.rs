@@ -9,7 +9,7 @@ pub(super) const QUIET: Nanos = 100_000_000;
 /// Nobody waits longer than this for endpoints to settle.
 pub(super) const LONGEST: Nanos = 1_000_000_000;
 
-/// What is known of the pool's endpoints.
+/// Number of the pool's endpoints, and until when they are given time to settle.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     endpoints: usize,

@@ -27,11 +27,11 @@ pub(super) enum Stage {
     Waiting,
     /// It may go, and what it takes of the pool doesn't show there yet.
     Granted,
-    /// What it takes shows in the pool.
+    /// The room that it takes shows in the pool's numbers.
     Booked,
 }
 
-/// What is known of a request.
+/// State of a request until its end.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) priority: i32,

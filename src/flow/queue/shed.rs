@@ -1,4 +1,4 @@
-//! Who leaves the queue when memory is short.
+//! Sheds waiting requests when memory is short.
 
 use std::cmp::Reverse;
 

@@ -21,7 +21,7 @@ const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews
 /// Everybody whose name is known is in this group.
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// Who asks, as Kubernetes knows them.
+/// The user who sends a request, as Kubernetes knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -72,7 +72,7 @@ impl From<UserInfo> for User {
     }
 }
 
-/// Whose token it is; `None`: nobody's.
+/// Owner of the token; `None`: nobody.
 pub(super) async fn review_token(cluster: Cluster, token: String) -> Result<Option<User>, Problem> {
     // Without audiences: those of the API server count.
     let spec = TokenReviewSpec { token: Some(token), audiences: None };

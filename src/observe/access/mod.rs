@@ -1,4 +1,4 @@
-//! Who may read what a port serves: the API server of Kubernetes says.
+//! Access to what a port serves, as the API server of Kubernetes decides it.
 //!
 //! A bearer token goes to a TokenReview, which says whose it is; a client certificate says
 //! so itself, as TLS has checked it. A SubjectAccessReview then says whether they may get

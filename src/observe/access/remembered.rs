@@ -1,10 +1,10 @@
-//! What reviews have said, for a while. No I/O and no clock, so that it can be tested in
+//! Results of reviews, kept for a while. No I/O and no clock, so that this can be tested in
 //! any order of events.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a review is about, as a keyed hash: neither tokens nor names are kept.
+/// Subject of a review, as a keyed hash: neither tokens nor names are kept.
 pub(super) type Key = [u8; 32];
 
 /// Answers that are kept of each kind. Those who read metrics are few; this bounds what
@@ -20,7 +20,7 @@ pub(super) struct Lasting {
     pub(super) no: Duration,
 }
 
-/// What reviews have said. Those that say no can't push out those that say yes: anybody
+/// Results of reviews. Those that say no can't push out those that say yes: anybody
 /// can get a no.
 #[derive(Debug)]
 pub(super) struct Remembered<V> {
@@ -34,7 +34,7 @@ impl<V: Clone> Remembered<V> {
         Self { lasting, yes: Shelf::default(), no: Shelf::default() }
     }
 
-    /// What was said of this, if it still counts: yes with what it says, or no.
+    /// Result for this key, if it still counts: yes with what there is to know, or no.
     pub(super) fn get(&self, key: &Key, now: Duration) -> Option<Option<V>> {
         let no = || self.no.get(key, now).map(|()| None);
         self.yes.get(key, now).map(Some).or_else(no)

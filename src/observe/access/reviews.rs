@@ -11,7 +11,7 @@ use super::remembered::{Key, Lasting, Remembered};
 use crate::cluster::Problem;
 use crate::endpoints::Clock;
 
-/// What a review says: yes with what there is to know, or no; or that it could not be made.
+/// Result of a review: yes with what there is to know, or no; or why it could not be made.
 pub(super) type Answer<V> = Result<Option<V>, Problem>;
 
 /// Time to get a turn when many reviews are under way.
@@ -47,7 +47,7 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
         Arc::new(Self { state: Mutex::new(state), turns, clock })
     }
 
-    /// What a review says, or has said not long ago.
+    /// Result of a review, or of one not long ago.
     ///
     /// Cancel safe: a review that has begun is finished for the others who wait for it.
     pub(super) async fn ask<F>(self: &Arc<Self>, key: Key, review: impl FnOnce() -> F) -> Answer<V>

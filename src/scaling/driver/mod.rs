@@ -73,16 +73,16 @@ pub struct Driver {
     metrics: Arc<ScalingMetrics>,
     running: Vec<Running>,
     scraped: Duration,
-    /// What is read for policies, and who reads it.
+    /// Metrics that are read for policies, and the scrapers that read them.
     specs: [Vec<AttributeSpec>; 2],
     scrapers: Vec<Scraper>,
-    /// What is asked for policies, and who asks; `None`: nobody.
+    /// Queries that are asked for policies, and the tasks that ask them; `None`: there is no server to ask.
     queries: BTreeMap<Arc<str>, Duration>,
     asking: Option<Asking>,
     /// Policies that are objects, and what was made of them.
     shelf: Shelf,
     objects: Arc<[Known]>,
-    /// What was warned of, so that it is once.
+    /// Warnings that were logged, so that each is logged once.
     warned: BTreeSet<String>,
     /// When gates are looked at next between two ticks; `None`: there are none.
     releases: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What is said of policies, and what comes of it.
+//! News of policies, and their effects on the driver.
 
 use std::sync::Arc;
 

@@ -183,7 +183,7 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
     (0..rules).map(|rule| history.last_fired(rule)).collect()
 }
 
-/// What a policy's status says of its ticks elsewhere.
+/// Record of a policy's ticks elsewhere, from its status.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Its state and goals, where they are of this version of the policy.
@@ -195,7 +195,7 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// What a status says, at that time.
+    /// Reads the record of a status, at that time.
     pub(super) fn of(
         policy: &Policy,
         generation: Option<i64>,

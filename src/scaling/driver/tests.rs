@@ -29,7 +29,7 @@ fn labels() -> BTreeMap<String, String> {
     BTreeMap::from([("llm-d.ai/role".to_owned(), "decode".to_owned())])
 }
 
-/// What a driver looks at: so many pods that are ready.
+/// State that a driver looks at, with this number of ready pods.
 pub(super) fn live(pods: u8) -> Live {
     let store = Arc::new(Store::default());
     let spec = |number: u8| EndpointSpec {
@@ -142,7 +142,8 @@ pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap()
 }
 
-/// What is said after so many seconds of so many pods that are ready and one that starts, when this was left.
+/// State and admitted pods after this number of seconds, with this number of ready pods and one that starts,
+/// when an earlier leader left this status.
 fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (State, u32) {
     let live = live(ready);
     let starts = StartingPod { namespace: "default".to_owned(), name: "d-x".to_owned(), labels: labels() };

@@ -1,4 +1,4 @@
-//! What is to be found out for policies.
+//! Topologies and owners of targets that are to be looked up for policies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::capacity::policy::TargetRef;
 
-/// What is to be found out for policies.
+/// Topologies and owners of targets that are to be looked up for policies.
 #[derive(Debug, Default)]
 pub(super) struct Wants {
     /// Names of topologies.

@@ -23,7 +23,7 @@ impl Target {
     }
 }
 
-/// What a policy scales, with its roles. Also of one that can't be read as a whole.
+/// Targets that a policy scales, with its roles. Also of one that can't be read as a whole.
 pub(super) fn targets(spec: &Value) -> impl Iterator<Item = (&String, TargetRef)> {
     let roles = spec.get("roles").and_then(Value::as_object).into_iter().flatten();
     roles.filter_map(|(role, spec)| {
@@ -44,7 +44,7 @@ impl Claims {
         }
     }
 
-    /// Who else scales what a policy does, in a sentence; `None`: nobody.
+    /// Other policies that scale a target of a policy, in a sentence; `None`: there are none.
     pub(super) fn conflict(&self, document: &Document) -> Option<String> {
         document.spec.roles.iter().find_map(|(role, spec)| {
             let target = spec.scale_target_ref.as_ref()?;

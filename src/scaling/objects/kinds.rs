@@ -17,9 +17,9 @@ pub struct PolicyObject {
     /// Which one it is.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
-    /// What it says.
+    /// Its specification.
     pub spec: Value,
-    /// What was said of it before.
+    /// Its status as it was last written.
     #[serde(deserialize_with = "lenient")]
     pub status: PolicyStatus,
 }
@@ -31,10 +31,10 @@ pub struct TopologyObject {
     /// Which one it is.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
-    /// What it says.
+    /// Its specification.
     #[serde(deserialize_with = "lenient")]
     pub spec: TopologyObjectSpec,
-    /// What was said of it before.
+    /// Its status as it was last written.
     #[serde(deserialize_with = "lenient")]
     pub status: TopologyStatus,
 }
@@ -65,7 +65,7 @@ impl Watched for Node {
     }
 }
 
-/// What can't be read is as good as absent.
+/// Reads a value; one that can't be read is as good as absent.
 fn lenient<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + serde::de::DeserializeOwned,

@@ -1,4 +1,4 @@
-//! What is known of the policies of a namespace, and which of them are in force. No I/O and no clock.
+//! Known policies of a namespace, and which of them are in force. No I/O and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,14 +28,14 @@ pub enum News {
     Topologies(Change<TopologyObject>),
 }
 
-/// What changed.
+/// Extent of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Nothing that counts.
     Nothing,
-    /// What is said of policies, not what they say.
+    /// Statuses of policies, not their specifications.
     Status,
-    /// What policies say.
+    /// Policies and their specifications, or the layers of topologies.
     Policies,
 }
 
@@ -310,7 +310,7 @@ fn pool_of(object: &PolicyObject) -> Option<&str> {
     object.spec.pointer("/poolRef/name").and_then(serde_json::Value::as_str)
 }
 
-/// What an object says, with the layers of the topology that it names.
+/// Document of an object, with the layers of the topology that it names.
 fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Result<Document, Refusal> {
     let mut spec: Spec = serde_json::from_value(object.spec.clone())
         .map_err(|error| Refusal { reason: "Invalid", message: format!("spec can't be read: {error}") })?;
@@ -333,7 +333,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
     Ok(Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec })
 }
 
-/// What is wrong with a policy two roles of which scale the same.
+/// Problem with a policy two roles of which scale the same object; `None`: no two do.
 fn twice(document: &Document) -> Option<String> {
     let mut seen: BTreeMap<Target, &str> = BTreeMap::new();
     for (role, spec) in &document.spec.roles {

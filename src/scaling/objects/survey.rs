@@ -158,7 +158,7 @@ fn trimmed(change: Change<Node>, keys: &BTreeSet<String>) -> Change<Node> {
     }
 }
 
-/// What is known of nodes and topologies, and what was told. No I/O.
+/// Known nodes and topologies, and the statuses that were written. No I/O.
 #[derive(Debug, Default)]
 struct Survey {
     topologies: BTreeMap<String, Arc<TopologyObject>>,
@@ -209,7 +209,7 @@ impl Survey {
         known.flat_map(|object| object.spec.layers.iter().cloned()).collect()
     }
 
-    /// What is to be written now: of which topology, by name and uid, and what.
+    /// Statuses to be written now, each with the name and uid of its topology.
     fn due(
         &mut self,
         wanted: &BTreeSet<String>,

@@ -136,11 +136,11 @@ impl std::fmt::Debug for Teller {
 #[derive(Debug)]
 pub(super) struct Times {
     pub(super) clock: Clock,
-    /// What time it was when the clock began. Taken once, so that a moment is always told as the same.
+    /// Wall-clock time at which the clock began. Taken once, so that a moment is always shown as the same.
     pub(super) zero: Timestamp,
 }
 
-/// What time it was when a clock began, that it is `now`.
+/// Wall-clock time at which a clock began, given that it is `now`.
 fn at_zero(clock: &Clock, now: Timestamp) -> Timestamp {
     let since = SignedDuration::try_from(clock.elapsed()).unwrap_or_default();
     now.checked_sub(since).unwrap_or(now)
@@ -188,7 +188,7 @@ fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
     news
 }
 
-/// What was told, by the objects' uids. No I/O.
+/// Statuses that were written, by the objects' uids. No I/O.
 #[derive(Debug, Default)]
 struct Told(HashMap<String, Telling>);
 
@@ -196,12 +196,12 @@ struct Told(HashMap<String, Telling>);
 struct Telling {
     status: PolicyStatus,
     at: Duration,
-    /// What the last write failed by, and was reported.
+    /// Problem that the last write failed by, and that was reported.
     problem: Option<Problem>,
 }
 
 impl Told {
-    /// What is to be written now.
+    /// Statuses to be written now.
     fn due(&mut self, plans: &Plans, now: Duration, times: &Times) -> Vec<Due> {
         self.0.retain(|uid, _| plans.objects.iter().any(|known| known.uid == *uid));
         let due = plans.objects.iter().filter_map(|known| {

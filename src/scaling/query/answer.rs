@@ -84,7 +84,7 @@ pub(super) fn number(body: &[u8]) -> Result<f64, AnswerError> {
     if value.is_finite() { Ok(value) } else { Err(AnswerError::NotFinite(text)) }
 }
 
-/// What the server says is wrong, where a body that comes with an error status says it.
+/// Error message of the server, where a body that comes with an error status has one.
 pub(super) fn complaint(body: &[u8]) -> Option<String> {
     let envelope: Envelope = serde_json::from_slice(body).ok()?;
     envelope.error.as_deref().map(clipped).filter(|said| !said.is_empty())

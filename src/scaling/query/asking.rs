@@ -1,4 +1,4 @@
-//! Who asks, how often, and what came of it.
+//! Tasks that ask queries, how often they do, and the results.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ fn every(interval: Duration) -> Duration {
     interval.min(SLOWEST)
 }
 
-/// What came of queries. The task of a query writes its entry; ticks read.
+/// Results of queries. The task of a query writes its entry; ticks read.
 #[derive(Debug, Default)]
 pub struct Answers {
     // Guards what was answered last, and when; `None` where there was no number. Held for a look or an
@@ -62,7 +62,7 @@ impl Answers {
 #[derive(Debug)]
 pub struct Asking {
     shared: Arc<Shared>,
-    /// What is asked, and how often the policies tick that name it.
+    /// Queries that are asked, each with the interval at which the policies tick that name it.
     queries: BTreeMap<Arc<str>, Duration>,
     tasks: JoinSet<()>,
     /// Whether anybody wants to know.
@@ -87,7 +87,7 @@ impl Asking {
         Self { shared, queries: BTreeMap::new(), tasks: JoinSet::new(), wanted: watch::Sender::new(false) }
     }
 
-    /// What came of the queries.
+    /// Results of the queries.
     pub fn answers(&self) -> &Answers {
         &self.shared.answers
     }

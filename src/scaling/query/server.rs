@@ -69,7 +69,7 @@ fn said(complaint: &Option<String>) -> String {
 }
 
 impl QueryError {
-    /// What kind of failure it is, for metrics.
+    /// Kind of the failure, for metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Token(_) => "token",

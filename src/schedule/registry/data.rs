@@ -24,8 +24,8 @@ pub(super) struct Sources {
 pub struct MetricsSource {
     /// Where and how often.
     pub params: SourceParams,
-    /// What each extractor reads of the page, by engine, in their order. Empty: nobody
-    /// reads it.
+    /// Metrics that each extractor reads of the page, by engine, in the order of the extractors. Empty:
+    /// no extractor reads metrics.
     pub engines: Vec<Engines>,
     /// Whether the page is read as a list of models.
     pub models: bool,
@@ -49,7 +49,7 @@ pub(super) fn add_defaults(
     Ok(Sources { written, defaulted })
 }
 
-/// What is polled.
+/// Data sources that can be polled, and all of them as they are shown.
 pub(super) fn sources(
     sources: &Sources,
     instances: &Instances<'_>,

@@ -185,7 +185,7 @@ fn band(
     Ok((rules, (of_fairness, of_ordering)))
 }
 
-/// What a key refers to, and whether that is the default.
+/// Name of the plugin that a key refers to, and whether that is the default.
 fn reference(written: Option<&Name>, default: &str) -> (Name, bool) {
     match written.filter(|name| !name.value.is_empty()) {
         Some(name) => (name.clone(), false),

@@ -149,7 +149,7 @@ impl<'a> Instances<'a> {
         self.types
     }
 
-    /// Who produces what.
+    /// Data of the configuration, with its producers and readers.
     pub(super) fn keys(&self) -> &Keys {
         self.wiring.keys()
     }
@@ -249,7 +249,7 @@ fn check_stability(
     Err(ConfigError::at(at, message).hint("allow it with --allow-experimental-plugins"))
 }
 
-/// What the user of a declared plugin should know.
+/// Note for the user of a declared plugin: a deprecated type, or parameters that are ignored.
 pub(super) fn note(plugin_type: &PluginType, plugin: &Plugin) -> Option<String> {
     let name = &plugin.name;
     if let Some(other) = plugin_type.deprecated {

@@ -17,7 +17,7 @@ use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::types::PluginTypes;
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
 
-/// What the peer runs without a configuration.
+/// Configuration that the peer runs when it is given none.
 const BUILT_IN: &str = "
 plugins:
 - type: queue-scorer
@@ -36,20 +36,20 @@ schedulingProfiles:
 pub struct Pipeline {
     /// Chooses endpoints.
     pub scheduler: Scheduler,
-    /// What happens around a decision.
+    /// Plugins around a decision.
     pub stages: Arc<Stages>,
     /// The parsers in the order in which they are asked.
     pub parsers: Vec<ParserKind>,
     /// The file that lists the endpoints; `None`: the configuration doesn't say
     /// where they come from.
     pub discovery: Option<FileDiscoveryParams>,
-    /// What is polled. Empty: nothing is.
+    /// Data sources, polled where an extractor reads them. Empty: nothing is polled.
     pub sources: Vec<MetricsSource>,
     /// How requests wait; `None`: they don't.
     pub waiting: Option<Waiting>,
-    /// What the user should know, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
-    /// What the configuration asks for and doesn't get, one sentence each.
+    /// Features that the configuration asks for and doesn't get, one sentence each.
     pub warnings: Vec<String>,
     /// The configuration with its defaults filled in.
     pub resolved: Resolved,

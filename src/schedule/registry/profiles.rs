@@ -52,7 +52,7 @@ pub(super) fn check(written: &[Written], instances: &Instances<'_>) -> Result<()
     Ok(())
 }
 
-/// What the user should know of parameters that name profiles which don't exist.
+/// Notes for the user on parameters that name profiles which don't exist.
 pub(super) fn unknown(written: &[Written], instances: &Instances<'_>) -> Vec<String> {
     let is_known = |name: &str| written.iter().any(|profile| profile.name.value == name);
     let named = instances.iter().flat_map(|instance| {

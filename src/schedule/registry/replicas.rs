@@ -1,5 +1,5 @@
-//! What a configuration says of state that replicas share. This version shares none: the
-//! references are checked, and nothing comes of them.
+//! Plugins for state that replicas share. This version shares none: the references to them are
+//! checked, and have no effect.
 
 use usher_plugin::Kind;
 
@@ -11,8 +11,8 @@ const PEERS: &str = "dataLayer.peerDiscovery";
 const SYNCER: &str = "dataLayer.crossReplicaSyncerPluginRef";
 const GROUPED_SYNCER: &str = "dataLayer.crossReplica.syncerPluginRef";
 
-/// What the user should know of it, in one sentence; `None` where the configuration
-/// says nothing of it.
+/// Note for the user that no state is shared, in one sentence; `None` where the configuration
+/// asks for none.
 ///
 /// # Errors
 /// When a key refers to a plugin that isn't there, or of another kind.

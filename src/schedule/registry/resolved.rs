@@ -1,4 +1,4 @@
-//! What a configuration came to, for people and for machines.
+//! The configuration in effect, for people and for machines.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -24,14 +24,14 @@ pub struct Resolved {
     /// The plugin that finds endpoints; `None`: the configuration doesn't say where
     /// they come from.
     pub discovery: Option<Use>,
-    /// What is polled.
+    /// Data sources, in the order of the configuration.
     pub sources: Vec<ResolvedSource>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Use,
     /// How requests wait; `None`: they don't.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_control: Option<ResolvedFlow>,
-    /// What happens to a request around its decision.
+    /// Plugins around a decision.
     pub stages: ResolvedStages,
     /// Every plugin, the declared ones first.
     pub plugins: Vec<ResolvedPlugin>,
@@ -69,7 +69,7 @@ pub struct ResolvedProfile {
 pub struct ResolvedScorer {
     /// Name of the plugin.
     pub plugin: String,
-    /// What its scores are multiplied with.
+    /// Factor of its scores.
     pub weight: f64,
     /// The configuration doesn't say the weight.
     pub defaulted: bool,
@@ -162,18 +162,18 @@ pub struct ResolvedPlugin {
     /// Its type.
     #[serde(rename = "type")]
     pub plugin_type: &'static str,
-    /// What it can be used as.
+    /// Kinds of plugin as which it can be used.
     pub kinds: &'static [Kind],
     /// How settled the type is.
     pub stability: Stability,
-    /// What to use instead of the type, if it is deprecated.
+    /// Type to use instead, if this one is deprecated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<&'static str>,
     /// Where it comes from.
     pub origin: Origin,
     /// Its parameters as they count.
     pub parameters: Value,
-    /// Those of them that the configuration doesn't set.
+    /// Names of the parameters that the configuration doesn't set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub defaulted_parameters: Vec<String>,
     /// Data that it reads, and the plugin that produces it.

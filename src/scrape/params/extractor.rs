@@ -105,7 +105,7 @@ const NUM_BLOCKS_LABEL: &str = "num_gpu_blocks";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CustomMetric {
-    /// What these plugins call it. Several engines may have the same.
+    /// Name by which these plugins refer to it. Several engines may have the same.
     #[schemars(extend("x-required" = true))]
     pub attribute_key: String,
     /// Its metric; of several series the one with the newest timestamp, else the first.
@@ -195,7 +195,7 @@ impl CoreMetricsExtractorParams {
         metrics.map(|metric| metric.attribute_key.as_str()).filter(move |key| seen.insert(*key))
     }
 
-    /// What scrapes read: these engines and the built-in ones that none of them replaces.
+    /// Engines that scrapes read: these and the built-in ones that none of them replaces.
     /// `id_of` says where an attribute is kept; one that has no place isn't read.
     pub fn engines(&self, id_of: impl Fn(&str) -> Option<Lease<AttributeId>>) -> Engines {
         let mut specs: Vec<EngineSpec> =

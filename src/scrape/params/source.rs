@@ -11,7 +11,7 @@ use crate::config::{ConfigError, Node, units};
 use crate::scrape::metrics::{DCGM_SOURCE_TYPE, MODELS_SOURCE_TYPE, SOURCE_TYPE};
 use crate::scrape::tls::TlsSettings;
 
-/// What a source that is polled brings.
+/// Kind of data that a polled source brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// Metrics of model servers: `metrics-data-source`.
@@ -45,7 +45,7 @@ impl SourceKind {
 /// Parameters of a source that is polled, as they count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceParams {
-    /// What it brings.
+    /// Kind of data that it brings.
     pub kind: SourceKind,
     /// Over TLS.
     pub https: bool,
@@ -102,7 +102,7 @@ impl SourceParams {
 }
 
 impl Serialize for SourceParams {
-    /// What the plugin of this kind takes, as it counts.
+    /// The parameters that the plugin of this kind takes, with their values in effect.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("scheme", if self.https { "https" } else { "http" })?;
@@ -253,7 +253,7 @@ const METRICS_PATH: &str = "/metrics";
 const MODELS_PATH: &str = "/v1/models";
 const DCGM_PORT: u16 = 9400;
 
-/// What any of them may say, as it is written.
+/// Parameters of all kinds together, as they are written.
 #[derive(Default)]
 struct Written {
     scheme: String,

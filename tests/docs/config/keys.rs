@@ -1,4 +1,4 @@
-//! What the keys say, as far as it can be judged without knowing the plugins.
+//! Keys and their values, as far as they can be judged without knowing the plugins.
 
 use super::assert_marked;
 

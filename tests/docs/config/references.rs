@@ -126,7 +126,8 @@ fn the_data_layer_refers_to_what_fits() {
     }
 }
 
-/// What flow control refers to wrongly, with the mark of the place.
+/// Mistakes in flow control, most of them wrong references: the line with a mark at the place, the message,
+/// and the hint.
 const FLOW: [(&str, &str, &str); 7] = [
     (
         "flowControl: {priorityBands: [{priority: 1, orderingPolicyRef: ^nothing}]}",

@@ -1,4 +1,4 @@
-//! What is said of state that replicas share: it has no effect, and has to be right.
+//! Configuration of state that replicas share: it has no effect but a warning, and has to be right.
 
 use super::{assert_marked, assert_parameters_refused, build};
 

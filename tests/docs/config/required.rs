@@ -1,4 +1,4 @@
-//! What has to be set, and what has to be there, for a plugin type to be built at all.
+//! Parameters and other plugins without which a plugin type can't be built.
 
 /// Parameters that a type can't do without.
 pub(crate) fn required(plugin_type: &str) -> &'static str {

@@ -1,4 +1,4 @@
-//! What is not in the schema, or not of its type.
+//! Keys that are not in the schema, and values that are not of its types.
 
 use super::{assert_marked, build};
 

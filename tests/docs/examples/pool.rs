@@ -45,13 +45,13 @@ struct Server {
     busy: JoinSet<()>,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 pub(crate) struct Answered {
     /// Which server answered.
     pub(crate) server: usize,
-    /// What the picker did to the request's headers.
+    /// Changes that the picker made to the request's headers.
     pub(crate) request: Mutation,
-    /// What it did to the answer's.
+    /// Changes that it made to the response's headers.
     pub(crate) response: Mutation,
 }
 

@@ -30,7 +30,7 @@ pub fn rings(imports: &[Import]) -> Vec<BTreeSet<usize>> {
     rings
 }
 
-/// What is reached over one import at least.
+/// Files that are reached over at least one import.
 fn reached_from(from: usize, next: &BTreeMap<usize, Vec<usize>>) -> BTreeSet<usize> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(file) = open.pop() {

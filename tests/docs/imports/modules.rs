@@ -37,7 +37,7 @@ pub fn is_of_tests(attributes: &[Attribute]) -> bool {
 }
 
 impl Modules {
-    /// Those of the package at this folder and of all below `crates/`.
+    /// Modules of the package at this folder and of all below `crates/`.
     pub fn of_packages(root: &Path) -> Self {
         let mut modules = Self::default();
         modules.read(root, "src/lib.rs", vec!["usher".to_owned()]);

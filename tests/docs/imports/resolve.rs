@@ -8,7 +8,7 @@ use syn::{Attribute, ImplItem, Item, ItemUse, Macro, UseTree, Visibility};
 
 use super::modules::{Module, Modules, is_of_tests};
 
-/// What one file takes from another.
+/// Names that one file takes from another.
 pub struct Import {
     /// Places of the files in [`Modules`].
     pub from: usize,
@@ -16,7 +16,7 @@ pub struct Import {
     pub names: BTreeSet<String>,
 }
 
-/// What a module says of names.
+/// Names in a module.
 #[derive(Default)]
 struct Names {
     /// Of what it defines, modules aside.
@@ -31,7 +31,7 @@ struct Names {
 #[derive(Clone)]
 struct Use {
     path: Vec<String>,
-    /// What it is called from then on; `*` for all that is there.
+    /// Name that the path has from then on; `*` for all that is there.
     name: String,
     is_public: bool,
 }
@@ -181,7 +181,7 @@ struct Resolver<'a> {
     names: Vec<Names>,
 }
 
-/// What a path leads to, by the place of a module.
+/// Target of a path, by the place of a module.
 enum Target {
     Module(usize),
     /// Something that this module defines.
@@ -248,8 +248,8 @@ impl Resolver<'_> {
     }
 }
 
-/// What all files take from each other. A name that is only passed on (`pub use`) is taken by whoever uses
-/// it from where it is defined.
+/// Imports of all files from each other. A name that is only passed on (`pub use`) is taken by
+/// whoever uses it from where it is defined.
 pub fn imports(modules: &Modules) -> Vec<Import> {
     let resolver = Resolver { modules, names: modules.all.iter().map(Names::of).collect() };
     let mut found: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();

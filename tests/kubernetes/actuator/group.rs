@@ -114,7 +114,7 @@ impl Group {
         }
     }
 
-    /// What `kubectl scale` does.
+    /// Sets the replicas of a Deployment, as `kubectl scale` does.
     pub(crate) async fn scale(&self, name: &str, replicas: u32) {
         let path = format!("{}/{name}/scale", self.space.path("apps/v1", "deployments"));
         self.space.send("PATCH", &path, &json!({"spec": {"replicas": replicas}})).await.unwrap();

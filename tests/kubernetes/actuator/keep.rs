@@ -17,7 +17,7 @@ async fn gated(group: &Group, name: &str, role: &str) {
     group.pod(name, role, json!({"schedulingGates": [{"name": "usher.dev/rollout"}]})).await;
 }
 
-/// What keeps everything else from being done.
+/// Reason for which nothing is done but to let replacements pass their gates.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     ForeignWriter,

@@ -1,4 +1,4 @@
-//! Whose pods are acted on, where others in the namespace have the same labels.
+//! Ownership of the pods that are acted on, where others in the namespace have the same labels.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Who writes, when others do.
+//! Writes of the actuator where others write as well.
 
 use serde_json::json;
 use usher::actuator::Hands;

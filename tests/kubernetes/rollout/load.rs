@@ -108,7 +108,7 @@ async fn long(to: SocketAddr, stop: CancellationToken) -> (usize, Vec<String>) {
     (whole, failed)
 }
 
-/// What is wrong with an answer: anything but a server's own, with what a picker adds.
+/// Description of a wrong response; `None`: it is a server's own, with the header that a picker adds.
 fn wrong(answer: &Answer) -> Option<String> {
     let good = answer.status == 200 && answer.header("x-went-into-resp-headers") == "true";
     (!good).then(|| format!("{answer:?}"))

@@ -17,7 +17,7 @@ use gateway::{Gateway, Judges};
 use load::Load;
 use workload::{Deployment, Strategy};
 
-/// What the chart says for one replica: the new one is ready before the old one goes.
+/// Strategy of the chart for one replica: the new one is ready before the old one goes.
 const ONE: Strategy = Strategy { replicas: 1, max_surge: 1, max_unavailable: 0 };
 
 /// Of replicas that elect a leader only one is ever available.

@@ -26,7 +26,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::support::{PATIENCE, listener};
 
-/// What the server does wrong.
+/// Fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     None,

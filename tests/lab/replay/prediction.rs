@@ -32,8 +32,8 @@ schedulingProfiles:
     .unwrap()
 }
 
-/// What is learned and predicted on servers of the model `prefill-first`, and the median time per
-/// output token there.
+/// Report on learning and predictions on servers of the model `prefill-first`, and the median time
+/// per output token there, in seconds.
 fn replayed(case: Workload, utilization: f64, rate: f64, streams: bool) -> (Report, f64) {
     let cell = Cell { case: Case::Equal(case), engine: ModelKind::PrefillFirst, utilization, seed: 1 };
     let limits = (Duration::from_secs(2), Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! What docs/capacity.md says is what happens.
+//! Checks of docs/capacity.md against the code.
 
 use std::collections::BTreeSet;
 

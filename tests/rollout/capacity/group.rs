@@ -26,7 +26,7 @@ fn the_examples_are_valid() {
     assert!(error.contains("a second policy is called 'qwen-7b'"), "{error}");
 }
 
-/// What is wrong, where it is, and what the error says.
+/// Each change to a policy is refused with an error that has this text; an empty text: the change is valid.
 #[test]
 fn policies_that_make_no_sense_are_refused_where_it_says_so() {
     let table = [

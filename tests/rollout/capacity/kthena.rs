@@ -3,7 +3,7 @@
 //! what they are about: windows, limits, cost blocks, the ratio.
 //!
 //! Left out: targets of zero and of 1e-100, which are refused here, and what sums pods up before it is looked
-//! at (the defect D3 of `spec/capacity.md` §1.6).
+//! at (volcano-sh/kthena#948).
 
 use serde_json::{Value, json};
 use usher::capacity::Condition;

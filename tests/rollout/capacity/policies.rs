@@ -182,7 +182,7 @@ fn what_got_past_is_replaced_and_counted() {
     }
 }
 
-/// What kubectl writes, and what people keep beside a policy.
+/// Metadata as kubectl writes it and as users add it beside a policy is accepted; misspelt keys are not.
 #[test]
 fn metadata_is_that_of_any_object() {
     let named = document(AB).replace(

@@ -1,4 +1,5 @@
-//! What holds whatever happens: groups in a closed loop, at random, with a load that doesn't change.
+//! Properties that hold whatever happens: groups in a closed loop, at random, with a load that doesn't
+//! change.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ struct World {
     now: u64,
 }
 
-/// What of a tick's numbers is lost.
+/// Part of a tick's numbers that is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lost {
     Nothing,

@@ -99,7 +99,7 @@ fn a_constant_load_settles() {
     }
 }
 
-/// What held a size is its reason, and what did not is none.
+/// A bound or limit that held a size is among its reasons, and one that did not is not.
 #[test]
 fn a_bound_is_the_reason_where_it_holds_against_a_limit() {
     use Reason::{Cost, DownLimit, Max, Metric, Min, Tolerance, Waiting};

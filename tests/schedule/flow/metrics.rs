@@ -1,4 +1,4 @@
-//! What is counted of waiting.
+//! Metrics of requests that wait.
 
 use std::time::Duration;
 

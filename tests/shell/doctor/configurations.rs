@@ -5,7 +5,7 @@ use crate::doctor::stack::{Back, ORIGINAL_DST, OVERRIDE_HOST};
 use crate::support::nobody;
 use crate::support::usher::WITH_FALLBACK;
 
-/// What the configurations of the repository choose on purpose.
+/// Code of the finding that the repository's configurations have on purpose.
 const ON_PURPOSE: &str = "fails-open";
 
 /// Findings besides those that a sound configuration has.

@@ -7,9 +7,9 @@ use crate::support::envoy::{Edit, folder};
 struct Fault<'a> {
     name: &'static str,
     edits: Vec<Edit<'a>>,
-    /// What must be found.
+    /// Codes of the findings that are required.
     finds: &'static [&'static str],
-    /// What may follow from it, by how soon Envoy gives up.
+    /// Codes of findings that may follow from the fault, depending on how soon Envoy gives up.
     follows: &'static [&'static str],
 }
 
@@ -18,7 +18,7 @@ fn alone<'a>(name: &'static str, edit: Edit<'a>, finds: &'static [&'static str])
     Fault { name, edits: vec![edit], finds, follows: &[] }
 }
 
-/// What stands from `from` on until `to`.
+/// Part of a text from the first `from`, included, to the next `to`, excluded.
 fn part<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
     let start = text.find(from).unwrap();
     let length = text[start..].find(to).unwrap();

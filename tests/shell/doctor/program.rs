@@ -5,7 +5,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tokio::process::Command;
 
-/// What a doctor said.
+/// Exit code and output of a doctor.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: i32,
@@ -63,7 +63,7 @@ impl Examined {
         self.check(name)["status"].as_str().unwrap()
     }
 
-    /// What a check says about itself, or why it was skipped.
+    /// Detail of a check, or the reason why it was skipped.
     pub(crate) fn detail(&self, name: &str) -> &str {
         let check = self.check(name);
         check["detail"].as_str().or(check["reason"].as_str()).unwrap()
@@ -79,7 +79,7 @@ impl Examined {
         codes
     }
 
-    /// What is said of a finding.
+    /// The first finding with this code.
     pub(crate) fn finding(&self, code: &str) -> &Value {
         let checks = self.report["checks"].as_array().unwrap();
         let mut findings = checks.iter().flat_map(|check| check["findings"].as_array().unwrap());

@@ -34,7 +34,7 @@ impl Back {
         Envoy::start(configuration, self.usher.address, &self.servers.addresses, edits).await
     }
 
-    /// What a doctor finds that is told everything.
+    /// Examination by a doctor that is given every address.
     pub(crate) async fn examined(&self, envoy: &Envoy, flags: &[&str]) -> Examined {
         let all = [
             ("--gateway", url(envoy.address)),

@@ -70,7 +70,7 @@ async fn is_served(connection: &Connection) -> Stream {
     stream
 }
 
-/// What became of requests.
+/// Outcomes of requests.
 #[derive(Debug, Default)]
 struct Answers {
     served: usize,
@@ -102,7 +102,7 @@ fn reader(mut stream: Stream) -> JoinHandle<Answers> {
     })
 }
 
-/// What became of all of them.
+/// Outcomes of all requests together.
 async fn answers(readers: Vec<JoinHandle<Answers>>) -> Answers {
     let mut all = Answers::default();
     for reader in readers {

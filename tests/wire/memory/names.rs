@@ -144,8 +144,8 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
 }
 
-/// What becomes of a request: nothing but a destination, a 400, a 413 or a 429. Whether it was not
-/// for want of memory.
+/// Awaits the outcome of a request: nothing but a destination, a 400, a 413 or a 429. Returns
+/// whether it was other than a 429, which is for want of memory.
 async fn ends(mut stream: Stream, what: &str) -> bool {
     match stream.reply().await.response {
         Some(Reply::RequestHeaders(_)) => {

@@ -102,7 +102,7 @@ impl Process {
         Page(Picker::get(self.metrics, "/metrics"))
     }
 
-    /// What everything that is counted may take, in bytes.
+    /// Limit of everything that is counted, in bytes.
     pub fn limit(&self) -> f64 {
         self.page().limit()
     }
@@ -117,7 +117,7 @@ impl Process {
         self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// What it warned of.
+    /// Log lines that are warnings or errors.
     pub fn warnings(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| line.contains("WARN") || line.contains("ERROR")).cloned().collect()
@@ -140,7 +140,7 @@ impl Page {
         Picker::value_in(&self.0, series).unwrap_or_default()
     }
 
-    /// What everything that is counted may take, in bytes.
+    /// Limit of everything that is counted, in bytes.
     pub fn limit(&self) -> f64 {
         self.metric("usher_memory_limit_bytes")
     }

@@ -37,7 +37,7 @@ impl Frame {
 /// A connection.
 pub struct Raw {
     socket: TcpStream,
-    /// What is to be sent.
+    /// Bytes that are to be sent.
     out: Vec<u8>,
 }
 

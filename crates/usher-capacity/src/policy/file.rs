@@ -10,12 +10,12 @@ use usher_core::config::{ConfigError, Node, Position, Value};
 /// A policy of a file.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// What it means.
+    /// Its meaning.
     pub policy: Policy,
     /// The ClusterTopology that it names. Its layers are not known here: [`Policy::of`] took the built-in
     /// ones.
     pub cluster_topology: Option<String>,
-    /// What looks wrong and may be meant, with its place.
+    /// Warnings about values that look wrong and may be meant, each with its place.
     pub warnings: Vec<ConfigError>,
 }
 

@@ -24,12 +24,12 @@ pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 pub use role::{Range, Role};
 pub use spec::{Mode, TargetRef};
 
-/// What a policy means: names are places, defaults are filled in, and every number is in its range.
+/// Meaning of a policy: names are places, defaults are filled in, and every number is in its range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Its name.
     pub name: String,
-    /// What becomes of its plans.
+    /// Whether its plans are only shown or also carried out.
     pub mode: Mode,
     /// Whether nothing is to be written.
     pub is_paused: bool,
@@ -104,7 +104,7 @@ pub struct Target {
     pub name: String,
     /// Its place among the signals; none for a query, which no pod answers.
     pub signal: Option<usize>,
-    /// What it should be per pod; above 0.
+    /// Value that it should have per pod; above 0.
     pub target: Amount,
 }
 
@@ -113,7 +113,7 @@ pub struct Target {
 pub struct Coordination {
     /// Whether pressure counts.
     pub is_on: bool,
-    /// What part of the shares pressure decides, in billionths.
+    /// Part of the shares that pressure decides, in billionths.
     pub alpha: u32,
     /// The preferred share of each role.
     pub bands: Vec<Option<Band>>,
@@ -128,7 +128,7 @@ pub struct Ratio {
     pub numerator: usize,
     /// The role below it.
     pub denominator: usize,
-    /// What it may be.
+    /// Bounds of the ratio.
     pub bounds: RatioBounds,
 }
 

@@ -23,8 +23,8 @@ use crate::rules::{Number, Rule, Test};
 const OF_PODS: RuleSource = RuleSource::Inference;
 
 impl Policy {
-    /// What a policy means. See [`validate`](super::validate) for whether it makes sense: here what
-    /// doesn't is replaced, and counted in [`Policy::sanitised`].
+    /// Resolves a policy to its meaning. See [`validate`](super::validate) for whether it makes sense: here
+    /// values that don't are replaced, and counted in [`Policy::sanitised`].
     pub fn of(document: &Document) -> Self {
         let mut reader = Reader::default();
         let spec = &document.spec;

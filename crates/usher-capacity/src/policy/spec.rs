@@ -24,9 +24,9 @@ pub struct Document {
     pub api_version: String,
     /// [`KIND`].
     pub kind: String,
-    /// What it is called.
+    /// Its metadata.
     pub metadata: Metadata,
-    /// What it says.
+    /// Its specification.
     pub spec: Spec,
 }
 
@@ -47,7 +47,7 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a policy says.
+/// Specification of a policy.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -55,7 +55,7 @@ pub struct Spec {
     /// follows policies when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<PoolRef>,
-    /// What becomes of plans.
+    /// Whether plans are only shown or also carried out.
     pub mode: Mode,
     /// Nothing is written while this is so. Pods still pass their gate, and the status is told.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -91,7 +91,7 @@ pub struct PoolRef {
     pub name: String,
 }
 
-/// What becomes of plans.
+/// Whether plans are only shown or also carried out.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Mode {
     /// They are shown.
@@ -109,11 +109,11 @@ pub struct RoleSpec {
     pub min: Option<i64>,
     /// Most pods, from 1 to 1,000,000.
     pub max: Option<i64>,
-    /// What a pod costs beside those of other roles; 1 when absent.
+    /// Cost of a pod relative to those of other roles; 1 when absent.
     pub cost: Option<f64>,
     /// Labels that its pods have. When absent: the role label, with the role's name.
     pub selector: BTreeMap<String, String>,
-    /// What has the role's replicas.
+    /// Object that has the role's replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_target_ref: Option<TargetRef>,
 }
@@ -155,7 +155,7 @@ pub struct SignalSpec {
     /// Where it comes from.
     #[serde(skip_serializing_if = "RuleSource::is_of_pods")]
     pub source: RuleSource,
-    /// What it should be per pod; above 0.
+    /// Value that it should have per pod; above 0.
     pub target: Option<f64>,
 }
 
@@ -197,7 +197,7 @@ pub struct PaceSpec {
     /// 0: they go at once. When shrinking only; 5 minutes when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<Span>,
-    /// What else holds when far more is needed than there is; when growing only.
+    /// Further settings for when far more is needed than there is; when growing only.
     pub panic: Option<PanicSpec>,
 }
 
@@ -231,7 +231,7 @@ pub struct PanicSpec {
 pub struct CoordinationSpec {
     /// Whether pressure counts.
     pub mode: CoordinationMode,
-    /// What part of the shares pressure decides, 0 to 1; 0.5 when absent.
+    /// Part of the shares that pressure decides, 0 to 1; 0.5 when absent.
     pub alpha: Option<f64>,
     /// The share of each role in percent.
     pub preferred_ratio: BTreeMap<String, BandSpec>,
@@ -306,7 +306,7 @@ pub struct RatioSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleSpec {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The role that it changes.
     pub role: String,
@@ -314,11 +314,11 @@ pub struct RuleSpec {
     pub source: RuleSource,
     /// Its number.
     pub metric: String,
-    /// What of the pods' numbers counts.
+    /// Aggregation of the pods' numbers.
     pub aggregation: Aggregation,
     /// How the number compares when the rule fires; with `threshold`.
     pub comparator: Option<Comparator>,
-    /// What it is compared with.
+    /// Value that the number is compared with.
     pub threshold: Option<f64>,
     /// Below it the role shrinks by `step`; in place of `comparator`.
     pub min_threshold: Option<f64>,
@@ -332,9 +332,9 @@ pub struct RuleSpec {
     pub min: Option<i64>,
     /// Most pods that it leaves; the role's when absent.
     pub max: Option<i64>,
-    /// What happens at a bound.
+    /// Action at a bound.
     pub on_bound: OnBound,
-    /// Those with more are looked at first.
+    /// Priority of the rule: rules with a higher one are looked at first.
     pub priority: i64,
     /// The least part of the ready pods that has to have the number, 0 to 1.
     pub min_coverage: Option<f64>,
@@ -344,7 +344,7 @@ pub struct RuleSpec {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleSource {
-    /// What Usher knows of each pod, or any gauge or counter of its model server.
+    /// A number that Usher knows of each pod, or any gauge or counter of its model server.
     #[default]
     Inference,
     /// A gauge of what a pod runs on.
@@ -360,7 +360,7 @@ impl RuleSource {
     }
 }
 
-/// What of the numbers of a role's pods counts.
+/// Aggregation of the numbers of a role's pods.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Aggregation {
@@ -389,7 +389,7 @@ pub enum Comparator {
     GreaterThanOrEqual,
 }
 
-/// What a rule does whose step would leave the bounds.
+/// Action of a rule whose step would leave the bounds.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBound {

@@ -1,6 +1,6 @@
-//! What the types of a policy don't say of its fields: bounds, what has to be there, and what has to fit
-//! together. The same is said by [`validate`](crate::policy::validate), which also finds what a
-//! rule of the API server can't.
+//! Constraints on fields that the types of a policy don't express: bounds, fields that are required, and
+//! fields that have to fit together. The same are checked by [`validate`](crate::policy::validate), which
+//! also finds problems that a rule of the API server can't.
 
 use serde_json::{Value, json};
 

@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(none, ["roles.*.mim"]);
     }
 
-    /// What the API server calls structural, everywhere in a schema.
+    /// Checks that a schema is everywhere what the API server calls structural.
     fn check(schema: &Value, path: &str, wrong: &mut Vec<String>) {
         let object = schema.as_object().unwrap();
         let is_mixed = object.contains_key("x-kubernetes-int-or-string");

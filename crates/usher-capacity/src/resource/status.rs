@@ -1,5 +1,5 @@
-//! What is written into a policy's status: a function of what stands, of what was written before and of
-//! the time.
+//! Status of a policy: a function of the policy's current state, of the status that was written before and
+//! of the time.
 //!
 //! Numbers that change with every tick (a metric's value, how pressed a role is) are not in it: they are
 //! metrics of the picker, and every write is one for the whole cluster's store.
@@ -16,7 +16,7 @@ use crate::policy::{Policy, Sizing};
 pub struct PolicyStatus {
     /// The generation of the policy that this is about.
     pub observed_generation: Option<i64>,
-    /// What the group is at: Idle, Deploy, Scale, Update, Blocked or Failed.
+    /// State of the group: Idle, Deploy, Scale, Update, Blocked or Failed.
     pub state: Option<String>,
     /// Pods that there are, of all roles.
     pub current: Option<u32>,
@@ -24,11 +24,11 @@ pub struct PolicyStatus {
     pub desired: Option<u32>,
     /// The plan, role by role.
     pub roles: Vec<RoleStatus>,
-    /// What became of each rule.
+    /// Outcome of each rule.
     pub rules: Vec<RuleStatus>,
     /// The last write to what has each role's replicas, the newest first.
     pub last_writes: Vec<LastWrite>,
-    /// What is as it should be, and what is not.
+    /// Conditions of the policy: what is as it should be, and what is not.
     pub conditions: Vec<StatusCondition>,
 }
 
@@ -60,11 +60,11 @@ pub struct RoleStatus {
     /// The layer that the last step fit into one domain of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
-    /// What made it so, in the order of the steps.
+    /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<String>,
 }
 
-/// What became of a rule.
+/// Outcome of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["name"]))]
@@ -104,7 +104,7 @@ pub struct LastWrite {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["type", "status", "lastTransitionTime", "reason", "message"]))]
 pub struct StatusCondition {
-    /// What may hold.
+    /// Type of the condition, which may hold.
     #[serde(rename = "type")]
     pub of: String,
     /// Whether it does: True, False or Unknown.
@@ -133,7 +133,7 @@ pub struct Verdict {
     pub message: String,
 }
 
-/// What stands of a policy.
+/// Current state of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Stands<'a> {
     /// The generation of the object that the verdict is about.
@@ -151,7 +151,7 @@ pub struct Stands<'a> {
 pub struct Ticked<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// What it came to.
+    /// Plan that it came to.
     pub plan: &'a Plan,
     /// When each rule fired last, by its place in the policy: RFC 3339.
     pub fired: &'a [Option<String>],
@@ -267,7 +267,7 @@ fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     }
 }
 
-/// What a condition of a plan means.
+/// Meaning of a condition of a plan, in a sentence.
 fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
         Condition::BandUnsatisfied => "the roles' bands can't be kept by a group of this size",
@@ -339,7 +339,7 @@ impl Conditions<'_> {
         });
     }
 
-    /// Those that nobody spoke of stay.
+    /// Keeps those from before that were not set anew.
     fn keep(&mut self) {
         for condition in self.before {
             if self.all.iter().all(|known| known.of != condition.of) {

@@ -34,7 +34,8 @@ pub(super) fn structural(value: &mut Value) {
     }
 }
 
-/// What may be absent is not required; a `null` in its place is removed by the API server.
+/// Removes `null` as an alternative: a field that may be absent is not required, and a `null` in its place is
+/// removed by the API server.
 fn without_null(schema: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|of| of != "null");

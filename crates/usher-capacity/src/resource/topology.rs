@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{Conditions, StatusCondition};
 
-/// What a ClusterTopology says.
+/// Specification of a ClusterTopology.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct TopologyObjectSpec {
@@ -25,13 +25,13 @@ pub struct TopologyStatus {
     pub observed_generation: Option<i64>,
     /// How many nodes there are.
     pub nodes: Option<u32>,
-    /// What is found of each layer.
+    /// Findings for each layer.
     pub layers: Vec<LayerStatus>,
     /// Whether the nodes' labels are as the layers say.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// What is found of a layer.
+/// Findings for a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["key"]))]
@@ -64,7 +64,8 @@ impl<'a> Placed<'a> {
 /// How many names a message tells.
 const SOME: usize = 3;
 
-/// What the nodes' labels come to. `before` is what was written last, `now` the time in RFC 3339.
+/// Status that follows from the nodes' labels. `before` is the status that was written last, `now` the time
+/// in RFC 3339.
 pub fn status(
     layers: &[String],
     nodes: &[Placed<'_>],

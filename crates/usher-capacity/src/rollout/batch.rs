@@ -1,4 +1,4 @@
-//! By steps: so many pods of each role at a time (`spec/capacity.md` §3.2).
+//! By steps: so many pods of each role at a time (after KEP-75 of RoleBasedGroup, sgl-project/rbg).
 //!
 //! After `k` steps a role has `t(k) = min(goal, k × step)` pods. Step `k` may begin when of every role
 //! `t(k − 1)` pods are up. Until a role has reached its goal, no two roles are more than one step apart.

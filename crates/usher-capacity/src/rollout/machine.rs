@@ -41,7 +41,7 @@ struct Turn<'a> {
     is_stuck: bool,
 }
 
-/// What a turn came to.
+/// Outcome of a turn.
 struct Outcome {
     admitted: Vec<u32>,
     state: Option<State>,
@@ -165,7 +165,7 @@ impl Turn<'_> {
         is_outdated.then(|| self.stands.iter().map(|stand| stand.updated).collect())
     }
 
-    /// What was left by giving back, while nothing is tried again.
+    /// Pods of each role that the last trim left, while nothing is tried again.
     fn still_trimmed(&mut self) -> Option<Vec<u32>> {
         let (at, left) = self.memory.trims.now.clone()?;
         if self.now.saturating_sub(at) < self.rollout.batch_timeout && !self.memory.is_updating {
@@ -202,7 +202,7 @@ impl Turn<'_> {
         self.past_gates(targets)
     }
 
-    /// Those that replace pods which were past their gate may pass, too.
+    /// Raises targets so that pods that replace ones which were past their gate may pass, too.
     fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
         if self.memory.has_gates {
             for ((target, stand), floor) in targets.iter_mut().zip(&self.stands).zip(&self.memory.floor) {

@@ -1,4 +1,4 @@
-//! What the machine of a group remembers.
+//! Memory of a group's machine.
 //!
 //! It is little: which pods there are says which step a group is at, so that a restart goes on where it
 //! was. What is remembered is time, and what may not be asked for again at once.
@@ -9,7 +9,7 @@ use super::clock::Clock;
 use super::place::Placement;
 use crate::plan::State;
 
-/// What a group's machine remembers.
+/// Memory of a group's machine.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// Whether the first deploy is over; `None`: nobody has looked yet.
@@ -23,7 +23,7 @@ pub struct Memory {
     pub(super) clock: Clock,
     /// With gates: what was admitted, so that lost pods come back at once.
     pub(super) floor: Vec<u32>,
-    /// What a step comes to, and where its pods go.
+    /// Targets of a step by role, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),
     /// Pods of the last step that no domain had room for, where one is required.
     pub(super) unplaced: u32,
@@ -34,11 +34,11 @@ pub struct Memory {
     pub(super) trims: Trims,
     /// The goals that were given up.
     pub(super) failed: Vec<u32>,
-    /// What was asked for of each role at the last tick.
+    /// Numbers of pods that were asked for of each role at the last tick.
     pub(super) asked: Vec<Asked>,
 }
 
-/// What was asked for of a role.
+/// Numbers of pods that were asked for of a role.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     /// How many there were.
@@ -51,7 +51,7 @@ pub(super) struct Asked {
     pub(super) is_ours: bool,
 }
 
-/// What was given back.
+/// Record of pods that were given back.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trims {
     pub(super) count: u32,
@@ -102,8 +102,8 @@ impl Memory {
         }
     }
 
-    /// What a role was to have at the last tick. Where nobody else is to write, a number that is neither what
-    /// there was nor what was written is somebody's wish: it counts from then on.
+    /// Number of pods that a role was to have at the last tick. Where nobody else is to write, a number that
+    /// is neither the earlier one nor the one that was written is somebody's wish: it counts from then on.
     pub(crate) fn pending(&self, role: usize, current: u32) -> Option<u32> {
         let asked = self.asked.get(role)?;
         let is_foreign = asked.is_ours && current != asked.current && current != asked.write;

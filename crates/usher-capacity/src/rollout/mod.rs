@@ -10,8 +10,8 @@
 //! goals ─▶ update? ─▶ steps | skew ─▶ place ─▶ clock ─▶ admitted, layer, partition, state
 //! ```
 //!
-//! What is what: `spec/capacity.md` §3.2 and §3.3. With pods that wait at a scheduling gate, those that are
-//! past it count as admitted; without, all that exist.
+//! The model is that of KEP-75 of RoleBasedGroup (sgl-project/rbg). With pods that wait at a scheduling gate,
+//! those that are past it count as admitted; without, all that exist.
 
 mod batch;
 mod clock;
@@ -31,7 +31,7 @@ pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
 pub use stand::Stand;
 
-/// How long a step may go without a pod coming up (`spec/capacity.md` §3.3: loading a model takes 2 to 7
+/// How long a step may go without a pod coming up (loading a model takes 2 to 7
 /// minutes).
 pub const BATCH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// For how long of a step the cluster may add nodes without that counting.

@@ -39,7 +39,7 @@ pub struct Shortfall {
     pub missing: Vec<u32>,
 }
 
-/// What was found.
+/// Result of the search for a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A domain.
@@ -48,7 +48,7 @@ pub(super) enum Place {
     Anywhere,
     /// None is large enough. What each of them lacks.
     Nowhere(Vec<Shortfall>),
-    /// What room there is isn't known: the scheduler decides.
+    /// The room of domains isn't known: the scheduler decides.
     Unknown,
 }
 

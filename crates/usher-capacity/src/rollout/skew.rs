@@ -1,5 +1,5 @@
-//! By percentages: no role further along than another by more than the skew (`spec/capacity.md` §3.1, with
-//! exact arithmetic, and with a skew of 0 that means one pod at a time).
+//! By percentages: no role further along than another by more than the skew (`maxSkew` of
+//! RoleBasedGroup, sgl-project/rbg, with exact arithmetic, and with a skew of 0 that means one pod at a time).
 //!
 //! A role's progress is `there / goal`. What is allowed is the least progress of those that still grow plus
 //! the skew; a role may have `ceil(allowed × goal)` pods, and the slowest one at least one more.

@@ -2,8 +2,8 @@
 //!
 //! A role's progress is the part of its pods that are updated and up. No role may be further along than
 //! another by more than the skew, but for the one pod that whole numbers ask for; and no role may have more
-//! than a part of its pods away (`spec/capacity.md` §3.1, with exact arithmetic). What it comes to is a
-//! partition: pods from that ordinal on are updated.
+//! than a part of its pods away (`maxSkew` and `maxUnavailable` of RoleBasedGroup, sgl-project/rbg, with
+//! exact arithmetic). The result is a partition: pods from that ordinal on are updated.
 
 use super::skew::compare;
 use super::{Stand, Update};

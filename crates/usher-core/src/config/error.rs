@@ -11,7 +11,7 @@ pub struct Position {
     pub column: u32,
 }
 
-/// What is wrong with a configuration, where, and what to do about it.
+/// An error in a configuration: its description, its place, and a hint on how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     position: Option<Position>,
@@ -94,12 +94,12 @@ impl ConfigError {
         self.plugin.as_deref()
     }
 
-    /// What to do about it.
+    /// Hint on how to fix it, if there is one.
     pub fn hint_text(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
-    /// What is wrong, without place and hint.
+    /// Description of the error with plugin and field, without place and hint.
     pub fn message(&self) -> String {
         let plugin = self.plugin.as_ref().map(|name| format!("plugin '{name}': "));
         let field = self.field.as_ref().map(|name| format!("{name}: "));

@@ -7,7 +7,7 @@ use super::error::Position;
 pub struct Node {
     /// Where it begins.
     pub at: Position,
-    /// What it is.
+    /// The value itself.
     pub value: Value,
 }
 

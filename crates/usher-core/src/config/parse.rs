@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 64;
 /// Bytes that a document may take once its aliases are resolved; 16 times
 /// [`MAX_BYTES`], which a document without aliases can't reach.
 const MAX_EXPANDED: usize = 16 * MAX_BYTES;
-/// What a value counts towards [`MAX_EXPANDED`] beside its text.
+/// Bytes that a value counts towards [`MAX_EXPANDED`] beside its text.
 const NODE_COST: usize = 15;
 
 impl Node {
@@ -67,7 +67,7 @@ fn reader(text: &str) -> Result<Reader<'_, impl Iterator<Item = Parsed<'_>>>, Co
     })
 }
 
-/// What the parser says next.
+/// The parser's next event and its place, or its error.
 type Parsed<'a> = Result<(Event<'a>, Span), ScanError>;
 
 /// A node with its depth below itself.

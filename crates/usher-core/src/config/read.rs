@@ -31,7 +31,7 @@ pub struct EndpointPickerConfig {
     pub saturation_detector: Option<Name>,
     /// The parsers in the order in which they are asked; empty: the default ones.
     pub parsers: Vec<Name>,
-    /// What the user should know, such as the use of deprecated keys.
+    /// Notes for the user, such as on the use of deprecated keys.
     pub notes: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ pub struct Profile {
 pub struct ProfilePlugin {
     /// Name of the plugin; empty if it has none.
     pub plugin: Name,
-    /// What its scores are multiplied with; any finite number. Default 1.
+    /// Factor by which its scores are multiplied; any finite number. Default 1.
     pub weight: Option<f64>,
 }
 
@@ -177,7 +177,7 @@ fn check_version(file: &File, notes: &mut Vec<String>) -> Result<(), ConfigError
 }
 
 const GATES: [&str; 2] = ["flowControl", "haPopulateNonLeaderDatastore"];
-/// What older versions of the peer had, and newer ones refuse.
+/// Feature gates that older versions of the peer had, and newer ones refuse.
 const GONE_GATES: [&str; 3] = ["dataLayer", "prepareDataPlugins", "enableLegacyMetrics"];
 
 fn feature_gates(entries: &[Name]) -> Result<FeatureGates, ConfigError> {

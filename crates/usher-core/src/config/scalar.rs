@@ -1,4 +1,4 @@
-//! What a plain word of YAML means: YAML 1.1 as Kubernetes' reader has it, so
+//! Values of YAML's plain scalars: YAML 1.1 as Kubernetes' reader has it, so
 //! that `yes` is true, `010` is eight and `1_000` is a thousand.
 
 use super::node::Value;

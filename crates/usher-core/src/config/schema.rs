@@ -73,7 +73,7 @@ pub struct Reference {
 pub struct DataLayer {
     /// Add the model servers' metrics as a source if none is configured. Default true.
     pub inject_defaults: bool,
-    /// What is polled, and what reads it.
+    /// Sources that are polled, each with the plugins that read it.
     pub sources: Vec<Source>,
     /// The plugin that finds endpoints; without it they come from elsewhere.
     pub discovery: Option<Reference>,
@@ -146,7 +146,7 @@ pub struct FlowControl {
     /// How long while there is no endpoint at all. Default: as `defaultRequestTTL`; 0: for ever.
     #[serde(rename = "noEndpointRequestTTL", deserialize_with = "duration")]
     pub no_endpoint_request_ttl: Option<Duration>,
-    /// What holds for priorities that are not listed.
+    /// Settings of priorities that are not listed.
     pub default_priority_band: Option<PriorityBand>,
     /// The same for priorities below 0. Default: as `defaultPriorityBand`.
     pub default_negative_priority_band: Option<PriorityBand>,

@@ -1,4 +1,4 @@
-//! What is wrong with a text that is no YAML, and what to do about it.
+//! Errors for text that is not valid YAML, with hints on how to fix it.
 
 use granit_parser::{ErrorKind, Marker, ScanError};
 

@@ -67,8 +67,8 @@ pub fn parse_quantity(text: &str) -> Result<u64, String> {
     Ok(value as u64)
 }
 
-/// What a number with this suffix is multiplied with. An exponent is a suffix, too: there
-/// is one or the other.
+/// Factor of a number with this suffix; `None`: unknown. An exponent counts as a suffix: a number
+/// has one or the other.
 pub fn factor(suffix: &str) -> Option<f64> {
     Some(match suffix {
         "n" => 1e-9,

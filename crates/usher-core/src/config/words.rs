@@ -41,7 +41,7 @@ impl de::Error for ConfigError {
     }
 }
 
-/// What was expected.
+/// Description of the expected type, in plain words.
 fn plain_words(expected: &str) -> String {
     let words = match expected {
         "u8" => "a whole number from 0 to 255",

@@ -34,19 +34,19 @@ pub enum Reading {
     Running,
     /// Share of the KV cache in use, 0..=1.
     KvUsage,
-    /// What the configuration added.
+    /// An attribute that the configuration added.
     Attribute(AttributeId),
 }
 
 impl Reading {
-    /// What every engine reports, under the names that the peer gives it.
+    /// Readings that every engine reports, under the names that the peer gives them.
     pub const NAMED: [(&'static str, Self); 3] = [
         ("WaitingQueueSize", Self::Waiting),
         ("RunningRequestsSize", Self::Running),
         ("KVCacheUsagePercent", Self::KvUsage),
     ];
 
-    /// What every engine reports under this name, if it does.
+    /// The reading that every engine reports under this name, if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, reading)| reading)
     }

@@ -12,7 +12,7 @@ use super::{Load, Topology};
 /// Label that carries the role of a model server in a disaggregated pool.
 pub const ROLE_LABEL: &str = "llm-d.ai/role";
 
-/// What discovery knows about an endpoint before it has a slot.
+/// An endpoint as discovery knows it, before it has a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSpec {
     /// Namespace of the pod.
@@ -56,7 +56,7 @@ impl EndpointSpec {
     }
 }
 
-/// What a model server does in a disaggregated pool, from its `llm-d.ai/role` label.
+/// Role of a model server in a disaggregated pool, from its `llm-d.ai/role` label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Role {
     /// Encodes images, audio and video.
@@ -209,7 +209,7 @@ impl Endpoint {
         &self.slot
     }
 
-    /// What the endpoint is doing.
+    /// Load of the endpoint.
     #[inline]
     pub fn load(&self) -> &Arc<Load> {
         &self.load
@@ -220,7 +220,7 @@ impl Endpoint {
         &self.health
     }
 
-    /// What discovery said.
+    /// The endpoint as discovery described it.
     pub fn spec(&self) -> &EndpointSpec {
         &self.spec
     }

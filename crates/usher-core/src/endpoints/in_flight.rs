@@ -1,4 +1,4 @@
-//! What is under way at an endpoint, as producers count it.
+//! Requests and tokens in flight at an endpoint, as producers count them.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -56,7 +56,7 @@ impl InFlight {
         self.own_tokens() + floor(self.reported_tokens.load(Relaxed))
     }
 
-    /// What the other replicas have under way there, all together.
+    /// Stores the requests and tokens that the other replicas have in flight there, all together.
     pub fn report(&self, requests: i64, tokens: i64) {
         self.reported_requests.store(requests, Relaxed);
         self.reported_tokens.store(tokens, Relaxed);

@@ -40,7 +40,7 @@ pub struct Leases<Id, Name>(Vec<Place<Id, Name>>);
 #[derive(Debug)]
 struct Place<Id, Name> {
     id: Id,
-    /// Whose it is, or was last; `None`: there is nothing of anybody in it.
+    /// Name that the place belongs to, or belonged to last; `None`: it holds nothing of anybody.
     name: Option<Name>,
     held: Weak<()>,
 }

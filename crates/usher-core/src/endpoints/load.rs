@@ -1,4 +1,4 @@
-//! What an endpoint is doing. A scrape stores, a request loads: every number is
+//! Load of an endpoint. A scrape stores, a request loads: every number is
 //! an atomic, so neither waits for the other and nothing is cloned.
 
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub struct Adapters {
 /// A model that a server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// What requests call it.
+    /// Name that requests use for it.
     pub id: String,
     /// The model that it derives from, for an adapter.
     pub parent: Option<String>,
@@ -119,7 +119,7 @@ pub struct Load {
     pub engine_times: EngineTimesReading,
     /// How scraping its metrics goes.
     pub scrapes: ScrapeHealth,
-    /// What the configuration added.
+    /// Attributes that the configuration added.
     attributes: [Gauge; AttributeId::MAX],
     /// When any field was last updated by a scrape; 0 = never.
     scraped_ms: AtomicU64,
@@ -214,7 +214,7 @@ impl Load {
         self.num_blocks.last() * self.block_size.last()
     }
 
-    /// What a producer counts as under way there.
+    /// Requests and tokens in flight there, as a producer counts them.
     pub fn in_flight_of(&self, producer: InFlightId) -> &InFlight {
         &self.tracked[producer.index()]
     }

@@ -1,5 +1,5 @@
-//! What can be picked: endpoints, what each is doing, and who may be a
-//! candidate for a request.
+//! Endpoints that can be picked, the load and health of each, and the candidates for a
+//! request.
 //!
 //! One [`Store`] writes; requests read. The store publishes an immutable
 //! [`Snapshot`] whenever membership changes, a [`PodLocator`] turns a request's

@@ -17,7 +17,7 @@ use super::slot::Slots;
 use super::topology::Places;
 use super::{Endpoint, EndpointSpec, Load, Snapshot};
 
-/// What a replacement of the membership did.
+/// Result of a replacement of the membership.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Endpoints that are new.
@@ -62,11 +62,11 @@ pub struct Store {
     loads: Notify,
     /// Beside the membership, as no request may go there.
     starting: ArcSwap<Vec<StartingPod>>,
-    /// Who watches over the endpoints; `None`: nobody.
+    /// The `Ward` that watches over the endpoints; `None`: they aren't watched.
     ward: Option<Arc<Ward>>,
 }
 
-/// What only writers need.
+/// State that only writers need.
 #[derive(Debug, Default)]
 struct Writer {
     places: Places,

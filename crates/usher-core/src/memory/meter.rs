@@ -17,9 +17,9 @@ const SLOTS: u64 = 10;
 pub struct Sample {
     /// Resident memory.
     pub resident: u64,
-    /// What is counted and there for certain.
+    /// Counted memory that is there for certain.
     pub counted: u64,
-    /// What is counted and may come without asking, though some of it may be there already.
+    /// Counted memory that may come without asking, though some of it may be there already.
     pub pending: u64,
 }
 
@@ -31,14 +31,14 @@ pub struct Meter {
     least: [(u64, u64); SLOTS as usize],
 }
 
-/// What follows from a sample; all in bytes.
+/// Result of a sample; all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Limit of all counted memory, pending memory included, in bytes.
     pub limit: u64,
-    /// What the process takes besides that.
+    /// Memory that the process takes besides what is counted.
     pub base: u64,
-    /// What it has now beyond its base and what is counted: freed, and not given back yet, or
+    /// Memory that it has now beyond its base and what is counted: freed, and not given back yet, or
     /// in use and not counted.
     pub left_over: u64,
     /// Whether resident memory is near the budget.

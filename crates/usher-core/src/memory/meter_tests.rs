@@ -1,4 +1,4 @@
-//! What the limit is after some samples, without a process.
+//! Tests of the limit after some samples, without a process.
 
 use super::*;
 

@@ -4,7 +4,7 @@
 //! A budget is for the whole process. Part of it is left for what isn't counted: the program
 //! itself, endpoints, metrics, and what the allocator loses between its blocks. How much that
 //! is, is [measured](Budget::measure). The rest is shared by the [kinds](Kind) that are counted.
-//! Who holds memory of such a kind holds a [`Reservation`], which gives it back when dropped.
+//! Memory of such a kind is held by a [`Reservation`], which gives it back when dropped.
 
 mod budget;
 mod calls;

@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 use tokio::task::{AbortHandle, Id};
 use tokio_util::sync::CancellationToken;
 
-/// What a stream counts that is open, whatever its messages: its state in HTTP/2, its task, its headers
+/// Bytes that an open stream counts, whatever its messages: its state in HTTP/2, its task, its headers
 /// below 4 KiB, and its place in the queue.
 pub(super) const STREAM: u64 = 8 << 10;
 
@@ -255,7 +255,7 @@ impl Streams {
         open.coming.pop_front().unwrap_or_else(|| open.add())
     }
 
-    /// Those that are open.
+    /// All streams that are open.
     pub(super) fn all(&self) -> Vec<Arc<Replying>> {
         self.open().streams.iter().filter_map(|(_, stream)| stream.upgrade()).collect()
     }

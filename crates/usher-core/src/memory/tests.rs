@@ -192,7 +192,7 @@ fn a_part_is_left_for_what_is_not_counted() {
 #[derive(Default)]
 struct Waiting {
     held: Mutex<Vec<Reservation>>,
-    /// Those that were told, and hold theirs for a moment longer.
+    /// Memory of requests that were refused, held for a moment longer.
     leaving: Mutex<Vec<Reservation>>,
     /// Whether there is no such moment: theirs is given back while the others are told.
     at_once: bool,

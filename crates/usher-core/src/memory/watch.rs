@@ -1,4 +1,4 @@
-//! What is known of the process' memory.
+//! Measurements of the process' memory.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ pub(super) struct Watch {
     is_near: AtomicBool,
 }
 
-/// What earlier samples said.
+/// State from earlier samples.
 #[derive(Debug)]
 pub(super) struct Seen {
     meter: Meter,
@@ -54,12 +54,12 @@ impl Watch {
         })
     }
 
-    /// What the process takes besides what is counted, in bytes.
+    /// Bytes that the process takes besides what is counted.
     pub(super) fn base(&self) -> u64 {
         self.base.load(Relaxed)
     }
 
-    /// What earlier samples said, for one thread at a time; `None` where another one looks.
+    /// State from earlier samples, for one thread at a time; `None` where another one looks.
     pub(super) fn seen(&self) -> Option<MutexGuard<'_, Seen>> {
         self.seen.try_lock().ok()
     }

@@ -17,7 +17,7 @@ use super::timing::{family, metric};
 #[derive(Debug)]
 pub struct Span {
     bounds: Arc<[Duration]>,
-    /// Those up to each bound, and those above the last.
+    /// Number of durations up to each bound, and of those above the last.
     counts: Box<[AtomicU64]>,
     /// All together, in nanoseconds: they fill it after 584 years.
     total: AtomicU64,

@@ -31,7 +31,7 @@ const BOUNDS: [u64; 10] = [
 /// Parts of what threads write apart from each other. Threads beyond so many share them.
 pub const PARTS: usize = 16;
 
-/// What some threads counted. On cache lines of its own, two of them, as processors
+/// Counts of some threads. On cache lines of their own, two of them, as processors
 /// fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]

@@ -12,7 +12,7 @@ use crate::memory::{Budget, Kind, Reservation};
 
 use super::{Blocks, PrefixIndex};
 
-/// What an [`Adder`] did.
+/// Counts of an [`Adder`]'s requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdderCounts {
     /// Requests that were put into the queue.
@@ -181,7 +181,7 @@ impl Adder {
         }
     }
 
-    /// What was queued and dropped so far.
+    /// Requests that were queued and dropped so far.
     pub fn counts(&self) -> AdderCounts {
         AdderCounts { queued: self.shared.queued.load(Relaxed), dropped: self.shared.dropped.load(Relaxed) }
     }

@@ -93,7 +93,7 @@ impl Blocks {
 /// too short for.
 const PIECE: usize = 128;
 
-/// What the first block of a prompt is chained to: prompts of other models, and of clients
+/// Seed that the first block of a prompt is chained to: prompts of other models, and of clients
 /// with another salt, share no blocks.
 fn seed(request: &Request) -> u64 {
     let model = xxh3_64(request.target_model.as_bytes());

@@ -1,4 +1,4 @@
-//! Who holds which part of a prompt: hashes of a prompt's blocks, and the index from a block
+//! Prefixes of prompts that endpoints hold: hashes of a prompt's blocks, and the index from a block
 //! to the endpoints that were sent it.
 //!
 //! A request's prompts are cut into blocks of a size ([`Blocks`]). Before a decision

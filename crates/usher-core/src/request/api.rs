@@ -158,7 +158,7 @@ pub struct Parsers {
     /// The longest suffixes first.
     claims: Vec<(&'static str, Api)>,
     falls_back: bool,
-    /// What the path of a request that names none is claimed by.
+    /// API of the default path, for requests that name none; `None`: no parser claims it.
     default: Option<Api>,
 }
 

@@ -1,5 +1,5 @@
-//! What the picker needs of a JSON body, collected while the body is scanned. A
-//! [`Format`] is where an API has it.
+//! Collects the data of a JSON body that the picker needs, while the body is scanned. A
+//! [`Format`] says where an API has it.
 
 use super::body::Span;
 use super::features::Features;
@@ -12,13 +12,13 @@ use super::values::{count, text};
 /// The bodies of an API.
 #[derive(Debug)]
 pub(super) struct Format {
-    /// What the member of this name of the body's object is.
+    /// Meaning of the member of this name in the body's object.
     pub member: fn(&[u8]) -> Member,
     /// Said to a client whose body has no prompt, or one that can't be read.
     pub problem: &'static str,
 }
 
-/// What a member of the body's object is.
+/// Meaning of a member of the body's object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Member {
     /// Nothing to us.
@@ -33,11 +33,11 @@ pub(super) enum Member {
     OutputCap(usize),
     /// An object in which this member is the limit.
     Sampling(&'static [u8]),
-    /// What a model reads before the prompt, in this place: a list or object of this kind.
+    /// Input that a model reads before the prompt, in this place: a list or object of this kind.
     Before(usize, PartKind),
-    /// What a model reads before the prompt, in this place: text, or a list or object.
+    /// Input that a model reads before the prompt, in this place: text, or a list or object.
     Instructions(usize),
-    /// What the system says: text or blocks, read before the messages.
+    /// The system prompt: text or blocks, read before the messages.
     System(&'static BlockFormat),
     /// The prompt: a list of messages, which may hold blocks.
     Messages(&'static BlockFormat),
@@ -55,7 +55,7 @@ pub(super) enum Member {
     Features,
 }
 
-/// What the value that should be the prompt turned out to be.
+/// Shape of the value that should be the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Shape {
     #[default]
@@ -68,7 +68,7 @@ enum Shape {
     Wrong,
 }
 
-/// What a body said.
+/// Data of a body that the picker needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parsed {
     /// Value of `model` with everything that belongs to it, quotes included.
@@ -144,7 +144,7 @@ impl Collector {
         lists + system + self.messages.counted() + features
     }
 
-    /// What the body said. Call it once, at the end.
+    /// Returns the parsed body. Call it once, at the end.
     ///
     /// # Errors
     /// A sentence when the body is JSON but not a request of this API.

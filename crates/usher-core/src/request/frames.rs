@@ -10,7 +10,7 @@ pub(super) const MAX_DEPTH: usize = 4;
 /// Bytes before a message: a flag for compression and the length.
 const HEAD: usize = 5;
 
-/// What to do with a field that has a length.
+/// How to treat a length-delimited field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enter {
     /// It means nothing, or its place is enough.
@@ -30,7 +30,7 @@ pub(super) enum FrameError {
     Malformed,
 }
 
-/// What the only frame of a request came to; `None` is one that did not end.
+/// Checks the result of a request's only frame; `None` stands for one that did not end.
 pub(super) fn first_frame(result: Option<Result<(), FrameError>>) -> Result<(), ParseError> {
     let problem = match result {
         Some(Ok(())) => return Ok(()),
@@ -80,7 +80,7 @@ enum State {
     Head { have: usize, flag: u8, len: usize },
     /// A varint, of which this is there.
     Varint { what: What, value: u64, shift: u32 },
-    /// What is to be passed over, or handed over.
+    /// Content of a field, to be skipped or passed to the sink.
     Content { until: usize, enter: Enter },
     /// The rest of a frame that is not read.
     Rest,

@@ -17,7 +17,7 @@ pub const MAX_DEPTH: usize = 10_000;
 /// How much of a scalar a [`Sink`] sees when it is split over chunks.
 const HEAD: usize = 64;
 
-/// What the scanner found.
+/// A token that the scanner found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// `{`
@@ -57,11 +57,11 @@ pub trait Sink {
 pub struct JsonError {
     /// Offset of the byte that is wrong.
     pub offset: usize,
-    /// What is wrong with it.
+    /// Kind of the error.
     pub kind: JsonErrorKind,
 }
 
-/// What is wrong.
+/// Kinds of JSON errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonErrorKind {
     /// The body ended inside a value.

@@ -15,7 +15,7 @@ use super::values::text;
 pub(super) struct BlockFormat {
     /// Where the member of this name is kept.
     pub member: fn(&[u8]) -> Place,
-    /// What a model reads of a block of this type, in this order.
+    /// Parts of a block of this type that a model reads, in this order.
     pub takes: fn(&[u8]) -> &'static [Take],
     /// A text that begins like this is left out.
     pub without: Option<&'static [u8]>,
@@ -46,12 +46,12 @@ pub(super) enum Asset {
     UrlOrData,
 }
 
-/// What a model reads of a block.
+/// A part of a block that a model reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Take {
-    /// What was kept in this place is of this kind.
+    /// The value kept in this place, as a part of this kind.
     Kept(u8, PartKind),
-    /// What its own blocks say.
+    /// The parts of the blocks nested in it.
     Blocks,
 }
 
@@ -170,7 +170,7 @@ pub(super) struct Blocks {
     nested: Vec<Part>,
 }
 
-/// What a block said.
+/// A block as far as it has been read.
 #[derive(Debug)]
 struct Block {
     place: Place,

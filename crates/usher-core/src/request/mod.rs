@@ -1,5 +1,5 @@
-//! What a request says: headers and body in, [`Request`] out; and what an answer
-//! says as it passes: its first token, usage, and the model's name.
+//! Reading of requests (headers and body in, [`Request`] out), and of responses as they
+//! pass: their first token, usage, and the model's name.
 
 mod anthropic;
 pub mod api;

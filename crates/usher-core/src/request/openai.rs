@@ -4,7 +4,7 @@ use super::collect::{Format, Member};
 use super::messages::{Asset, BlockFormat, Place, Take};
 use super::prompt::PartKind;
 
-/// What a member is in all of OpenAI's bodies and in those that follow them.
+/// Meaning of a member in all of OpenAI's bodies and in those that follow them.
 pub(super) fn common(name: &[u8]) -> Member {
     match name {
         b"model" => Member::Model,

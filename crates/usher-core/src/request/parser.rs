@@ -16,7 +16,7 @@ use super::{Part, Request, Rewrite};
 /// Header that names the model to send upstream, and its older name.
 const REWRITE_HEADERS: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
 
-/// What was read out of a smaller body is no more than its stream, in bytes.
+/// Least number of bytes read out of a body that count; fewer are covered by what its stream counts.
 const COUNTED: usize = 4096;
 
 /// Takes the chunks of a body as they arrive and keeps them. What has to be read

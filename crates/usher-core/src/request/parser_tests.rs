@@ -252,7 +252,7 @@ fn a_request_without_a_model_is_refused_where_one_could_be_put_in() {
     assert_eq!((generate.model.as_str(), generate.target_model.as_str()), ("", ""));
 }
 
-/// What a request says, and how it is sent on.
+/// Fields of a request and its body as it is sent on, or why it was refused.
 type Seen =
     Result<(String, String, bool, Option<u64>, Option<super::super::Part>, Prompt, Vec<u8>), ParseError>;
 

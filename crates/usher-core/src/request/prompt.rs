@@ -14,7 +14,7 @@ pub const MAX_PARTS: usize = 1 << 16;
 /// Multimodal items of a modality that are kept of a prompt of token ids.
 pub const MAX_FEATURES: usize = 1 << 12;
 
-/// What a part of a prompt is.
+/// Kind of a prompt's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
     /// The tools that a model may call, as they stand in the body: JSON.
@@ -43,7 +43,7 @@ pub enum PartKind {
 /// A slice of the body that belongs to the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it is.
+    /// Kind of the part.
     pub kind: PartKind,
     /// Where it is; of a JSON string without its quotes.
     pub span: Span,
@@ -71,7 +71,7 @@ impl Part {
     }
 }
 
-/// What something in a prompt is that is no text.
+/// Kind of an item in a prompt that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Modality {
     /// An image.
@@ -100,7 +100,7 @@ impl Modality {
 /// says which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// What it was; `None` is something else.
+    /// Modality of the item; `None` for any other.
     pub modality: Option<Modality>,
     /// The hash of its content, as text.
     pub hash: Part,

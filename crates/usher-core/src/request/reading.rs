@@ -66,7 +66,7 @@ impl Reading {
         }
     }
 
-    /// What the body said. Call it once, at the end.
+    /// Returns the parsed body. Call it once, at the end.
     ///
     /// # Errors
     /// When it is not a request of its API.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 pub enum Code {
     /// The request can't be understood.
     BadRequest,
-    /// What the request depends on is not so.
+    /// A precondition of the request doesn't hold.
     PreconditionFailed,
     /// The body doesn't come. Ours: the peer waits for it.
     RequestTimeout,

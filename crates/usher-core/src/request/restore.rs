@@ -19,7 +19,7 @@ const MAX_SPACE: usize = 16;
 pub struct ModelRestorer {
     /// The name to find, with JSON's escapes and its quotes.
     target: Vec<u8>,
-    /// What to put in its place.
+    /// The name to put in its place, with escapes and quotes as well.
     incoming: Vec<u8>,
     held: BytesMut,
     /// Whether a backslash stood before what is held back, or before the next chunk.

@@ -1,4 +1,4 @@
-//! What the tests of the APIs share.
+//! Helpers shared by the tests of the APIs.
 
 use bytes::Bytes;
 

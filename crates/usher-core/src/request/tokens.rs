@@ -67,7 +67,7 @@ fn varints<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
 enum Ids {
     /// A JSON list of numbers.
     Json {
-        /// What the digits say, if there are some.
+        /// Value of the digits so far; `None` if there are none.
         value: Option<u64>,
         /// A number that is more than digits.
         odd: String,

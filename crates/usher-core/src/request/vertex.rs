@@ -39,7 +39,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 struct Request {
     format: &'static Format,
-    /// What the first frame came to.
+    /// Result of the first frame; `None` while it is still being read.
     result: Option<Result<(), FrameError>>,
     json: JsonReading,
 }

@@ -32,7 +32,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 struct Request {
     generates: bool,
-    /// What the first frame came to.
+    /// Result of the first frame; `None` while it is still being read.
     result: Option<Result<(), FrameError>>,
     input: Input,
     stream: bool,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::settings::Api;
 
-/// What is the same in all bodies of a run.
+/// Properties that all request bodies of a run share.
 #[derive(Clone, Debug)]
 pub struct Style {
     /// Which API they are of.

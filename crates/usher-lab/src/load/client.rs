@@ -38,7 +38,7 @@ pub struct Answer {
     pub first: Option<Instant>,
     /// Tokens, as the server counted them.
     pub usage: Usage,
-    /// What is said about a status other than 2xx.
+    /// Reason for a status other than 2xx, from a header or else from the start of the body.
     pub reason: String,
 }
 

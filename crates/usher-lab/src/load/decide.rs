@@ -1,4 +1,4 @@
-//! What an ext_proc server decides about single requests, for who compares decisions.
+//! Decisions of an ext_proc server on single requests, for callers that compare them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Asker {
         Ok(Self { direct, packer })
     }
 
-    /// What the server decides about request `number` of a trace, its answer played to the end.
+    /// Decision of the server on request `number` of a trace, with its response played to the end.
     ///
     /// # Errors
     /// When the server breaks the protocol or is gone.

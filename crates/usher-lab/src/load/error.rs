@@ -8,23 +8,23 @@ pub enum LoadError {
     /// Nobody is there.
     #[error("can't reach {target}: {reason}; is it running, and is the address right?")]
     Unreachable {
-        /// Who was asked.
+        /// Address or URL of the target.
         target: String,
-        /// What the system said.
+        /// Error of the attempt to reach it.
         reason: String,
     },
     /// Somebody is there without TLS.
     #[error("{target} doesn't speak TLS: {reason}; try --tls off")]
     NoTls {
-        /// Who was asked.
+        /// Address of the target.
         target: String,
-        /// What the handshake said.
+        /// Error of the handshake.
         reason: String,
     },
     /// Somebody else is there.
     #[error("{target} is no ext_proc server: {reason}; is it the gRPC port, and is --tls right?")]
     NotExtProc {
-        /// Who was asked.
+        /// Address of the target.
         target: String,
         /// How it answered.
         reason: String,
@@ -34,7 +34,7 @@ pub enum LoadError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of reading or parsing it.
         reason: String,
     },
     /// There is no such process, or no way to ask.

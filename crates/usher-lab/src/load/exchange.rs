@@ -252,7 +252,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// What comes from the server.
+/// Replies of the server within an exchange.
 pub(super) struct Replies {
     source: Source,
     inbox: Inbox,
@@ -264,7 +264,7 @@ enum Source {
 }
 
 impl Replies {
-    /// Those to an exchange.
+    /// Replies that come with this response.
     pub(super) fn new(response: ResponseFuture) -> Self {
         Self { source: Source::Headers(response), inbox: Inbox::new(reply::MOST) }
     }

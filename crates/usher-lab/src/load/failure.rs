@@ -6,7 +6,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct Failure {
-    /// What is counted, such as `http-503`, `grpc-14` or `timeout`.
+    /// Name under which it is counted, such as `http-503`, `grpc-14` or `timeout`.
     pub kind: Cow<'static, str>,
     /// One line for a human: what the server or the system said.
     pub detail: String,

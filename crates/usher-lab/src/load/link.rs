@@ -20,8 +20,8 @@ use super::error::LoadError;
 use super::failure::Failure;
 use super::settings::TlsMode;
 
-/// What may be on its way to us, on one stream and on all: so much that a server never
-/// waits for us.
+/// HTTP/2 flow-control windows of a stream and of a connection, in bytes: so large that a server
+/// never waits for us.
 const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 30;
 

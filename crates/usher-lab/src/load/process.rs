@@ -1,4 +1,4 @@
-//! What a process used, as Linux counts it.
+//! Resource use of a process, as Linux counts it.
 
 use std::fs;
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub struct Usage {
     pub peak_memory: u64,
 }
 
-/// What process `pid` used so far. `None` where there is no `/proc`, and when there is no
-/// such process.
+/// CPU time and memory that process `pid` used so far. `None` where there is no `/proc`, and when
+/// there is no such process.
 pub fn usage(pid: u32) -> Option<Usage> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let whole = cpu_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;

@@ -24,7 +24,7 @@ const POOL: (usize, usize) = (8, 1024);
 pub(super) struct Prompt {
     /// When a trace says that it came, since the start of the trace.
     pub(super) arrival: Duration,
-    /// What is sent.
+    /// Request as it is sent.
     pub(super) wire: Wire,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Wire {
     Body(Bytes),
 }
 
-/// What a gateway sends to an ext_proc server for one request.
+/// Messages of a gateway to an ext_proc server for one request.
 #[derive(Debug)]
 pub(super) struct Messages {
     pub(super) head: RequestHead,
@@ -57,7 +57,7 @@ pub(super) struct Packer {
     pub(super) messages: Option<Envelope>,
 }
 
-/// What a gateway puts around all requests.
+/// Parts that the messages of all requests share, as a gateway sends them.
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub(super) context: Context,

@@ -1,4 +1,4 @@
-//! What is counted during a run.
+//! Counters and histograms of a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Numbers {
     pub chunk: Histogram,
     /// Failed requests by kind.
     pub errors: BTreeMap<String, u64>,
-    /// What was said when a kind of failure came first.
+    /// Detail of the first failure of each kind.
     pub reasons: BTreeMap<String, String>,
     /// By how much requests began after they were due.
     pub late: Histogram,

@@ -39,7 +39,7 @@ const JUST_DUE: Duration = Duration::from_millis(5);
 /// Between two looks at where a run stands.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What a run found.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// `ext_proc` or `http`.
@@ -139,7 +139,7 @@ struct Window {
     own_cpu: Option<Duration>,
 }
 
-/// Who is asked.
+/// Connected target of a run.
 enum Peer {
     Direct(Direct),
     Http(Gateway),

@@ -12,7 +12,7 @@ use usher_wire::client::message::{Chunk, Context};
 /// Different texts of one token.
 const TOKENS: u64 = 64;
 
-/// What is the same in all answers of a run.
+/// Parts that all responses of a run share.
 #[derive(Debug)]
 pub(super) struct Voice {
     api: Api,
@@ -29,7 +29,7 @@ pub(super) struct Script {
     /// The message with its headers.
     pub(super) head: Bytes,
     tokens: Arc<[Chunk]>,
-    /// What comes after the tokens.
+    /// Chunks after the tokens.
     last: Vec<Chunk>,
     count: usize,
     /// Bytes of its body.

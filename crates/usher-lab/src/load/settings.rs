@@ -1,4 +1,4 @@
-//! What a run is to do, as plain values.
+//! Settings of a run, as plain values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who is asked.
+    /// Target of the requests.
     pub target: Target,
     /// How requests follow each other.
     pub pace: Pace,
@@ -20,7 +20,7 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// Of all randomness: texts, arrivals, request ids.
     pub seed: u64,
-    /// What is asked.
+    /// Prompts of the requests.
     pub prompts: Prompts,
     /// Which API the bodies are of.
     pub api: Api,
@@ -36,7 +36,7 @@ pub struct Settings {
     pub processes: Vec<Process>,
 }
 
-/// Who is asked, and how.
+/// Target of a run, and how it is reached.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// An ext_proc server, spoken to as a gateway does.
@@ -97,7 +97,7 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// What is asked.
+/// Prompts of a run.
 #[derive(Clone, Debug)]
 pub enum Prompts {
     /// Prompts of one length.
@@ -135,7 +135,7 @@ impl Api {
 /// A process that is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// What the report calls it.
+    /// Name in the report.
     pub name: String,
     /// Its id.
     pub pid: u32,

@@ -16,7 +16,7 @@ const AHEAD: usize = 64;
 pub(super) enum Source {
     /// The same ones, round and round.
     Pool { prompts: Vec<Arc<Prompt>>, next: Cell<usize> },
-    /// Those of a trace.
+    /// Requests of a trace.
     Trace(Mutex<mpsc::Receiver<Arc<Prompt>>>),
 }
 

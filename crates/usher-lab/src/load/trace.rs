@@ -45,7 +45,7 @@ pub enum TraceError {
     Json {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Error of the parser.
         reason: serde_json::Error,
     },
     /// A request that no model takes.
@@ -152,7 +152,7 @@ impl Row {
         text
     }
 
-    /// What the text is made of: the seed of each block, and its tokens.
+    /// Blocks of the text: the seed of each, and its tokens.
     pub(crate) fn pieces(&self, salt: u64) -> impl Iterator<Item = (u64, usize)> {
         let mut left = self.input_length;
         self.hash_ids.iter().map(move |id| {

@@ -82,7 +82,7 @@ pub trait Configured: std::fmt::Debug {
     /// From now on there are these servers, each under its number.
     fn set_servers(&mut self, servers: &[(usize, Server)]);
 
-    /// What happens next happens at this time.
+    /// Sets the time of everything that happens next.
     fn set_clock(&self, now: Duration);
 
     /// Time between two scrapes of a server; `None`: nobody reads their numbers.

@@ -13,9 +13,9 @@ pub enum ReplayError {
     /// A configuration is not valid.
     #[error("{}", error.in_file(policy))]
     Config {
-        /// What the user calls it.
+        /// Name that the user gave it.
         policy: String,
-        /// What is wrong with it.
+        /// Error in it.
         error: Box<ConfigError>,
     },
     /// A server is not valid.

@@ -61,7 +61,7 @@ pub use world::{Events, Fate, Fates, Interconnect, World};
 use error::LONGEST;
 use summary::Measure;
 
-/// What came out of it.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Number of requests.
@@ -80,8 +80,8 @@ pub struct Comparison {
     pub tpot_limit_ms: f64,
     /// One per policy, in their order.
     pub policies: Vec<Summary>,
-    /// What the user should know of a configuration, and whose it is; several
-    /// configurations' notes are one where they are equal.
+    /// Notes on configurations that the user should know, with the policies that have them; equal notes
+    /// of several configurations are one.
     pub notes: Vec<Note>,
 }
 

@@ -1,4 +1,4 @@
-//! Who decides where requests go: the real scheduler of a configuration, or a baseline.
+//! Policies that decide where requests go: the real scheduler of a configuration, or a baseline.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::requests::Requests;
 use super::servers::Server;
 use crate::sim::Engine;
 
-/// Who decides.
+/// Policy that chooses a server for each request.
 #[derive(Clone, Debug)]
 pub enum Policy {
-    /// What `usher serve` would do with this configuration; `None`: the built-in one.
+    /// Scheduler of `usher serve` with this configuration; `None`: the built-in one.
     Configured(Option<Box<EndpointPickerConfig>>),
     /// Any server, each as probable as the others.
     Random,
@@ -133,7 +133,7 @@ impl Picker {
         }
     }
 
-    /// What happens next happens at this time.
+    /// Sets the time of everything that happens next.
     pub(super) fn set_clock(&self, now: Duration) {
         if let Self::Configured(configured) = self {
             configured.set_clock(now);

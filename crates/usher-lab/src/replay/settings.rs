@@ -1,4 +1,4 @@
-//! What to replay.
+//! Settings of a replay.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Settings {
     pub interconnect: Interconnect,
     /// The requests, in order of arrival.
     pub arrivals: Vec<Arrival>,
-    /// Who decides, and what the user calls it. Decisions are compared with those of
+    /// Names that the user gave, and policies that decide. Decisions are compared with those of
     /// the first.
     pub policies: Vec<(String, Policy)>,
     /// Of all that is random, but for the arrivals and the servers.

@@ -1,4 +1,4 @@
-//! What became of the requests, in a few numbers.
+//! Summary of the requests' outcomes, in a few numbers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use usher_plugins::latency::Report;
 /// The numbers of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// What the user calls it.
+    /// Name that the user gave the policy.
     pub policy: String,
     /// Requests that came.
     pub requests: u64,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub prefills_refused: u64,
     /// Share of requests that were sent elsewhere than by the first policy.
     pub decisions_differ: f64,
-    /// What each server got.
+    /// Requests and prompt tokens of each server.
     pub servers: Vec<ServerSummary>,
     /// How many events there were.
     pub events: Events,
@@ -94,7 +94,7 @@ pub struct ClassGoodput {
     pub share: f64,
 }
 
-/// What a server got.
+/// Requests and prompt tokens of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServerSummary {
     /// Its name.
@@ -153,7 +153,7 @@ impl Summary {
 }
 
 impl Fates {
-    /// Those that were answered to the end.
+    /// Outcomes of the requests that were answered to the end.
     fn answered(&self) -> impl Iterator<Item = &Fate> {
         self.requests.iter().filter(|fate| fate.last.is_some())
     }
@@ -220,7 +220,7 @@ impl Latency {
     }
 }
 
-/// What each server got of the requests that were answered.
+/// Requests and prompt tokens of each server, of the requests that were answered.
 fn shares(servers: &[Server], answered: &[&Fate]) -> Vec<ServerSummary> {
     let nothing = |server: &Server| ServerSummary {
         name: server.name.clone(),

@@ -20,7 +20,7 @@ pub(crate) type SimBody = UnsyncBoxBody<Bytes, io::Error>;
 // Tokens written at once when many are there already.
 const TOKENS_PER_FRAME: u32 = 64;
 
-/// What a request's body was.
+/// Body of a request, as it was received.
 #[derive(Debug)]
 pub(crate) struct Received {
     /// Empty if it was too long.

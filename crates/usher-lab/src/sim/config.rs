@@ -1,4 +1,4 @@
-//! What a simulated server is like.
+//! Configuration of simulated servers.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -170,14 +170,14 @@ impl FromStr for Dialect {
     }
 }
 
-/// What a group of simulated servers is like.
+/// Configuration of a group of simulated servers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Servers are named `{name_prefix}-{index}`. Default `sim`.
     pub name_prefix: String,
     /// Number of the first server. Default 0.
     pub first_index: usize,
-    /// Whose names the metrics have. Default vLLM's.
+    /// Inference server whose metric names are used. Default vLLM.
     pub dialect: Dialect,
     /// The name of the base model.
     pub model: String,

@@ -15,8 +15,8 @@ const MOST_BYTES_PER_TOKEN: u64 = 1 << 30;
 /// The longest time that a setting may have.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a server is there for. It says so to whoever discovers it; a server does
-/// whatever it is asked to.
+/// Role of a server, as it reports it to discovery. A server does whatever it is asked
+/// to, in any role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Computes prompts.
@@ -89,7 +89,7 @@ impl fmt::Display for Peer {
 /// again: server `i` has item `i` modulo their length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DisaggConfig {
-    /// What the servers are there for. Default empty: they don't say.
+    /// Roles of the servers. Default empty: they report none.
     pub roles: Vec<Role>,
     /// Names of the hosts, racks, zones and regions that the servers are in. Default
     /// empty: not known.
@@ -102,8 +102,8 @@ pub struct DisaggConfig {
     /// Time to encode an image, a day at most; one image at a time. Default zero: images
     /// cost nothing.
     pub image_time: Duration,
-    /// Whom a request's headers may make a server call. Default empty: any port of the
-    /// loopback addresses, and nobody else.
+    /// Servers that a request's headers may make a server call. Default empty: any port of
+    /// the loopback addresses, and no other.
     pub peers: Vec<Peer>,
     /// How long another server may take for a prompt or for images before they are done
     /// here, more than zero and a day at most. On the clock, not in simulated time: what
@@ -126,7 +126,7 @@ impl Default for DisaggConfig {
 }
 
 impl DisaggConfig {
-    /// What server number `index` is there for, if it says so.
+    /// Role of server number `index`, if it reports one.
     pub fn role(&self, index: usize) -> Option<Role> {
         nth(&self.roles, index).copied()
     }

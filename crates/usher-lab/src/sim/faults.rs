@@ -23,7 +23,7 @@ pub enum MetricsFault {
     Hang,
 }
 
-/// What goes wrong. The default is nothing.
+/// Faults of a server, or of one request. The default is none.
 ///
 /// The header `x-sim-fault` takes a list such as `slow=200ms, status=503` and holds for
 /// its own request, on any path, in place of what is set on the server.
@@ -61,7 +61,7 @@ pub struct Fault {
     /// Break the connection after so many tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_after: Option<u32>,
-    /// What `/metrics` does.
+    /// Fault of `/metrics`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFault>,
     /// Status of `/health`, 200 to 599.
@@ -149,7 +149,7 @@ impl ServerFault {
         self.lock().clone()
     }
 
-    /// What goes wrong with the next request for tokens.
+    /// Faults of the next request for tokens, which counts as one of `count`.
     pub(crate) fn for_request(&self) -> Fault {
         self.lock().take_for_request()
     }

@@ -1,9 +1,9 @@
-//! What vLLM's HTTP layer counts of its answers.
+//! Statistics of vLLM's HTTP layer on its responses.
 
 use super::openai::Api;
 use super::stats::Histogram;
 
-/// What the HTTP layer counts, per API in the order of [`Api::ALL`].
+/// Statistics of the HTTP layer, per API in the order of [`Api::ALL`].
 #[derive(Debug)]
 pub(crate) struct HttpStats {
     pub(crate) handlers: [HandlerStats; 2],
@@ -13,7 +13,7 @@ pub(crate) struct HttpStats {
     pub(crate) changes: u64,
 }
 
-/// What the HTTP layer counts for one API.
+/// Statistics of the HTTP layer for one API.
 #[derive(Debug)]
 pub(crate) struct HandlerStats {
     /// 2xx, 4xx, 5xx.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-/// What the service of a connection can do to the connection.
+/// Control of a connection, for the service that runs on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     reset: Arc<AtomicBool>,

@@ -39,7 +39,7 @@ impl Layer {
     /// All of them, from the narrowest to the widest. `layer as usize` is its place here.
     pub const ALL: [Self; 5] = [Self::Host, Self::Rack, Self::Zone, Self::Region, Self::Apart];
 
-    /// What it is called in settings: `host`, `rack`, `zone`, `region`, `none`.
+    /// Name in settings: `host`, `rack`, `zone`, `region`, `none`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -137,7 +137,7 @@ impl FromStr for Links {
 /// How the tokens of one prompt move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
-    /// What the two servers share.
+    /// Narrowest layer that the two servers share.
     pub layer: Layer,
     /// Bytes of keys and values per token.
     pub bytes_per_token: u64,

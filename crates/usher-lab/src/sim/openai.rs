@@ -28,7 +28,7 @@ impl Api {
 /// answer that comes back as a message follows the same text as when it was generated.
 pub(crate) const ANSWER_ROLE: &str = "assistant";
 
-/// What a request asks for.
+/// Parameters of a request, read from its body.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Call {
     pub(crate) model: Option<String>,

@@ -1,4 +1,4 @@
-//! What a server remembers of its requests, for `/admin/state` and `/metrics`.
+//! Record of a server's requests, for `/admin/state` and `/metrics`.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ impl Record {
         self.http.answered(api, status, request, response, seconds);
     }
 
-    /// What `/admin/state` shows, but for the server's name.
+    /// Content of `/admin/state`, except for the server's name.
     pub(crate) fn state(&self, engine: &Engine) -> Value {
         let (state, stats, kv) = (engine.state(), engine.stats(), engine.kv());
         let layers = Layer::ALL.into_iter().map(Layer::name);

@@ -1,4 +1,4 @@
-//! What a server has another do: compute a prompt, encode images.
+//! Work that a server has another one do: compute a prompt, encode images.
 //!
 //! The other gets the request over HTTP/1.1 with the header `x-sim-stage`, which says what
 //! is wanted of it, and nobody's routing headers: it asks no further server.
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::link::Place;
 use super::openai::Api;
 
-/// Who computes the prompt, and who encodes the images: what the picker tells a sidecar.
+/// Headers from the picker to a sidecar: the server that computes the prompt, those that encode images.
 const PREFILLER: HeaderName = HeaderName::from_static("x-prefiller-host-port");
 const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
 
@@ -48,13 +48,13 @@ pub(crate) enum Stage {
     Encode,
 }
 
-/// Who does what of a request, in the words of its headers.
+/// Division of a request's work between servers, in the words of its headers.
 #[derive(Debug)]
 pub(crate) struct Stages {
     pub(crate) own: Stage,
-    /// Who is to compute the prompt.
+    /// Address of the server that is to compute the prompt.
     pub(crate) prefiller: Option<HeaderValue>,
-    /// Who are to encode the images, with commas between them.
+    /// Addresses of the servers that are to encode the images, with commas between them.
     pub(crate) encoders: Option<HeaderValue>,
     /// After how many tokens the answer ends by itself.
     pub(crate) output_tokens: Option<u32>,
@@ -88,12 +88,12 @@ impl Stages {
     }
 }
 
-/// What a header names, one address after the other; `None` where there is none.
+/// Addresses that a header names, one after the other; `None` for a part that is no address.
 pub(crate) fn addresses(value: &HeaderValue) -> impl Iterator<Item = Option<SocketAddr>> {
     value.as_bytes().split(|byte| *byte == b',').map(|part| str::from_utf8(part).ok()?.trim().parse().ok())
 }
 
-/// What was done for others, and by others, since the start.
+/// Counters since the start, of work by other servers and of images encoded here.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteStats {
     /// Prompts that another server computed.

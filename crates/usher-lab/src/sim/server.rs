@@ -55,12 +55,12 @@ impl SimHandle {
         &self.addresses
     }
 
-    /// What the servers are called, in the same order.
+    /// Names of the servers, in the same order.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// What the servers are there for, in the same order.
+    /// Roles of the servers, in the same order.
     pub fn roles(&self) -> &[Option<Role>] {
         &self.roles
     }

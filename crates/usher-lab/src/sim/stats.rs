@@ -1,4 +1,4 @@
-//! What an engine counts, in the shapes that vLLM reports. Buckets are vLLM's
+//! Statistics of an engine, in the shapes that vLLM reports. Buckets are vLLM's
 //! (`vllm/v1/metrics/loggers.py`).
 
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub struct ProbabilisticAdmitterParams {
     pub kv_cache_util_threshold: f64,
     /// Power of the mean fullness in the probability.
     pub power: f64,
-    /// What that is multiplied with.
+    /// Factor of that power in the probability.
     pub k: f64,
 }
 

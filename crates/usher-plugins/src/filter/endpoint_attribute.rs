@@ -45,7 +45,7 @@ pub struct EndpointAttributeFilterParams {
     pub algorithm: Algorithm,
 }
 
-/// What becomes of an endpoint whose number is missing, stale or not finite.
+/// Treatment of an endpoint whose number is missing, stale or not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnMissing {
     /// It is kept.
@@ -81,7 +81,7 @@ pub struct Threshold {
     /// LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual: how the
     /// endpoint's number compares where it passes.
     pub operator: Operator,
-    /// What it is compared with.
+    /// Threshold with which the endpoint's number is compared.
     ///
     /// Finite.
     #[schemars(extend("x-unit" = "as the number"))]

@@ -53,7 +53,7 @@ pub struct PrefixCacheAffinityFilterParams {
     #[serde(rename = "maxTTFTPenaltyMs")]
     #[schemars(extend("x-unit" = "ms"))]
     pub max_ttft_penalty_ms: f64,
-    /// What the time to the first token is. prefillThroughput: tokens in flight by
+    /// Source of the time to the first token. prefillThroughput: tokens in flight by
     /// peakPrefillThroughput. latencyPredictor: as it is predicted.
     #[serde(deserialize_with = "any_word")]
     pub ttft_source: TtftSource,

@@ -45,14 +45,14 @@ pub struct UtilizationFilterParams {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is limited: active-requests, running-requests, waiting-queue or kv-cache-utilization.
+    /// Number that is limited: active-requests, running-requests, waiting-queue or kv-cache-utilization.
     pub metric: Metric,
     /// The largest value that is fine, 0 or more.
     #[schemars(extend("x-unit" = "as the metric"))]
     pub max_value: f64,
 }
 
-/// What can be limited.
+/// Numbers that can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {

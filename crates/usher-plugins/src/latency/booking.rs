@@ -22,7 +22,7 @@ use super::table::Reported;
 /// Seconds that a prompt takes at least: a transfer may seem to have taken longer than all.
 const LEAST_TIME: f64 = 1e-3;
 
-/// Who does what of a request.
+/// Work of a request: the endpoints that do it, and its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
     /// Computes the prompt.
@@ -240,7 +240,7 @@ impl Booked {
     }
 
     /// Another endpoint answers. It computes the prompt, too, unless a third one does.
-    /// What it has cached is not known, so it is taken to be as much.
+    /// How much of the prompt it has cached is not known, so it is taken to be as much.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
         if let Some(aim) = &mut self.aim {

@@ -39,7 +39,7 @@ pub struct Aims<'a> {
     pub slo: &'a Slo,
     /// Natural logarithm of its own per output token, in seconds.
     pub tpot_log: Option<f64>,
-    /// What an endpoint is to do of it.
+    /// Part of the request that an endpoint is to do.
     pub part: Part,
     /// Tokens of its answer, if it becomes a long one.
     pub output: f64,

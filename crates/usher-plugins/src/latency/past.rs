@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::group::Steps;
 
-/// What one endpoint has done until a moment.
+/// Sums of the work that one endpoint has done until a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Past {
     pub(super) at: Duration,
@@ -28,7 +28,7 @@ impl Past {
         *self
     }
 
-    /// Such a stream has ended.
+    /// A stream that began with `cached` tokens in the cache has ended.
     pub(super) fn end(&mut self, cached: f64, now: Duration) {
         self.pass(now);
         self.streams -= 1.0;

@@ -76,7 +76,7 @@ fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, Con
 pub struct ApproxPrefixKeys {
     /// How much each candidate holds.
     pub prefix: Key<PrefixMatch>,
-    /// What the caches are asked with.
+    /// Blocks of the prompt, with which the caches are asked.
     pub blocks: Key<PromptBlocks>,
 }
 
@@ -158,7 +158,7 @@ impl PreRequest for ApproxPrefixProducer {
     }
 }
 
-/// What a producer and the requests that it follows learn with.
+/// State with which a producer and the requests that it follows learn.
 #[derive(Debug)]
 struct Learner {
     params: ApproxPrefixParams,
@@ -175,8 +175,8 @@ impl Learner {
     }
 }
 
-/// What an endpoint reported last. The geometry of a cache stays as it is, so age doesn't
-/// matter.
+/// Last value that an endpoint reported; `None` unless it is above 0. The geometry of a cache
+/// stays as it is, so age doesn't matter.
 fn reported(gauge: &Gauge) -> Option<f64> {
     Some(gauge.last()).filter(|value| *value > 0.0)
 }

@@ -39,7 +39,7 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { gatherer: Some(Arc::new(plugin)), ..Built::with(&params)? })
 }
 
-/// What these producers count.
+/// Metrics of these producers.
 #[derive(Debug)]
 pub struct BurstFamilies {
     overflow: IntCounterVec,

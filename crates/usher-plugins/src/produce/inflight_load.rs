@@ -176,7 +176,7 @@ struct InflightRequest {
 }
 
 struct Booked {
-    /// What scorers read, and the same for the metrics.
+    /// The counts that scorers read, and the same for the metrics; `None` once they were given back.
     counted: Option<(Share, Counted)>,
     /// Its work is done when the first token is there.
     is_prefill: bool,

@@ -37,7 +37,7 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
 }
 
-/// What an encoded item takes of a server's cache, in MB.
+/// Size of an encoded item in a server's cache, in MB.
 const MB_PER_ITEM: i64 = 2;
 
 /// Items of a request that are looked at. Models take some hundreds at most, and what a

@@ -66,7 +66,7 @@ impl SessionIdParams {
     }
 }
 
-/// What names of cookies are made of (RFC 6265, section 4.1.1).
+/// Whether the name of a cookie may have this byte (RFC 6265, section 4.1.1).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

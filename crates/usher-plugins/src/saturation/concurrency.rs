@@ -35,7 +35,7 @@ pub struct ConcurrencyDetectorParams {
     /// Requests under way at which an endpoint is full.
     #[schemars(extend("x-unit" = "requests"))]
     pub max_concurrency: i64,
-    /// What counts: requests, tokens, or hybrid, whichever is nearer to its limit.
+    /// Measure that counts: requests, tokens, or hybrid, whichever is nearer to its limit.
     #[serde(deserialize_with = "any_word")]
     pub concurrency_mode: ConcurrencyMode,
     /// Tokens under way at which an endpoint is full.
@@ -51,7 +51,7 @@ pub struct ConcurrencyDetectorParams {
 /// Bytes of a body for a token, as the estimate of tokens has it.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
-/// What fills an endpoint.
+/// Measure by which an endpoint fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConcurrencyMode {
@@ -135,8 +135,8 @@ impl ConcurrencyDetector {
 }
 
 impl SaturationDetector for ConcurrencyDetector {
-    /// What is under way everywhere ÷ what all endpoints may have; for both kinds
-    /// together the mean over the endpoints of the larger share.
+    /// Load under way at all endpoints ÷ the sum of their limits, 1 without endpoints; for both
+    /// kinds together the mean over the endpoints of the larger share.
     fn saturation(&self, _now_ms: u64, endpoints: View<'_>) -> f64 {
         let (max_requests, max_tokens) = (self.max_requests as f64, self.max_tokens as f64);
         let counts = endpoints.iter().map(|endpoint| {

@@ -96,7 +96,7 @@ pub struct UtilizationDetector {
     params: UtilizationDetectorParams,
 }
 
-/// What is known of a number.
+/// State of a number that an endpoint reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reading {
     Never,
@@ -155,8 +155,8 @@ impl SaturationDetector for UtilizationDetector {
         mean_or_full(endpoints.iter().map(|endpoint| self.fullness(now_ms, endpoint, 0.0)), 1.0)
     }
 
-    /// What was sent to an endpoint since its numbers were asked for counts as waiting there,
-    /// as does what has waited there for long.
+    /// Requests sent to an endpoint since its numbers were asked for count as waiting there, as do
+    /// those whose first byte is overdue.
     fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
         let fullness = |endpoint: &Arc<Endpoint>| {
             let load = endpoint.load();

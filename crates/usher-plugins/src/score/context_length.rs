@@ -66,7 +66,7 @@ impl ContextLengthParams {
 pub struct ContextLengthAware {
     label: String,
     tokens: Key<PromptTokens>,
-    /// What the labels say, by position in the snapshot.
+    /// Ranges in the labels, by position in the snapshot.
     ranges: PerSnapshot<Box<[Range]>>,
 }
 
@@ -116,7 +116,7 @@ const UNKNOWN: f64 = 0.5;
 /// The least score of a prompt within the range, and the most of one outside.
 const BORDER: f64 = 0.3;
 
-/// What an endpoint's label says.
+/// Range in an endpoint's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Range {
     /// It has none.

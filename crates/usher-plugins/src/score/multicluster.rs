@@ -33,7 +33,7 @@ fn multicluster_kv_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigErro
     Ok(Built { scorer: Some(by_attribute(site, &multicluster_kv_cache())), ..Built::bare() })
 }
 
-/// Who keeps the numbers up to date in this version.
+/// Plugin that keeps the numbers up to date in this version.
 const PRODUCER: &str = "core-metrics-extractor";
 
 /// The shorter the average queue of a cluster, the better: the shortest of the candidates

@@ -33,7 +33,7 @@ fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     Ok(Built { scorer, pre_request: Some(plugin), ..Built::with(&params)? })
 }
 
-/// What every endpoint scores when a cache helps at one of them.
+/// Score of every endpoint when a cache helps at one of them.
 const WARM: f32 = 0.5;
 
 /// Parameters of `no-hit-lru-scorer`.

@@ -1,4 +1,4 @@
-//! Who of the flows of a priority goes next.
+//! Fairness policies: which flow of a priority goes next.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ pub struct HoldbackParams {
     /// How ceilings lie between the lowest and the highest; linear is the only way.
     #[serde(deserialize_with = "any_word")]
     pub shape: Shape,
-    /// What they are in proportion to: rank, the places in the order, or value, the priorities
+    /// Measure that ceilings are in proportion to: rank, the places in the order, or value, the priorities
     /// themselves.
     #[serde(deserialize_with = "any_word")]
     pub domain: Domain,
@@ -41,7 +41,7 @@ impl Default for HoldbackParams {
     }
 }
 
-/// What the ceilings of priorities are in proportion to.
+/// Measure that the ceilings of priorities are in proportion to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Domain {

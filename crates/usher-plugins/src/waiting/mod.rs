@@ -54,9 +54,9 @@ pub struct WaitingRules {
     pub no_endpoint_ttl: Option<Duration>,
     /// The bands that are always there, by priority. That of priority 0 is one of them.
     pub bands: Vec<(i32, BandRules)>,
-    /// What holds for other priorities from 0.
+    /// Rules of the other priorities from 0.
     pub default_band: BandRules,
-    /// What holds for other priorities below 0.
+    /// Rules of the other priorities below 0.
     pub default_negative_band: BandRules,
     /// How much of the pool each priority may fill.
     pub usage_limit: UsageLimit,
@@ -71,7 +71,7 @@ pub struct BandRules {
     pub max_requests: u64,
     /// Most bytes of bodies that wait at a time. Default 1,000,000,000, as with the peer.
     pub max_bytes: u64,
-    /// Who of its flows goes next.
+    /// Policy that chooses which of its flows goes next.
     pub fairness: Fairness,
     /// Which request of a flow goes next.
     pub ordering: Ordering,

@@ -62,7 +62,7 @@ impl RequestHead {
     }
 }
 
-/// What a gateway says with every message of a request.
+/// Metadata that a gateway sends with every message of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// An encoded `Metadata`; empty is what Envoy sends when it forwards none.

@@ -8,7 +8,7 @@ use usher_core::request::Span;
 
 const DESTINATION: &[u8] = b"x-gateway-destination-endpoint";
 
-/// What a server replied.
+/// Reply of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To the request's headers.

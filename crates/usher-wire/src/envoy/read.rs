@@ -1,4 +1,4 @@
-//! What a gateway sends: `ProcessingRequest`.
+//! Reader of a gateway's messages: `ProcessingRequest`.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -68,7 +68,7 @@ fn fields<'a>(runs: &Runs<'a>) -> impl Iterator<Item = Result<Field<'a>, Malform
     runs.iter().flat_map(|run| Fields::of(run))
 }
 
-/// What a message says besides its part.
+/// Fields of a message besides its part.
 #[derive(Default)]
 struct Beside<'a> {
     metadata: Runs<'a>,

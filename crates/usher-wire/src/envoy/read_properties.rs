@@ -35,7 +35,7 @@ const NAMES: [&str; 10] = [
 /// Texts of metadata.
 const TEXTS: [&str; 6] = ["10.0.0.1:8000", "10.0.0.2", "[::1]:80", " 10.0.0.3:1 ,10.0.0.4", "pod-1", ""];
 
-/// What a message says, in a form that can be compared.
+/// Meaning of a message, in a form that can be compared.
 #[derive(Debug, PartialEq)]
 struct Meant {
     part: Part,
@@ -56,7 +56,7 @@ enum Part {
     AnswerTrailers,
 }
 
-/// What was read.
+/// Meaning of a message that was read.
 fn read_of(message: Message) -> Meant {
     let bytes = |data: Pieces| data.iter().flatten().copied().collect();
     let part = match message.event {
@@ -75,7 +75,7 @@ fn read_of(message: Message) -> Meant {
     Meant { part, modes: message.modes, subset: message.subset, served: message.served }
 }
 
-/// What a decoded message says; `None` when it has no content.
+/// Meaning of a decoded message; `None` when it has no content.
 fn meant(message: &ProcessingRequest) -> Option<Meant> {
     let (mut subset, mut served) = (None, Served::Unknown);
     if let Some(metadata) = &message.metadata_context {
@@ -296,7 +296,7 @@ enum Level {
 }
 
 impl Level {
-    /// What is in the field with this number, if that is a message.
+    /// Level of the message in the field with this number; `None` if that is no message.
     fn within(self, number: u32) -> Option<Self> {
         match (self, number) {
             (Self::Request, 2 | 3) => Some(Self::Headers),

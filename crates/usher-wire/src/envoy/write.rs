@@ -1,4 +1,4 @@
-//! What we send: `ProcessingResponse`.
+//! Writer of replies to a gateway: `ProcessingResponse`.
 //!
 //! A message begins with its length, and so does each message in it. So the innermost
 //! is measured or written first; the rest is a few bytes around it.

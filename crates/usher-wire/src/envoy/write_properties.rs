@@ -35,7 +35,7 @@ fn structure(fields: impl IntoIterator<Item = (String, Kind)>) -> Struct {
     Struct { fields: fields.collect() }
 }
 
-/// What a reply should be decoded as.
+/// Message that a decoder should make of a reply.
 fn meant(reply: &Reply) -> ProcessingResponse {
     let mut metadata = None;
     let headers = |common| HeadersResponse { response: Some(common) };

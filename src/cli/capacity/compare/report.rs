@@ -1,4 +1,4 @@
-//! What `usher capacity compare` prints.
+//! Output of `usher capacity compare`.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,4 +1,4 @@
-//! What all objects have.
+//! Fields that all objects have.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Object<S> {
     /// Its name and what the API server keeps of every object.
     #[serde(default)]
     pub metadata: Metadata,
-    /// What it says.
+    /// Its specification.
     pub spec: S,
 }
 

@@ -7,7 +7,7 @@ use super::{Object, PoolReference};
 /// A name for requests of the same urgency.
 pub type InferenceObjective = Object<ObjectiveSpec>;
 
-/// What an InferenceObjective says.
+/// Specification of an InferenceObjective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectiveSpec {

@@ -9,7 +9,7 @@ use super::Object;
 /// Model servers that are picked from.
 pub type InferencePool = Object<PoolSpec>;
 
-/// What an InferencePool says.
+/// Specification of an InferencePool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSpec {
@@ -17,10 +17,10 @@ pub struct PoolSpec {
     pub selector: LabelSelector,
     /// The ports on which each pod serves, 1 to 8: each is an endpoint.
     pub target_ports: Vec<Port>,
-    /// What the pods speak. The API server fills in `http`.
+    /// Application protocol of the pods. The API server fills in `http`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<AppProtocol>,
-    /// Who picks, for the gateway; newer definitions don't require it.
+    /// Endpoint picker of the pool, for the gateway; newer definitions don't require it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_picker_ref: Option<EndpointPickerRef>,
 }
@@ -48,7 +48,7 @@ pub struct Port {
     pub number: u16,
 }
 
-/// What the pods of a pool speak.
+/// Application protocol of the pods of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppProtocol {
     /// HTTP/1.1.
@@ -77,12 +77,12 @@ pub struct EndpointPickerRef {
     /// The ext_proc port; required of a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
-    /// What happens to requests while there is no picker.
+    /// Treatment of requests while there is no picker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_mode: Option<FailureMode>,
 }
 
-/// What happens to requests while there is no picker.
+/// Treatment of requests while there is no picker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureMode {
     /// They go to any pod of the pool.

@@ -8,7 +8,7 @@ use crate::request::rules::{ModelRewrite, RewriteRule, Target};
 /// Rules for the models of requests.
 pub type InferenceModelRewrite = Object<RewriteSpec>;
 
-/// What an InferenceModelRewrite says.
+/// Specification of an InferenceModelRewrite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RewriteSpec {
@@ -24,7 +24,7 @@ pub struct Rewrite {
     /// Requests that it is for: those of any of these. None: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RuleMatch>,
-    /// What is served instead.
+    /// Models that are served instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<RewriteTarget>,
 }
@@ -42,7 +42,7 @@ pub struct ModelMatch {
     /// How it is compared. Default: exactly.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
-    /// What it is compared with.
+    /// Name with which it is compared.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! Who of a band goes next: a file for each policy.
+//! Fairness policies, a file each: which request of a band goes next.
 
 mod program_aware;
 mod round_robin;

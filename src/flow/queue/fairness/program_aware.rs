@@ -37,7 +37,7 @@ pub(in crate::flow::queue) struct ProgramAware {
     service: Vec<f64>,
     /// Since when the first request of each waits, nanoseconds.
     since: Vec<f64>,
-    /// What is known of each [`BLOCK`] of those columns.
+    /// Bounds of each [`BLOCK`] of those columns.
     blocks: Vec<Bounds>,
     /// That request, and the flow.
     heads: Vec<(Rank, u32)>,
@@ -209,7 +209,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Those of both together.
+    /// Bounds of both together.
     fn and(self, other: Self) -> Self {
         let both = |a: (f64, f64), b: (f64, f64)| (smaller(a.0, b.0), greater(a.1, b.1));
         Self { service: both(self.service, other.service), since: both(self.since, other.since) }

@@ -11,7 +11,7 @@ const MS: Nanos = 1_000_000;
 /// A few blocks of them.
 const FLOWS: usize = 3 * BLOCK;
 
-/// What the formula needs to know of a flow.
+/// Input of the formula that belongs to a flow.
 #[derive(Clone, Default)]
 struct Program {
     service: f64,

@@ -21,7 +21,7 @@ pub(super) struct Pool {
     pub(super) now: Nanos,
     /// Requests that fill the pool.
     pub(super) room: u64,
-    /// Those that the pool shows.
+    /// Requests that the pool shows.
     pub(super) shown: u64,
     /// TTL of what is enqueued.
     pub(super) ttl: Option<Nanos>,
@@ -30,7 +30,7 @@ pub(super) struct Pool {
     names: HashMap<Ticket, &'static str>,
 }
 
-/// What happened, by names.
+/// Actions of the queue, by names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Happened {
     pub(super) dispatched: Vec<&'static str>,
@@ -71,7 +71,7 @@ impl Pool {
         Capacity::new([Level { saturation: self.shown as f64 * per_request, per_request, per_byte: 0.0 }])
     }
 
-    /// What is due, and what there is room for.
+    /// Lets everything happen that is due, and as many go as there is room for.
     pub(super) fn pump(&mut self) -> Happened {
         let mut actions = Vec::new();
         self.queue.advance(self.now, &mut actions);

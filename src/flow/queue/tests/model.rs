@@ -141,7 +141,7 @@ impl Naive {
         freed
     }
 
-    /// What is due next though nothing happens.
+    /// Time at which something is due next though nothing happens; `None`: never.
     fn next(&self, now: Nanos) -> Option<Nanos> {
         let settled = (self.endpoints > 0 && self.settled_at > now && !self.waiting.is_empty())
             .then_some(self.settled_at);

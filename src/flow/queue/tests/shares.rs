@@ -1,4 +1,4 @@
-//! What flows get of a busy pool.
+//! Shares that flows get of a busy pool.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

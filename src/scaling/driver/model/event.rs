@@ -1,4 +1,4 @@
-//! What happens to a cluster, and to the picker before it.
+//! Events that happen to a cluster, and to the picker before it.
 
 use proptest::test_runner::TestCaseError;
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ pub struct Revisions {
     sets: BTreeMap<u32, usize>,
 }
 
-/// What a controller does to its pods.
+/// Actions of a controller on its pods.
 #[derive(Default)]
 pub struct Turn {
     /// Pods that it deletes, and whether that is for an update.

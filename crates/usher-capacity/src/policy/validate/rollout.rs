@@ -13,7 +13,7 @@ use crate::ratio::repair;
 use crate::rollout::Pace;
 use crate::share::Bounds;
 
-/// What is wrong with how a policy says in which order pods come up.
+/// Finds problems in how a policy says in which order pods come up and are updated.
 pub(super) fn check(spec: &Spec, found: &mut Found) {
     if let Some(deploy) = &spec.deploy {
         check_deploy(spec, deploy, found);

@@ -11,7 +11,7 @@ use futures_util::future::{Shared, WeakShared};
 
 use crate::endpoints::{Candidates, Snapshot, SubsetHint};
 
-/// What a fetch found.
+/// Result of a fetch.
 #[derive(Clone, Debug)]
 pub(super) struct Landed {
     pub(super) candidates: Candidates,

@@ -42,7 +42,7 @@ pub struct CachedLocator {
     flights: Arc<Flights>,
 }
 
-/// What a fetch needs, which may outlive the look-up that began it.
+/// State that fetches need, which may outlive the look-up that began one.
 struct Shared {
     locator: Arc<dyn PodLocator>,
     clock: Clock,
@@ -151,7 +151,7 @@ impl CachedLocator {
 }
 
 impl Shared {
-    /// What a hint is kept under: all are one where the locator doesn't look at them.
+    /// Key that a hint is kept under: the same for all where the locator doesn't look at them.
     fn key<'a>(&self, hint: &'a SubsetHint) -> &'a SubsetHint {
         if self.locator.ignores_hints() { &SubsetHint::Missing } else { hint }
     }

@@ -9,7 +9,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use crate::endpoints::{Candidates, SubsetHint};
 use crate::metrics::{PARTS, part};
 
-/// What was found for a hint.
+/// Candidates that were found for a hint.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) hint: SubsetHint,
@@ -63,7 +63,7 @@ impl Views {
         }
     }
 
-    /// What is held under this hint.
+    /// The view that is held under this hint.
     pub(super) fn get(&self, hint: &SubsetHint) -> Option<Guard<Option<Arc<Held>>>> {
         let fingerprint = hint.fingerprint();
         let set = self.set(fingerprint);

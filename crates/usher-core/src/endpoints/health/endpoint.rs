@@ -143,7 +143,7 @@ impl Health {
         }
     }
 
-    /// What there is to see of it.
+    /// State of the endpoint's health, for the admin page.
     pub fn condition(&self) -> Condition {
         self.vitals().condition()
     }
@@ -203,7 +203,7 @@ impl Health {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What readers see without the lock, which the caller holds.
+    /// Publishes the state that readers see without the lock, which the caller holds.
     pub(super) fn show(&self, vitals: &Vitals) {
         self.troubled.store(!vitals.is_quiet(), Relaxed);
         self.troubled_scrapes.store(!vitals.is_quiet_for_scrapes(), Relaxed);

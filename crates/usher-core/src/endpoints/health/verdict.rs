@@ -1,6 +1,6 @@
-//! What an answer's head says about the server.
+//! Verdict on a server, from the headers of its response.
 
-/// What the headers of an answer say about how it went.
+/// Status of a response, from its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerStatus {
     /// `:status`.
@@ -12,7 +12,7 @@ pub struct AnswerStatus {
     pub overloaded: bool,
 }
 
-/// What it means for the server that was asked.
+/// Meaning of a response's status for the server that was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It works.
@@ -24,10 +24,11 @@ pub enum Verdict {
 }
 
 impl AnswerStatus {
-    /// What it means for the server that was asked: 500, 502, 503 and 504 are failures,
-    /// also those that a gateway makes up because it can't reach the server; 2xx and 3xx
-    /// are successes. Everything else is about the request: a server may refuse one that
-    /// it can't serve (4xx, 501), and works or doesn't.
+    /// Meaning for the server that was asked: 500, 502, 503 and 504 are failures, also those
+    /// that a gateway makes up because it can't reach the server, and so is a 200 whose
+    /// `grpc-status` corresponds to one; 2xx and 3xx without a gRPC error are successes. Everything
+    /// else is about the request: a server may refuse one that it can't serve (4xx, 501), and
+    /// works or doesn't.
     pub fn verdict(self) -> Verdict {
         if self.overloaded {
             return Verdict::Unclear;

@@ -47,7 +47,7 @@ impl Default for HealthParams {
     }
 }
 
-/// What speaks against an endpoint.
+/// A failure that counts against an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// It answered with this status, or the gateway did because it could not reach it.
@@ -86,7 +86,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What an event changed.
+/// Effect of an event on whether an endpoint is demoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Neither demoted nor recovered.
@@ -139,7 +139,7 @@ struct Sick {
     out: Option<(u32, u64)>,
 }
 
-/// What the admin page shows of an endpoint.
+/// State of an endpoint's health, for the admin page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     /// Requests in a row that failed; 0 for one that is demoted.
@@ -148,7 +148,7 @@ pub struct Condition {
     pub demotion: Option<Demotion>,
 }
 
-/// What the admin page shows of a demotion.
+/// State of a demotion, for the admin page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demotion {
     /// The last failure that led to it, or since.
@@ -303,7 +303,7 @@ impl Vitals {
         self.scrapes == 0 && !self.excused && !self.refused && self.cause() != Some(Failure::Scrape)
     }
 
-    /// What there is to see of it.
+    /// State of the endpoint's health, for the admin page.
     pub fn condition(&self) -> Condition {
         let demotion = self.sick.as_ref().map(|sick| Demotion {
             cause: sick.cause,

@@ -253,7 +253,7 @@ fn a_probe_that_is_not_answered_keeps_its_place_only_so_long() {
     assert_eq!(vitals.due_ms(), Some(3000 + PATIENCE_MS));
 }
 
-/// What can happen to an endpoint, some time after what happened before.
+/// An event at an endpoint, some time after the one before.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A request ends that was sent so many milliseconds before.

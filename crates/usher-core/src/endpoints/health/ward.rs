@@ -1,4 +1,4 @@
-//! Those who are demoted, all together.
+//! Number of a pool's demoted endpoints, and counters of demotions and probes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl Ward {
         }
     }
 
-    /// What endpoints are measured by.
+    /// Parameters by which endpoints are demoted and come back.
     pub fn params(&self) -> &HealthParams {
         &self.params
     }
@@ -66,7 +66,7 @@ impl Ward {
         }
     }
 
-    /// What is counted.
+    /// Counters of demotions and probes.
     pub fn metrics(&self) -> &WardMetrics {
         &self.metrics
     }
@@ -97,7 +97,7 @@ impl Ward {
     }
 }
 
-/// What is counted about endpoints that are sick.
+/// Counters of demotions, recoveries, probes and overruled demotions.
 #[derive(Clone, Debug)]
 pub struct WardMetrics {
     /// `usher_endpoint_demotions_total{reason}`, in the order of [`Failure::NAMES`].

@@ -34,7 +34,7 @@ impl Budget {
         }
     }
 
-    /// What the process takes besides what is counted, in bytes; `None` where that isn't
+    /// Bytes that the process takes besides what is counted; `None` where that isn't
     /// [measured](Self::measure).
     pub fn base(&self) -> Option<u64> {
         self.watch.get().map(Watch::base)
@@ -62,7 +62,7 @@ impl Budget {
         Some(watch.judge(&mut seen, Sample { resident, counted, pending }))
     }
 
-    /// What is known to be taken of what is counted, in bytes.
+    /// Counted memory that is known to be taken, in bytes.
     fn counted_now(&self) -> u64 {
         let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records, Kind::Unread];
         let idle = self.used(Kind::Streams) / IDLE_SHARE + self.taken_by_connections();

@@ -20,14 +20,14 @@ use super::watch::Watch;
 pub use measuring::keep_measuring;
 pub use uploads::watch_uploads;
 
-/// What is counted.
+/// Kinds of memory that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bodies of requests, from their first byte until their last is on its way.
     Bodies,
     /// The indexes of who holds which prefix.
     PrefixIndex,
-    /// What is kept of decisions, to explain them.
+    /// Records of decisions, kept to explain them.
     Records,
     /// Streams that are open: [`STREAM`](Budget::STREAM) each.
     Streams,
@@ -71,17 +71,17 @@ pub struct Full;
 #[repr(align(128))]
 struct Count(AtomicU64);
 
-/// What the process may use, and what it does use. Counting takes one write to a shared
+/// Memory that the process may use, and that it does use. Counting takes one write to a shared
 /// number, and no lock.
 pub struct Budget {
-    /// What the process as a whole may take; nothing says so where only the limit is given.
+    /// Bytes that the process as a whole may take; `None` where only the limit is given.
     process: Option<u64>,
     /// Limit of all kinds together, in bytes.
     limit: AtomicU64,
     /// From so many bytes on that all kinds take together the process is looked at again.
     look_at: AtomicU64,
     watch: OnceLock<Watch>,
-    /// What the indexes of prefixes may take of `limit`.
+    /// Bytes of `limit` that the indexes of prefixes may take.
     prefix_index: u64,
     used: [Count; Kind::ALL.len()],
     sheds: OnceLock<Weak<dyn Sheds>>,
@@ -125,10 +125,10 @@ const UNCOUNTED: u64 = 48 << 20;
 impl Budget {
     /// The smallest budget that leaves room for anything.
     pub const LEAST: u64 = 16 << 20;
-    /// What the indexes of prefixes take at most where nothing says how much: half a GiB.
+    /// Bytes that the indexes of prefixes may take by default where there is no limit: half a GiB.
     pub const PREFIX_INDEX: u64 = 512 << 20;
 
-    /// What a stream counts that is open.
+    /// Bytes that an open stream counts.
     pub const STREAM: u64 = STREAM;
 
     /// A budget for a process of so many bytes, of which some are [`counted`](Self::counted).
@@ -148,7 +148,7 @@ impl Budget {
         bytes - (bytes / 4).max(UNCOUNTED).min(bytes - bytes / 4)
     }
 
-    /// What indexes of prefixes may take at most in a process of so many bytes, so that bodies
+    /// Bytes that indexes of prefixes may take at most in a process of `bytes`, so that bodies
     /// have room too: half of what is counted.
     pub fn most_for_prefixes(bytes: u64) -> u64 {
         Self::counted(bytes) / 2
@@ -205,17 +205,17 @@ impl Budget {
         self.limit.store(limit, Relaxed);
     }
 
-    /// What the process as a whole may take, in bytes, where that was said.
+    /// Bytes that the process as a whole may take, where that was given.
     pub fn process(&self) -> Option<u64> {
         self.process
     }
 
-    /// What indexes of prefixes may take of that, in bytes.
+    /// Bytes that indexes of prefixes may take, of the limit of all kinds together.
     pub fn prefix_index(&self) -> u64 {
         self.prefix_index
     }
 
-    /// What a kind takes now, in bytes.
+    /// Bytes that a kind takes now.
     pub fn used(&self, kind: Kind) -> u64 {
         self.used[kind as usize].0.load(Relaxed)
     }

@@ -18,7 +18,7 @@ pub(super) struct Cells {
     free: [Option<usize>; FORMS],
 }
 
-/// What stands in the last cell of a chain.
+/// Content of the last cell of a chain.
 const END: u64 = u64::MAX;
 
 impl Cells {

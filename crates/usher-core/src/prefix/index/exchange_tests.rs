@@ -1,4 +1,4 @@
-//! What one index tells another.
+//! Tests of exports from one index and imports into another.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

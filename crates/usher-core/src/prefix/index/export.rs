@@ -1,4 +1,4 @@
-//! What this process learned, for the others.
+//! Exports of the blocks that this process learned of, for other processes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,12 +33,12 @@ impl Mark {
     }
 }
 
-/// What was added since a mark.
+/// Blocks that were added since a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Where the next export goes on.
     pub mark: Mark,
-    /// What was added, the oldest first.
+    /// The blocks with their endpoints, the oldest first.
     pub held: Vec<Held>,
     /// The mark was too old or another index's, and what was added in between is not
     /// remembered. `held` is empty, and an export of [all](super::PrefixIndex::export_all) has
@@ -46,7 +46,7 @@ pub struct Export {
     pub missed: bool,
 }
 
-/// What was added last.
+/// The blocks that were added last.
 #[derive(Debug)]
 pub(super) struct Ring {
     // Taken once for every request that is added and has new blocks, and by exports.
@@ -58,7 +58,7 @@ pub(super) struct Ring {
 #[derive(Debug)]
 struct News {
     hashes: VecDeque<u64>,
-    /// Who got the blocks from a number on, up to the next one's.
+    /// Identities of the endpoints that got the blocks, each from a number on, up to the next one's.
     from: VecDeque<(u64, Arc<str>)>,
     /// Number of the next block. The first has a random one, so that a mark of another
     /// index is none of this one's.
@@ -119,12 +119,12 @@ impl Ring {
         news.hashes.capacity() * size_of::<u64>() + news.from.capacity() * size_of::<(u64, Arc<str>)>()
     }
 
-    /// What comes next.
+    /// Mark of the next block to be added.
     pub(super) fn mark(&self) -> Mark {
         Mark(self.lock().next)
     }
 
-    /// What was added since a mark, but no more than so many blocks.
+    /// Blocks that were added since a mark, but no more than `max_blocks`.
     pub(super) fn since(&self, mark: Mark, max_blocks: usize) -> Export {
         let news = self.lock();
         let Mark(mut next) = mark;

@@ -18,9 +18,9 @@ thread_local! {
 struct Scratch {
     /// The candidates' slots, as a bit map.
     candidates: Vec<u64>,
-    /// Those that hold all blocks so far.
+    /// Slots of the candidates that hold all blocks so far, as a bit map.
     running: Vec<u64>,
-    /// Those that hold the next one.
+    /// Slots that hold the next block, as a bit map.
     held: Vec<u64>,
     /// Blocks that each candidate holds, by its slot.
     counts: Vec<u32>,

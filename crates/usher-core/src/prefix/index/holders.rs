@@ -27,7 +27,7 @@ pub(super) struct Holder {
     len: AtomicUsize,
 }
 
-/// What an endpoint holds.
+/// Blocks that an endpoint holds.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) recent: Recent,
@@ -55,7 +55,7 @@ pub(super) struct Holders {
 /// Blocks that are evicted from the largest endpoint before another one is looked for.
 pub(super) const AT_ONCE: usize = 64;
 
-/// What there is about a holder beside its blocks: itself, and its row among the others.
+/// Bytes of a holder beside its blocks: itself, and its row among the others.
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
 
 impl Holder {

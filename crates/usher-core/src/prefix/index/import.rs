@@ -1,4 +1,4 @@
-//! What other processes learned.
+//! Imports of the blocks that other processes learned of.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::export::Held;
 use super::holders::Holders;
 use super::recent::OWN;
 
-/// What an import did.
+/// Result of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Blocks that were taken, those that the index had already included.

@@ -1,4 +1,4 @@
-//! What the index keeps of a block hash.
+//! The part of a block hash that the index keeps.
 
 /// The 44 bits of a block hash by which the index knows a block: enough that of 30 million
 /// blocks one in 500,000 look-ups of another block finds one of them.
@@ -40,7 +40,7 @@ impl Key {
         (self.0 >> TAG_BITS) as usize
     }
 
-    /// What tells it from the other blocks of its shard.
+    /// The part that distinguishes the block from the others of its shard.
     pub(super) fn tag(self) -> Tag {
         Tag(self.0 & ((1 << TAG_BITS) - 1))
     }

@@ -108,7 +108,7 @@ impl PrefixIndex {
         self.ring.mark()
     }
 
-    /// What this process added since a mark, but no more than `max_blocks`; the rest comes
+    /// Blocks that this process added since a mark, but no more than `max_blocks`; the rest comes
     /// with the next export. What was imported is not exported.
     ///
     /// Only what an endpoint did not hold yet is told, so an import takes the new blocks of a

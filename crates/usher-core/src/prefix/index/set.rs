@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Set(u32);
 
-/// What a [`Set`] says.
+/// Contents of a [`Set`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holders {
     /// A single slot.
@@ -69,7 +69,7 @@ impl Set {
         self.0
     }
 
-    /// What it says.
+    /// Its contents: the slot, or where the slots are written.
     pub(super) fn holders(self) -> Holders {
         let index = self.0 & ((1 << INDEX_BITS) - 1);
         match self.0 >> INDEX_BITS {

@@ -10,7 +10,7 @@ use super::key::Tag;
 use super::set::{FREE, Form, Holders, LANES, Set, cell, lanes};
 use super::table::{Block, Table};
 
-/// Who writes to a [`Table`]: sets of slots by tag. Every method that may make a new table
+/// Writer of a [`Table`]: sets of slots by tag. Every method that may make a new table
 /// says whether it did.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -59,7 +59,7 @@ impl Shard {
         Self { table: Arc::new(Table::new(0, 0, 1)), used: 0, cells: Cells::default() }
     }
 
-    /// What matchers may read from now on.
+    /// The table that matchers may read from now on.
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.table
     }
@@ -296,7 +296,7 @@ impl Shard {
     }
 }
 
-/// What was copied may be overwritten after this.
+/// Raises the version, after which the places and cells that were copied may be overwritten.
 fn raise_version(table: &Table) {
     table.version.fetch_add(1, AcqRel);
     fence(Release);

@@ -38,8 +38,8 @@ impl Shards {
         }
     }
 
-    /// What is known now. Whoever holds it sees changes as long as a table has room for
-    /// them, and should not hold it for long.
+    /// The current tables. Whoever holds them sees changes as long as a table has room for
+    /// the changes, and should not hold them for long.
     pub(super) fn tables(&self) -> Guard<Arc<Tables>> {
         self.tables.load()
     }

@@ -1,4 +1,4 @@
-//! What matchers read, without a lock: the blocks of a shard and who holds them.
+//! Tables that matchers read without a lock: the blocks of a shard and the slots that hold them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, fence};
 
@@ -25,7 +25,7 @@ pub(super) struct Table {
     pub(super) version: AtomicU64,
 }
 
-/// What stands at a place of a table: a block's tag, and who holds it.
+/// Content of a place of a table: a block's tag, and the slots that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block(u64);
 
@@ -36,7 +36,7 @@ impl Block {
         Self(tag.bits() << Set::BITS | u64::from(set.bits()))
     }
 
-    /// What stands at a place with these bits; `None` where it is empty.
+    /// The content with these bits; `None` for an empty place.
     pub(super) fn from_bits(bits: u64) -> Option<Self> {
         (bits != 0).then_some(Self(bits))
     }
@@ -134,7 +134,7 @@ pub(super) struct LookUp<'a> {
     table: &'a Table,
     tag: Tag,
     version: u64,
-    /// What stands at the block's home, and then what stands at its place.
+    /// Bits at the block's home, and after `find` those at its place; 0 where there is none.
     bits: u64,
 }
 

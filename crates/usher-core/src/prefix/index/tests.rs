@@ -53,7 +53,7 @@ struct Reference {
     listed: BTreeMap<u32, Listed>,
     /// Expiry of the origins, by name; their bits are 2, 4 and 8.
     origins: BTreeMap<u32, u64>,
-    /// What was new since the last export.
+    /// Blocks that were new since the last export, with their endpoints.
     news: Vec<(Arc<str>, u64)>,
     crowded_out: usize,
 }
@@ -133,8 +133,8 @@ impl Reference {
     }
 }
 
-/// What holders hold and what the shards say is the same, and is counted right: no entry is
-/// dead, and none is missing.
+/// Checks that the blocks of the holders and those in the shards are the same, and are counted right: no
+/// entry is dead, and none is missing.
 pub(super) fn check(index: &PrefixIndex) {
     let Holders { shards, .. } = &index.holders;
     let mut held = BTreeSet::new();

@@ -92,7 +92,7 @@ pub fn media(request: &Request) -> impl Iterator<Item = Medium> + use<'_> {
     parts.chain(features)
 }
 
-/// What a part holds.
+/// Content of a prompt part.
 #[derive(Clone, Copy, Debug)]
 enum Content {
     /// Text; adjacent parts share a token.
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         Self { cursor: Cursor::new(&request.body), sizes: Sizes::new(&request.headers) }
     }
 
-    /// What a part is to an estimate.
+    /// Classifies a part, with the tokens that an image, a video or a clip stands for.
     fn read(&mut self, part: &Part) -> Content {
         let (modality, tokens) = match part.kind {
             PartKind::Tools | PartKind::Role | PartKind::Text | PartKind::Json => return Content::Text,

@@ -1,5 +1,5 @@
-//! What a pool's operators say about requests by a name in them: which priority those of
-//! an objective have, and which model is served instead of another.
+//! Rules that a pool's operators make for requests by a name in them: the priority of an objective's
+//! requests, and the model that is served instead of another.
 //!
 //! Discovery replaces the [`Rules`] as a whole; requests load them without a lock.
 

@@ -23,7 +23,7 @@ pub struct RewriteRule {
     /// Names that a client may ask for, matched exactly. `None`: any, and also a request
     /// that names no model.
     pub models: Option<Vec<String>>,
-    /// What is served instead.
+    /// Models that are served instead.
     pub targets: Vec<Target>,
 }
 
@@ -44,7 +44,7 @@ pub struct Rewrites {
     generic: Option<Arc<Choice>>,
 }
 
-/// What became of a model.
+/// Result of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewritten {
     /// Name of the object whose rule it was.
@@ -117,7 +117,7 @@ impl Rewrites {
         self.exact.is_empty() && self.generic.is_none()
     }
 
-    /// What to serve where a client asked for `model`, which is empty where it named none.
+    /// Draws the model to serve where a client asked for `model`, which is empty where it named none.
     /// `None`: no rule fits.
     pub fn draw(&self, model: &str, rng: &mut dyn Rng) -> Option<Rewritten> {
         if self.is_empty() {

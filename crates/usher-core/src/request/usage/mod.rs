@@ -78,7 +78,7 @@ impl UsageReader {
 mod tests {
     use super::*;
 
-    /// What a reader finds in an answer, however it is cut.
+    /// Usage that a reader finds in a response, however it is cut into chunks.
     fn read(api: Api, answer: &str, event_stream: bool) -> Option<Usage> {
         let found = |size: usize| {
             let mut reader = UsageReader::of(api)?;

@@ -19,7 +19,7 @@ use super::counts::Usage;
 static USAGE: LazyLock<Name> = LazyLock::new(|| Name::new("\"usage\""));
 static META_INFO: LazyLock<Name> = LazyLock::new(|| Name::new("\"meta_info\""));
 
-/// What an API calls usage.
+/// Format in which an API reports usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// `"usage": {"prompt_tokens", "completion_tokens", "prompt_tokens_details": {"cached_tokens"}}`,
@@ -42,7 +42,7 @@ impl Dialect {
         }
     }
 
-    /// What a member is, in the object at depth 1 or, with `details`, in the details at 2.
+    /// Usage field of this name, in the object at depth 1 or, with `details`, in the details at 2.
     fn field(self, depth: usize, details: bool, name: &[u8]) -> Option<Field> {
         match (self, depth, name) {
             (Self::OpenAi | Self::Sglang, 1, b"prompt_tokens") => Some(Field::Prompt),
@@ -62,7 +62,7 @@ impl Dialect {
 #[derive(Debug, Default)]
 pub struct UsageScanner {
     dialect: Dialect,
-    /// What is found is added to what was found before, and doesn't replace it.
+    /// Whether usage is merged into what was found before, member by member, and doesn't replace it.
     merges: bool,
     state: State,
     found: Option<Usage>,
@@ -181,7 +181,7 @@ fn find_name(name: &Name, bytes: &[u8], matched: usize, backslash: bool) -> Opti
     name.find(bytes, 0, backslash).map(|at| at + name.len())
 }
 
-/// What to remember of bytes in which the name doesn't end.
+/// Search state after bytes in which the name doesn't end.
 fn search_on(name: &Name, bytes: &[u8], matched: usize, backslash: bool) -> State {
     let matched = if matched > 0 && name.goes_on(bytes, matched) == bytes.len() {
         matched + bytes.len()

@@ -14,7 +14,7 @@ use usher_core::config::source;
 use usher_core::config::units::parse_duration;
 use usher_terminal::Output;
 
-/// What both run unless told otherwise: Usher's default, which is the Go picker's.
+/// Configuration of both pickers unless another is given: Usher's default, which is the Go picker's.
 const CONFIG: (&str, &str) =
     ("the default configuration", include_str!("../../../../../deploy/config/default.yaml"));
 

@@ -125,7 +125,7 @@ impl Picker {
         command
     }
 
-    /// Those of the flags of Usher's own that the picker knows.
+    /// Flags in `QUIET` that the picker knows, as its `--help` shows.
     async fn quiet(&self, group: &Group, folder: &Path) -> anyhow::Result<Vec<&'static str>> {
         let path = folder.join(format!("{}-help.log", self.name));
         let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;

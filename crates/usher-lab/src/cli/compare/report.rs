@@ -1,4 +1,4 @@
-//! What `usher compare` prints.
+//! Output of `usher compare`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -54,7 +54,7 @@ struct Line {
     beyond_chance: bool,
     usher: Decided,
     peer: Decided,
-    /// What the servers' metrics said.
+    /// Loads in the servers' metrics, by the servers' names.
     loads: BTreeMap<String, Load>,
 }
 
@@ -204,7 +204,7 @@ impl Report {
 }
 
 impl Line {
-    /// What a decision has there, and what its server's metrics said.
+    /// Value of a decision for this kind of difference; for a server, with the load in its metrics.
     fn value(&self, kind: &str, decided: &Decided) -> String {
         let header = |headers: &BTreeMap<String, String>, name: &str| match headers.get(name) {
             Some(value) => value.clone(),

@@ -32,7 +32,7 @@ const ANSWERS: u64 = 2;
 /// would wait for metrics that never change.
 const MOST_WAITING: usize = 4;
 
-/// What a server's metrics say.
+/// Load in a server's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Load {
     /// Requests that wait.
@@ -144,7 +144,7 @@ impl Servers {
     }
 }
 
-/// What a server is called.
+/// Name of a server.
 pub(super) fn name(number: usize) -> String {
     format!("server-{number}")
 }

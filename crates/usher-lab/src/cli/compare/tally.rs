@@ -9,7 +9,7 @@ use crate::load::decide::Decided;
 /// The pairs of runs that are compared: the two pickers, and each with itself.
 const PAIRS: [(usize, usize); 3] = [(0, 1), (0, 2), (1, 3)];
 
-/// What the runs of two pickers came to.
+/// Comparison of the runs of two pickers.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
     /// Requests that all runs decided.
@@ -27,7 +27,7 @@ pub(super) struct Tally {
 pub(super) struct Difference {
     /// Which request, from 0.
     pub(super) request: usize,
-    /// What differs.
+    /// Kinds of difference.
     pub(super) kinds: Vec<String>,
     /// Whether each picker decided the same in both its runs.
     pub(super) beyond_chance: bool,
@@ -62,7 +62,7 @@ impl Tally {
     }
 }
 
-/// What differs between two decisions; nothing: they are the same.
+/// Kinds of difference between two decisions; empty if they are the same.
 fn kinds(one: &Decided, other: &Decided) -> Vec<String> {
     if one.status != other.status {
         // What else differs follows from it.

@@ -13,7 +13,7 @@ const SICK_POD_REQUESTS: usize = 2000;
 /// Requests of autoscale, where none are given.
 const AUTOSCALE_REQUESTS: usize = 300;
 
-/// What a demo shows.
+/// Scenario of a demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
     /// Every server does all of a request, and Usher chooses by the expected delay.
@@ -45,7 +45,7 @@ pub enum Scenario {
 /// times as fast as in reality, and answers are 8 times shorter than in the trace.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
-    /// What to show.
+    /// Scenario to show.
     #[arg(long, value_enum, default_value_t = Scenario::Plain)]
     pub scenario: Scenario,
     /// Simulated servers; 8, and 10 for sick-pod. For autoscale as many at most.

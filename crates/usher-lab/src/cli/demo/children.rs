@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// What the group's leader runs.
+/// Script that the group's leader runs.
 const GUARD: &str = "read -r line; kill -KILL 0";
 
 /// Why a child is not running.
@@ -21,11 +21,11 @@ pub enum ChildError {
     /// The program can't be started.
     #[error("cannot start {name} ({program}): {reason}")]
     Start {
-        /// What it is called.
+        /// Name of the child.
         name: String,
-        /// What should have run.
+        /// Program that should have run.
         program: String,
-        /// What the system said.
+        /// Error of the system.
         reason: io::Error,
     },
     /// The file for its output can't be made.
@@ -33,13 +33,13 @@ pub enum ChildError {
     Log {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         reason: io::Error,
     },
     /// It ended by itself.
     #[error("{name} ended ({status}){}; its output is in {}", last_words(log), log.display())]
     Ended {
-        /// What it is called.
+        /// Name of the child.
         name: String,
         /// How it ended.
         status: ExitStatus,

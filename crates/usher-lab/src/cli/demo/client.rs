@@ -53,7 +53,7 @@ impl Client {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
     }
 
-    /// What a page says.
+    /// Fetches a page as text.
     ///
     /// # Errors
     /// When it doesn't come.
@@ -77,7 +77,7 @@ impl Client {
         Ok(())
     }
 
-    /// What a page of JSON says.
+    /// Fetches a page of JSON.
     ///
     /// # Errors
     /// When it doesn't come, or isn't JSON.

@@ -46,7 +46,7 @@ pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// What Envoy spends on a request besides serving it.
+/// Work of Envoy for a request besides serving it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extras {
     /// As in the repository's file: TLS to Usher, a line per request in the log, and the

@@ -1,4 +1,4 @@
-//! What Envoy and Usher add to the time of a request.
+//! Time that Envoy and Usher add to a request.
 //!
 //! While the trace is replayed, now and then one more request is sent twice, one after
 //! the other: through Envoy, and straight to a simulated server. Its body has the size
@@ -15,7 +15,7 @@ use super::client::{Client, MODELS};
 use super::trace::body;
 use crate::load::trace::Row;
 
-/// What a sample is, in the words of the report.
+/// Definition of a sample, in the words of the report.
 pub(super) const METHOD: &str = "a request through Envoy minus the same one straight to a server";
 
 /// Pairs of a run: enough for a 99th percentile, and few beside the replay.

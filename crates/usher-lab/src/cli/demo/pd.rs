@@ -45,7 +45,7 @@ fn sped_up(config: &str, speed: f64) -> String {
 /// Prompt tokens that a simulated server computes per second.
 const PREFILL: u64 = 15_928;
 
-/// What a server tells of itself.
+/// Path under which a server reports its state.
 const STATE: &str = "/admin/state";
 
 /// Replays the trace once for each pairing, each time with fresh servers, and compares.

@@ -32,7 +32,7 @@ pub enum PortError {
     Refused {
         /// The port.
         port: u16,
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
     /// There are not so many.

@@ -36,7 +36,7 @@ pub(super) struct Counters {
     pub(super) done: AtomicUsize,
 }
 
-/// What became of one request. Times count from when it was due, so that a client that
+/// Outcome of one request. Times count from when it was due, so that a client that
 /// is late doesn't make servers look fast.
 #[derive(Debug)]
 pub(super) struct Outcome {

@@ -34,9 +34,9 @@ pub(super) struct Report {
     pub(super) first_token_ms: Percentiles,
     /// From when a request was due to the end of its answer.
     pub(super) answer_ms: Percentiles,
-    /// What Envoy and Usher add.
+    /// Time that Envoy and Usher add to a request.
     pub(super) added_ms: AddedReport,
-    /// What Usher used during the replay, where the system tells.
+    /// CPU time and memory that Usher used during the replay, where the system reports them.
     pub(super) usher: Option<UsherReport>,
     /// Each server, by name.
     pub(super) pods: BTreeMap<String, Tokens>,
@@ -77,7 +77,7 @@ impl Percentiles {
     }
 }
 
-/// What Envoy and Usher add to the time of a request, in milliseconds.
+/// Time that Envoy and Usher add to a request, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct AddedReport {
     #[serde(flatten)]
@@ -87,7 +87,7 @@ pub(super) struct AddedReport {
     method: &'static str,
 }
 
-/// What Usher used during the replay, scraping included.
+/// CPU time and memory that Usher used during the replay, scraping included.
 #[derive(Debug, Serialize)]
 pub(super) struct UsherReport {
     cpu_seconds: f64,
@@ -101,7 +101,7 @@ pub(super) struct UsherReport {
     peak_memory_bytes: u64,
 }
 
-/// What was measured.
+/// Measurements of a replay.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) outcomes: Vec<Outcome>,
@@ -197,7 +197,7 @@ pub(super) fn ends(statuses: &BTreeMap<u16, usize>, failures: &BTreeMap<String, 
     statuses.chain(failures).collect::<Vec<_>>().join(", ")
 }
 
-/// What a reader of a report has to know about its times.
+/// Note for readers of a report on its times.
 pub(super) fn pace(speed: f64, output_divisor: u32) -> String {
     format!(
         "Trace and servers run {speed} times as fast as in reality; answers are {output_divisor} times shorter."

@@ -15,7 +15,7 @@ use report::{Moment, Way};
 use usher_capacity::policy::{Policy, file};
 use usher_capacity::rollout::Pace;
 
-/// What is to come up, and in which steps.
+/// Capacity policy with the pods that come up, and the steps.
 const POLICY: &str = include_str!("../../../../../deploy/demo/rollout-policy.yaml");
 
 /// Time between two ticks.

@@ -1,4 +1,4 @@
-//! What runs: simulated servers, Usher and Envoy, each a process of its own.
+//! Stack of a demo: simulated servers, Usher and Envoy, in processes of their own.
 
 use std::env::current_exe;
 use std::fs;
@@ -32,7 +32,7 @@ const NAME: &str = "sim";
 const SIM: &str = "usher sim";
 const SIM_LOG: &str = "sim.log";
 
-/// What to start.
+/// Parameters of a stack.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Folder for Envoy and for what the processes need and write.
@@ -41,11 +41,11 @@ pub(super) struct Plan {
     pub(super) ports: Ports,
     /// Simulated seconds per second in the servers.
     pub(super) speed: f64,
-    /// What is particular to a scenario.
+    /// Settings particular to a scenario.
     pub(super) setup: Setup,
 }
 
-/// What is particular to a scenario.
+/// Settings particular to a scenario.
 #[derive(Debug, Default)]
 pub(super) struct Setup {
     /// More flags for the servers.
@@ -264,7 +264,7 @@ impl Stack {
         self.run_dir.display()
     }
 
-    /// What Usher used since it started.
+    /// CPU time and memory that Usher used since it started; `None` where the system doesn't report them.
     pub(super) fn usher(&self) -> Option<Usage> {
         usage(self.usher)
     }

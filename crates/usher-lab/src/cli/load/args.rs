@@ -199,7 +199,7 @@ fn process(text: &str) -> Result<Process, String> {
 }
 
 impl LoadArgs {
-    /// What they come to.
+    /// Settings that the arguments stand for.
     ///
     /// # Errors
     /// A sentence that names what doesn't fit together.

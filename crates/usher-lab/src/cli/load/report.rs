@@ -35,7 +35,7 @@ pub(super) struct Report<'a> {
     tokens: Option<Tokens>,
     latency_ms: BTreeMap<&'static str, Latency>,
     errors: &'a BTreeMap<String, u64>,
-    /// What was said when a kind of error came first.
+    /// Detail of the first error of each kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     reasons: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -218,7 +218,7 @@ pub enum WorkloadName {
 }
 
 impl WorkloadName {
-    /// What is generated; `None`: it is the trace's.
+    /// Workload to generate; `None`: the requests are the trace's.
     fn generated(self) -> Option<Workload> {
         match self {
             Self::Poisson => Some(Workload::Poisson),
@@ -261,10 +261,10 @@ fn latency_class(text: &str) -> Result<LatencyClass, String> {
     Ok(LatencyClass { ttft: time(ttft)?, tpot: time(tpot)?, is_named: true })
 }
 
-/// What to replay, and what the report calls it.
+/// Settings of a replay, and the description of its requests for the report.
 #[derive(Debug)]
 pub struct Plan {
-    /// What to do.
+    /// Settings of the replay.
     pub settings: Settings,
     /// Where the requests are from.
     pub source: String,
@@ -273,7 +273,7 @@ pub struct Plan {
 }
 
 impl ReplayArgs {
-    /// What they come to, the files read.
+    /// Plan that the arguments stand for, with the files read.
     ///
     /// # Errors
     /// A line that says what doesn't fit together, or what is wrong with which file.

@@ -1,4 +1,4 @@
-//! What `usher replay` prints.
+//! Output of `usher replay`.
 
 use std::fmt::{self, Display, Formatter};
 

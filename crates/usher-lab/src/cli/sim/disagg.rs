@@ -12,8 +12,8 @@ use usher_core::config::units::parse_duration;
 /// A list is gone through again and again: with two names the servers have them in turns.
 #[derive(Debug, Clone, Args)]
 pub struct DisaggArgs {
-    /// What the servers are there for, in turns: prefill, decode, both or encode. It is
-    /// their label in the endpoints file; they do whatever they are asked to.
+    /// Roles of the servers, in turns: prefill, decode, both or encode. A role is a server's
+    /// label in the endpoints file; servers do whatever they are asked to.
     #[arg(long, value_delimiter = ',', value_name = "ROLES")]
     pub roles: Vec<Role>,
     /// Names of the hosts that the servers are on, in turns.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a pod does.
+/// Stage of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It starts.
@@ -33,7 +33,7 @@ pub(in crate::replay) struct Fleet {
     /// Numbers of servers that are free, and how many there are.
     free: BTreeSet<usize>,
     numbers: usize,
-    /// What those cost that are gone.
+    /// Cost of the pods that are gone, in pod time.
     spent: Duration,
     changes: u32,
     reversals: u32,
@@ -42,7 +42,7 @@ pub(in crate::replay) struct Fleet {
     largest: u32,
 }
 
-/// What a change of size did.
+/// Effects of a change of size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::replay) struct Change {
     /// Pods that begin to start, and when they will serve.

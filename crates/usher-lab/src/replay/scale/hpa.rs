@@ -4,7 +4,7 @@
 //! all are within 10 % of their targets. It grows by 4 pods or by 100 %, whichever is more, and shrinks to the
 //! most that was asked for in the last five minutes. It ticks as often as its limits' periods are long,
 //! so that each tick has limits of its own. Pods that start count as having none of a metric on the way
-//! up (`spec/capacity.md` §1.3, §4).
+//! up (Kubernetes, "Horizontal Pod Autoscaling").
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const STABILIZATION: Duration = Duration::from_secs(300);
 pub(in crate::replay) struct Hpa {
     range: Range,
     metrics: Vec<Target>,
-    /// What was asked for, and when.
+    /// Sizes that the metrics asked for within the stabilization window, and when.
     asked: VecDeque<(Duration, u32)>,
 }
 

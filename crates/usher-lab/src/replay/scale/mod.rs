@@ -33,16 +33,16 @@ pub(super) use sizer::Sizer;
 
 use hpa::Hpa;
 
-/// What to compare.
+/// Settings of a comparison of sizes.
 #[derive(Clone, Debug)]
 pub struct ScaleSettings {
     /// The policy: with one role and `total`.
     pub policy: Policy,
     /// The requests, in order of arrival.
     pub arrivals: Vec<Arrival>,
-    /// Who decides where requests go, and what the user calls it; `None`: the built-in configuration.
+    /// Name that the user gave, and configuration that decides where requests go; `None`: the built-in one.
     pub config: (String, Option<Box<EndpointPickerConfig>>),
-    /// What a pod is like.
+    /// Engine configuration of a pod.
     pub engine: EngineConfig,
     /// How long a pod starts.
     pub start: Duration,
@@ -58,7 +58,7 @@ pub struct ScaleSettings {
     pub seed: u64,
 }
 
-/// What came out of it.
+/// Result of a comparison of sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScaleComparison {
     /// Number of requests.
@@ -76,7 +76,7 @@ pub struct ScaleComparison {
 /// The numbers of one way to find a size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScaleSummary {
-    /// What the user calls it.
+    /// Name in the report: `policy NAME`, `HPA`, or `N pods`.
     pub name: String,
     /// Requests that were refused.
     pub refused: u64,

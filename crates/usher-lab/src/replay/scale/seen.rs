@@ -1,9 +1,9 @@
-//! What there is to see of pods for whoever says how many there should be.
+//! Observations of pods, for sizers.
 
 use crate::sim::EngineState;
 use usher_capacity::policy::QUEUE_DEPTH;
 
-/// What a sizer sees of the pods of one role.
+/// Observations of the pods of one role.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::replay) struct Seen {
     /// How many there should be: those that serve and those that start.
@@ -32,7 +32,7 @@ impl Number {
         ("in_flight", Self::InFlight),
     ];
 
-    /// What it is of a server that has this state and so many requests of the picker.
+    /// Value of the number for a server in this state, with `in_flight` requests of the picker.
     pub(in crate::replay) fn read(self, state: &EngineState, in_flight: u32) -> f64 {
         match self {
             Self::Waiting => state.waiting as f64,

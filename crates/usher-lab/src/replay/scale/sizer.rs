@@ -1,4 +1,4 @@
-//! Who says how many pods there should be.
+//! Sizers: a policy, an HPA, or a number of pods that stays.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::hpa::{self, Hpa};
 use super::seen::Seen;
 use usher_capacity::{History, Inputs, Pod, PodState, Policy, tick};
 
-/// Who says how many.
+/// Source of the number of pods.
 #[derive(Clone, Debug)]
 pub(in crate::replay) enum Sizer {
     /// Nobody: they stay.

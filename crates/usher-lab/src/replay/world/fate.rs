@@ -1,4 +1,4 @@
-//! What became of requests.
+//! Outcomes of requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use crate::replay::scale::Fleet;
 use crate::replay::workload::LatencyClass;
 use usher_plugins::latency::Report;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     /// When it came.
     pub arrived: Duration,
     /// Where it was sent; `None`: nowhere.
     pub server: Option<usize>,
-    /// Who was to compute its prompt, if somebody else.
+    /// Server that was to compute its prompt, if another one than `server`.
     pub prefiller: Option<usize>,
-    /// Who did, or was to if nobody did.
+    /// Server that computed its prompt, or was to if none did.
     pub computed_by: Option<usize>,
     /// From its arrival to its first token.
     pub first: Option<Duration>,
@@ -45,7 +45,7 @@ pub struct Events {
     pub engine: u64,
 }
 
-/// What became of all requests of a policy.
+/// Outcomes of all requests of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fates {
     /// By position.
@@ -54,7 +54,7 @@ pub struct Fates {
     pub refusals: BTreeMap<String, u64>,
     /// Events that it took.
     pub events: Events,
-    /// What the servers cost that came and went.
+    /// Servers that came and went, with their cost; `None` in a world without scaling.
     pub(in crate::replay) fleet: Option<Fleet>,
     /// Times that a policy learned and predicted, if it did.
     pub latency: Option<Report>,

@@ -4,13 +4,13 @@ use crate::replay::scale::{Fleet, Number, Sizer};
 use crate::replay::servers::Server;
 use crate::sim::EngineConfig;
 
-/// Who says how many servers there are, and those that there are.
+/// Servers that come and go, and the sizer that decides how many there are.
 pub(in crate::replay) struct Scaling {
     pub(super) fleet: Fleet,
     pub(super) sizer: Sizer,
-    /// What the sizer looks at of every server.
+    /// Numbers of each server that the sizer reads.
     pub(super) numbers: Vec<Number>,
-    /// What a server is like.
+    /// Engine configuration of the servers; the seed differs by pod.
     engine: EngineConfig,
 }
 
@@ -31,7 +31,7 @@ impl Scaling {
         self.fleet.serving().map(server).collect()
     }
 
-    /// What the server of a pod is like.
+    /// Engine configuration of a pod's server.
     pub(super) fn engine_of(&self, pod: u64) -> EngineConfig {
         EngineConfig { seed: self.engine.seed.wrapping_add(pod), ..self.engine.clone() }
     }

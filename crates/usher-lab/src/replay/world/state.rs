@@ -1,4 +1,4 @@
-//! What there is in a world, and what is due.
+//! State of a world, and its events that are due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -39,9 +39,9 @@ pub(super) enum Due {
 /// A request that a server has.
 pub(super) struct UnderWay {
     pub(super) arrived: Duration,
-    /// Who answers.
+    /// Number of the server that answers.
     pub(super) server: usize,
-    /// What goes there once somebody else has computed the prompt.
+    /// Request for that server once another one has computed the prompt; `None`: nothing is awaited.
     pub(super) awaits_prompt: Option<Box<SimRequest>>,
     pub(super) follower: Option<Box<dyn Follower>>,
 }

@@ -1,4 +1,4 @@
-//! What the next step computes: tokens of the requests in the batch, and of those that
+//! Planning of the next step: tokens of the requests in the batch, and of those that
 //! enter it.
 
 use super::engine::{Engine, distinct};

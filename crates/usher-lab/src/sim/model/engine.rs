@@ -93,7 +93,7 @@ impl Engine {
         self.now
     }
 
-    /// What it is doing.
+    /// Current state of the engine.
     pub fn state(&self) -> EngineState {
         EngineState {
             running: self.running.len(),

@@ -1,4 +1,4 @@
-//! What goes into an engine and what comes out.
+//! Input and output of an engine: requests, and the tokens that it generates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub struct Output {
     pub finished: bool,
 }
 
-/// What an engine is doing now.
+/// Current state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineState {
     /// Requests in the batch.

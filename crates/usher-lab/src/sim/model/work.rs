@@ -68,7 +68,7 @@ impl Mean {
     }
 }
 
-/// What an engine has room for.
+/// Capacity of an engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     /// Tokens in its KV cache.

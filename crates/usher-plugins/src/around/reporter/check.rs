@@ -1,4 +1,4 @@
-//! What an expression may be made of, so that evaluating it ends soon, wherever it is
+//! Restricts the syntax of expressions, so that evaluating one ends soon, wherever it is
 //! used, and can't exhaust the stack: no loops, no recursion of its own, a bounded depth.
 
 use cel::common::ast::{Expr, IdedExpr, operators};

@@ -1,9 +1,9 @@
 //! One expression of the Common Expression Language over the tokens of a request:
 //! compiled once, and then evaluated for every answer within fixed bounds.
 //!
-//! What keeps it bounded: the text has a length; it is parsed on a thread of its own with
-//! room for that length, as the parser recurses; [`check`](super::check) leaves nothing in
-//! it that loops, and bounds its depth; its operators check for overflow themselves.
+//! Bounds: the text has a largest length; it is parsed on a thread of its own with room for that
+//! length, as the parser recurses; [`check`](super::check) leaves nothing in it that loops, and
+//! bounds its depth; its operators check for overflow themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct Expression {
     tree: Arc<IdedExpr>,
 }
 
-/// What an expression has to give.
+/// Kind of value that an expression has to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A number.
@@ -59,7 +59,7 @@ pub(super) enum Failure {
     TooLarge,
 }
 
-/// What expressions of one answer see.
+/// Variables of the expressions for one response.
 pub(super) struct Variables(Context<'static, 'static>);
 
 impl Variables {
@@ -87,9 +87,9 @@ impl Expression {
     /// Compiles a text.
     ///
     /// # Errors
-    /// What is wrong with it, in words for whoever wrote it. Also when it fails, or gives
-    /// something else than `kind`, for an answer that says everything there is to say:
-    /// it would do so for every answer.
+    /// A fault of the text, in words for its author. Also an expression of wrong types: one that, for
+    /// a response with all counts, gives something else than `kind`, or fails in a way that does not
+    /// depend on the numbers.
     pub(super) fn compile(source: &str, kind: Kind) -> Result<Self, Problem> {
         if source.len() > MAX_LENGTH {
             return Err(Problem::new(format!("it is longer than {MAX_LENGTH} bytes")));

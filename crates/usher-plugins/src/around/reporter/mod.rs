@@ -112,7 +112,7 @@ impl Reported {
     }
 }
 
-/// What reporters count.
+/// Metrics of the reporters.
 #[derive(Debug)]
 pub struct ReporterMetrics {
     failures: IntCounterVec,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use usher_core::config::Node;
 
-    /// What is reported for a usage, and how many attributes failed.
+    /// The attributes that are reported for a usage, and how many failed.
     fn reported(params: &str, usage: &Usage) -> (Vec<(String, f64)>, u64) {
         let params = ReporterParams::decode(&Node::parse(params).unwrap()).unwrap();
         let metrics = ReporterMetrics::register(&Registry::new()).unwrap();

@@ -13,7 +13,7 @@ const NAMESPACE: &str = "envoy.lb";
 /// Parameters of `request-attribute-reporter`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReporterParams {
-    /// What is reported; at least one.
+    /// Attributes to report; at least one.
     pub attributes: Vec<AttributeParams>,
 }
 
@@ -61,7 +61,7 @@ impl ReporterParams {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Written {
-    /// What is told, at least one.
+    /// Attributes to report, at least one.
     #[schemars(extend("x-required" = true))]
     attributes: Vec<WrittenAttribute>,
 }

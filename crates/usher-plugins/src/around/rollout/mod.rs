@@ -48,7 +48,7 @@ pub struct RolloutScreener {
     shares: Mutex<Shares>,
 }
 
-/// What answers need of the screener, too.
+/// State that the screener shares with the requests whose responses it stamps.
 #[derive(Debug)]
 struct Shared {
     params: RolloutParams,
@@ -203,7 +203,7 @@ impl Shares {
     }
 }
 
-/// What rollout screeners count.
+/// Metrics of the rollout screeners.
 #[derive(Debug)]
 pub struct RolloutMetrics {
     unmatched: IntCounterVec,

@@ -51,7 +51,7 @@ pub struct HeaderSelector {
     pub mode: HeaderMode,
 }
 
-/// What happens to a request whose header no endpoint matches.
+/// Treatment of a request whose header no endpoint matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderMode {
@@ -71,7 +71,7 @@ pub struct RevisionGating {
     pub revision_label_key: String,
     /// The label that has the role.
     pub role_label_key: String,
-    /// What a revision weighs: sum, its endpoints; max-role, those of the largest role; disabled.
+    /// Weight of a revision: sum, its endpoints; max-role, those of the largest role; disabled.
     pub mode: GatingMode,
     /// Roles without which a revision can't serve.
     pub require_roles: RequireRoles,
@@ -96,7 +96,7 @@ pub struct RequireRoles {
     pub values: Vec<String>,
 }
 
-/// What a revision weighs in the choice among revisions.
+/// Weight of a revision in the choice among revisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatingMode {

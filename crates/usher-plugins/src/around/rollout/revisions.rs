@@ -9,7 +9,7 @@ use usher_plugin::LabelValues;
 
 use super::params::{GatingMode, RolloutParams};
 
-/// What the endpoints of one snapshot are in a rollout. Made once per snapshot, so that a
+/// Revision and role of each endpoint of one snapshot. Made once per snapshot, so that a
 /// request compares numbers instead of labels.
 #[derive(Debug)]
 pub(super) struct Revisions {
@@ -24,7 +24,7 @@ pub(super) struct Revisions {
     /// The required roles; `None` for one that no endpoint has.
     required: Vec<Option<usize>>,
     mode: GatingMode,
-    /// What the labels of the header selectors say, in their order.
+    /// Values of the header selectors' labels, in the order of the selectors.
     selected: Vec<LabelValues>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Member {
     role: Option<usize>,
 }
 
-/// What each revision weighs; 0 for those that can't be chosen.
+/// Weight of each revision, in endpoints; 0 for those that can't be chosen.
 pub(super) type Weights = SmallVec<[u64; 8]>;
 
 impl Revisions {
@@ -84,7 +84,7 @@ impl Revisions {
         }
     }
 
-    /// What the labels of the header selectors say, in their order.
+    /// Values of the header selectors' labels, in the order of the selectors.
     pub(super) fn selected(&self) -> &[LabelValues] {
         &self.selected
     }
@@ -95,7 +95,7 @@ impl Revisions {
         std::ptr::eq(self.of.as_ptr(), Arc::as_ptr(snapshot))
     }
 
-    /// What the endpoint at this position is; `None`: out of scope.
+    /// Revision and role of the endpoint at this position; `None`: out of scope.
     pub(super) fn member(&self, position: u32) -> Option<Member> {
         self.members.get(position as usize).copied().flatten()
     }
@@ -105,8 +105,8 @@ impl Revisions {
         &self.names
     }
 
-    /// What each revision weighs among these endpoints. A revision that lacks a required
-    /// role weighs nothing.
+    /// Weight of each revision among these endpoints. A revision that lacks a required role
+    /// weighs nothing.
     pub(super) fn weights(&self, positions: impl Iterator<Item = u32>) -> Weights {
         // Endpoints per revision and role; the last column is for those without a role.
         let width = self.roles + 1;

@@ -135,7 +135,7 @@ impl Kept for Bindings {
     }
 }
 
-/// What session plugins count.
+/// Metrics of the session plugins.
 #[derive(Debug)]
 pub struct SessionMetrics {
     live: IntGaugeVec,

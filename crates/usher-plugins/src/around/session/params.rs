@@ -77,16 +77,16 @@ impl Default for SessionIdConfig {
 pub enum SourceParams {
     /// A header; lower case.
     Header(String),
-    /// What `agent-identity` found.
+    /// The name that `agent-identity` found.
     AgentIdentity,
-    /// What the `session-id-producer` of this name found.
+    /// The name that the `session-id-producer` of this name found.
     SessionId {
         /// Name of the producer. Default `session-id-producer`.
         producer: String,
     },
 }
 
-/// What `attribute` may name.
+/// Values of `attribute`: this one, and `SESSION_ID` or `session-id`.
 const AGENT_IDENTITY: &str = "agent-identity";
 const SESSION_ID: &str = "SessionID";
 

@@ -9,9 +9,9 @@ use usher_plugin::{Facts, Key};
 pub enum SessionSource {
     /// A header; its name is in lower case.
     Header(String),
-    /// What `agent-identity` found.
+    /// The name that `agent-identity` found.
     Agent,
-    /// What a `session-id-producer` found.
+    /// The name that a `session-id-producer` found.
     Produced(Key<SessionId>),
 }
 

@@ -3,14 +3,14 @@
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_core::metrics::register;
 
-/// What came of one request.
+/// Outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It goes to an endpoint that holds its prompt.
     Sticky,
     /// No candidate holds enough of its prompt.
     NoMatch,
-    /// Those that do are too busy.
+    /// The candidates that do are too busy.
     LoadOverride,
     /// Chance lets it go anywhere.
     Exploration,
@@ -42,13 +42,13 @@ impl AffinityFamilies {
         Ok(Self { decisions: register(registry, decisions, None)? })
     }
 
-    /// What the filter of this name counts.
+    /// Counters of the filter of this name.
     pub fn of(&self, plugin: &str) -> AffinityDecisions {
         AffinityDecisions(Outcome::LABELS.map(|outcome| self.decisions.with_label_values(&[plugin, outcome])))
     }
 }
 
-/// What one filter counts.
+/// Counters of one filter.
 #[derive(Debug)]
 pub struct AffinityDecisions([IntCounter; Outcome::LABELS.len()]);
 

@@ -8,7 +8,7 @@ use usher_core::metrics::{ClientSeries, Family as Series, Legacy, OTHER, registe
 use usher_plugin::PluginId;
 
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "decision_type"];
-/// What older versions told apart.
+/// Labels that the families had under their older names: new name and old name of each.
 const OLDER: &[(&str, &str)] = &[("model_name", "model_name"), ("decision_type", "decision_type")];
 /// The model of requests that name none.
 const UNKNOWN: &str = "unknown";

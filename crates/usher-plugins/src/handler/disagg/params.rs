@@ -54,7 +54,7 @@ pub struct DisaggParams {
     pub joint: Option<JointParams>,
 }
 
-/// What either form says.
+/// Profiles and deciders of either form.
 struct Form {
     profiles: [Option<Name>; 3],
     deciders: [Option<Name>; 2],

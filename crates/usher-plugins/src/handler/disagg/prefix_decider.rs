@@ -102,7 +102,7 @@ mod tests {
     use usher_core::request::Request;
     use usher_plugin::Facts;
 
-    /// What is asked: parameters, tokens of the prompt, and per endpoint the cached blocks.
+    /// Input of a decision: parameters, prompt tokens, cached blocks per endpoint, decoding endpoint.
     #[derive(Clone, Debug)]
     struct Case {
         params: PrefixBasedPdParams,

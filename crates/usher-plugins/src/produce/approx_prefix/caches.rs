@@ -1,4 +1,4 @@
-//! What endpoints are taken to have in their prefix caches. It outlives a configuration.
+//! Assumed content of the endpoints' prefix caches. It outlives a configuration.
 
 use std::io;
 use std::sync::Arc;

@@ -149,7 +149,7 @@ impl PrefixFamilies {
         })
     }
 
-    /// What the producer of this name and type counts.
+    /// Metrics of the requests of the producer of this name and type.
     pub(super) fn hits(&self, name: &str, plugin_type: &str) -> Hits {
         let labels = [name, plugin_type];
         Hits {
@@ -233,7 +233,7 @@ impl Collector for OnRead {
     }
 }
 
-/// What one producer counts of its requests.
+/// Metrics of one producer's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Hits {
     ratio: Histogram,

@@ -1,4 +1,4 @@
-//! What `approx-prefix-cache-producer` can be told.
+//! Parameters of `approx-prefix-cache-producer`.
 
 use std::num::NonZeroU32;
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub(super) struct Member<H> {
     /// The hashes of its prompts' blocks; at least one.
     pub(super) hashes: H,
-    /// What it adds to the load of its endpoint.
+    /// Load that it adds to its endpoint.
     pub(super) load: u64,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn assign<H: AsRef<[u64]>>(
     assigned
 }
 
-/// What is placed together, in the order in which it is placed.
+/// Requests that are placed together, in the order in which they are placed.
 fn units<H: AsRef<[u64]>>(members: &[Option<Member<H>>], colocate: usize) -> Vec<Unit<'_>> {
     let mut same: HashMap<&[u64], Vec<usize>> = HashMap::new();
     let mut sharing: HashMap<&[u64], usize> = HashMap::new();
@@ -114,8 +114,8 @@ fn units<H: AsRef<[u64]>>(members: &[Option<Member<H>>], colocate: usize) -> Vec
     units
 }
 
-/// What a prompt has to have in common with another one; `None` where nothing is enough or
-/// the prompt is too short.
+/// The first `colocate` blocks, which a prompt has to have in common with another one; `None`
+/// where `colocate` is 0, as nothing is enough then, or the prompt is too short.
 fn beginning(hashes: &[u64], colocate: usize) -> Option<&[u64]> {
     if colocate == 0 { None } else { hashes.get(..colocate) }
 }

@@ -1,4 +1,4 @@
-//! What `burst-prefix-cache-producer` can be told.
+//! Parameters of `burst-prefix-cache-producer`.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -36,8 +36,8 @@ pub struct BurstPrefixParams {
     /// How much of a request's prompts is compared. 0: 2048 blocks.
     #[schemars(extend("x-unit" = "tokens"))]
     pub max_prefix_tokens_to_match: i64,
-    /// What different prompts have to share at their beginning to go to one endpoint, as long as that
-    /// has less than its share. 0: only equal prompts do.
+    /// Blocks that different prompts have to share at their beginning to go to one endpoint, as long as
+    /// that has less than its share. 0: only equal prompts do.
     #[schemars(extend("x-unit" = "blocks"))]
     pub min_colocate_blocks: i64,
     /// Requests that are held at a time; others go on at once.
@@ -50,7 +50,7 @@ pub struct BurstPrefixParams {
     pub balance_by: BalanceBy,
 }
 
-/// What endpoints get equally much of.
+/// Quantity of which endpoints get equally much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BalanceBy {

@@ -101,7 +101,7 @@ fn of_equal_replicas_the_least_busy_is_first() {
     assert_eq!(names, ["c", "c", "d", "d", "a", "a", "b", "b"]);
 }
 
-/// What happens to a window.
+/// Event in the life of a window.
 #[derive(Clone, Debug)]
 enum Event {
     Join { prompt: u64, subset: bool },

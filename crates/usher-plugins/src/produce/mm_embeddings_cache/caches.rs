@@ -1,4 +1,4 @@
-//! What each endpoint has encoded, as far as its cache holds it.
+//! The items that each endpoint has encoded, as far as its cache holds them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

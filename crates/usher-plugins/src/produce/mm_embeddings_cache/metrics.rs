@@ -48,8 +48,7 @@ impl EncoderFamilies {
     }
 }
 
-/// What one producer counts. Counters of endpoints are made when they are needed, and
-/// kept.
+/// Counters of one producer. Those of endpoints are made when they are needed, and kept.
 #[derive(Debug)]
 pub(super) struct Counters {
     families: Arc<EncoderFamilies>,

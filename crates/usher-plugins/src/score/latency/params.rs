@@ -34,10 +34,10 @@ pub struct LatencyScorerParams {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// Those with the least headroom, so that others stay free.
+    /// Endpoints with the least headroom, so that others stay free.
     #[default]
     Least,
-    /// Those with the most.
+    /// Endpoints with the most.
     Most,
 }
 

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use usher_core::endpoints::{Endpoint, Slot, Snapshot, View};
 use usher_plugin::{Kept, Recent};
 
-/// Who was given a cold prompt, and in which order. An endpoint that comes back under its
-/// name has a new slot, and nothing in its cache: it counts as never used.
+/// Endpoints that were given a cold prompt, in the order of their last one. An endpoint that comes
+/// back under its name has a new slot, and nothing in its cache: it counts as never used.
 #[derive(Default)]
 pub struct ColdOrder {
     // Read by requests that no cache helps, written when one of them is sent. Both sides

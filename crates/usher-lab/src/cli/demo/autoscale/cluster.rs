@@ -10,7 +10,7 @@ use crate::cli::demo::client::Client;
 use crate::cli::demo::ports::local;
 use crate::cli::demo::stack::{ServerProcess, Stack};
 
-/// What the label `app` of all servers says.
+/// Value of the label `app` of all servers.
 pub(super) const APP: &str = "sim";
 
 /// A server starts for so long.
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Says whether a server is ready.
 const HEALTH: &str = "/health";
 
-/// What a server tells of itself.
+/// Path under which a server reports its state.
 const STATE: &str = "/admin/state";
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,4 @@
-//! What Usher's page of plans says.
+//! Reader of Usher's page of plans.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the scenario tells: a line per tick, and what became of the requests.
+//! Report of the scenario: a line per tick, and the outcomes of the requests.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -55,7 +55,7 @@ impl Moment {
     }
 }
 
-/// What was measured.
+/// Measurements of the scenario.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// All requests.

@@ -73,7 +73,7 @@ impl Times {
     }
 }
 
-/// What a server says about a run.
+/// Counters that a server reports about a run.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     finished: u64,

@@ -42,7 +42,7 @@ impl Cluster {
         }
     }
 
-    /// What the plan says now.
+    /// Plan of the policy for the pods as they are at `now`.
     pub(super) fn tick(&mut self, policy: &Policy, now: Duration) -> Plan {
         self.now = now;
         let pod = |role: usize, ready: Ready| Pod {

@@ -1,4 +1,4 @@
-//! What the scenario tells: a line whenever something changes, and both ways side by side.
+//! Report of the scenario: a line whenever something changes, and both ways side by side.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a broken server drew, with the detection of sick pods and without.
+//! Report of the requests that a broken server drew, with the detection of sick pods and without.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};

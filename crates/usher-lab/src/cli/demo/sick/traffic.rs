@@ -19,7 +19,7 @@ use crate::load::settings::Api;
 /// Tokens of an answer.
 const OUTPUT: usize = 16;
 
-/// What goes on when a request is sent.
+/// State of the servers when a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// All servers work.
@@ -32,7 +32,7 @@ pub(super) enum Phase {
     Recovered,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// When it was sent.

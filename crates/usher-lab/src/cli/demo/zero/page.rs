@@ -1,4 +1,4 @@
-//! What Usher's page of metrics says about waiting.
+//! Numbers about waiting requests on Usher's page of metrics.
 
 /// Requests that wait.
 const WAITING: &str = "usher_demand_requests{";
@@ -12,14 +12,14 @@ const WAITED: &str = "llm_d_epp_flow_control_request_queue_duration_seconds";
 /// Requests that waited no longer than this many seconds passed.
 const PASSED: &str = "le=\"0.001\"";
 
-/// What is read of the page.
+/// Numbers read from the page.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Page {
     /// Requests that wait.
     pub(super) waiting: f64,
     /// Endpoints of the pool.
     pub(super) servers: f64,
-    /// Those that waited, since Usher started.
+    /// Requests that waited and then went, since Usher started.
     pub(super) waited: Waited,
 }
 

@@ -1,4 +1,4 @@
-//! What became of those who waited.
+//! Report of the scenario: outcomes of the requests, and how they waited for servers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -19,7 +19,7 @@ pub(super) const COLD: Duration = Duration::from_secs(3);
 /// Between two lines of the table of what waits.
 const STEP: Duration = Duration::from_millis(500);
 
-/// What waited at a moment.
+/// Servers and waiting requests at a moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     /// From the start of the replay.
@@ -30,7 +30,7 @@ pub(super) struct Sample {
     pub(super) waiting: f64,
 }
 
-/// What was measured.
+/// Measurements of the scenario.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// All requests.
@@ -72,7 +72,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     early: First,
     /// Of all others.
     late: First,
-    /// What waited when.
+    /// Servers and waiting requests over time.
     waiting: Vec<Moment>,
     /// Good answers by pod.
     pods: BTreeMap<String, usize>,

@@ -32,7 +32,7 @@ pub struct Joint {
     params: JointParams,
     required: Nearness,
     transfers: Transfers,
-    /// Who doesn't say what it is fits everybody; `None`: all do.
+    /// Values of the revision label; an endpoint without it fits all. `None`: no label is set, all fit.
     revisions: PerSnapshot<Option<LabelValues>>,
     reader: Reader,
 }
