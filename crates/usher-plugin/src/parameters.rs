@@ -253,7 +253,7 @@ mod tests {
 
     #[derive(Serialize, Deserialize, JsonSchema)]
     struct Item {
-        /// What it is called.
+        /// Name of the item.
         name: String,
         /// Its number.
         number: Option<u32>,
@@ -277,7 +277,7 @@ mod tests {
             ["gate", "", "", "Has to be there."],
             ["gate.width", "0", "m", "How wide."],
             ["items", "[]", "", "A list."],
-            ["items[].name", "", "", "What it is called."],
+            ["items[].name", "", "", "Name of the item."],
             ["items[].number", "none", "", "Its number."],
             ["aText", "none", "", "A text."],
         ];

@@ -73,8 +73,8 @@ impl Node {
         key.split('.').try_fold(self, Self::get).filter(|node| node.value != Value::Null)
     }
 
-    /// Where the value under a key begins; keys of maps in maps have dots between them. Where there
-    /// is no such value, the position of the innermost map.
+    /// Position of the value at a path of keys with dots between them, or of the innermost map on that path if
+    /// there is no such value.
     pub fn position_of(&self, key: &str) -> Position {
         let mut node = self;
         for part in key.split('.') {

@@ -179,7 +179,7 @@ fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
 }
 
 #[test]
-fn pods_that_wait_behind_a_stuck_update_stay_while_numbers_are_missing() {
+fn missing_numbers_keep_gated_pods_of_a_stuck_update() {
     let shape = Shape {
         steps: Some((1, 2)),
         on_timeout: OnTimeout::Trim,

@@ -14,7 +14,7 @@ use usher_plugins::latency::Report;
 pub struct Fate {
     /// When it came.
     pub arrived: Duration,
-    /// Where it was sent; `None`: nowhere.
+    /// Number of the server that it was sent to; `None` if the picker refused it.
     pub server: Option<usize>,
     /// Server that was to compute its prompt, if another one than `server`.
     pub prefiller: Option<usize>,

@@ -45,7 +45,7 @@ pub struct HeaderConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionIdConfig {
-    /// Where sessions are named, the first that is there counts: {header}, {attribute: agent-identity}
+    /// Sources of a session's name, the first of which counts that is there: {header}, {attribute: agent-identity}
     /// or {attribute: SessionID, producer}.
     #[serde(deserialize_with = "read_later")]
     #[schemars(with = "Vec<serde_json::Value>", extend("default" = "[{header: x-session-id}]"))]
