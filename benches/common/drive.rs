@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use usher::endpoints::health::AnswerStatus;
 use usher::extproc::exchange::{Exchange, Step};
+use usher::flow::Entered;
 use usher_wire::event::{Event, Message};
 use usher_wire::reply::Reply;
 
@@ -43,9 +44,9 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
 fn step(picker: &Picker, exchange: &mut Exchange, event: Event, sent: &mut usize) {
     let message = Message { event, modes: None, subset: None, served: usher::schedule::Served::Unknown };
     if let Step::Decide(question) = exchange.on_message(message, Instant::now()).unwrap() {
-        let result = match picker.dispatcher.try_dispatch(&question.request, &question.subset) {
-            Some(result) => result,
-            None => picker.dispatcher.dispatch(&question.request, &question.subset).now_or_never().unwrap(),
+        let result = match picker.dispatcher.enter(&question.request, &question.subset) {
+            Entered::Decided(result) => result,
+            Entered::Waits(decision) => decision.now_or_never().unwrap(),
         };
         exchange.decided(result, Instant::now());
     }
