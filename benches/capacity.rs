@@ -219,7 +219,7 @@ fn observe(criterion: &mut Criterion) {
     let term = Arc::new(Term::endless(clock.clone()));
     let mut hands = Hands::new(cluster, "ns".to_owned(), clock, pool.1, term);
     runtime.block_on(async {
-        hands.attend(policies.iter());
+        hands.attend(policies.iter(), &[]);
         for policy in &policies {
             let mut tries = 0;
             while hands.observe(policy, Duration::ZERO).await.is_none() {

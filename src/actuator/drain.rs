@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::pods::PodObject;
 use crate::capacity::policy::TargetRef;
-use crate::capacity::policy::file::group;
+use crate::capacity::policy::spec::group;
 
 /// The annotation by which the controller of a Deployment chooses, of pods that are as ready as each other:
 /// <https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost>.
@@ -31,6 +31,8 @@ pub struct PodLoad {
     pub is_idle: bool,
     /// Requests that it has and whose answer isn't complete, as far as is known.
     pub under_way: u64,
+    /// Blocks that its prefix cache is taken to hold; 0 where nothing counts them.
+    pub cached: u64,
     /// Requests that it was sent in all: the more, the more of them may come back to its cache.
     pub sent: u64,
 }
@@ -106,10 +108,10 @@ impl Drain {
         match choice {
             Choice::Ordinal => alive.sort_by_key(|pod| (Reverse(pod.ordinal()), pod.name())),
             Choice::Cost => alive.sort_by_key(|pod| {
-                let PodLoad { is_idle, under_way, sent } = load(pod.name());
+                let PodLoad { is_idle, under_way, cached, sent } = load(pod.name());
                 let is_new = !self.pods.contains_key(&pod.metadata.uid);
                 // One that others gave a cost goes when they say.
-                (pod.is_ready(), cost(pod), is_new, !is_idle, under_way, sent, pod.name().to_owned())
+                (pod.is_ready(), cost(pod), is_new, !is_idle, under_way, cached, sent, pod.name().to_owned())
             }),
         }
         alive.truncate(count);
@@ -185,7 +187,7 @@ mod tests {
             Some(b'2') => (0, 7),
             _ => (1, 1),
         };
-        PodLoad { is_idle: under_way == 0, under_way, sent }
+        PodLoad { is_idle: under_way == 0, under_way, sent, ..PodLoad::default() }
     }
 
     fn chosen(drain: &Drain) -> Vec<&str> {
@@ -208,6 +210,25 @@ mod tests {
         assert_eq!(chosen(&drain), ["p-2"]);
         drain.choose(&all, 2, Choice::Ordinal, S(10), load);
         assert_eq!(chosen(&drain), ["p-2", "p-3"]);
+    }
+
+    #[test]
+    fn what_a_cache_holds_counts_more_than_what_was_sent() {
+        let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let load = |name: &str| {
+            let (cached, sent) = match name {
+                "p-0" => (70, 1),
+                "p-1" => (8, 900),
+                _ => (70, 2),
+            };
+            PodLoad { is_idle: true, cached, sent, ..PodLoad::default() }
+        };
+        let mut drain = Drain::default();
+        for (count, expected) in [(1, &["p-1"][..]), (2, &["p-0", "p-1"])] {
+            drain.choose(&all, count, Choice::Cost, S(10), load);
+            assert_eq!(chosen(&drain), expected);
+        }
     }
 
     #[test]
@@ -246,7 +267,7 @@ mod tests {
     fn pods_that_are_chosen_later_have_as_long_to_answer() {
         let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
         let all: Vec<&PodObject> = pods.iter().collect();
-        let busy = |_: &str| PodLoad { is_idle: false, under_way: 1, sent: 1 };
+        let busy = |_: &str| PodLoad { under_way: 1, sent: 1, ..PodLoad::default() };
         let mut drain = Drain::default();
         drain.choose(&all, 1, Choice::Ordinal, S(10), busy);
         drain.choose(&all, 2, Choice::Ordinal, S(60), busy);

@@ -80,8 +80,9 @@ pub struct Hands {
     pub(super) owned: Vec<Owned>,
     /// Why nothing is written, by policy.
     pub(super) frozen: HashMap<String, Condition>,
-    /// The policies in force, and those that are gone.
+    /// The policies in force, those of which no version can be used, and those that are gone.
     pub(super) attended: Vec<Arc<Policy>>,
+    pub(super) unusable: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
     /// Subjects of problems that were reported and still hold.
     pub(super) said: HashSet<Subject>,
@@ -152,6 +153,7 @@ impl Hands {
             owned: Vec::new(),
             frozen: HashMap::new(),
             attended: Vec::new(),
+            unusable: Vec::new(),
             retired: Vec::new(),
             said: HashSet::new(),
             problems: Vec::new(),
@@ -169,13 +171,16 @@ impl Hands {
         policy.mode == Mode::Apply || policy.rollout.is_some()
     }
 
-    /// Follows what these policies are about, and nothing else.
-    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>) {
+    /// Follows what these policies are about, and nothing else. `unusable` are those of which no version can be
+    /// used: only gates of pods that replace others are opened for them.
+    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>, unusable: &[Arc<Policy>]) {
         let policies: Vec<Arc<Policy>> = policies.filter(|policy| Self::concerns(policy)).cloned().collect();
-        self.retire(&policies);
+        let unusable = unusable.iter().filter(|policy| Self::concerns(policy)).cloned().collect();
+        self.retire(&policies, unusable);
         let mut has_topology = false;
         self.roles.clear();
-        for policy in policies.iter().chain(self.retired.iter().map(|retired| &retired.policy)) {
+        let others = self.unusable.iter().chain(self.retired.iter().map(|retired| &retired.policy));
+        for policy in policies.iter().chain(others) {
             self.roles.extend(policy.roles.iter().map(|role| role.selector.clone()));
             has_topology |= policy.rollout.as_ref().is_some_and(|rollout| rollout.topology.is_some());
         }
@@ -191,10 +196,10 @@ impl Hands {
     /// Forgets what is remembered of policies that are gone.
     pub(super) fn forget_others(&mut self) {
         let policies = &self.attended;
-        let retired = || self.retired.iter().map(|retired| &retired.policy);
+        let others = || self.unusable.iter().chain(self.retired.iter().map(|retired| &retired.policy));
         let named = policies
             .iter()
-            .chain(retired())
+            .chain(others())
             .flat_map(|policy| policy.roles.iter().map(|role| (policy.name.clone(), role.name.clone())));
         let roles: HashSet<(String, String)> = named.collect();
         self.writers.retain(|role, _| roles.contains(role));
@@ -212,7 +217,7 @@ impl Hands {
         self.failing.retain(|(name, _)| is_attended(name));
         self.frozen.retain(|name, _| is_attended(name));
         let is_known = |subject: &Subject| {
-            let mut known = policies.iter().chain(retired());
+            let mut known = policies.iter().chain(others());
             matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
         };
         self.said.retain(is_known);

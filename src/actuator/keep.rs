@@ -12,6 +12,8 @@ use super::places::{Passage, Places};
 use super::pods::PodObject;
 use super::selector::both;
 use crate::capacity::Policy;
+use crate::capacity::policy::Role;
+use crate::capacity::resource::status::RoleStatus;
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
 
@@ -66,7 +68,12 @@ impl Hands {
 
     /// Whether there are policies whose pods may wait.
     pub fn keeps_gates(&self) -> bool {
-        !self.attended.is_empty() || !self.retired.is_empty()
+        !self.attended.is_empty() || !self.unusable.is_empty() || !self.retired.is_empty()
+    }
+
+    /// Policies of which no version can be used.
+    pub fn unusable(&self) -> Vec<Arc<Policy>> {
+        self.unusable.clone()
     }
 
     /// Does so for policies that are gone, until their pods are gone as well.
@@ -187,10 +194,14 @@ impl Hands {
         self.owned.clear();
     }
 
-    /// Takes over how many pods of each role of a policy were let through by the one that led before.
-    pub fn take_over<'a>(&mut self, policy: &Policy, roles: impl Iterator<Item = (&'a str, u32)>) {
-        for (role, pods) in roles {
-            self.let_through.entry((policy.name.clone(), role.to_owned())).or_insert(pods);
+    /// Takes over how many pods of each role of a policy were let through by the one that led before, as the
+    /// status says, where the role has the same pods.
+    pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
+        for role in &policy.roles {
+            let known = roles.iter().find(|known| known.is_of(role)).and_then(|known| known.let_through);
+            if let Some(pods) = known {
+                self.let_through.entry((policy.name.clone(), role.name.clone())).or_insert(pods);
+            }
         }
     }
 
@@ -199,11 +210,27 @@ impl Hands {
         self.let_through.get(&(policy.to_owned(), role.to_owned())).copied()
     }
 
-    /// Takes leave of policies that are no more among those in force, unless others have their pods by now.
-    pub(super) fn retire(&mut self, now: &[Arc<Policy>]) {
-        let is_named = |policy: &Policy| now.iter().any(|known| known.name == policy.name);
+    /// Takes leave of policies that are no more among those in force, unless others have their pods by now, and
+    /// of what is known of pods that a role has no more. `unusable` are those of which no version can be used.
+    pub(super) fn retire(&mut self, now: &[Arc<Policy>], unusable: Vec<Arc<Policy>>) {
+        let all = || now.iter().chain(&unusable);
+        let others = |(policy, role): &(&Arc<Policy>, &Role)| {
+            let next = all().filter(|next| next.name == policy.name).flat_map(|next| &next.roles);
+            let mut next = next.filter(|next| next.name == role.name);
+            next.any(|next| next.selector != role.selector || next.target != role.target)
+        };
+        let known = self.attended.iter().chain(&self.unusable);
+        let roles = known.flat_map(|policy| policy.roles.iter().map(move |role| (policy, role)));
+        let changed: Vec<(String, String)> =
+            roles.filter(others).map(|(policy, role)| (policy.name.clone(), role.name.clone())).collect();
+        for role in &changed {
+            self.let_through.remove(role);
+            self.passing.remove(role);
+            self.places.remove(role);
+        }
+        let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
         let has_pods_of = |policy: &Policy| {
-            let mut roles = now.iter().flat_map(|known| &known.roles);
+            let mut roles = all().flat_map(|known| &known.roles);
             roles.any(|role| {
                 policy.roles.iter().any(|old| {
                     old.selector == role.selector || (old.target.is_some() && old.target == role.target)
@@ -212,9 +239,10 @@ impl Hands {
         };
         let seen = self.clock.elapsed();
         // One without steps lets pods through as well that wait at a gate.
-        self.retired.extend(self.attended.drain(..).map(|policy| Retired { policy, seen }));
+        let before = self.attended.drain(..).chain(self.unusable.drain(..));
+        self.retired.extend(before.map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !has_pods_of(&retired.policy));
-        self.attended = now.to_vec();
+        (self.attended, self.unusable) = (now.to_vec(), unusable);
     }
 }
 

@@ -30,6 +30,8 @@ mod look;
 pub mod need;
 pub mod node;
 mod observe;
+#[cfg(test)]
+mod observe_tests;
 mod ordinals;
 mod other_scaler;
 mod owners;

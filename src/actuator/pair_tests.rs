@@ -41,7 +41,7 @@ fn hands(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Hands) {
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
-    hands.attend(std::iter::once(policy));
+    hands.attend(std::iter::once(policy), &[]);
     (fake, hands)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::capacity::policy::TargetRef;
-use crate::capacity::policy::file::group;
+use crate::capacity::policy::spec::group;
 use crate::cluster::Metadata;
 
 /// Object that scales another one.

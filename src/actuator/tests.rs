@@ -20,7 +20,7 @@ pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// A policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
-fn policy(name: &str, more: &str) -> Arc<Policy> {
+pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     let target = if name == "p" { "d" } else { name };
     let text = format!(
         "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: {name}}}, spec: {{interval: 1s, {more} roles: {{decode: {{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}}}}}}}}}"
@@ -29,7 +29,7 @@ fn policy(name: &str, more: &str) -> Arc<Policy> {
 }
 
 /// A server with three pods of a Deployment, and hands that carry out these policies there.
-fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
+pub(super) fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
     let (fake, hands, clock, _) = hands_of_pool(policies);
     (fake, hands, clock)
 }
@@ -46,7 +46,7 @@ fn hands_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender
     let (labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
-    hands.attend(policies.iter());
+    hands.attend(policies.iter(), &[]);
     (fake, hands, clock, labels)
 }
 
@@ -91,7 +91,7 @@ async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
         let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
         let seen = look(&mut hands, &policy, 1, 3).await;
         act(&mut hands, &policy, seen, 1, 3).await;
-        hands.attend(after.iter());
+        hands.attend(after.iter(), &[]);
         fake.delete("d-0");
         for name in ["d-8", "d-9"] {
             fake.pod(name, "decode", true);
@@ -112,7 +112,7 @@ async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
         let seen = look(&mut hands, &policy, 1, 3).await;
         let plan = act(&mut hands, &policy, seen, 1, 2).await;
         assert!(plan.roles[0].reasons.contains(&Reason::Draining) && marked(&fake) == 1);
-        hands.attend(after.iter());
+        hands.attend(after.iter(), &[]);
         tokio::time::sleep(S(1)).await;
         if let Some(recommends) = after.first() {
             let seen = look(&mut hands, recommends, 2, 3).await;
@@ -131,7 +131,7 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
     fake.refuse(Method::GET, "/scale", 503);
     for number in 0..20 {
         let policy = policy(&format!("p{number}"), "mode: Apply,");
-        hands.attend(std::iter::once(&policy));
+        hands.attend(std::iter::once(&policy), &[]);
         for _ in 0..20 {
             assert!(hands.observe(&policy, S(1)).await.is_none());
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -141,7 +141,7 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
     for pod in 0..3 {
         fake.delete(&format!("d-{pod}"));
     }
-    hands.attend(std::iter::empty());
+    hands.attend(std::iter::empty(), &[]);
     tokio::time::sleep(S(1)).await;
     assert!(hands.complaints() <= 2);
 }
@@ -161,33 +161,6 @@ async fn pods_of_a_pool_that_changed_are_observed_again_before_an_act() {
     let seen = look(&mut hands, &policy, 2, 3).await;
     act(&mut hands, &policy, seen, 2, 2).await;
     assert_eq!(fake.written("/scale").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nodes_that_are_not_known_are_named_as_the_reason() {
-    let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},");
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-    fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
-    fake.has("/api/v1/pods", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
-    look(&mut hands, &policy, 1, 3).await;
-    // Nothing is said of nodes any more, and of pods there is.
-    fake.refuse(Method::GET, "/api/v1/nodes", 503);
-    fake.refuse(Method::GET, "/api/v1/pods", 503);
-    tokio::time::sleep(S(60)).await;
-    clock.set(S(100));
-    let is_blind = async |hands: &mut Hands| {
-        for number in 0..20 {
-            fake.pod(&format!("x-{number}"), "other", false);
-            tokio::time::sleep(S(5)).await;
-            let why = hands.observe(&policy, S(100)).await.is_none().then(|| hands.why_unobserved());
-            if let Some(why) = why.filter(|why| why.contains("nodes")) {
-                return why;
-            }
-        }
-        hands.why_unobserved()
-    };
-    let why = is_blind(&mut hands).await;
-    assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]

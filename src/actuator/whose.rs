@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::pods::PodObject;
 use crate::capacity::policy::TargetRef;
-use crate::capacity::policy::file::group;
+use crate::capacity::policy::spec::group;
 
 /// Deployments name the ReplicaSets of their pods by themselves and this label.
 const HASH: &str = "pod-template-hash";

@@ -34,6 +34,8 @@ pub struct Group {
 pub struct Groups {
     /// By their order in the file, or by their age.
     pub groups: Vec<Group>,
+    /// Policies of which no version can be used, as far as they can be read: gates of their pods are kept.
+    pub unusable: Vec<Arc<Policy>>,
     /// Metrics of the model servers' own pages.
     pub servers: Vec<AttributeSpec>,
     /// Metrics of the GPU exporters' pages.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::objects::PolicyObject;
+use super::objects::{PolicyObject, policy_of};
 use crate::actuator::gates;
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::{Pools, may_have};
 use crate::capacity::policy::Mode;
-use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::resource::status::{PolicyStatus, StatusCondition};
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::capacity::{Condition, Policy};
@@ -79,7 +78,7 @@ impl Release {
     async fn policies(&self, cluster: &Cluster) -> Result<Vec<Known>, Problem> {
         let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
         match cluster.list::<PolicyObject>(&policies).await {
-            Ok((found, _)) => Ok(found.iter().filter_map(Known::of).collect()),
+            Ok((found, _)) => Ok(found.iter().map(Known::of).collect()),
             Err(Problem::NotFound(_)) => Ok(Vec::new()),
             Err(problem) => Err(problem),
         }
@@ -106,13 +105,9 @@ struct Known {
 }
 
 impl Known {
-    fn of(object: &PolicyObject) -> Option<Self> {
-        let spec: Spec = serde_json::from_value(object.spec.clone()).ok()?;
-        let metadata = Metadata { name: object.metadata.name.clone(), ..Metadata::default() };
-        let document =
-            Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec };
+    fn of(object: &PolicyObject) -> Self {
         let pool = object.spec.pointer("/poolRef/name").and_then(Value::as_str).map(str::to_owned);
-        Some(Self { policy: Policy::of(&document), pool, held: held(&object.status) })
+        Self { policy: policy_of(object), pool, held: held(&object.status) }
     }
 
     /// Whether it opens the gate of this pod. One that only recommends opens those of pods that replace others.

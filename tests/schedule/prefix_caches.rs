@@ -91,6 +91,31 @@ fn prompts_go_where_they_were() {
 }
 
 #[test]
+fn a_pod_that_comes_back_under_its_name_has_nothing_cached() {
+    let of = |uid: &str| {
+        let mut all = at(&["10.0.0.1:8000"]);
+        all[0].uid = Some(uid.to_owned());
+        all
+    };
+    let pool = Pool::new(&by_prefix(), of("1"));
+    let is_cached = |pool: &Pool| pool.ask(&prompt("abcd")).decision().scores().any(|(_, score)| score > 0.0);
+    let cached_blocks = |pool: &Pool| {
+        pool.caches().flush();
+        let snapshot = pool.store.snapshot();
+        pool.state.sweep(&snapshot, NOW);
+        snapshot.endpoints()[0].load().cached_blocks()
+    };
+    pool.place(&prompt("abcd"));
+    assert_eq!((is_cached(&pool), cached_blocks(&pool)), (true, 4));
+    // What is said of it anew changes nothing, another pod does.
+    for (uid, blocks) in [("1", 4), ("2", 0)] {
+        pool.store.replace(of(uid));
+        assert_eq!(cached_blocks(&pool), blocks, "{uid}");
+        assert_eq!(is_cached(&pool.reloaded(&by_prefix())), blocks > 0, "{uid}");
+    }
+}
+
+#[test]
 fn other_models_and_salts_share_nothing() {
     let pool = Pool::new(&by_prefix(), four());
     let body = |model: &str, salt: &str| json!({"model": model, "cache_salt": salt, "prompt": text("abc")});

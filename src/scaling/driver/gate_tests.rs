@@ -114,9 +114,24 @@ fn left(generation: i64, role: &serde_json::Value) -> Known {
 async fn a_new_leader_takes_over_only_pods_that_were_let_through() {
     let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});
-    let through = json!({"name": "decode", "desired": 4, "admitted": 4, "letThrough": 4});
-    let planned = json!({"name": "decode", "desired": 4, "admitted": 4});
-    for (left, opens) in [(left(1, &through), true), (left(2, &through), false), (left(1, &planned), false)] {
+    let role = |selector: &str, target: &str| {
+        let role = json!({"name": "decode", "selector": selector, "target": target});
+        let more = json!({"desired": 4, "admitted": 4, "letThrough": 4});
+        let all = [role, more].map(|part| part.as_object().cloned().unwrap_or_default());
+        serde_json::Value::Object(all.into_iter().flatten().collect())
+    };
+    let through = role("llm-d.ai/role=decode", "Deployment.apps/d");
+    let mut planned = through.clone();
+    planned["letThrough"].take();
+    for (left, opens) in [
+        (left(1, &through), true),
+        // The policy was edited, and its roles have the same pods.
+        (left(2, &through), true),
+        (left(1, &planned), false),
+        (left(2, &role("llm-d.ai/role=both", "Deployment.apps/d")), false),
+        (left(2, &role("llm-d.ai/role=decode", "Deployment.apps/other")), false),
+        (left(1, &json!({"name": "decode", "desired": 4, "admitted": 4, "letThrough": 4})), false),
+    ] {
         let fake = server();
         fake.has("/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers", hpa.clone());
         fake.delete("d-0");
@@ -191,4 +206,110 @@ async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
         within(S(2), "the second tick", is_over).await;
     };
     beside(driver, goes, &spec, test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn replacements_pass_their_gate_though_no_version_of_the_policy_can_be_used() {
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+    let role = json!({"min": 4, "max": 4, "scaleTargetRef": target});
+    let spec = |more: serde_json::Value| {
+        let whole = json!({"mode": "Apply", "poolRef": {"name": "m"}, "roles": {"decode": role}});
+        let all = [whole, more].map(|part| part.as_object().cloned().unwrap_or_default());
+        serde_json::Value::Object(all.into_iter().flatten().collect())
+    };
+    let topology = json!({"clusterTopology": "gone", "constraint": "Required"});
+    let signal = json!([{"name": "no-such-number", "target": 4}]);
+    for (reason, spec) in [
+        ("TopologyUnknown", spec(json!({"deploy": {"steps": {"decode": 4}, "topology": topology}}))),
+        ("Invalid", spec(json!({"total": {"metrics": signal}}))),
+        ("Invalid", spec(json!({"interval": "soon", "behavior": 7}))),
+        ("TargetUnknown", spec(json!({"poolRef": null}))),
+        ("TargetConflict", spec(json!({"roles": {"decode": role, "other": role}}))),
+    ] {
+        let fake = server();
+        fake.delete("d-0");
+        for name in ["d-8", "d-9"] {
+            fake.pod(name, "decode", true);
+        }
+        let (mut driver, _, goes) = acting(&fake, SPEC);
+        driver.shelf = Shelf::new("m".to_owned());
+        let object = json!({
+            "metadata": {"name": "q", "uid": "u", "generation": 1},
+            "spec": spec,
+            "status": {"observedGeneration": 1, "roles": [{
+                "name": "decode", "selector": "llm-d.ai/role=decode", "target": "Deployment.apps/d",
+                "letThrough": 4,
+            }]},
+        });
+        let object: objects::PolicyObject = serde_json::from_value(object).unwrap();
+        let policies = crate::cluster::Change::All(vec![object]);
+        let wants = Wants::default();
+        driver.hear(objects::News::Policies(policies), &wants).await;
+        let unknown = Owner::Unknown("there is no such Deployment".to_owned());
+        let owned = (serde_json::from_value(target.clone()).unwrap(), unknown);
+        driver.hear_owners(vec![owned]).await;
+        assert_eq!(driver.objects[0].verdict.reason, reason);
+        assert!(driver.running.is_empty(), "{reason}");
+        let (_say, mut told) = mpsc::channel(1);
+        let test = async {
+            let waiting = || ["d-8", "d-9"].into_iter().filter(|name| fake.is_gated(name)).count();
+            within(S(7), reason, || waiting() == 1).await;
+            tokio::time::sleep(S(30)).await;
+            assert_eq!(waiting(), 1, "{reason}: one replaces another");
+        };
+        tokio::select! {
+            () = driver.drive(&mut told, &wants, "") => {}
+            () = goes => {}
+            () = test => {}
+        }
+    }
+}
+
+/// States in which nothing can be written, as the API server brings them about.
+#[tokio::test(start_paused = true)]
+async fn replacements_pass_their_gate_whatever_keeps_replicas_from_being_written() {
+    let hpas = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
+    let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});
+    let spec = SPEC.replace("30m", "1s");
+    let grows = spec.replace("min: 4, max: 4", "min: 5, max: 5");
+    let refuses = |method: http::Method, path: &'static str, code: u16| {
+        move |fake: &Fake| fake.refuse(method.clone(), path, code)
+    };
+    type Fault<'a> = &'a dyn Fn(&Fake);
+    let cases: [(&str, &str, Fault<'_>); 6] = [
+        ("Unobserved", &spec, &refuses(http::Method::GET, "/deployments/d", 403)),
+        ("Unobserved", &spec, &refuses(http::Method::GET, "/deployments/d", 404)),
+        ("Unobserved", &spec, &refuses(http::Method::GET, "/deployments/d", 503)),
+        ("OtherScaler", &spec, &|fake| fake.has(hpas, hpa.clone())),
+        ("OtherScaler", &spec, &refuses(http::Method::GET, "/horizontalpodautoscalers", 403)),
+        ("WriteFailed", &grows, &refuses(http::Method::PATCH, "/scale", 500)),
+    ];
+    for (condition, spec, fault) in cases {
+        let fake = server();
+        let (driver, _, goes) = acting(&fake, spec);
+        let board = Arc::clone(driver.board());
+        let first = || board.plans().policies.first().cloned();
+        let says = |condition: &str| {
+            let of = first().unwrap();
+            let held = of.held.map(|held| held.condition);
+            let plan = of.latest.map(|latest| latest.plan.conditions.clone()).unwrap_or_default();
+            plan.into_iter().chain(held).any(|of| format!("{of:?}") == condition)
+        };
+        let test = async {
+            within(S(10), "the first tick", || first().is_some_and(|of| of.latest.is_some())).await;
+            fault(&fake);
+            within(S(60), condition, || says(condition)).await;
+            fake.delete("d-0");
+            for name in ["d-8", "d-9"] {
+                fake.pod(name, "decode", true);
+            }
+            let waiting = || ["d-8", "d-9"].into_iter().filter(|name| fake.is_gated(name)).count();
+            within(S(3), condition, || waiting() == 1).await;
+            tokio::time::sleep(S(30)).await;
+            assert_eq!(waiting(), 1, "{condition}: one replaces another");
+            assert!(says(condition), "{condition}");
+        };
+        beside(driver, goes, spec, test).await;
+    }
 }

@@ -55,7 +55,7 @@ impl Driver {
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
-    /// Lets pods through their gate that replace others, also of policies that are gone.
+    /// Lets pods through their gate that replace others, also of policies that can't be used or are gone.
     pub(super) async fn release(&mut self) {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(hands) = &mut self.live.hands else { return };
@@ -64,6 +64,12 @@ impl Driver {
         if may_act {
             hands.keep_all_gates().await;
             is_late |= hands.is_late();
+            for policy in hands.unusable() {
+                let known = self.objects.iter().find(|known| known.name == policy.name);
+                hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
+                hands.keep_gates(&policy).await;
+                is_late |= hands.is_late();
+            }
         }
         self.released = Instant::now();
         let pause = if is_late { RELEASE_LATER } else { RELEASE };

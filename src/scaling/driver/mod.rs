@@ -225,7 +225,7 @@ impl Driver {
         self.specs = [groups.servers, groups.gpus];
         let now = self.live.clock.elapsed();
         let mut before = std::mem::take(&mut self.running);
-        for group in groups.groups {
+        for group in std::mem::take(&mut groups.groups) {
             let same = before.iter().position(|old| is_same(&old.group.policy, &group.policy));
             self.running.push(match same.map(|place| before.swap_remove(place)) {
                 Some(old) => Running { group, ..old },
@@ -240,7 +240,7 @@ impl Driver {
             });
         }
         if let Some(hands) = &mut self.live.hands {
-            hands.attend(self.running.iter().map(|running| &running.group.policy));
+            hands.attend(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
             let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
             self.releases = hands.keeps_gates().then_some(next);
         }

@@ -187,11 +187,7 @@ impl Driver {
         let known = self.objects.iter().find(|known| known.name == policy.name);
         let observed = match self.live.hands.as_mut().zip(seen) {
             Some((hands, seen)) => {
-                // Of another version of the policy, the pods may have been others.
-                let same = known.filter(|known| known.status.observed_generation == known.generation);
-                let roles = same.into_iter().flat_map(|known| &known.status.roles);
-                let through = roles.filter_map(|role| Some((role.name.as_str(), role.let_through?)));
-                hands.take_over(&policy, through);
+                hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
                 hands.take_in(&policy, seen, now).await
             }
             None => None,

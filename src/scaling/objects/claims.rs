@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::capacity::policy::TargetRef;
-use crate::capacity::policy::file::group;
 use crate::capacity::policy::spec::Document;
+use crate::capacity::policy::spec::group;
 
 /// An object with replicas, in whatever version it is named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,6 +10,6 @@ mod tell;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
-pub use shelf::{Changed, Known, News, Shelf};
+pub use shelf::{Changed, Known, News, Shelf, policy_of};
 pub use survey::Surveyor;
 pub use tell::Teller;

@@ -1,6 +1,7 @@
 //! Known policies of a namespace, and which of them are in force. No I/O and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::claims::{Claims, Target, targets};
 use super::kinds::{PolicyObject, TopologyObject};
@@ -246,6 +247,7 @@ impl Shelf {
                 Some(Owner::Unknown(message)) => {
                     shelved.verdict = Some(Verdict { is_accepted: false, reason: "TargetUnknown", message });
                     shelved.good = None;
+                    groups.unusable.push(Arc::new(policy_of(&shelved.object)));
                     continue;
                 }
                 Some(Owner::Other) | None => {
@@ -272,7 +274,7 @@ impl Shelf {
                             message.push_str(&format!("; generation {generation} stays in force"));
                         }
                         Some((_, None)) => message.push_str("; the version before stays in force"),
-                        None => {}
+                        None => groups.unusable.push(Arc::new(policy_of(&shelved.object))),
                     }
                     Verdict { is_accepted: false, reason, message }
                 }
@@ -306,6 +308,27 @@ impl Changed {
     }
 }
 
+/// A policy that may not be usable, as far as it can be read: whose pods its roles have, at least.
+pub fn policy_of(object: &PolicyObject) -> Policy {
+    let of = |text: &str| serde_json::from_value(object.spec.get(text).cloned().unwrap_or_default()).ok();
+    let spec = serde_json::from_value(object.spec.clone()).unwrap_or_else(|_| {
+        let roles = object.spec.get("roles").and_then(serde_json::Value::as_object);
+        let role = |(name, role): (&String, &serde_json::Value)| {
+            let known = ["selector", "scaleTargetRef"];
+            let known = known.into_iter().filter_map(|key| Some((key.to_owned(), role.get(key)?.clone())));
+            Some((name.clone(), serde_json::from_value(known.collect::<serde_json::Value>()).ok()?))
+        };
+        let roles = roles.into_iter().flatten().filter_map(role).collect();
+        Spec { roles, mode: of("mode").unwrap_or_default(), ..Spec::default() }
+    });
+    Policy::of(&document(object, spec))
+}
+
+fn document(object: &PolicyObject, spec: Spec) -> Document {
+    let metadata = Metadata { name: object.metadata.name.clone(), ..Metadata::default() };
+    Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec }
+}
+
 fn pool_of(object: &PolicyObject) -> Option<&str> {
     object.spec.pointer("/poolRef/name").and_then(serde_json::Value::as_str)
 }
@@ -329,8 +352,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
             topology.cluster_topology = None;
         }
     }
-    let metadata = Metadata { name: object.metadata.name.clone(), namespace: None, ..Metadata::default() };
-    Ok(Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec })
+    Ok(document(object, spec))
 }
 
 /// Problem with a policy two roles of which scale the same object; `None`: no two do.

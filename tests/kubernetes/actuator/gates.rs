@@ -25,15 +25,21 @@ async fn node(group: &Group, name: &str, rack: &str, pods: u32) {
     group.space.send("PATCH", &format!("/api/v1/nodes/{name}"), &spec).await.unwrap();
 }
 
-/// Pods at the gate, each of which needs a CPU.
+/// Pods at the gate.
 async fn gated(group: &Group, role: &str, count: u32) {
     for number in 0..count {
-        let spec = json!({
-            "schedulingGates": [{"name": "usher.dev/rollout"}],
-            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
-        });
-        group.pod(&format!("{role}-{number}"), role, spec).await;
+        gated_pod(group, &format!("{role}-{number}")).await;
     }
+}
+
+/// A pod at the gate, which needs a CPU.
+async fn gated_pod(group: &Group, name: &str) {
+    let spec = json!({
+        "schedulingGates": [{"name": "usher.dev/rollout"}],
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
+    });
+    let (role, _) = name.split_once('-').unwrap();
+    group.pod(name, role, spec).await;
 }
 
 async fn pod(group: &Group, name: &str) -> Value {
@@ -117,6 +123,37 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
     let said = format!("4 pods of decode may be scheduled to {RACK}=r2, 4 in all");
     assert!(events.iter().any(|event| event.contains(&said)), "{events:?}");
     assert_eq!(group.replicas("decode").await, 8, "pods at gates exist");
+}
+
+/// Whoever leads next finds pods that have to go to one rack, and takes that for where they were sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_the_next_step_goes_where_there_is_room() {
+    let Some(server) = Server::own().await else { return };
+    let group = on_racks(&server).await;
+    node(&group, "wide", "r1", 20).await;
+    node(&group, "tight", "r2", 7).await;
+    group.workload("Deployment", "decode", 8).await;
+    group.workload("Deployment", "prefill", 4).await;
+    gated(&group, "decode", 8).await;
+    gated(&group, "prefill", 4).await;
+    let mut picker = group.picker(&server, &[]).await;
+    let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
+    let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
+    assert!(first.iter().all(|(_, rack)| rack == "r2"), "{first:?}");
+    picker.kill().await;
+    let _next = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(racks(&group).await, first, "the step isn't up yet");
+    run(&group, &first, "tight").await;
+    // One of the first step is lost, and one that waits comes in its place, beside the others.
+    group.space.delete_pod(&first[0].0, 0).await;
+    gated_pod(&group, &first[0].0).await;
+    let again = eventually("its replacement", async || step(&racks(&group).await, 6)).await;
+    assert!(again.iter().all(|(_, rack)| rack == "r2"), "{again:?}");
+    run(&group, &again, "tight").await;
+    let both = eventually("the second step", async || step(&racks(&group).await, 12)).await;
+    let second: Vec<_> = both.iter().filter(|found| !again.contains(found)).collect();
+    assert!(second.iter().all(|(_, rack)| rack == "r1"), "{second:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -41,7 +41,7 @@ pub(super) async fn hands(server: &Server, group: &Group, policy: &Policy) -> (H
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut hands = Hands::new(cluster, group.space.name.clone(), clock.clone(), pool, term);
-    hands.attend(std::iter::once(&Arc::new(policy.clone())));
+    hands.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
     (hands, clock)
 }
 

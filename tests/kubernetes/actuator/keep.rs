@@ -148,7 +148,7 @@ async fn replacements_pass_their_gate_in_every_state() {
         all(&mut hands, 10).await;
         let open = if matches!(case, Case::Recommend) {
             policy = of(&pair("").replace("Apply", "Recommend"));
-            hands.attend(std::iter::once(&Arc::new(policy.clone())));
+            hands.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
             Case::Recommend
         } else {
             Case::Paused
@@ -166,7 +166,7 @@ async fn replacements_pass_their_gate_in_every_state() {
                 let path = format!("{}/prefill", group.space.path("apps/v1", "deployments"));
                 group.space.send("DELETE", &path, &json!({})).await.unwrap();
             }
-            Case::PolicyGone => hands.attend(std::iter::empty()),
+            Case::PolicyGone => hands.attend(std::iter::empty(), &[]),
             _ => {}
         }
         // One of the first step dies, and another is made in its place.

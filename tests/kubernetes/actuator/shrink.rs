@@ -37,7 +37,8 @@ async fn act(hands: &mut Hands, policy: &Policy, at: u64, write: u32, busy: &[&s
     .await;
     let load = |(name, sent): (&str, u64)| {
         let is_busy = busy.contains(&name);
-        (name.to_owned(), PodLoad { is_idle: !is_busy, under_way: is_busy.into(), sent })
+        let load = PodLoad { is_idle: !is_busy, under_way: is_busy.into(), sent, ..PodLoad::default() };
+        (name.to_owned(), load)
     };
     let loads = [("decode-0", 5), ("decode-1", 90), ("decode-2", 1)].map(load);
     seen.loads = Some(HashMap::from(loads));
@@ -92,7 +93,7 @@ async fn a_smaller_role_loses_idle_pods_after_their_last_answer() {
     assert!(draining.len() == 2 && draining.contains(&going), "{draining:?}");
     assert_eq!(cost(&group, "decode-2").await, json!("-1000"));
     // Pods of a policy that is gone have requests again.
-    hands.attend(std::iter::empty());
+    hands.attend(std::iter::empty(), &[]);
     assert!(hands.draining().is_empty());
 }
 

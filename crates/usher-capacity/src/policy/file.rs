@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Policy;
-use super::spec::Document;
+use super::spec::{Document, group};
 use super::validate::{Problem, problems};
 use usher_core::config::{ConfigError, Node, Position, Value};
 
@@ -76,11 +76,6 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
     if errors.is_empty() { Ok(read) } else { Err(errors) }
-}
-
-/// The API group of a group and version.
-pub fn group(api_version: &str) -> &str {
-    api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
 /// The place of a path, or of the innermost part of it that is there.

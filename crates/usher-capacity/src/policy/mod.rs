@@ -21,7 +21,7 @@ use super::rollout::Rollout;
 use super::rules::{Number, Rule};
 
 pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
-pub use role::{Range, Role};
+pub use role::{Range, Role, label_selector};
 pub use spec::{Mode, TargetRef};
 
 /// Meaning of a policy: names are places, defaults are filled in, and every number is in its range.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::spec::TargetRef;
+use super::spec::{TargetRef, group};
 
 /// A role of the group.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,25 @@ pub struct Role {
     pub selector: BTreeMap<String, String>,
     /// Workload that the replicas belong to.
     pub target: Option<TargetRef>,
+}
+
+impl Role {
+    /// Label selector of its pods.
+    pub fn label_selector(&self) -> String {
+        label_selector(&self.selector)
+    }
+
+    /// Its target, as `kubectl` names it: `Deployment.apps/decode`.
+    pub fn target_name(&self) -> Option<String> {
+        let TargetRef { api_version, kind, name, .. } = self.target.as_ref()?;
+        let group = group(api_version);
+        Some(if group.is_empty() { format!("{kind}/{name}") } else { format!("{kind}.{group}/{name}") })
+    }
+}
+
+/// Label selector of these labels, as the API server takes it.
+pub fn label_selector(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// A range of pods.

@@ -134,6 +134,11 @@ pub struct TargetRef {
     pub replicas_path: Option<String>,
 }
 
+/// The API group of a group and version.
+pub fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
 /// How the size of the whole group is found.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Condition, Plan, State};
-use crate::policy::{Policy, Sizing};
+use crate::policy::{Policy, Role, Sizing};
 
 /// The status of a CapacityPolicy. Written by the leader only.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -39,6 +39,12 @@ pub struct PolicyStatus {
 pub struct RoleStatus {
     /// The role.
     pub name: String,
+    /// Label selector of its pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Workload that has its pods, by kind, group and name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Pods that there are.
     pub current: u32,
     /// How many of them are ready.
@@ -62,6 +68,15 @@ pub struct RoleStatus {
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<String>,
+}
+
+impl RoleStatus {
+    /// Whether its pods are those of a role, of whichever version of the policy.
+    pub fn is_of(&self, role: &Role) -> bool {
+        self.name == role.name
+            && self.selector.as_ref() == Some(&role.label_selector())
+            && self.target == role.target_name()
+    }
 }
 
 /// Outcome of a rule.
@@ -175,12 +190,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         // is known.
         conditions.keep();
         let conditions = conditions.all;
-        let mut status = PolicyStatus { observed_generation: generation, conditions, ..before.clone() };
-        if before.observed_generation != generation {
-            // By a version of the policy whose roles may have had other pods.
-            status.roles.iter_mut().for_each(|role| role.let_through = None);
-        }
-        return status;
+        return PolicyStatus { observed_generation: generation, conditions, ..before.clone() };
     };
     progress(plan, &mut conditions);
     for known in Condition::ALL {
@@ -193,8 +203,11 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
             conditions.say(&name, false, "Resolved", "it was so before, and is no longer");
         }
     }
+    let of = |role: &crate::plan::RolePlan| policy.roles.iter().find(|of| of.name == role.name);
     let role = |role: &crate::plan::RolePlan| RoleStatus {
         name: role.name.clone(),
+        selector: of(role).map(Role::label_selector),
+        target: of(role).and_then(Role::target_name),
         current: role.current,
         ready: role.ready,
         desired: role.desired,
@@ -445,7 +458,8 @@ mod tests {
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));
         assert_eq!((refused.roles[0].admitted, first.roles[0].let_through), (2, Some(2)));
-        assert_eq!(refused.roles[0].let_through, None, "by another version");
+        let role = &refused.roles[0];
+        assert_eq!((role.let_through, role.selector.as_deref()), (Some(2), Some("llm-d.ai/role=a")));
         assert_eq!(condition(&refused, "Progressing"), condition(&first, "Progressing"));
         let read: PolicyStatus = serde_json::from_str(&serde_json::to_string(&refused).unwrap()).unwrap();
         assert_eq!(read, refused);

@@ -133,7 +133,9 @@ pub struct Load {
     unreported: AtomicU64,
     /// Number of these requests that have waited for longer than is usual.
     overdue: AtomicU64,
-    /// The same as the configuration's producers count it.
+    /// Blocks of its prefix cache, as a producer counted them last.
+    cached_blocks: AtomicU64,
+    /// Requests and tokens in flight as the configuration's producers count them.
     tracked: [InFlight; InFlightId::MAX],
 }
 
@@ -206,6 +208,16 @@ impl Load {
         if self.overdue() != overdue {
             self.overdue.store(overdue, Relaxed);
         }
+    }
+
+    /// Blocks that its prefix cache is taken to hold; 0 while nothing counts them.
+    pub fn cached_blocks(&self) -> u64 {
+        self.cached_blocks.load(Relaxed)
+    }
+
+    /// Notes how many blocks its prefix cache is taken to hold.
+    pub fn set_cached_blocks(&self, blocks: u64) {
+        self.cached_blocks.store(blocks, Relaxed);
     }
 
     /// Tokens that its KV cache holds, as it said last; 0 while it hasn't.

@@ -59,6 +59,11 @@ pub(super) const AT_ONCE: usize = 64;
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
 
 impl Holder {
+    /// Number of blocks.
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
     pub(super) fn slot_number(&self) -> u32 {
         self.slot.number()
     }

@@ -82,6 +82,11 @@ impl PrefixIndex {
         self.ring.record(endpoint.identity(), &new);
     }
 
+    /// Blocks that an endpoint holds.
+    pub fn held(&self, endpoint: &Endpoint) -> usize {
+        self.holders.get(endpoint.slot()).map_or(0, |holder| holder.len())
+    }
+
     /// Drops everything that an endpoint holds.
     pub fn remove(&self, endpoint: &Endpoint) {
         self.holders.drop_all(self.holders.get(endpoint.slot()));

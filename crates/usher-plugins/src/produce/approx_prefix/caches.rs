@@ -127,6 +127,9 @@ impl Kept for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.adder.sweep(snapshot, now_ms);
         self.capacities.sweep(snapshot);
+        for endpoint in snapshot.endpoints() {
+            endpoint.load().set_cached_blocks(self.index.held(endpoint) as u64);
+        }
     }
 
     fn settle(&self) {
