@@ -12,8 +12,9 @@ use crate::actuator::{Observed, ObservedPod, PodLoad};
 use crate::capacity::{Inputs, Pod, PodState, Policy, Values, Work};
 use crate::endpoints::{Endpoint, Gauge, Load, Snapshot, StartingPod};
 
-/// Requests that another process sent before this one led have ended after so long.
-const FORGOTTEN: Duration = Duration::from_secs(300);
+/// Requests that are under way for so long after this process began to lead, and that it hasn't sent, are those
+/// of others that go on sending, rather than of the process before.
+const OF_OTHERS: Duration = Duration::from_secs(300);
 
 /// The pods of a policy's roles. Found anew only when the pool's membership changes.
 #[derive(Debug, Default)]
@@ -23,6 +24,8 @@ pub struct Members {
     pods: Vec<Member>,
     counts: Vec<u32>,
     places: Option<Places>,
+    /// Endpoints that left the snapshot with requests of this process under way, each with its role.
+    left: Vec<(usize, Arc<Load>)>,
 }
 
 /// Pods of the cluster, as they were looked for last among the members.
@@ -50,8 +53,30 @@ struct Rank {
     endpoint: Arc<Endpoint>,
     /// The endpoint's load, which a tick reads without going to the endpoint first.
     load: Arc<Load>,
-    /// Nothing runs or waits there that this process doesn't know of.
-    is_known: bool,
+    senders: Senders,
+}
+
+/// Who sends requests to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Senders {
+    /// This process may not be the only one: the one that led before may have sent some.
+    Unknown,
+    /// Others do, too, as the model server says.
+    Others,
+    /// Nothing ran or waited there once that this process didn't know of.
+    Own,
+}
+
+impl Rank {
+    /// Requests under way there; `None`: it isn't known of all.
+    fn in_flight(&self, freshness: Freshness) -> Option<f64> {
+        let own = self.load.in_flight().max(0) as f64;
+        match self.senders {
+            Senders::Unknown => None,
+            Senders::Others => Some(own.max(freshness.under_way(&self.load)?)),
+            Senders::Own => Some(own),
+        }
+    }
 }
 
 impl Members {
@@ -66,17 +91,22 @@ impl Members {
         }
         self.seen = Some((snapshot.number(), Arc::clone(starting)));
         self.places = None;
-        let ranks = self.pods.iter().flat_map(|pod| &pod.ranks).filter(|rank| rank.is_known);
-        let known: HashSet<Arc<str>> = ranks.map(|rank| Arc::clone(rank.endpoint.identity())).collect();
-        self.pods.clear();
+        let before = std::mem::take(&mut self.pods);
+        let ranks = || before.iter().flat_map(|pod| pod.ranks.iter().map(|rank| (pod.role, rank)));
+        let known: HashMap<&Arc<str>, Senders> =
+            ranks().map(|(_, rank)| (rank.endpoint.identity(), rank.senders)).collect();
+        let there: HashSet<&Arc<str>> = snapshot.endpoints().iter().map(|of| of.identity()).collect();
+        let gone = ranks().filter(|(_, rank)| !there.contains(rank.endpoint.identity()));
+        self.left.extend(gone.map(|(role, rank)| (role, Arc::clone(&rank.load))));
+        self.left.retain(|(_, load)| load.in_flight() > 0);
         self.counts = vec![0; policy.roles.len()];
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for endpoint in snapshot.endpoints() {
             let Some(role) = role_of(policy, &endpoint.spec().labels) else { continue };
             let place = *places.entry((endpoint.namespace(), endpoint.pod())).or_insert(self.pods.len());
-            let is_known = known.contains(endpoint.identity());
+            let senders = known.get(endpoint.identity()).copied().unwrap_or(Senders::Unknown);
             let load = Arc::clone(endpoint.load());
-            let rank = Rank { endpoint: Arc::clone(endpoint), load, is_known };
+            let rank = Rank { endpoint: Arc::clone(endpoint), load, senders };
             match self.pods.get_mut(place) {
                 Some(pod) => pod.ranks.push(rank),
                 None => self.pods.push(Member { role, ranks: SmallVec::from_iter([rank]) }),
@@ -120,17 +150,21 @@ impl Members {
         self.places = Some(Places { of: Arc::clone(pods), members, others, counts });
     }
 
-    /// Learns where this process knows of all requests: where no more run and wait than it has sent, or
-    /// those that others sent may have ended. `led` is how long it has been the one to send them.
+    /// Learns where this process knows of all requests: where no more run and wait than it has sent. `led` is
+    /// how long it has been the one to send them.
     pub fn learn(&mut self, freshness: Freshness, led: Duration) {
         let all = self.pods.iter_mut().flat_map(|pod| &mut pod.ranks);
-        for rank in all.filter(|rank| !rank.is_known) {
+        for rank in all.filter(|rank| rank.senders != Senders::Own) {
             let load = &rank.load;
-            let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
-            let is_ours = fresh(&load.running)
-                .zip(fresh(&load.waiting))
-                .is_some_and(|(running, waiting)| running + waiting <= load.in_flight().max(0) as f64);
-            rank.is_known = is_ours || led >= FORGOTTEN;
+            let own = load.in_flight().max(0) as f64;
+            let is_late = led >= OF_OTHERS;
+            rank.senders = match freshness.under_way(load) {
+                Some(under_way) if under_way <= own => Senders::Own,
+                Some(_) if is_late => Senders::Others,
+                // A server that answers, and never says how many run or wait, leaves nothing to compare with.
+                None if is_late && freshness.reports_none(load) => Senders::Own,
+                _ => rank.senders,
+            };
         }
     }
 
@@ -145,9 +179,7 @@ pub fn pod_loads(snapshot: &Snapshot, namespace: &str, freshness: Freshness) -> 
     let mut loads: HashMap<String, PodLoad> = HashMap::new();
     for endpoint in snapshot.endpoints().iter().filter(|endpoint| endpoint.spec().namespace == namespace) {
         let load = endpoint.load();
-        let fresh = |gauge: &Gauge| gauge.fresh(freshness.now_ms, freshness.configured);
-        let engine =
-            fresh(&load.running).zip(fresh(&load.waiting)).map(|(running, waiting)| running + waiting);
+        let engine = freshness.under_way(load);
         let own = u64::try_from(load.in_flight()).unwrap_or(0);
         // Others may send requests there, too.
         let under_way = own.max(engine.unwrap_or(0.0).max(0.0) as u64);
@@ -156,6 +188,7 @@ pub fn pod_loads(snapshot: &Snapshot, namespace: &str, freshness: Freshness) -> 
         pod.is_idle &= under_way == 0 && engine.is_some();
         pod.under_way = pod.under_way.saturating_add(under_way);
         pod.sent = pod.sent.saturating_add(load.sent());
+        pod.cached = pod.cached.saturating_add(load.cached_blocks());
     }
     loads
 }
@@ -177,6 +210,20 @@ pub struct Freshness {
     pub scraped: Duration,
 }
 
+impl Freshness {
+    /// Requests that run and wait at a model server, as it says; `None`: it hasn't said so lately.
+    fn under_way(&self, load: &Load) -> Option<f64> {
+        let fresh = |gauge: &Gauge| gauge.fresh(self.now_ms, self.configured);
+        Some(fresh(&load.running)? + fresh(&load.waiting)?)
+    }
+
+    /// Whether a model server answers, and has never said both how many requests run and how many wait.
+    fn reports_none(&self, load: &Load) -> bool {
+        let is_missing = [&load.running, &load.waiting].into_iter().any(|of| of.read_at_ms().is_none());
+        is_missing && load.is_fresh(self.now_ms, self.configured)
+    }
+}
+
 /// Reads endpoints. Their numbers and their work are read together: of many, each is read from memory.
 struct Reader<'a> {
     signals: &'a [Signal],
@@ -189,7 +236,12 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(group: &'a Group, members: &Members, freshness: Freshness) -> Self {
-        let work = vec![Work::default(); members.counts.len()];
+        let mut work = vec![Work::default(); members.counts.len()];
+        for (role, load) in &members.left {
+            if let Some(work) = work.get_mut(*role) {
+                work.is_busy |= load.in_flight() > 0;
+            }
+        }
         Self { signals: &group.signals, freshness, work, are_known: true }
     }
 
@@ -198,7 +250,8 @@ impl<'a> Reader<'a> {
         let ranks = member.map_or(&[][..], |member| member.ranks.as_slice());
         let Freshness { now_ms, configured, scraped } = self.freshness;
         let ages = Ages { configured, scraped };
-        let values = self.signals.iter().map(|signal| of_pod(signal, ranks, now_ms, ages)).collect();
+        let of = |signal: &Signal| of_pod(signal, ranks, self.freshness, ages);
+        let values = self.signals.iter().map(of).collect();
         let is_serving = !ranks.is_empty() && ranks.iter().all(|rank| rank.load.is_fresh(now_ms, configured));
         if let Some(member) = member {
             self.add(member);
@@ -209,7 +262,7 @@ impl<'a> Reader<'a> {
     /// Adds the work of a pod.
     fn add(&mut self, member: &Member) {
         let Freshness { now_ms, configured, .. } = self.freshness;
-        self.are_known &= member.ranks.iter().all(|rank| rank.is_known);
+        self.are_known &= member.ranks.iter().all(|rank| rank.in_flight(self.freshness).is_some());
         let Some(work) = self.work.get_mut(member.role) else { return };
         for load in member.ranks.iter().map(|rank| &rank.load) {
             let none = |gauge: &Gauge| gauge.fresh(now_ms, configured) == Some(0.0);
@@ -220,8 +273,8 @@ impl<'a> Reader<'a> {
 }
 
 /// A number of a pod. Unless all ranks have it, the pod has none.
-fn of_pod(signal: &Signal, ranks: &[Rank], now_ms: u64, ages: Ages) -> f64 {
-    let value = |rank: &Rank| signal.of(&rank.load, rank.is_known, now_ms, ages);
+fn of_pod(signal: &Signal, ranks: &[Rank], freshness: Freshness, ages: Ages) -> f64 {
+    let value = |rank: &Rank| signal.of(&rank.load, rank.in_flight(freshness), freshness.now_ms, ages);
     let joined = ranks.iter().map(value).reduce(|a, b| match signal.join() {
         Join::Sum => a + b,
         Join::Largest if a.is_nan() || b.is_nan() => f64::NAN,
@@ -319,6 +372,14 @@ mod tests {
         EndpointSpec { pod: pod.to_owned(), labels, ..EndpointSpec::new(name, address) }
     }
 
+    /// Nothing runs or waits at any endpoint then.
+    fn rest(snapshot: &Snapshot, now_ms: u64) {
+        for load in snapshot.endpoints().iter().map(|endpoint| endpoint.load()) {
+            load.waiting.set(0.0, now_ms);
+            load.running.set(0.0, now_ms);
+        }
+    }
+
     #[test]
     fn the_ranks_of_a_pod_are_one_pod() {
         let store = Store::default();
@@ -332,6 +393,12 @@ mod tests {
         ]);
         let snapshot = store.snapshot();
         let load = |index: usize| snapshot.endpoints()[index].load();
+        let mut members = Members::default();
+        let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
+        let policy = group(Vec::new()).policy;
+        members.follow(&policy, &snapshot, &store.starting());
+        rest(&snapshot, 500);
+        members.learn(at(500), Duration::ZERO);
         load(0).waiting.set(3.0, 1_000);
         load(2).waiting.set(4.0, 1_000);
         load(0).kv_usage.set(0.25, 1_000);
@@ -342,7 +409,6 @@ mod tests {
         let answering = load(1).book();
         let signals = vec![Signal::Waiting, Signal::KvUsage, Signal::InFlight, Signal::FirstToken];
         let group = group(signals);
-        let mut members = Members::default();
         let starting = |pods: &[(&str, &[(&str, &str)])]| {
             let labels = |list: &[(&str, &str)]| -> BTreeMap<String, String> {
                 list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -356,8 +422,6 @@ mod tests {
         };
         members.follow(&group.policy, &snapshot, &store.starting());
         assert_eq!(members.counts(), [1, 1], "a pod belongs to the first role whose labels it has");
-        let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
-        members.learn(at(2_000), FORGOTTEN);
         let inputs = gather(&group, &members, at(2_000), vec![1, 1], 5);
         let values: Vec<(usize, &[f64])> = inputs.pods.iter().map(|pod| (pod.role, &*pod.values)).collect();
         assert_eq!(values[0].1[0], 7.0);
@@ -408,11 +472,12 @@ mod tests {
         let mut look = |pods: &[&str]| {
             store.replace(pods.iter().map(|pod| spec(pod, 0, &[("tier", "gold")])).collect());
             let snapshot = store.snapshot();
+            members.follow(&group.policy, &snapshot, &store.starting());
+            rest(&snapshot, 1_000);
+            members.learn(at, Duration::ZERO);
             for (endpoint, waiting) in snapshot.endpoints().iter().zip([4.0, 6.0]) {
                 endpoint.load().waiting.set(waiting, 1_000);
             }
-            members.follow(&group.policy, &snapshot, &store.starting());
-            members.learn(at, FORGOTTEN);
             let inputs = gather_observed(&group, &mut members, at, &observed, 0);
             let of = |pod: &Pod| pod.values.iter().map(|value| (!value.is_nan()).then_some(*value)).collect();
             inputs.pods.iter().map(of).collect::<Vec<Vec<Option<f64>>>>()
@@ -444,8 +509,28 @@ mod tests {
         for (running, is_busy) in [([0.0, 0.0], false), ([1.0, 0.0], true), ([0.0, 1.0], true)] {
             assert_eq!(work(running), (vec![false, is_busy], true), "{running:?}");
         }
-        members.learn(at, FORGOTTEN);
+        members.learn(at, OF_OTHERS);
         assert!(!gather_observed(&group, &mut members, at, &observed, 0).is_settling);
+    }
+
+    #[test]
+    fn a_pod_that_left_the_pool_is_busy_until_it_has_answered() {
+        let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
+        let mut members = Members::default();
+        let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
+        store.replace(vec![spec("one", 0, &[("tier", "gold")])]);
+        let answering = store.snapshot().endpoints()[0].load().book();
+        let mut is_busy = || {
+            members.follow(&group.policy, &store.snapshot(), &store.starting());
+            gather(&group, &members, at, vec![0, 1], 0).work[1].is_busy
+        };
+        assert!(is_busy());
+        store.replace(Vec::new());
+        assert!(is_busy(), "it isn't ready any more, and answers yet");
+        store.replace(vec![spec("two", 0, &[])]);
+        assert!(is_busy());
+        drop(answering);
+        assert!(!is_busy());
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub enum Signal {
     Running,
     /// The part of the KV cache that is in use.
     KvUsage,
-    /// Requests that this picker sent there and whose answer isn't complete.
+    /// Requests that this picker sent there and whose answer isn't complete; where others send requests, too,
+    /// those that the model server reports if they are more.
     InFlight,
     /// Seconds from a decision to the first token of a streamed answer.
     FirstToken,
@@ -95,17 +96,17 @@ impl Signal {
         }
     }
 
-    /// The number of an endpoint; NaN when there is none that is fresh. `knows_all`: whether this process
-    /// knows of all requests there; without that none of its own is no sign of rest.
-    pub(super) fn of(&self, load: &Load, knows_all: bool, now_ms: u64, ages: Ages) -> f64 {
+    /// The number of an endpoint; NaN when there is none that is fresh. `in_flight`: requests under way there;
+    /// `None`: it isn't known of all.
+    pub(super) fn of(&self, load: &Load, in_flight: Option<f64>, now_ms: u64, ages: Ages) -> f64 {
         let gauge = match self {
             Self::Waiting => load.waiting.fresh(now_ms, ages.configured),
             Self::Running => load.running.fresh(now_ms, ages.configured),
             Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
-            Self::InFlight => knows_all.then(|| load.in_flight().max(0) as f64),
+            Self::InFlight => in_flight,
             Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
                 // Nobody waits for a first token there.
-                (knows_all && load.in_flight() <= 0).then_some(0.0)
+                in_flight.filter(|requests| *requests <= 0.0)
             }),
             Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),
             Self::Scraped(lease, _) => load.attribute(lease.id()).fresh(now_ms, ages.scraped),

@@ -103,7 +103,11 @@ impl Test {
 
 /// When each rule fired last, by its place in the policy.
 #[derive(Clone, Debug, Default)]
-pub struct Cooldowns(Vec<Fired>);
+pub struct Cooldowns {
+    rules: Vec<Fired>,
+    /// Since when it is known which rules fire, where it isn't known which did before.
+    since: Option<Duration>,
+}
 
 /// When a rule fired, and when before that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,17 +120,23 @@ struct Fired {
 
 impl Cooldowns {
     fn of(&mut self, rule: usize) -> Option<&mut Fired> {
-        if self.0.len() <= rule {
-            self.0.resize(rule + 1, Fired::default());
+        if self.rules.len() <= rule {
+            self.rules.resize(rule + 1, Fired::default());
         }
-        self.0.get_mut(rule)
+        self.rules.get_mut(rule)
     }
 
-    /// A rule fired so long before `now`, for somebody else.
+    /// A rule fired so long before `now`, for somebody else. Of several times the last one counts.
     pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
         if let Some(fired) = self.of(rule) {
-            fired.resumed = Some((ago, now));
+            let known = fired.resumed.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)));
+            fired.resumed = Some((known.map_or(ago, |known| known.min(ago)), now));
         }
+    }
+
+    /// Nobody knows which rules fired before `now`: those that remove pods rest, as if they had then.
+    pub fn begin_unknown(&mut self, now: Duration) {
+        self.since = Some(now);
     }
 
     /// A rule fired.
@@ -138,22 +148,28 @@ impl Cooldowns {
 
     /// Takes back the last firing of a rule, as its step was not done: it is as if it hadn't fired.
     pub fn take_back(&mut self, rule: usize) {
-        if let Some(fired) = self.0.get_mut(rule) {
+        if let Some(fired) = self.rules.get_mut(rule) {
             *fired = Fired { last: fired.before, before: None, ..*fired };
         }
     }
 
-    /// Whether a rule fired less than its cooldown ago.
-    fn holds(&self, rule: usize, cooldown: Duration, now: Duration) -> bool {
-        let Some(fired) = self.0.get(rule) else { return false };
+    /// How long ago a rule fired last, here or for somebody else.
+    pub fn ago(&self, rule: usize, now: Duration) -> Option<Duration> {
+        let fired = self.rules.get(rule)?;
         let resumed = fired.resumed.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)));
         let own = fired.last.map(|at| now.saturating_sub(at));
-        own.into_iter().chain(resumed).any(|ago| ago < cooldown)
+        own.into_iter().chain(resumed).min()
+    }
+
+    /// Whether a rule fired less than its cooldown ago, or may have and `removes` pods.
+    fn holds(&self, rule: usize, cooldown: Duration, removes: bool, now: Duration) -> bool {
+        let unknown = self.since.filter(|_| removes).map(|since| now.saturating_sub(since));
+        self.ago(rule, now).into_iter().chain(unknown).any(|ago| ago < cooldown)
     }
 
     /// When a rule fired last.
     pub fn last(&self, rule: usize) -> Option<Duration> {
-        self.0.get(rule).and_then(|fired| fired.last)
+        self.rules.get(rule).and_then(|fired| fired.last)
     }
 }
 
@@ -188,7 +204,11 @@ pub fn apply(
                 return Err(RuleOutcome::NoData);
             }
         }
-        if cooldowns.holds(index, rule.cooldown, now) { Err(RuleOutcome::Cooldown) } else { Ok(step) }
+        if cooldowns.holds(index, rule.cooldown, step < 0, now) {
+            Err(RuleOutcome::Cooldown)
+        } else {
+            Ok(step)
+        }
     };
     let verdicts: Vec<Result<i64, RuleOutcome>> = rules.iter().enumerate().map(verdict).collect();
     let mut outcomes: Vec<RuleOutcome> =

@@ -48,16 +48,17 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     let unplaced = history.rollout.unplaced();
     let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
     rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
-    keep_last(&mut plan, &serving);
+    keep_last(&mut plan, inputs, &serving);
     history.note_shrinking(policy, &plan);
     history.note_changes(policy, &mut plan, &blind);
     plan
 }
 
-/// Leaves a role that serves its last pod, whatever is given back.
-fn keep_last(plan: &mut Plan, serving: &[bool]) {
-    for (role, serves) in plan.roles.iter_mut().zip(serving) {
-        if *serves && role.ready > 0 && role.admitted.min(role.write) == 0 {
+/// Leaves a role that serves its last pod, whatever is given back. One that isn't ready may still answer.
+fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
+    for (place, (role, serves)) in plan.roles.iter_mut().zip(serving).enumerate() {
+        let answers = role.ready > 0 || inputs.work.get(place).is_some_and(|work| work.is_busy);
+        if *serves && answers && role.current > 0 && role.admitted.min(role.write) == 0 {
             (role.admitted, role.write) = (role.admitted.max(1), role.write.max(1));
             role.reasons.push(Reason::Serving);
         }
@@ -346,11 +347,11 @@ impl<'a> Tick<'a> {
         let own = |place: usize| self.bounds.get(place).copied();
         let (Some(of_x), Some(of_y)) = (own(above), own(below)) else { return };
         let is_blind = self.blind.get(above) == Some(&true) || self.blind.get(below) == Some(&true);
-        let grows = [above, below].into_iter().filter_map(|place| self.plan.roles.get(place));
-        if is_blind && !grows.clone().any(|role| role.goal > role.current) {
+        let current = |place: usize| self.plan.roles.get(place).map_or(0, |role| role.current);
+        // Without numbers it takes nothing away, and adds only where a minimum would break it.
+        if is_blind && !ratio.bounds.hold(current(above), current(below)) {
             return;
         }
-        // Without numbers it adds to what grows anyway, and takes nothing away.
         let kept = |own: Bounds, goal: u32| Bounds { low: own.low.max(goal), high: own.high.max(goal) };
         let within = if is_blind { (kept(of_x, x), kept(of_y, y)) } else { (of_x, of_y) };
         let repaired = ratio::repair((x, y), &ratio.bounds, within);

@@ -1,6 +1,5 @@
 //! One policy: what it remembers, and its ticks.
 
-use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +41,8 @@ pub(super) struct Running {
     pub(super) looking: Option<Id>,
     /// How often in a row its acts have used their time up.
     pub(super) late: u32,
-    /// Changes that were under way when the policy was written anew, until the first tick.
-    pub(super) changes: Vec<Change>,
+    /// Record of the version of the policy before this one, until the first tick.
+    pub(super) before: Option<Left>,
 }
 
 impl Running {
@@ -60,16 +59,25 @@ impl Running {
             held: None,
             looking: None,
             late: 0,
-            changes: Vec::new(),
+            before: None,
         }
     }
 
-    /// The next version of a policy, which knows what changes of its roles were under way.
+    /// The next version of a policy, which knows what changes of its roles were under way, and which of its rules
+    /// fired.
     pub(super) fn after(&self, group: Group, due: Duration) -> Self {
         let names = |policy: &Policy| policy.roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>();
         let is_of_it = names(&self.group.policy) == names(&group.policy);
-        let changes = self.history.as_ref().filter(|_| is_of_it).map(|history| history.changes().to_vec());
-        Self { changes: changes.unwrap_or_default(), ..Self::new(group, due) }
+        let before = match &self.history {
+            Some(history) => {
+                let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
+                let fired = fired_of(&self.group.policy, &group.policy, history, due);
+                Some(Left { changes, fired, ..Left::nothing() })
+            }
+            // It wasn't ticked itself; places of rules may have changed.
+            None => self.before.as_ref().map(|_| Left::default()),
+        };
+        Self { before, ..Self::new(group, due) }
     }
 
     /// Notes whether the API server took too long over what was done just now. It is
@@ -155,16 +163,16 @@ impl Running {
         let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
         let history = self.history.get_or_insert_with(|| {
             let mut history = History::resumed(size, now);
+            let before = self.before.take().unwrap_or_default();
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
-            history.resume_changes(if self.changes.is_empty() {
-                left.changes
-            } else {
-                take(&mut self.changes)
-            });
-            for (rule, ago) in left.fired {
+            history.resume_changes(if before.changes.is_empty() { left.changes } else { before.changes });
+            for (rule, ago) in before.fired.into_iter().chain(left.fired) {
                 history.resume_rule(rule, ago, now);
+            }
+            if !before.is_known && !left.is_known {
+                history.begin_unknown_rules(now);
             }
             history
         });
@@ -183,9 +191,22 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
     (0..rules).map(|rule| history.last_fired(rule)).collect()
 }
 
-/// Record of a policy's ticks elsewhere, from its status.
+/// When each rule of the next version of a policy fired last, by place and how long before `now`, by the history
+/// of this one.
+fn fired_of(this: &Policy, next: &Policy, history: &History, now: Duration) -> Vec<(usize, Duration)> {
+    let (Sizing::Rules(old), Sizing::Rules(new)) = (&this.sizing, &next.sizing) else { return Vec::new() };
+    let fired = new.iter().enumerate().filter_map(|(place, rule)| {
+        let known = old.iter().position(|known| known.name == rule.name)?;
+        Some((place, history.fired_ago(known, now)?))
+    });
+    fired.collect()
+}
+
+/// Record of a policy's ticks elsewhere, from its status, or of the version before.
 #[derive(Debug, Default)]
 pub(super) struct Left {
+    /// Whether there is one: where not, rules may have fired.
+    pub(super) is_known: bool,
     /// Its state and goals, where they are of this version of the policy.
     pub(super) at: Option<(State, Vec<u32>)>,
     /// Changes of its roles that were under way.
@@ -195,6 +216,11 @@ pub(super) struct Left {
 }
 
 impl Left {
+    /// A record that nothing happened.
+    pub(super) fn nothing() -> Self {
+        Self { is_known: true, ..Self::default() }
+    }
+
     /// Reads the record of a status, at that time.
     pub(super) fn of(
         policy: &Policy,
@@ -203,14 +229,18 @@ impl Left {
         now: Timestamp,
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
-        let Sizing::Rules(rules) = &policy.sizing else { return Self { at, changes, fired: Vec::new() } };
+        // One that was never written may not have been allowed to be.
+        let is_known = status.observed_generation.is_some();
+        let Sizing::Rules(rules) = &policy.sizing else {
+            return Self { at, changes, is_known, fired: Vec::new() };
+        };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
             let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, fired: fired.collect() }
+        Self { at, changes, fired: fired.collect(), is_known }
     }
 }
 

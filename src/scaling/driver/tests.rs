@@ -186,6 +186,7 @@ fn idle_rule(metric: &str) -> Group {
 fn a_restart_does_not_forget_when_rules_fired() {
     let group = idle_rule("queue_depth");
     let status = |at: &str| PolicyStatus {
+        observed_generation: Some(3),
         rules: vec![RuleStatus {
             name: "down".to_owned(),
             last_trigger_time: Some(at.to_owned()),
@@ -194,22 +195,49 @@ fn a_restart_does_not_forget_when_rules_fired() {
         ..PolicyStatus::default()
     };
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-    let fires_at = |at: &str| {
-        let live = live(3);
-        let mut running = Running::new(group.clone(), S(0));
-        let left = || Left::of(&group.policy, None, &status(at), now);
-        (0..=60).find(|minute| {
-            live.clock.set(S(5 + minute * 60));
-            for endpoint in live.store.snapshot().endpoints() {
-                endpoint.load().waiting.set(0.0, live.clock.now_ms());
-            }
-            !running.tick(&live, S(1), None, None, left()).plan.fired.is_empty()
-        })
-    };
-    assert_eq!(fires_at("2026-01-01T11:30:00Z"), Some(30));
-    assert_eq!(fires_at("2026-01-01T10:59:00Z"), Some(0));
-    assert_eq!(fires_at("2026-01-01T12:05:00Z"), Some(60), "of a clock that is ahead");
-    assert_eq!(fires_at("yesterday"), Some(0));
+    let fires_at = |left: &dyn Fn() -> Left| first_fired(&mut Running::new(group.clone(), S(0)), left);
+    let of = |status: &PolicyStatus| fires_at(&|| Left::of(&group.policy, None, status, now));
+    assert_eq!(of(&status("2026-01-01T11:30:00Z")), Some(30));
+    assert_eq!(of(&status("2026-01-01T10:59:00Z")), Some(0));
+    assert_eq!(of(&status("2026-01-01T12:05:00Z")), Some(60), "of a clock that is ahead");
+    assert_eq!(of(&status("yesterday")), Some(0));
+    assert_eq!(of(&PolicyStatus::default()), Some(60), "one that nobody has written");
+    assert_eq!(fires_at(&Left::default), Some(60), "of a file");
+}
+
+/// The minute at which the rule of an idle group first fires, after the first look at 5 s.
+fn first_fired(running: &mut Running, left: &dyn Fn() -> Left) -> Option<u64> {
+    let live = live(3);
+    (0..=60).find(|minute| {
+        live.clock.set(S(5 + minute * 60));
+        for endpoint in live.store.snapshot().endpoints() {
+            endpoint.load().waiting.set(0.0, live.clock.now_ms());
+        }
+        !running.tick(&live, S(1), None, None, left()).plan.fired.is_empty()
+    })
+}
+
+#[test]
+fn a_rule_that_adds_pods_waits_for_no_record_of_those_that_fired() {
+    let mut group = idle_rule("queue_depth");
+    let text = "rules: [{name: up, role: decode, metric: queue_depth, comparator: LESS_THAN, threshold: 1, step: 1, cooldown: 1h}]";
+    group.policy = self::group(text).policy;
+    assert_eq!(first_fired(&mut Running::new(group, S(0)), &Left::default), Some(0));
+}
+
+#[test]
+fn an_edit_of_a_policy_does_not_forget_when_its_rules_fired() {
+    let group = idle_rule("queue_depth");
+    let mut running = Running::new(group.clone(), S(0));
+    assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
+    let edited = running.after(group.clone(), S(65));
+    // Twice in a row, and before it was ticked: nobody knows.
+    let twice = edited.after(group.clone(), S(65));
+    for (mut next, is_own) in [(edited, true), (twice, false)] {
+        let ago = next.before.as_ref().map(|before| before.fired.clone()).unwrap_or_default();
+        assert_eq!(ago, if is_own { vec![(0, S(60))] } else { Vec::new() });
+        assert_eq!(first_fired(&mut next, &Left::default), Some(if is_own { 59 } else { 60 }));
+    }
 }
 
 #[test]
@@ -218,12 +246,7 @@ fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
         let mut fires = |at: u64, runs: f64| {
-            live.clock.set(S(at));
-            for endpoint in live.store.snapshot().endpoints() {
-                endpoint.load().running.set(runs, live.clock.now_ms());
-                endpoint.load().waiting.set(0.0, live.clock.now_ms());
-            }
-            let plan = running.tick(&live, S(1), None, None, Left::default()).plan;
+            let plan = ticked(&mut running, &live, at, Some(runs));
             (!plan.fired.is_empty(), plan.conditions.contains(&Condition::StaleData))
         };
         // The process before sent them; this one knows of none.
@@ -232,19 +255,50 @@ fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
     }
 }
 
-#[test]
-fn requests_that_others_go_on_sending_are_not_waited_for_for_ever() {
-    let live = live(3);
-    let mut running = Running::new(idle_rule("in_flight"), S(0));
-    let mut fires = |at: u64| {
-        live.clock.set(S(at));
-        for endpoint in live.store.snapshot().endpoints() {
-            endpoint.load().running.set(40.0, live.clock.now_ms());
+/// A tick at that second, when the model servers say that so many requests run at each, or say nothing.
+fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>) -> crate::capacity::Plan {
+    live.clock.set(S(at));
+    for endpoint in live.store.snapshot().endpoints() {
+        if let Some(runs) = runs {
+            endpoint.load().running.set(runs, live.clock.now_ms());
             endpoint.load().waiting.set(0.0, live.clock.now_ms());
         }
-        !running.tick(&live, S(1), None, None, Left::default()).plan.fired.is_empty()
-    };
-    assert_eq!([fires(0), fires(299), fires(300)], [false, false, true]);
+    }
+    running.tick(live, S(1), None, None, Left::nothing()).plan
+}
+
+#[test]
+fn requests_that_others_send_keep_pods_however_long_it_takes() {
+    for metric in ["in_flight", "ttft"] {
+        let live = live(3);
+        let mut running = Running::new(idle_rule(metric), S(0));
+        for at in [0, 299, 300, 301, 3_600] {
+            let plan = ticked(&mut running, &live, at, Some(40.0));
+            assert!(plan.fired.is_empty(), "{metric} at {at}");
+            let value = plan.stages.rules[0].value;
+            // Who sends them is known after five minutes; how long their first tokens take never is.
+            assert_eq!(value, (metric == "in_flight" && at >= 300).then_some(40.0), "{metric} at {at}");
+        }
+        // An outage says nothing of them.
+        let plan = ticked(&mut running, &live, 3_660, None);
+        assert!(plan.fired.is_empty() && plan.conditions.contains(&Condition::StaleData), "{metric}");
+        assert!(!ticked(&mut running, &live, 3_720, Some(0.0)).fired.is_empty(), "{metric}: they have ended");
+    }
+}
+
+#[test]
+fn model_servers_that_say_nothing_of_requests_are_taken_for_busy_until_they_answer() {
+    let live = live(3);
+    let mut running = Running::new(idle_rule("in_flight"), S(0));
+    for at in [0, 300, 3_600] {
+        assert!(ticked(&mut running, &live, at, None).fired.is_empty(), "at {at}: no page was read");
+    }
+    live.clock.set(S(3_660));
+    for endpoint in live.store.snapshot().endpoints() {
+        endpoint.load().scraped(live.clock.now_ms());
+    }
+    let plan = ticked(&mut running, &live, 3_660, None);
+    assert!(!plan.fired.is_empty(), "their pages have no such number: {plan:?}");
 }
 
 #[tokio::test]
@@ -318,7 +372,7 @@ fn rules_that_were_not_carried_out_do_not_count() {
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().waiting.set(0.0, live.clock.now_ms());
     }
-    let mut latest = running.tick(&live, S(1), None, None, Left::default());
+    let mut latest = running.tick(&live, S(1), None, None, Left::nothing());
     assert_eq!(
         (latest.plan.fired.as_slice(), latest.fired.as_slice()),
         (&["down".to_owned()][..], &[Some(S(5))][..])

@@ -25,6 +25,14 @@ fn the_chart_has_what_the_types_say() {
         // What is written is read as the same.
         let read: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(read, definition.object, "{file}");
+        let (mut times, mut others) = (0, Vec::new());
+        walk(&read, &mut |name, property| {
+            if property["type"] == "string" && name.to_lowercase().ends_with("time") {
+                times += 1;
+                others.extend((property["format"] != "date-time").then(|| name.to_owned()));
+            }
+        });
+        assert!(times > 0 && others.is_empty(), "{file}: times that aren't date-time: {others:?}");
         names.push(file);
     }
     let mut there: Vec<String> = std::fs::read_dir(&folder)
@@ -36,4 +44,17 @@ fn the_chart_has_what_the_types_say() {
     let printed = usher(&["crds"], "");
     let files = names.iter().map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
     assert_eq!(String::from_utf8(printed.stdout).unwrap(), files.collect::<Vec<_>>().join("---\n"));
+}
+
+/// Visits all properties of a schema, each with its name.
+fn walk(schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
+    let nested: Vec<&Value> = match schema {
+        Value::Array(all) => all.iter().collect(),
+        Value::Object(all) => all.values().collect(),
+        _ => Vec::new(),
+    };
+    if let Some(properties) = schema["properties"].as_object() {
+        properties.iter().for_each(|(name, property)| visit(name, property));
+    }
+    nested.into_iter().for_each(|part| walk(part, visit));
 }

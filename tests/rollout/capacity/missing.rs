@@ -98,13 +98,18 @@ fn without_numbers_only_a_minimum_holds() {
 }
 
 #[test]
-fn without_numbers_a_ratio_takes_nothing_away() {
+fn without_numbers_a_ratio_moves_nothing_that_a_minimum_does_not() {
     let spec = "roles: {d: {min: 1, max: 16}, p: {min: 1, max: 16}}\n\
         total: {metrics: [{name: queue_depth, target: 4}]}\n\
         coordination: {ratio: {numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}";
-    let tick = |d, p, more: Value| desired(&Group::new(spec).tick(0, &counts(d, p), &[], &more));
+    let of = |spec: &str, d, p, more: Value| desired(&Group::new(spec).tick(0, &counts(d, p), &[], &more));
+    let tick = |d, p, more: Value| of(spec, d, p, more);
     assert_eq!(tick(8, 1, json!({})), [8, 1]);
-    assert_eq!(tick(8, 0, json!({})), [8, 4], "p is below its minimum");
+    // A minimum that is raised doesn't break a ratio that holds.
+    let raised = spec.replace("p: {min: 1", "p: {min: 6");
+    assert_eq!(of(&raised, 4, 4, json!({})), [6, 6]);
+    assert_eq!(tick(8, 0, json!({})), [8, 1], "p is below its minimum, and the ratio did not hold before");
+    assert_eq!(tick(0, 0, json!({})), [1, 1], "both are");
     // With a number it is kept as always.
     let known = tick(8, 1, json!({"external": {"queue_depth": 36}}));
     assert!(known[1] <= known[0] && known[0] <= 2 * known[1], "{known:?}");
@@ -118,6 +123,15 @@ struct Case {
     counts: Vec<u32>,
     ready: Vec<u32>,
     before: Vec<u32>,
+    /// Roles a and b have a ratio between 1:3 and 3:1.
+    has_ratio: bool,
+}
+
+impl Case {
+    /// Whether the ratio holds of so many pods.
+    fn is_kept(&self, counts: &[u32]) -> bool {
+        counts[0] <= 3 * counts[1] && counts[1] <= 3 * counts[0]
+    }
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -145,6 +159,7 @@ fn case() -> impl Strategy<Value = Case> {
                 _ => "total: {metrics: [{name: queue_depth, target: 4}]}".to_owned(),
             };
             let pressure = each(&|place| format!("{}: [{{metric: q, target: 1}}]", name(place)));
+            let has_ratio = ratio == 0 && roles.len() > 1;
             let ratio = match ratio {
                 0 if roles.len() > 1 => ", ratio: {numerator: a, denominator: b, min: \"1:3\", max: \"3:1\"}",
                 1 if roles.len() > 1 => ", preferredRatio: {a: {min: 20, max: 60}}",
@@ -166,6 +181,7 @@ fn case() -> impl Strategy<Value = Case> {
                 counts: roles.iter().map(|role| role.2).collect(),
                 ready: roles.iter().map(|role| role.3.min(role.2)).collect(),
                 before,
+                has_ratio,
             }
         })
 }
@@ -203,7 +219,14 @@ proptest! {
                 prop_assert_eq!(&written, &counts, "{:?}", plan);
                 prop_assert!(plan.conditions.contains(&Condition::StaleData) || counts.iter().all(|count| *count == 0), "{plan:?}");
             } else {
-                prop_assert!(next.iter().zip(&counts).all(|(next, count)| next >= count), "{plan:?}");
+                let ratio = case.has_ratio && case.is_kept(&counts);
+                for (place, (next, count)) in next.iter().zip(&counts).enumerate() {
+                    let least = (*count).max(case.mins[place]);
+                    prop_assert!(next >= count, "{plan:?}");
+                    // A ratio that held, and that a minimum would break, brings the other role along.
+                    let most = if ratio && place < 2 { least.max(case.mins[1 - place] * 3) } else { least };
+                    prop_assert!(*next <= most, "{next} > {most}: {plan:?}");
+                }
             }
             counts = written;
             now += 15;

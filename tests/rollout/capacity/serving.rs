@@ -69,3 +69,18 @@ fn giving_pods_back_leaves_the_last_one_that_serves() {
     assert_eq!(last(json!({})), 0);
     assert_eq!(last(json!({"busy": ["decode"]})), 1);
 }
+
+#[test]
+fn a_last_pod_that_is_not_ready_and_still_answers_is_not_given_back() {
+    let spec = "roles: {decode: {min: 4, max: 4}, prefill: {min: 2, max: 2}}\n\
+        deploy: {steps: {decode: 4, prefill: 2}, batchTimeout: 60s, onTimeout: Trim}";
+    let last = |current: u32, work: Value| {
+        let mut group = Group::new(spec);
+        let pods = [("decode", current.min(1), false, json!({})), ("prefill", 2, false, json!({}))];
+        let counts = json!({"decode": current, "prefill": 2});
+        let ticks = (0..20).map(|tick| group.tick(tick * 15, &counts, &pods, &work));
+        ticks.map(|plan| plan.roles[0].admitted.min(plan.roles[0].write)).min().unwrap()
+    };
+    assert_eq!(last(1, json!({})), 0);
+    assert_eq!(last(1, json!({"busy": ["decode"]})), 1);
+}

@@ -142,6 +142,16 @@ impl History {
         self.cooldowns.resume(rule, ago, now);
     }
 
+    /// Nobody knows which rules fired before `now`: those that remove pods rest for their cooldown.
+    pub fn begin_unknown_rules(&mut self, now: Duration) {
+        self.cooldowns.begin_unknown(now);
+    }
+
+    /// How long before `now` a rule fired last, by its place in the policy, here or for whoever ticked before.
+    pub fn fired_ago(&self, rule: usize, now: Duration) -> Option<Duration> {
+        self.cooldowns.ago(rule, now)
+    }
+
     /// When a rule fired last, by its place in the policy.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)

@@ -77,16 +77,13 @@ impl Tick<'_> {
             size = size.min(growth.most_ready);
         }
         let step = if growth.is_full { lacking.min(step(self.policy, waits)) } else { 0 };
-        let has_steps = self.policy.rollout.as_ref().is_some_and(|rollout| rollout.pace.is_some());
-        // Without steps the whole change is one.
-        let follows = has_steps || growth.is_full;
         let mut spare = ready.saturating_add(step).saturating_sub(size);
         for (place, _) in waits.iter().enumerate().filter(|(_, waits)| **waits) {
             let Some(role) = self.plan.roles.get(place) else { continue };
             // Those that aren't ready go first, and nobody misses them.
             let idle = role.current.saturating_sub(role.ready);
             let most = (role.current - role.goal).min(idle.saturating_add(spare));
-            let gives = if follows { self.keeping_ratio(place, most) } else { 0 };
+            let gives = self.keeping_ratio(place, most);
             let Some(role) = self.plan.roles.get_mut(place) else { continue };
             spare = spare.saturating_sub(gives.saturating_sub(idle));
             role.desired = role.current - gives;
