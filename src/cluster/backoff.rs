@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
+use super::Problem;
+
+/// Longest `Retry-After` that is followed. What is known gets older meanwhile, and a proxy may
+/// write anything.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+
 /// Doubles from `first` to `most`. Half of each pause is drawn, so that the replicas of
 /// a pool don't come back to a server that was down all at once.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +30,15 @@ impl Backoff {
         let whole = self.first.saturating_mul(1 << self.failures.min(20)).min(self.most);
         self.failures = self.failures.saturating_add(1);
         whole / 2 + (whole / 2).mul_f64(rng.random::<f64>())
+    }
+
+    /// The pause after one more failure, by its problem: at least what the server asks for, and up to a quarter
+    /// more, so that those whom it turned away don't come back all at once.
+    pub fn after(&mut self, problem: Option<&Problem>, rng: &mut dyn Rng) -> Duration {
+        let pause = self.next(rng);
+        let Some(Problem::Busy { after, .. }) = problem else { return pause };
+        let after = *after.min(&LONGEST_RETRY_AFTER);
+        pause.max(after + (after / 4).mul_f64(rng.random::<f64>()))
     }
 
     /// It worked.
@@ -57,5 +72,17 @@ mod tests {
         backoff.reset();
         assert!(backoff.next(&mut rng) <= first);
         assert_eq!(backoff.failures(), 1);
+    }
+
+    #[test]
+    fn a_retry_after_is_waited_for_and_no_more_than_five_minutes() {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
+        let mut rng = StdRng::seed_from_u64(4);
+        for (asked, least, most) in [(1, 1, 2), (30, 30, 38), (9_999, 300, 375)] {
+            let after = Duration::from_secs(asked);
+            let problem = Problem::Busy { code: 429, message: "m".to_owned(), after };
+            let pause = backoff.after(Some(&problem), &mut rng);
+            assert!((least..=most).contains(&pause.as_secs()), "{asked}: {pause:?}");
+        }
     }
 }

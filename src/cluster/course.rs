@@ -3,16 +3,14 @@
 
 use std::time::Duration;
 
-use rand::{Rng, RngExt};
+use rand::Rng;
 
 use super::{Backoff, Problem};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-
-/// Longest `Retry-After` that is followed. What is known gets older meanwhile, and a proxy may
-/// write anything.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+/// First pause before a server is asked again that didn't answer as it should.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest.
+pub const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// Before it is believed that a kind of objects is gone that was there: a server that
 /// starts may not know of it yet.
@@ -67,7 +65,7 @@ impl Course {
         } else {
             self.not_found = 0;
         }
-        Step::List(self.pause(Some(problem), rng))
+        Step::List(self.backoff.after(Some(problem), rng))
     }
 
     /// The watch said something, which is now the version to go on from.
@@ -93,19 +91,10 @@ impl Course {
             // The server won't go on from here, whatever is the matter with it. One that has too much
             // to do would get more by a list.
             Some(problem) if problem.is_answer() && !problem.is_of_the_server() => {
-                Step::List(self.pause(Some(problem), rng))
+                Step::List(self.backoff.after(Some(problem), rng))
             }
-            problem => Step::Watch(self.version.clone(), self.pause(problem, rng)),
+            problem => Step::Watch(self.version.clone(), self.backoff.after(problem, rng)),
         }
-    }
-
-    /// The pause after one more failure: at least what the server asks for, and up to a quarter
-    /// more, so that those whom it turned away don't come back all at once.
-    fn pause(&mut self, problem: Option<&Problem>, rng: &mut dyn Rng) -> Duration {
-        let pause = self.backoff.next(rng);
-        let Some(Problem::Busy { after, .. }) = problem else { return pause };
-        let after = *after.min(&LONGEST_RETRY_AFTER);
-        pause.max(after + (after / 4).mul_f64(rng.random::<f64>()))
     }
 }
 
@@ -194,7 +183,7 @@ mod tests {
     #[test]
     fn a_retry_after_is_waited_for_and_a_little_longer() {
         let s = Duration::from_secs;
-        for (asked, least) in [(7, s(7)), (200, s(200)), (86_400, LONGEST_RETRY_AFTER)] {
+        for (asked, least) in [(7, s(7)), (200, s(200)), (86_400, Duration::from_mins(5))] {
             let (mut course, mut rng) = (Course::new(), rng());
             let Step::List(pause) = course.list_failed(&busy(asked), &mut rng) else { panic!() };
             assert!(pause >= least && pause <= least * 5 / 4, "{pause:?} of {asked}");

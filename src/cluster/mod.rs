@@ -12,6 +12,7 @@ mod standing;
 
 pub use backoff::Backoff;
 pub use connect::{ConnectError, connect};
+pub use course::{FIRST_PAUSE, LONGEST_PAUSE};
 pub use follow::{Change, Ended, Missing, UNDEFINED, Watched, about, follow, follow_once_defined};
 pub use object::{Metadata, OwnerReference};
 pub use problem::Problem;

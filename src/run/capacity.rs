@@ -160,14 +160,12 @@ pub(super) fn start(
         (Some(file), _) => Feed::File(file),
         (None, Some(cluster)) => {
             let pool = &settings.pool;
-            let leads = move || leading.lasts();
             let wanted = Arc::new(watch::Sender::default());
-            let surveyor =
-                Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), Box::new(leads.clone()));
+            let term = Arc::clone(&leading);
+            let surveyor = Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), term);
             background.run(surveyor.run());
             let namespace = pool.namespace.clone();
-            let teller =
-                Teller::new(cluster.clone(), namespace, Arc::clone(&board), clock.clone(), Box::new(leads));
+            let teller = Teller::new(cluster.clone(), namespace, Arc::clone(&board), clock.clone(), leading);
             background.run(teller.run());
             Feed::Objects(PolicyObjects {
                 cluster,

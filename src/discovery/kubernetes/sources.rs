@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::cluster::{
-    Backoff, Change, Cluster, Collection, Ended, Missing, Standing, UNDEFINED, Watched, about, follow,
-    follow_once_defined,
+    Backoff, Change, Cluster, Collection, Ended, FIRST_PAUSE, LONGEST_PAUSE, Missing, Standing, UNDEFINED,
+    Watched, about, follow, follow_once_defined,
 };
 
 use super::groups;
@@ -68,7 +68,7 @@ impl Source {
     ) where
         S: Clone + Send + DeserializeOwned + 'static,
     {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut told = None;
         loop {
             let found = match groups::find(&self.cluster, plural).await {
@@ -78,7 +78,7 @@ impl Source {
                     if backoff.failures() == 0 {
                         tracing::warn!(plural, %problem, "cannot ask the Kubernetes API server what it defines");
                     }
-                    let pause = backoff.next(&mut rand::rng());
+                    let pause = backoff.after(Some(&problem), &mut rand::rng());
                     sleep(pause).await;
                     continue;
                 }

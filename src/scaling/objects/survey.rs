@@ -17,6 +17,7 @@ use crate::capacity::resource::topology::{Placed, TopologyStatus, status};
 use crate::capacity::resource::{GROUP, TOPOLOGIES, VERSION};
 use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, Standing};
 use crate::endpoints::Clock;
+use crate::leader::Term;
 
 /// How often it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,13 +26,12 @@ const PAUSE: Duration = Duration::from_secs(15);
 /// Changes that wait to be heard.
 const WAITING: usize = 64;
 
-type MayTell = Box<dyn Fn() -> bool + Send + Sync>;
-
 /// Surveys nodes for topologies.
 pub struct Surveyor {
     cluster: Cluster,
     wanted: watch::Receiver<BTreeSet<String>>,
-    may_tell: MayTell,
+    /// The time in which this replica is the one to tell.
+    term: Arc<Term>,
     times: Times,
 }
 
@@ -47,9 +47,9 @@ impl Surveyor {
         cluster: Cluster,
         wanted: watch::Receiver<BTreeSet<String>>,
         clock: Clock,
-        may_tell: MayTell,
+        term: Arc<Term>,
     ) -> Self {
-        Self { cluster, wanted, may_tell, times: Times::start(clock) }
+        Self { cluster, wanted, term, times: Times::start(clock) }
     }
 
     /// Surveys while a policy names a topology, until it is dropped.
@@ -121,19 +121,20 @@ impl Surveyor {
     }
 
     async fn tell(&self, survey: &mut Survey) {
-        if !(self.may_tell)() {
+        if !self.term.lasts() {
             survey.told.clear();
             return;
         }
         let now = self.times.clock.elapsed();
         let wanted = self.wanted.borrow().clone();
         for (name, uid, status) in survey.due(&wanted, now, &self.times.at(now)) {
-            if !(self.may_tell)() {
-                return;
-            }
             let path = format!("/apis/{GROUP}/{VERSION}/{TOPOLOGIES}/{name}/status");
             let patch = json!({"metadata": {"uid": uid}, "status": status});
-            let written = self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await;
+            let patched = self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch);
+            let written = self.term.write(patched).await;
+            if !self.term.lasts() {
+                return;
+            }
             survey.note(&name, uid, status, now, written.map(|_| ()));
         }
     }

@@ -20,6 +20,7 @@ use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, StatusC
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::cluster::{Cluster, PatchType, Problem};
 use crate::endpoints::Clock;
+use crate::leader::Term;
 use crate::scaling::board::{Board, Plans, Standing};
 
 /// Time between two writes of the status of a policy that isn't ticked.
@@ -31,15 +32,13 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time for an event.
 const REQUEST: Duration = Duration::from_secs(5);
 
-type MayTell = Box<dyn Fn() -> bool + Send + Sync>;
-
 /// Writes statuses of policies.
 pub struct Teller {
     cluster: Cluster,
     namespace: String,
     board: Arc<Board>,
-    /// Whether this replica is the one to tell.
-    may_tell: MayTell,
+    /// The time in which this replica is the one to tell.
+    term: Arc<Term>,
     times: Times,
     told: Told,
     /// Whether the last event could not be written, which was said.
@@ -53,13 +52,13 @@ impl Teller {
         namespace: String,
         board: Arc<Board>,
         clock: Clock,
-        may_tell: MayTell,
+        term: Arc<Term>,
     ) -> Self {
         Self {
             cluster,
             namespace,
             board,
-            may_tell,
+            term,
             times: Times::start(clock),
             told: Told::default(),
             lacks_events: false,
@@ -70,7 +69,7 @@ impl Teller {
     pub async fn run(mut self) {
         let mut plans = self.board.subscribe();
         loop {
-            if (self.may_tell)() {
+            if self.term.lasts() {
                 self.tell().await;
             } else {
                 // What others tell from now on is in the objects.
@@ -88,10 +87,10 @@ impl Teller {
         let plans = self.board.plans();
         let due = self.told.due(&plans, self.times.clock.elapsed(), &self.times);
         for Due { known, status, news } in due {
-            if !(self.may_tell)() {
+            let written = self.term.write(self.write(&known, &status)).await;
+            if !self.term.lasts() {
                 return;
             }
-            let written = self.write(&known, &status).await;
             if written.is_ok() {
                 self.tell_events(&known, &news).await;
             }

@@ -122,8 +122,7 @@ impl Picker {
         let term = Arc::new(Term::endless(clock.clone()));
         let hands = Hands::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
         let (leads, waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-        let (may_plan, may_tell, acts, waits) =
-            (Arc::clone(&leads), Arc::clone(&leads), Arc::clone(&term), Arc::clone(&waiting));
+        let (may_plan, acts, waits) = (Arc::clone(&leads), Arc::clone(&term), Arc::clone(&waiting));
         let registry = Registry::new();
         let live = Live {
             store: Arc::new(Store::default()),
@@ -151,8 +150,8 @@ impl Picker {
         let mut driver = Driver::new(Groups::default(), sources, live, None, &registry).unwrap();
         driver.shelf = Shelf::new("pool".to_owned());
         let board = Arc::clone(driver.board());
-        let may_tell = Box::new(move || may_tell.load(Relaxed));
-        let teller = Teller::new(server.connect(), "ns".to_owned(), board, clock.clone(), may_tell);
+        let told = Arc::clone(&term);
+        let teller = Teller::new(server.connect(), "ns".to_owned(), board, clock.clone(), told);
         let teller = AbortOnDropHandle::new(tokio::spawn(teller.run()));
         let (wants, heard) = (Wants::default(), Vec::new());
         Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: teller }
