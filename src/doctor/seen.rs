@@ -245,8 +245,10 @@ pub struct CapacityRole {
     pub name: String,
     /// Labels of its pods.
     pub selector: BTreeMap<String, String>,
-    /// The object that has its replicas, and whether there is one.
-    pub target: Option<(TargetRef, Seen<bool>)>,
+    /// The object that has its replicas.
+    pub target: Option<TargetRef>,
+    /// Whether there is one; `None`: it wasn't looked for, as of another pool's.
+    pub is_there: Option<Seen<bool>>,
 }
 
 /// A right that a policy takes.

@@ -121,7 +121,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 fn what_is_wrong_in_the_values_is_said() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 27] = [
+    let table: [(&[&str], &[&str]); 30] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -183,6 +183,24 @@ fn what_is_wrong_in_the_values_is_said() {
             &[labels, "router.epp.capacityPolicies.clusterTopologies=true"],
             &["needs router.epp.capacityPolicies.enabled"],
         ),
+        (
+            &[
+                labels,
+                "router.epp.capacityPolicies.apply.enabled=true,router.epp.flags.ha-enable-leader-election=false",
+            ],
+            &["capacityPolicies.apply.enabled needs a leader"],
+        ),
+        (
+            &[labels, "router.epp.flags.capacity-single-replica=true"],
+            &["router.epp.deploymentStrategy", "never more than one replica"],
+        ),
+        (
+            &[
+                labels,
+                "router.epp.flags.capacity-single-replica=true,router.epp.deploymentStrategy.type=Recreate,router.epp.replicas=2",
+            ],
+            &["router.epp.replicas to 1"],
+        ),
         (&[labels, "router.epp.pluginsConfigFile=mine.yaml"], &["mine.yaml is in neither"]),
         (&[labels, "router.epp.capacityPolicies.keda.enabled=true"], &["needs policies", "capacity-policy"]),
         (
@@ -231,6 +249,9 @@ fn more_than_scale_is_asked_for_by_name() {
     assert_eq!(written(""), set(&least));
     let objects = helm.template("models", &["--set", &labels]).unwrap();
     assert!(arguments(usher(&objects).1).contains(&"--ha-enable-leader-election=true".to_owned()));
+    // Where there is never more than one, none is elected.
+    let single = "router.epp.flags.capacity-single-replica=true,router.epp.flags.ha-enable-leader-election=false,router.epp.deploymentStrategy.type=Recreate";
+    assert!(helm.template("models", &["--set", &format!("{labels},{single}")]).is_ok());
     assert_eq!(written(&format!(",{policies}.apply.nodes=true")), set(&least));
     assert_eq!(written(&format!(",{policies}.apply.pods=true")), set(&[&least[..], &["pods"]].concat()));
     let whole = format!(

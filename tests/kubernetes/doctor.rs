@@ -295,7 +295,9 @@ async fn what_policies_lack_is_found() {
         .await;
 
     // The same object and the same pods as another policy's, and an object that isn't there.
-    let roles = json!({"again": role("d", "d"), "gone": role("p", "nowhere")});
+    let mut hidden = role("s", "s");
+    hidden["scaleTargetRef"]["kind"] = json!("StatefulSet");
+    let roles = json!({"again": role("d", "d"), "gone": role("p", "nowhere"), "hidden": hidden});
     space.create(POLICIES, "broken", json!({"roles": roles})).await;
     gated(&space, "lost-0", "m", "nobody").await;
     // It has the labels of a role, and is another model's.
@@ -318,6 +320,8 @@ async fn what_policies_lack_is_found() {
     let orphan = what("gate-orphaned");
     assert!(orphan.contains("2 pods wait") && orphan.ends_with(": lost-0, other-0"), "{orphan}");
     assert_eq!(capacity(&found).len(), 5, "{:#}", found.report);
+    let text = found.report.to_string();
+    assert!(text.contains("targets can't be looked for: StatefulSet s: "), "{text}");
     // A policy of the picker's file counts as well.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policies.yaml");

@@ -41,6 +41,14 @@
 {{- if and $router.epp.capacityPolicies.clusterTopologies (not $router.epp.capacityPolicies.enabled) }}
 {{- fail "router.epp.capacityPolicies.clusterTopologies needs router.epp.capacityPolicies.enabled" }}
 {{- end }}
+{{- $isSingle := eq (toString (index $router.epp.flags "capacity-single-replica")) "true" }}
+{{- if and $router.epp.capacityPolicies.apply.enabled (not (include "usher.elects" .)) (not $isSingle) }}
+{{- fail "router.epp.capacityPolicies.apply.enabled needs a leader, as two replicas could write at once: leave out router.epp.flags.ha-enable-leader-election" }}
+{{- end }}
+{{- $strategy := $router.epp.deploymentStrategy | default dict }}
+{{- if and $isSingle (or (gt (int $router.epp.replicas) 1) (ne (toString $strategy.type) "Recreate")) }}
+{{- fail "router.epp.flags.capacity-single-replica says that there is never more than one replica: set router.epp.replicas to 1 and router.epp.deploymentStrategy to {type: Recreate}, or leave the flag out" }}
+{{- end }}
 {{- $keda := $router.epp.capacityPolicies.keda }}
 {{- if and $keda.enabled (not $router.epp.capacityPolicies.enabled) (not (index $router.epp.flags "capacity-policy")) }}
 {{- fail "router.epp.capacityPolicies.keda.enabled needs policies: router.epp.capacityPolicies.enabled, or the flag capacity-policy with a file" }}

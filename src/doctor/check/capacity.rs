@@ -26,6 +26,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     }
     let mut findings = Vec::new();
     let mut unknown = Vec::new();
+    let mut unseen: Vec<String> = Vec::new();
     for policy in &capacity.policies {
         if let Some(problem) = &policy.problem {
             let what = format!("policy {} is not in force as it is written: {problem}", policy.name);
@@ -36,6 +37,10 @@ pub(super) fn check(seen: &Observations) -> Outcome {
             Err(reason) => unknown.push(reason.as_str()),
         }
         findings.extend(policy.roles.iter().filter_map(|role| of_target(policy, role)));
+        unseen.extend(policy.roles.iter().filter_map(|role| {
+            let (target, reason) = (role.target.as_ref()?, role.is_there.as_ref()?.as_ref().err()?);
+            Some(format!("{} {}: {reason}", target.kind, target.name))
+        }));
     }
     findings.extend(shared(&capacity.policies));
     findings.extend(overlapping(capacity));
@@ -47,6 +52,9 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     );
     if let Some(reason) = unknown.first() {
         at.push_str(&format!("; rights are not known: {reason}"));
+    }
+    if !unseen.is_empty() {
+        at.push_str(&format!("; targets can't be looked for: {}", unseen.join("; ")));
     }
     Outcome::looked(at, findings)
 }
@@ -78,8 +86,8 @@ fn of_rights(policy: &CapacityPolicy, rights: &[(CapacityRight, bool)], account:
 }
 
 fn of_target(policy: &CapacityPolicy, role: &CapacityRole) -> Option<Finding> {
-    let (target, found) = role.target.as_ref()?;
-    (*found == Ok(false)).then(|| {
+    let target = role.target.as_ref()?;
+    (role.is_there == Some(Ok(false))).then(|| {
         let what = format!(
             "policy {}, role {}: there is no {} {} ({})",
             policy.name, role.name, target.kind, target.name, target.api_version
@@ -97,7 +105,7 @@ fn roles(policies: &[CapacityPolicy]) -> Vec<(&CapacityPolicy, &CapacityRole)> {
 fn shared(policies: &[CapacityPolicy]) -> Vec<Finding> {
     let mut by_target: BTreeMap<(&str, &str, &str), Vec<String>> = BTreeMap::new();
     for (policy, role) in roles(policies) {
-        let Some((target, _)) = &role.target else { continue };
+        let Some(target) = &role.target else { continue };
         // Versions of one group are one object.
         let group = target.api_version.split_once('/').map_or("", |(group, _)| group);
         let of = by_target.entry((group, &target.kind, &target.name)).or_default();
@@ -144,8 +152,7 @@ fn orphaned(capacity: &Capacity) -> Option<Finding> {
     let mut roles = roles(&capacity.policies);
     roles.retain(|(policy, _)| policy.opens_gates);
     let is_for = |pod: &PodObject, policy: &CapacityPolicy, role: &CapacityRole| {
-        let target = role.target.as_ref().map(|(target, _)| target);
-        may_have(&role.selector, target, &policy.pools, pod)
+        may_have(&role.selector, role.target.as_ref(), &policy.pools, pod)
     };
     let is_orphan = |pod: &&PodObject| !roles.iter().any(|(policy, role)| is_for(pod, policy, role));
     let names: BTreeSet<&str> = capacity.gated.iter().filter(is_orphan).map(PodObject::name).collect();

@@ -120,12 +120,12 @@ impl Asked<'_> {
         let is_ours = self.plan.name.is_none() || pool.is_none() || pool == self.plan.name;
         let mut roles = Vec::new();
         for role in &policy.roles {
-            let target = match &role.target {
-                Some(target) if is_ours => Some((target.clone(), self.finds(target).await)),
-                Some(target) => Some((target.clone(), Err("another pool's".to_owned()))),
-                None => None,
+            let is_there = match &role.target {
+                Some(target) if is_ours => Some(self.finds(target).await),
+                _ => None,
             };
-            roles.push(CapacityRole { name: role.name.clone(), selector: role.selector.clone(), target });
+            let (name, selector) = (role.name.clone(), role.selector.clone());
+            roles.push(CapacityRole { name, selector, target: role.target.clone(), is_there });
         }
         let rights = if is_ours { self.rights(policy, is_object, capacity).await } else { Ok(Vec::new()) };
         let opens_gates = policy.mode == Mode::Apply;
