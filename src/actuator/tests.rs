@@ -103,6 +103,29 @@ async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_were_let_through_are_forgotten_when_a_role_has_others() {
+    let before = policy("p", "mode: Apply,");
+    let edited = |edit: &dyn Fn(&mut Policy)| {
+        let mut policy = Policy::clone(&before);
+        edit(&mut policy);
+        Arc::new(policy)
+    };
+    let larger = edited(&|policy| policy.roles[0].range.max = 12);
+    let relabelled =
+        edited(&|policy| policy.roles[0].selector = [("tier".to_owned(), "gold".to_owned())].into());
+    let retargeted =
+        edited(&|policy| policy.roles[0].target.iter_mut().for_each(|of| of.name = "e".to_owned()));
+    for (after, known) in [(larger, Some(3)), (relabelled, None), (retargeted, None)] {
+        let (_fake, mut hands, _) = hands(std::slice::from_ref(&before));
+        let seen = look(&mut hands, &before, 1, 3).await;
+        act(&mut hands, &before, seen, 1, 3).await;
+        assert_eq!(hands.let_through("p", "decode"), Some(3));
+        hands.attend(std::iter::once(&after), &[]);
+        assert_eq!(hands.let_through("p", "decode"), known, "{after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
     let steps = "deploy: {steps: {decode: 1}},";
     let recommends = policy("p", &format!("mode: Recommend, {steps}"));
