@@ -264,7 +264,7 @@ fn more_than_scale_is_asked_for_by_name() {
 }
 
 #[test]
-fn two_releases_fit_into_one_namespace() {
+fn releases_fit_into_one_namespace_and_one_cluster() {
     let Some(helm) = Helm::find() else { return };
     let all = "router.epp.podDisruptionBudget.create=true,router.networkPolicy.create=true,router.monitoring.prometheus.enabled=true,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true,router.epp.capacityPolicies.keda.enabled=true,router.epp.replicas=2";
     for mode in [
@@ -274,14 +274,25 @@ fn two_releases_fit_into_one_namespace() {
         "router.proxy.enabled=true,router.proxy.mode=sidecar",
     ] {
         let mut seen = BTreeSet::new();
-        for release in ["llama", "qwen"] {
-            let values = format!("router.modelServers.matchLabels.app={release},{all},{mode}");
-            for object in helm.release(release, "models", &["--set", &values]).unwrap() {
+        let apart = [("a-llama", "team"), ("llama", "team-a")];
+        for (release, namespace) in [("llama", "models"), ("qwen", "models")].into_iter().chain(apart) {
+            // A Deployment and a StatefulSet of one name, and of both releases.
+            let scaled = ["decode", "prefill"].into_iter().zip(["Deployment", "StatefulSet"]).enumerate();
+            let scaled = scaled.map(|(place, (role, kind))| {
+                let of = format!("router.epp.capacityPolicies.keda.scaledObjects[{place}]");
+                format!("{of}.policy=p,{of}.role={role},{of}.maxReplicaCount=2,{of}.scaleTargetRef.kind={kind},{of}.scaleTargetRef.name=model")
+            });
+            let scaled: Vec<String> = scaled.collect();
+            let values =
+                format!("router.modelServers.matchLabels.app={release},{all},{mode},{}", scaled.join(","));
+            for object in helm.release(release, namespace, &["--set", &values]).unwrap() {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let metadata = &object["metadata"];
-                let known =
-                    [&object["apiVersion"], &object["kind"], &metadata["namespace"], &metadata["name"]];
-                assert!(seen.insert(known.map(text)), "{mode}: {known:?} twice");
+                // Cluster roles and their bindings are in no namespace.
+                let is_everywhere = text(&object["kind"]).starts_with("Cluster");
+                let within = if is_everywhere { "" } else { namespace };
+                let known = [&object["apiVersion"], &object["kind"], &metadata["name"]].map(text);
+                assert!(seen.insert((within, known.clone())), "{mode}: {known:?} twice");
             }
         }
         assert!(seen.len() > 20, "{mode}: {}", seen.len());

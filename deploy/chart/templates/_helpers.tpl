@@ -32,7 +32,8 @@
 
 {{/* Name of what has no namespace. */}}
 {{- define "usher.clusterName" -}}
-{{ .Release.Namespace }}-{{ include "usher.name" . }}
+{{- /* No namespace has a colon: team and a-llama are not team-a and llama. */ -}}
+{{ .Release.Namespace }}:{{ include "usher.name" . }}
 {{- end }}
 
 {{- define "usher.eppLabels" -}}
