@@ -346,14 +346,25 @@ impl<'a> Tick<'a> {
         let (Some(x), Some(y)) = (goal(above), goal(below)) else { return };
         let own = |place: usize| self.bounds.get(place).copied();
         let (Some(of_x), Some(of_y)) = (own(above), own(below)) else { return };
-        let is_blind = self.blind.get(above) == Some(&true) || self.blind.get(below) == Some(&true);
+        let is_blind = |place: usize| self.blind.get(place) == Some(&true);
         let current = |place: usize| self.plan.roles.get(place).map_or(0, |role| role.current);
-        // Without numbers it takes nothing away, and adds only where a minimum would break it.
-        if is_blind && !ratio.bounds.hold(current(above), current(below)) {
+        // Where a number is missing it takes nothing away, and adds only where a minimum or a number of the other
+        // role would break it; what shrinks by a number may keep more.
+        let is_partial = is_blind(above) || is_blind(below);
+        let roles = [(above, x), (below, y)];
+        let adds = ratio.bounds.hold(current(above), current(below))
+            || roles.iter().any(|(place, goal)| !is_blind(*place) && *goal > current(*place));
+        if is_partial && !adds && roles.iter().all(|(place, goal)| *goal >= current(*place)) {
             return;
         }
-        let kept = |own: Bounds, goal: u32| Bounds { low: own.low.max(goal), high: own.high.max(goal) };
-        let within = if is_blind { (kept(of_x, x), kept(of_y, y)) } else { (of_x, of_y) };
+        let kept = |place: usize, own: Bounds, goal: u32| {
+            if goal < current(place) {
+                return Bounds { low: goal, high: current(place) };
+            }
+            let low = own.low.max(goal);
+            Bounds { low, high: if adds { own.high.max(low) } else { low } }
+        };
+        let within = if is_partial { (kept(above, of_x, x), kept(below, of_y, y)) } else { (of_x, of_y) };
         let repaired = ratio::repair((x, y), &ratio.bounds, within);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
@@ -369,9 +380,10 @@ impl<'a> Tick<'a> {
                 Some(_) => {}
                 None => {
                     // Bounds go before the ratio: what waits has to have a pod.
-                    if !is_blind {
-                        role.goal = role.current.clamp(own.low, own.high);
-                    }
+                    role.goal = match is_partial {
+                        true => role.goal.max(role.current),
+                        false => role.current.clamp(own.low, own.high),
+                    };
                     role.reasons.push(Reason::RatioUnsatisfied);
                 }
             }

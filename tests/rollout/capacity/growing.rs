@@ -195,7 +195,11 @@ proptest! {
                 let one = if pace == steps { 2 * step } else { grows };
                 // What was there before is on its way down, and grows no more.
                 prop_assert!(cluster.written() <= before.max(total + one), "{} {plan:?}", cluster.written());
-                let goes = if pace.is_empty() { 1 } else { 2 * step.max(total / 5) };
+                let goes = match pace {
+                    "" => 1,
+                    pace if pace == steps => 2 * step,
+                    _ => 2 * (total / 5).max(1),
+                };
                 prop_assert!(cluster.ready() + goes >= ready.min(total), "{ready} {plan:?}");
             }
         }

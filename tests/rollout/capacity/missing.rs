@@ -115,6 +115,68 @@ fn without_numbers_a_ratio_moves_nothing_that_a_minimum_does_not() {
     assert!(known[1] <= known[0] && known[0] <= 2 * known[1], "{known:?}");
 }
 
+/// A rule of one role knows its number, that of the other doesn't.
+#[test]
+fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
+    let rule = |role: &str, step: i32| {
+        format!(
+            "{{name: {role}, role: {role}, metric: {role}, comparator: GREATER_THAN, threshold: 5, step: {step}}}"
+        )
+    };
+    let tick = |(d, p): (u32, u32), steps: (i32, i32), known: &str| {
+        let spec = format!(
+            "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 16}}}}\n\
+             coordination: {{ratio: {{numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}}}\n\
+             rules: [{}, {}]",
+            rule("d", steps.0),
+            rule("p", steps.1)
+        );
+        let pods = [("d", d, true, json!({known: 9})), ("p", p, true, json!({known: 9}))];
+        desired(&Group::new(&spec).tick(0, &counts(d, p), &pods, &json!({})))
+    };
+    assert_eq!(tick((8, 4), (4, 1), "d"), [12, 6]);
+    assert_eq!(tick((8, 3), (4, 1), "d"), [12, 6], "also where it didn't hold before");
+    assert_eq!(tick((8, 4), (1, -2), "p"), [8, 4], "what shrinks keeps what the other needs");
+    assert_eq!(tick((8, 6), (1, -3), "p"), [8, 4]);
+    assert_eq!(tick((8, 3), (1, -2), "p"), [8, 3], "it doesn't hold, and gets no worse");
+}
+
+/// Steps that take too long, of a group whose numbers are missing.
+#[test]
+fn an_outage_gives_no_pod_back() {
+    for (success, ready) in [("Serving", [8, 4]), ("Ready", [7, 4]), ("Ready", [6, 3])] {
+        let spec = format!(
+            "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 8}}}}\n\
+             total: {{metrics: [{{name: queue_depth, target: 4}}]}}\n\
+             deploy: {{steps: {{d: 4, p: 2}}, success: {success}, batchTimeout: 60s, onTimeout: Trim}}"
+        );
+        let mut group = Group::new(&spec);
+        let known = [("d", 4, true, json!({"queue_depth": 6})), ("p", 2, true, json!({"queue_depth": 6}))];
+        group.tick(0, &counts(4, 2), &known, &json!({}));
+        let none = || json!({"queue_depth": null});
+        for tick in 1..60 {
+            let pods = [
+                ("d", ready[0], true, none()),
+                ("d", 8 - ready[0], false, none()),
+                ("p", ready[1], true, none()),
+                ("p", 4 - ready[1], false, none()),
+            ];
+            let plan = group.tick(tick * 15, &counts(8, 4), &pods, &json!({}));
+            let kept: Vec<u32> = plan.roles.iter().map(|role| role.write.min(role.admitted)).collect();
+            assert_eq!(kept, [8, 4], "{success} {ready:?}: {plan:?}");
+        }
+    }
+    // A group without numbers has none that could be missing: what is ready stays, whatever isn't heard of it.
+    let spec = "roles: {d: {min: 8, max: 8}, p: {min: 4, max: 4}}\n\
+        deploy: {steps: {d: 4, p: 2}, success: Serving, batchTimeout: 60s, onTimeout: Trim}";
+    let mut group = Group::new(spec);
+    for tick in 0..60 {
+        let pods = [("d", 8, true, json!({})), ("p", 3, true, json!({})), ("p", 1, false, json!({}))];
+        let plan = group.tick(tick * 15, &counts(8, 4), &pods, &json!({}));
+        assert!(plan.roles[0].write >= 4 && plan.roles[1].write >= 2, "{plan:?}");
+    }
+}
+
 /// A policy at random, and how its roles stand.
 #[derive(Clone, Debug)]
 struct Case {
@@ -167,7 +229,12 @@ fn case() -> impl Strategy<Value = Case> {
             };
             let mode = ["Preferred", "Preferred", "Off"][mode];
             let pace = match pace {
-                0 => format!("deploy: {{steps: {{{}}}}}\n", each(&|place| format!("{}: 2", name(place)))),
+                0 => format!(
+                    "deploy: {{steps: {{{}}}, batchTimeout: 60s, onTimeout: {}, success: {}}}\n",
+                    each(&|place| format!("{}: 2", name(place))),
+                    ["Hold", "Trim"][usize::from(panics)],
+                    ["Serving", "Ready"][before.len() % 2]
+                ),
                 1 => "scaling: {maxSkewPercent: 20}\n".to_owned(),
                 _ => String::new(),
             };

@@ -309,8 +309,10 @@ impl Turn<'_> {
             self.because(Reason::Held);
             return Some(State::Blocked);
         }
-        let trims =
-            gives_way || (self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS);
+        let may_trim = self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS;
+        // Without numbers nothing would make again what is given back.
+        let is_known = !self.plan.conditions.contains(&Condition::StaleData);
+        let trims = is_known && (gives_way || may_trim);
         let has_spare = whole.iter().zip(targets.iter()).any(|(whole, target)| whole < target);
         if trims && has_spare {
             self.memory.trims.count += 1;
@@ -340,14 +342,17 @@ impl Turn<'_> {
         self.memory.has_gates && self.rollout.topology.as_ref().is_some_and(|topology| topology.is_required)
     }
 
-    /// How many pods of each role whole usable groups have.
+    /// How many pods of each role whole usable groups have. Those that are ready count, whatever a step asks for
+    /// beyond that: that nothing was heard of them lately doesn't say that they don't serve.
     fn whole(&self) -> Vec<u32> {
+        let usable = |stand: &Stand| Stand { ok: stand.ok.max(stand.ready), ..*stand };
+        let stands: Vec<Stand> = self.stands.iter().map(usable).collect();
         let kept = match &self.rollout.pace {
             None => self.there(),
             Some(Pace::Steps(steps)) => {
-                batch::after(&self.stands, steps, batch::steps_up(&self.stands, steps).unwrap_or(u64::MAX))
+                batch::after(&stands, steps, batch::steps_up(&stands, steps).unwrap_or(u64::MAX))
             }
-            Some(Pace::Skew(_)) => skew::usable(&self.stands),
+            Some(Pace::Skew(_)) => skew::usable(&stands),
         };
         kept.iter().zip(&self.stands).map(|(kept, stand)| (*kept).min(stand.there)).collect()
     }
