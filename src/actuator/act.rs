@@ -116,6 +116,7 @@ impl Hands {
         self.failed.clear();
         self.refused.clear();
         self.unready.clear();
+        self.undrained.clear();
         let unwritten = self.carry_out(policy, &mut plan, &mut observed, now, frozen).await;
         self.tell_failed(policy, &mut plan, &observed);
         self.send_events(&policy.name).await;
@@ -131,6 +132,7 @@ impl Hands {
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
             (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
             (Condition::LowerOrdinalsUnready, std::mem::take(&mut self.unready)),
+            (Condition::NotDrained, std::mem::take(&mut self.undrained)),
         ];
         for (condition, failed) in failed {
             let key = (policy.name.clone(), condition);

@@ -134,7 +134,9 @@ impl Drain {
         let may_go = |pod: &&PodObject| {
             let Some(going) = self.pods.get(&pod.metadata.uid) else { return true };
             let waited = now.saturating_sub(going.chosen);
-            let is_over = !pod.is_ready() || load(pod.name()).is_idle;
+            let PodLoad { is_idle, under_way, .. } = load(pod.name());
+            // One that isn't ready may still answer what it was sent before.
+            let is_over = is_idle || (!pod.is_ready() && under_way == 0);
             waited >= timeout || (!waited.is_zero() && is_over)
         };
         pods.iter().all(may_go)
@@ -261,6 +263,18 @@ mod tests {
         assert!(drain.holds(S(154), S(60)) && !drain.holds(S(155), S(60)), "they wait for another role's");
         drain.written = Some(S(20));
         assert!(drain.holds(S(79), S(60)) && !drain.holds(S(80), S(60)));
+    }
+
+    #[test]
+    fn a_pod_that_gets_unready_goes_after_its_last_answer() {
+        let pods = [of("p-0", false, &json!({}))];
+        let all: Vec<&PodObject> = pods.iter().collect();
+        let mut drain = Drain::default();
+        drain.choose(&all, 1, Choice::Ordinal, S(10), load);
+        let answers = |_: &str| PodLoad { under_way: 1, ..PodLoad::default() };
+        assert!(!drain.is_done(&all, S(69), S(60), answers));
+        assert!(drain.is_done(&all, S(70), S(60), answers), "or after the timeout");
+        assert!(drain.is_done(&all, S(12), S(60), |_| PodLoad::default()), "nothing was sent there");
     }
 
     #[test]

@@ -26,6 +26,10 @@ struct State {
     objects: BTreeMap<String, Value>,
     /// Codes of answers, by method and a part of the path.
     refusals: Vec<(Method, &'static str, u16)>,
+    /// Seconds after which refused requests may come again; 0: it isn't said.
+    retry_after: u32,
+    /// Paths of what was refused.
+    refused: Vec<String>,
     /// Pods that a budget keeps from being evicted.
     kept: BTreeSet<String>,
     /// Time that each answer to a write takes.
@@ -110,7 +114,12 @@ impl State {
     /// The code and the body of an answer.
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
         if let Some(code) = self.refusal(method, path) {
-            return (code, json!({"kind": "Status", "status": "Failure", "code": code, "message": "no"}));
+            self.refused.push(path.to_owned());
+            let details = json!({"retryAfterSeconds": self.retry_after});
+            return (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "message": "no", "details": details}),
+            );
         }
         let missing =
             || (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}));
@@ -237,6 +246,16 @@ impl Fake {
     /// Answers such requests with this code from now on.
     pub(crate) fn refuse(&self, method: Method, part: &'static str, code: u16) {
         self.state().refusals.push((method, part, code));
+    }
+
+    /// Says with refusals that requests may come again after so many seconds.
+    pub(crate) fn retry_after(&self, seconds: u32) {
+        self.state().retry_after = seconds;
+    }
+
+    /// Number of refused requests whose path has this end.
+    pub(crate) fn refused(&self, end: &str) -> usize {
+        self.state().refused.iter().filter(|path| path.ends_with(end)).count()
     }
 
     /// Has a budget keep a pod from being evicted, or not.

@@ -22,7 +22,7 @@ use super::watch::Mirror;
 use super::write::Write;
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Policy};
-use crate::cluster::{Cluster, Collection, Problem};
+use crate::cluster::{Cluster, Collection, LONGEST_RETRY_AFTER, Problem};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
@@ -88,12 +88,16 @@ pub struct Hands {
     pub(super) said: HashSet<Subject>,
     /// Problems since the last observation began, in sentences.
     pub(super) problems: Vec<String>,
+    /// For how long the API server asked to wait since then.
+    pub(super) pause: Duration,
     /// Writes that failed since it was begun to act, in sentences.
     pub(super) failed: Vec<String>,
     /// Evictions that were refused since then, in sentences.
     pub(super) refused: Vec<String>,
     /// Roles that keep their replicas since then because pods that stay aren't ready, in sentences.
     pub(super) unready: Vec<String>,
+    /// Roles that got smaller since then without pods that were chosen for it, in sentences.
+    pub(super) undrained: Vec<String>,
     /// Whether requests were left since then because those before took up the time.
     pub(super) is_unfinished: bool,
     /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
@@ -157,9 +161,11 @@ impl Hands {
             retired: Vec::new(),
             said: HashSet::new(),
             problems: Vec::new(),
+            pause: Duration::ZERO,
             failed: Vec::new(),
             refused: Vec::new(),
             unready: Vec::new(),
+            undrained: Vec::new(),
             is_unfinished: false,
             failing: HashSet::new(),
             events: HashMap::new(),
@@ -267,6 +273,7 @@ impl Hands {
     /// the next time may take so long together.
     pub(super) fn begin(&mut self) {
         self.problems.clear();
+        self.pause = Duration::ZERO;
         self.failed.clear();
         self.is_unfinished = false;
         self.cluster = self.watched.within(LIMIT);
@@ -287,6 +294,7 @@ impl Hands {
         let subject = subject.into();
         let about = subject.to_string();
         self.problems.push(format!("{about}: {problem}"));
+        self.pause = self.pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
         if self.said.insert(subject) {
             tracing::warn!(about, %problem, "capacity can't look or act as it should");
         }
@@ -313,6 +321,11 @@ impl Hands {
             return format!("{seen}: the pool or its pods aren't known yet");
         }
         format!("{seen}: {}", self.problems.join("; "))
+    }
+
+    /// For how long the API server asked to wait since the last observation began.
+    pub fn pause(&self) -> Duration {
+        self.pause
     }
 
     /// Number of complaints that are remembered.

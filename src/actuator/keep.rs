@@ -217,7 +217,7 @@ impl Hands {
         let others = |(policy, role): &(&Arc<Policy>, &Role)| {
             let next = all().filter(|next| next.name == policy.name).flat_map(|next| &next.roles);
             let mut next = next.filter(|next| next.name == role.name);
-            next.any(|next| next.selector != role.selector || next.target != role.target)
+            next.any(|next| !next.has_pods_of(role))
         };
         let known = self.attended.iter().chain(&self.unusable);
         let roles = known.flat_map(|policy| policy.roles.iter().map(move |role| (policy, role)));

@@ -6,14 +6,17 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::hands::Hands;
-use super::scaler::{Controller, Owned, Scaler, ScalerObject, has_owner};
+use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
 use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
-use crate::cluster::{Collection, Metadata, Problem};
+use crate::cluster::{Collection, LONGEST_PAUSE, LONGEST_RETRY_AFTER, Metadata, Problem};
 
 /// How long an answer counts.
 const KNOWN: Duration = Duration::from_secs(10);
+
+/// How soon they are asked for again where they could not be listed: the first time, and less and less often.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A workload, of which only the owners count.
 #[derive(Deserialize)]
@@ -27,25 +30,25 @@ impl Hands {
         let shared = Arc::clone(&self.scalers);
         // Held while they are listed: the others wait for the answer.
         let mut scalers = shared.lock().await;
-        if let Some((at, known)) = &*scalers
-            && now.saturating_sub(*at) < KNOWN
-            // Without an answer they are asked for again at the next tick.
-            && (known.is_some() || *at >= now)
-        {
-            return known.clone();
+        if now < scalers.until {
+            return scalers.known.clone();
         }
-        let found = match self.list_scalers().await {
+        let found = self.list_scalers().await;
+        let at = self.clock.elapsed();
+        *scalers = match found {
             Ok(found) => {
                 self.works("autoscalers");
-                Some(found.into())
+                Scalers { until: at + KNOWN, known: Some(found.into()), failures: 0 }
             }
             Err(problem) => {
                 self.complain("autoscalers", &problem);
-                None
+                let most = if problem.is_of_the_server() { LONGEST_PAUSE } else { KNOWN };
+                let pause = AGAIN.saturating_mul(1 << scalers.failures.min(10)).min(most);
+                let pause = pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
+                Scalers { until: at + pause, known: None, failures: scalers.failures.saturating_add(1) }
             }
         };
-        *scalers = Some((self.clock.elapsed(), found.clone()));
-        found
+        scalers.known.clone()
     }
 
     /// Which autoscaler or owner is there for one of these targets, in words; `None`: none is. An autoscaler that

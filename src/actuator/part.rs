@@ -10,6 +10,7 @@ use super::hands::Hands;
 use super::observe::Observed;
 use super::scaler::Owned;
 use super::subject::Subject;
+use crate::capacity::policy::Role;
 use crate::capacity::{Condition, Plan, Policy};
 
 /// Acts of one policy, and what they need and change. Until it is joined, others see what was before.
@@ -49,7 +50,19 @@ impl Hands {
 
     /// Takes in what a policy's acts came to.
     pub fn join(&mut self, part: Part) {
-        let Part { policy, hands, said } = part;
+        let Part { policy, mut hands, said } = part;
+        // Of a role that has other pods by now, those that were let through are not replaced.
+        let known = self.attended.iter().chain(&self.unusable);
+        let next: Vec<&Role> =
+            known.filter(|next| next.name == policy.name).flat_map(|next| &next.roles).collect();
+        let is_other =
+            |role: &&Role| next.iter().any(|next| next.name == role.name && !next.has_pods_of(role));
+        for role in policy.roles.iter().filter(is_other) {
+            let key = (policy.name.clone(), role.name.clone());
+            hands.let_through.remove(&key);
+            hands.passing.remove(&key);
+            hands.places.remove(&key);
+        }
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
             // What the acts have forgotten is no more.

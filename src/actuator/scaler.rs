@@ -50,8 +50,16 @@ impl Scaler {
     }
 }
 
-/// When the autoscalers of a namespace were asked for, and which there are; `None`: they can't be listed.
-pub(super) type Scalers = Option<(Duration, Option<Arc<[Scaler]>>)>;
+/// The autoscalers of a namespace, as they were listed last.
+#[derive(Debug, Default)]
+pub(super) struct Scalers {
+    /// Until when that counts.
+    pub(super) until: Duration,
+    /// `None`: they can't be listed.
+    pub(super) known: Option<Arc<[Scaler]>>,
+    /// How often in a row they could not be.
+    pub(super) failures: u32,
+}
 
 /// A target, when its owner was asked for, and the answer.
 pub(super) type Owned = (TargetRef, Duration, Controller);

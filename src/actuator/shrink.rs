@@ -110,6 +110,7 @@ impl Hands {
             Choice::Ordinal => Marked::Yes,
         };
         if marked == Marked::Denied {
+            self.undrained.push(format!("role {}: its pods may not be patched, so that it is not known which go, and they may have requests", role.name));
             return Drained::Yes;
         }
         let is_done = match marked {

@@ -8,7 +8,7 @@ use super::Problem;
 
 /// Longest `Retry-After` that is followed. What is known gets older meanwhile, and a proxy may
 /// write anything.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+pub const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Doubles from `first` to `most`. Half of each pause is drawn, so that the replicas of
 /// a pool don't come back to a server that was down all at once.

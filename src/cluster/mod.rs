@@ -10,7 +10,7 @@ mod problem;
 mod request;
 mod standing;
 
-pub use backoff::Backoff;
+pub use backoff::{Backoff, LONGEST_RETRY_AFTER};
 pub use connect::{ConnectError, connect};
 pub use course::{FIRST_PAUSE, LONGEST_PAUSE};
 pub use follow::{Change, Ended, Missing, UNDEFINED, Watched, about, follow, follow_once_defined};

@@ -24,8 +24,15 @@ pub struct Members {
     pods: Vec<Member>,
     counts: Vec<u32>,
     places: Option<Places>,
-    /// Endpoints that left the snapshot with requests of this process under way, each with its role.
-    left: Vec<(usize, Arc<Load>)>,
+    /// Endpoints that left the snapshot with requests of this process under way.
+    left: Vec<Departed>,
+}
+
+/// An endpoint that left the snapshot.
+#[derive(Debug)]
+struct Departed {
+    role: usize,
+    endpoint: Arc<Endpoint>,
 }
 
 /// Pods of the cluster, as they were looked for last among the members.
@@ -97,8 +104,8 @@ impl Members {
             ranks().map(|(_, rank)| (rank.endpoint.identity(), rank.senders)).collect();
         let there: HashSet<&Arc<str>> = snapshot.endpoints().iter().map(|of| of.identity()).collect();
         let gone = ranks().filter(|(_, rank)| !there.contains(rank.endpoint.identity()));
-        self.left.extend(gone.map(|(role, rank)| (role, Arc::clone(&rank.load))));
-        self.left.retain(|(_, load)| load.in_flight() > 0);
+        self.left.extend(gone.map(|(role, rank)| Departed { role, endpoint: Arc::clone(&rank.endpoint) }));
+        self.left.retain(|left| left.endpoint.load().in_flight() > 0);
         self.counts = vec![0; policy.roles.len()];
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for endpoint in snapshot.endpoints() {
@@ -165,6 +172,16 @@ impl Members {
                 None if is_late && freshness.reports_none(load) => Senders::Own,
                 _ => rank.senders,
             };
+        }
+    }
+
+    /// Adds the loads of pods that left the snapshot and still answer.
+    pub fn add_left(&self, loads: &mut HashMap<String, PodLoad>) {
+        for load in &self.left {
+            let requests = u64::try_from(load.endpoint.load().in_flight()).unwrap_or(0);
+            let pod = loads.entry(load.endpoint.pod().to_owned()).or_default();
+            pod.is_idle &= requests == 0;
+            pod.under_way = pod.under_way.saturating_add(requests);
         }
     }
 
@@ -237,9 +254,9 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(group: &'a Group, members: &Members, freshness: Freshness) -> Self {
         let mut work = vec![Work::default(); members.counts.len()];
-        for (role, load) in &members.left {
-            if let Some(work) = work.get_mut(*role) {
-                work.is_busy |= load.in_flight() > 0;
+        for left in &members.left {
+            if let Some(work) = work.get_mut(left.role) {
+                work.is_busy |= left.endpoint.load().in_flight() > 0;
             }
         }
         Self { signals: &group.signals, freshness, work, are_known: true }
@@ -527,6 +544,13 @@ mod tests {
         assert!(is_busy());
         store.replace(Vec::new());
         assert!(is_busy(), "it isn't ready any more, and answers yet");
+        let mut loads = HashMap::new();
+        members.add_left(&mut loads);
+        assert_eq!(loads["one"], PodLoad { under_way: 1, ..PodLoad::default() });
+        let mut is_busy = || {
+            members.follow(&group.policy, &store.snapshot(), &store.starting());
+            gather(&group, &members, at, vec![0, 1], 0).work[1].is_busy
+        };
         store.replace(vec![spec("two", 0, &[])]);
         assert!(is_busy());
         drop(answering);

@@ -302,13 +302,16 @@ pub enum Condition {
     /// A controller that deletes its highest ordinals would take ready pods while lower ones aren't ready: the
     /// role is not made smaller.
     LowerOrdinalsUnready,
+    /// Pods of a role that gets smaller may not be patched: whichever its controller chooses go, and may have
+    /// requests.
+    NotDrained,
     /// The lease was not renewed in time: nothing is written, as another replica may lead.
     LeaseNotRenewed,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -329,13 +332,21 @@ impl Condition {
         Self::WriteFailed,
         Self::EvictionRefused,
         Self::LowerOrdinalsUnready,
+        Self::NotDrained,
         Self::LeaseNotRenewed,
     ];
 
     /// Whether a policy doesn't do all that it would while it holds.
     pub fn freezes(self) -> bool {
         // Nothing shrinks in a panic, as it should; the others leave the number to somebody else or to less.
-        !matches!(self, Self::Panic | Self::BandUnsatisfied | Self::TopologyUnknown | Self::OwnerUnknown)
+        !matches!(
+            self,
+            Self::Panic
+                | Self::BandUnsatisfied
+                | Self::TopologyUnknown
+                | Self::OwnerUnknown
+                | Self::NotDrained
+        )
     }
 }
 

@@ -105,8 +105,9 @@ impl Test {
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
     rules: Vec<Fired>,
-    /// Since when it is known which rules fire, where it isn't known which did before.
-    since: Option<Duration>,
+    /// For how long it has been known which rules fire, and when that was so, where it isn't known which did
+    /// before.
+    unknown: Option<(Duration, Duration)>,
 }
 
 /// When a rule fired, and when before that.
@@ -134,9 +135,15 @@ impl Cooldowns {
         }
     }
 
-    /// Nobody knows which rules fired before `now`: those that remove pods rest, as if they had then.
-    pub fn begin_unknown(&mut self, now: Duration) {
-        self.since = Some(now);
+    /// Nobody knows which rules fired more than so long before `now`: those that remove pods rest, as if they
+    /// had then.
+    pub fn begin_unknown(&mut self, ago: Duration, now: Duration) {
+        self.unknown = Some((ago, now));
+    }
+
+    /// How long ago that was; `None`: it is known which fired.
+    pub fn unknown_for(&self, now: Duration) -> Option<Duration> {
+        self.unknown.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)))
     }
 
     /// A rule fired.
@@ -163,7 +170,7 @@ impl Cooldowns {
 
     /// Whether a rule fired less than its cooldown ago, or may have and `removes` pods.
     fn holds(&self, rule: usize, cooldown: Duration, removes: bool, now: Duration) -> bool {
-        let unknown = self.since.filter(|_| removes).map(|since| now.saturating_sub(since));
+        let unknown = self.unknown_for(now).filter(|_| removes);
         self.ago(rule, now).into_iter().chain(unknown).any(|ago| ago < cooldown)
     }
 

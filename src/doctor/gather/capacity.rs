@@ -226,6 +226,8 @@ impl Asked<'_> {
                 need("", "pods", &["patch"], true);
                 need("", "pods/eviction", &["create"], true);
             }
+            // Of those that are to go it is said which, so that they answer first.
+            need("", "pods", &["patch"], false);
             need("autoscaling", "horizontalpodautoscalers", &["list"], true);
             need("", "events", &["create", "list"], false);
             if topology {

@@ -313,3 +313,28 @@ async fn replacements_pass_their_gate_whatever_keeps_replicas_from_being_written
         beside(driver, goes, spec, test).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_overloaded_server_is_asked_about_targets_and_autoscalers_when_it_says() {
+    let spec = SPEC.replace("30m", "1s");
+    // Path, seconds to wait, and how often it is asked within two minutes at least and at most.
+    for (path, retry_after, asked) in [
+        ("/deployments/d/scale", 30, 3..=5),
+        ("/horizontalpodautoscalers", 30, 3..=5),
+        ("/horizontalpodautoscalers", 0, 5..=9),
+    ] {
+        let fake = server();
+        let (driver, _, goes) = acting(&fake, &spec);
+        let board = Arc::clone(driver.board());
+        let is_ticked = || board.plans().policies.iter().any(|of| of.latest.is_some());
+        let test = async {
+            within(S(10), "the first tick", is_ticked).await;
+            fake.retry_after(retry_after);
+            fake.refuse(http::Method::GET, path, 429);
+            tokio::time::sleep(S(120)).await;
+            let times = fake.refused(path);
+            assert!(asked.contains(&times), "{path}, after {retry_after} s: {times}");
+        };
+        beside(driver, goes, &spec, test).await;
+    }
+}

@@ -49,7 +49,10 @@ impl Driver {
             running.held = None;
         }
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
-        running.due = running.due.min(self.live.clock.elapsed() + again);
+        let now = self.live.clock.elapsed();
+        running.due = running.due.min(now + again).max(now + hands.pause());
+        let known = self.objects.iter().find(|known| known.name == policy.name);
+        hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
         hands.keep_gates(&policy).await;
         running.note_late(hands.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);

@@ -231,9 +231,9 @@ impl Driver {
                 Some(old) => Running { group, ..old },
                 None => {
                     self.metrics.taken(&group.policy);
-                    let older = before.iter().find(|old| old.group.policy.name == group.policy.name);
+                    let older = before.iter().position(|old| old.group.policy.name == group.policy.name);
                     match older {
-                        Some(older) => older.after(group, now),
+                        Some(older) => before.swap_remove(older).after(group, now),
                         None => Running::new(group, now),
                     }
                 }

@@ -65,19 +65,23 @@ impl Running {
 
     /// The next version of a policy, which knows what changes of its roles were under way, and which of its rules
     /// fired.
-    pub(super) fn after(&self, group: Group, due: Duration) -> Self {
+    pub(super) fn after(self, group: Group, due: Duration) -> Self {
         let names = |policy: &Policy| policy.roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>();
         let is_of_it = names(&self.group.policy) == names(&group.policy);
+        let selectors =
+            |policy: &Policy| policy.roles.iter().map(|role| role.selector.clone()).collect::<Vec<_>>();
+        let has_same_pods = is_of_it && selectors(&self.group.policy) == selectors(&group.policy);
         let before = match &self.history {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
                 let fired = fired_of(&self.group.policy, &group.policy, history, due);
-                Some(Left { changes, fired, ..Left::nothing() })
+                Some(Left { changes, fired, unknown: history.rules_unknown_for(due), ..Left::nothing() })
             }
             // It wasn't ticked itself; places of rules may have changed.
             None => self.before.as_ref().map(|_| Left::default()),
         };
-        Self { before, ..Self::new(group, due) }
+        let members = if has_same_pods { self.members } else { Members::default() };
+        Self { before, members, ..Self::new(group, due) }
     }
 
     /// Notes whether the API server took too long over what was done just now. It is
@@ -163,7 +167,9 @@ impl Running {
         let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
         let history = self.history.get_or_insert_with(|| {
             let mut history = History::resumed(size, now);
-            let before = self.before.take().unwrap_or_default();
+            let before = self.before.take();
+            let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
+            let before = before.unwrap_or_default();
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
@@ -171,8 +177,8 @@ impl Running {
             for (rule, ago) in before.fired.into_iter().chain(left.fired) {
                 history.resume_rule(rule, ago, now);
             }
-            if !before.is_known && !left.is_known {
-                history.begin_unknown_rules(now);
+            if let Some(ago) = unknown {
+                history.begin_unknown_rules(ago, now);
             }
             history
         });
@@ -203,10 +209,10 @@ fn fired_of(this: &Policy, next: &Policy, history: &History, now: Duration) -> V
 }
 
 /// Record of a policy's ticks elsewhere, from its status, or of the version before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Left {
-    /// Whether there is one: where not, rules may have fired.
-    pub(super) is_known: bool,
+    /// For how long it has been known which rules fire, where it isn't known which did before.
+    pub(super) unknown: Option<Duration>,
     /// Its state and goals, where they are of this version of the policy.
     pub(super) at: Option<(State, Vec<u32>)>,
     /// Changes of its roles that were under way.
@@ -215,10 +221,17 @@ pub(super) struct Left {
     pub(super) fired: Vec<(usize, Duration)>,
 }
 
+impl Default for Left {
+    /// No record: rules may have fired.
+    fn default() -> Self {
+        Self { unknown: Some(Duration::ZERO), ..Self::nothing() }
+    }
+}
+
 impl Left {
     /// A record that nothing happened.
     pub(super) fn nothing() -> Self {
-        Self { is_known: true, ..Self::default() }
+        Self { unknown: None, at: None, changes: Vec::new(), fired: Vec::new() }
     }
 
     /// Reads the record of a status, at that time.
@@ -230,9 +243,9 @@ impl Left {
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
         // One that was never written may not have been allowed to be.
-        let is_known = status.observed_generation.is_some();
+        let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, is_known, fired: Vec::new() };
+            return Self { at, changes, unknown, fired: Vec::new() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
@@ -240,7 +253,7 @@ impl Left {
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, fired: fired.collect(), is_known }
+        Self { at, changes, fired: fired.collect(), unknown }
     }
 }
 

@@ -2,7 +2,7 @@ use super::running::{Left, fired};
 use super::*;
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
-use crate::capacity::{Condition, Inputs, Pod, PodState, Reason, State, Values, tick};
+use crate::capacity::{Condition, Inputs, Plan, Pod, PodState, Reason, State, Values, tick};
 use crate::endpoints::{EndpointSpec, StartingPod, Store};
 use crate::scaling::Signal;
 use crate::scaling::board::Latest;
@@ -230,14 +230,18 @@ fn an_edit_of_a_policy_does_not_forget_when_its_rules_fired() {
     let group = idle_rule("queue_depth");
     let mut running = Running::new(group.clone(), S(0));
     assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
-    let edited = running.after(group.clone(), S(65));
-    // Twice in a row, and before it was ticked: nobody knows.
-    let twice = edited.after(group.clone(), S(65));
-    for (mut next, is_own) in [(edited, true), (twice, false)] {
-        let ago = next.before.as_ref().map(|before| before.fired.clone()).unwrap_or_default();
-        assert_eq!(ago, if is_own { vec![(0, S(60))] } else { Vec::new() });
-        assert_eq!(first_fired(&mut next, &Left::default), Some(if is_own { 59 } else { 60 }));
-    }
+    let mut edited = running.after(group.clone(), S(65));
+    assert_eq!(edited.before.as_ref().unwrap().fired, [(0, S(60))]);
+    assert_eq!(first_fired(&mut edited, &Left::default), Some(59));
+    // Of a file, half an hour after a restart; and twice in a row, before it was ticked.
+    let restarted = || {
+        let live = live(3);
+        let mut running = Running::new(group.clone(), S(0));
+        assert!(ticked(&mut running, &live, 5, None, Left::default()).fired.is_empty());
+        running.after(group.clone(), S(5 + 1_800))
+    };
+    assert_eq!(first_fired(&mut restarted(), &Left::default), Some(30));
+    assert_eq!(first_fired(&mut restarted().after(group.clone(), S(1_805)), &Left::default), Some(60));
 }
 
 #[test]
@@ -246,7 +250,7 @@ fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
         let mut fires = |at: u64, runs: f64| {
-            let plan = ticked(&mut running, &live, at, Some(runs));
+            let plan = ticked(&mut running, &live, at, Some(runs), Left::nothing());
             (!plan.fired.is_empty(), plan.conditions.contains(&Condition::StaleData))
         };
         // The process before sent them; this one knows of none.
@@ -256,7 +260,7 @@ fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
 }
 
 /// A tick at that second, when the model servers say that so many requests run at each, or say nothing.
-fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>) -> crate::capacity::Plan {
+fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: Left) -> Plan {
     live.clock.set(S(at));
     for endpoint in live.store.snapshot().endpoints() {
         if let Some(runs) = runs {
@@ -264,7 +268,7 @@ fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>) -> cra
             endpoint.load().waiting.set(0.0, live.clock.now_ms());
         }
     }
-    running.tick(live, S(1), None, None, Left::nothing()).plan
+    running.tick(live, S(1), None, None, left).plan
 }
 
 #[test]
@@ -273,16 +277,19 @@ fn requests_that_others_send_keep_pods_however_long_it_takes() {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
         for at in [0, 299, 300, 301, 3_600] {
-            let plan = ticked(&mut running, &live, at, Some(40.0));
+            let plan = ticked(&mut running, &live, at, Some(40.0), Left::nothing());
             assert!(plan.fired.is_empty(), "{metric} at {at}");
             let value = plan.stages.rules[0].value;
             // Who sends them is known after five minutes; how long their first tokens take never is.
             assert_eq!(value, (metric == "in_flight" && at >= 300).then_some(40.0), "{metric} at {at}");
         }
         // An outage says nothing of them.
-        let plan = ticked(&mut running, &live, 3_660, None);
+        let plan = ticked(&mut running, &live, 3_660, None, Left::nothing());
         assert!(plan.fired.is_empty() && plan.conditions.contains(&Condition::StaleData), "{metric}");
-        assert!(!ticked(&mut running, &live, 3_720, Some(0.0)).fired.is_empty(), "{metric}: they have ended");
+        assert!(
+            !ticked(&mut running, &live, 3_720, Some(0.0), Left::nothing()).fired.is_empty(),
+            "{metric}: they have ended"
+        );
     }
 }
 
@@ -291,13 +298,16 @@ fn model_servers_that_say_nothing_of_requests_are_taken_for_busy_until_they_answ
     let live = live(3);
     let mut running = Running::new(idle_rule("in_flight"), S(0));
     for at in [0, 300, 3_600] {
-        assert!(ticked(&mut running, &live, at, None).fired.is_empty(), "at {at}: no page was read");
+        assert!(
+            ticked(&mut running, &live, at, None, Left::nothing()).fired.is_empty(),
+            "at {at}: no page was read"
+        );
     }
     live.clock.set(S(3_660));
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().scraped(live.clock.now_ms());
     }
-    let plan = ticked(&mut running, &live, 3_660, None);
+    let plan = ticked(&mut running, &live, 3_660, None, Left::nothing());
     assert!(!plan.fired.is_empty(), "their pages have no such number: {plan:?}");
 }
 

@@ -235,7 +235,9 @@ impl Driver {
                     configured: self.live.staleness,
                     scraped: self.scraped,
                 };
-                observed.loads = Some(pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness));
+                let mut loads = pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness);
+                running.members.add_left(&mut loads);
+                observed.loads = Some(loads);
             }
             if latest.plan.state.is_stuck() && !was_stuck {
                 hands.tell_stuck(&policy, &latest.plan, &observed);

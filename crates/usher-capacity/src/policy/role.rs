@@ -20,6 +20,11 @@ pub struct Role {
 }
 
 impl Role {
+    /// Whether its pods are those of another version of it.
+    pub fn has_pods_of(&self, other: &Self) -> bool {
+        self.selector == other.selector && self.target == other.target
+    }
+
     /// Label selector of its pods.
     pub fn label_selector(&self) -> String {
         label_selector(&self.selector)

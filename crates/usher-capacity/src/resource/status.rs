@@ -319,6 +319,9 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::LowerOrdinalsUnready => {
             "a role is to be smaller and would lose ready pods, the highest ordinals, while lower ones are not ready; it waits for those"
         }
+        Condition::NotDrained => {
+            "pods may not be patched, so that those which a smaller role loses are not known before, and go with the requests that they have; allow the verb patch for pods"
+        }
         Condition::LeaseNotRenewed => {
             "the lease was not renewed in time since the last tick, and nothing was written until it was"
         }

@@ -142,9 +142,15 @@ impl History {
         self.cooldowns.resume(rule, ago, now);
     }
 
-    /// Nobody knows which rules fired before `now`: those that remove pods rest for their cooldown.
-    pub fn begin_unknown_rules(&mut self, now: Duration) {
-        self.cooldowns.begin_unknown(now);
+    /// Nobody knows which rules fired more than so long before `now`: those that remove pods rest for their
+    /// cooldown.
+    pub fn begin_unknown_rules(&mut self, ago: Duration, now: Duration) {
+        self.cooldowns.begin_unknown(ago, now);
+    }
+
+    /// For how long, at `now`, it has been known which rules fire, where it isn't known which did before.
+    pub fn rules_unknown_for(&self, now: Duration) -> Option<Duration> {
+        self.cooldowns.unknown_for(now)
     }
 
     /// How long before `now` a rule fired last, by its place in the policy, here or for whoever ticked before.
