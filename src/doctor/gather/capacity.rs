@@ -226,8 +226,11 @@ impl Asked<'_> {
                 need("", "pods", &["patch"], true);
                 need("", "pods/eviction", &["create"], true);
             }
-            // Of those that are to go it is said which, so that they answer first.
-            need("", "pods", &["patch"], false);
+            let mut targets = policy.roles.iter().filter_map(|role| role.target.as_ref());
+            if targets.any(|target| matches!(target.kind.as_str(), "Deployment" | "ReplicaSet")) {
+                // Of their pods it is said which are to go, so that those answer first.
+                need("", "pods", &["patch"], false);
+            }
             need("autoscaling", "horizontalpodautoscalers", &["list"], true);
             need("", "events", &["create", "list"], false);
             if topology {

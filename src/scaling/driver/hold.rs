@@ -50,7 +50,9 @@ impl Driver {
         }
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
         let now = self.live.clock.elapsed();
-        running.due = running.due.min(now + again).max(now + hands.pause());
+        // What was said of another policy is no reason to wait.
+        let pause = if is_lost { Duration::ZERO } else { hands.pause() };
+        running.due = running.due.min(now + again).max(now + pause);
         let known = self.objects.iter().find(|known| known.name == policy.name);
         hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
         hands.keep_gates(&policy).await;

@@ -99,16 +99,22 @@ async fn on_racks(server: &Server) -> Group {
     Group::new(server, &pair(&topology)).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
-    let Some(server) = Server::own().await else { return };
-    let group = on_racks(&server).await;
+/// The same, whose pods wait at their gates: room for two steps in one rack, and for one in the other.
+async fn on_two_racks(server: &Server) -> Group {
+    let group = on_racks(server).await;
     node(&group, "wide", "r1", 20).await;
     node(&group, "tight", "r2", 7).await;
     group.workload("Deployment", "decode", 8).await;
     group.workload("Deployment", "prefill", 4).await;
     gated(&group, "decode", 8).await;
     gated(&group, "prefill", 4).await;
+    group
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
+    let Some(server) = Server::own().await else { return };
+    let group = on_two_racks(&server).await;
     let _picker = group.picker(&server, &[]).await;
     let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
     let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
@@ -129,13 +135,7 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_the_next_step_goes_where_there_is_room() {
     let Some(server) = Server::own().await else { return };
-    let group = on_racks(&server).await;
-    node(&group, "wide", "r1", 20).await;
-    node(&group, "tight", "r2", 7).await;
-    group.workload("Deployment", "decode", 8).await;
-    group.workload("Deployment", "prefill", 4).await;
-    gated(&group, "decode", 8).await;
-    gated(&group, "prefill", 4).await;
+    let group = on_two_racks(&server).await;
     let mut picker = group.picker(&server, &[]).await;
     let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
     let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
