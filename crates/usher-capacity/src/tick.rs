@@ -6,7 +6,7 @@ use super::amount::Amount;
 use super::inputs::{Inputs, Readings};
 use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan};
 use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
-use super::ratio;
+use super::ratio::{self, RatioBounds};
 use super::rollout;
 use super::rules::{self, Number, Rule};
 use super::share::Bounds;
@@ -47,7 +47,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     let blind = tick.blind.clone();
     let unplaced = history.rollout.unplaced();
     let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
-    rollout::roll(inputs, policy, &mut plan, &mut history.rollout, now);
+    rollout::roll(inputs, policy, &blind, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, inputs, &serving);
     history.note_shrinking(policy, &plan);
     history.note_changes(policy, &mut plan, &blind);
@@ -346,47 +346,71 @@ impl<'a> Tick<'a> {
         let (Some(x), Some(y)) = (goal(above), goal(below)) else { return };
         let own = |place: usize| self.bounds.get(place).copied();
         let (Some(of_x), Some(of_y)) = (own(above), own(below)) else { return };
-        let is_blind = |place: usize| self.blind.get(place) == Some(&true);
-        let current = |place: usize| self.plan.roles.get(place).map_or(0, |role| role.current);
-        // Where a number is missing it takes nothing away, and adds only where a minimum or a number of the other
-        // role would break it; what shrinks by a number may keep more.
-        let is_partial = is_blind(above) || is_blind(below);
-        let roles = [(above, x), (below, y)];
-        let adds = ratio.bounds.hold(current(above), current(below))
-            || roles.iter().any(|(place, goal)| !is_blind(*place) && *goal > current(*place));
-        if is_partial && !adds && roles.iter().all(|(place, goal)| *goal >= current(*place)) {
-            return;
+        if [above, below].into_iter().any(|place| self.is_blind(place)) {
+            return self.keep_ratio_partly((above, x, of_x), (below, y, of_y), &ratio.bounds);
         }
-        let kept = |place: usize, own: Bounds, goal: u32| {
-            if goal < current(place) {
-                return Bounds { low: goal, high: current(place) };
+        let repaired = ratio::repair((x, y), &ratio.bounds, (of_x, of_y));
+        if let Some((next_x, next_y)) = repaired {
+            self.mend(above, next_x);
+            return self.mend(below, next_y);
+        }
+        self.condition(Condition::RatioConstraintViolated);
+        for (place, own) in [(above, of_x), (below, of_y)] {
+            if let Some(role) = self.plan.roles.get_mut(place) {
+                // Bounds go before the ratio: what waits has to have a pod.
+                role.goal = role.current.clamp(own.low, own.high);
+                role.reasons.push(Reason::RatioUnsatisfied);
             }
-            let low = own.low.max(goal);
-            Bounds { low, high: if adds { own.high.max(low) } else { low } }
-        };
-        let within = if is_partial { (kept(above, of_x, x), kept(below, of_y, y)) } else { (of_x, of_y) };
-        let repaired = ratio::repair((x, y), &ratio.bounds, within);
+        }
+    }
+
+    /// The same where a number of one of the two is missing: it takes nothing away, and adds only where a minimum or
+    /// a number of the other would break the ratio. What shrinks by a number keeps what the other needs.
+    fn keep_ratio_partly(
+        &mut self,
+        (above, x, of_x): (usize, u32, Bounds),
+        (below, y, of_y): (usize, u32, Bounds),
+        ratio: &RatioBounds,
+    ) {
+        let current = |place: usize| self.plan.roles.get(place).map_or(0, |role| role.current);
+        let most = |place: usize, own: Bounds, goal: u32| current(place).min(own.high).max(goal);
+        // Fewer of one role can only break one of the two bounds.
+        let (most_x, most_y) = (most(above, of_x, x), most(below, of_y, y));
+        let kept_x = (x..most_x).find(|x| !ratio.is_below(*x, y)).unwrap_or(most_x);
+        let kept_y = (y..most_y).find(|y| !ratio.is_above(kept_x, *y)).unwrap_or(most_y);
+        let grows = |place: usize, goal: u32| !self.is_blind(place) && goal > current(place);
+        let adds = ratio.hold(current(above), current(below)) || grows(above, x) || grows(below, y);
+        let kept = |own: Bounds, goal: u32| Bounds { low: own.low.max(goal), high: own.high.max(goal) };
+        let within = (kept(of_x, kept_x), kept(of_y, kept_y));
+        let repaired =
+            if adds { ratio::repair((kept_x, kept_y), ratio, within) } else { Some((kept_x, kept_y)) };
+        let (next_x, next_y) = repaired.unwrap_or((kept_x, kept_y));
+        self.mend(above, next_x);
+        self.mend(below, next_y);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
-        }
-        let roles = [(above, x, repaired.map(|(x, _)| x), of_x), (below, y, repaired.map(|(_, y)| y), of_y)];
-        for (place, before, after, own) in roles {
-            let Some(role) = self.plan.roles.get_mut(place) else { continue };
-            match after {
-                Some(after) if after != before => {
-                    role.goal = after;
-                    role.reasons.push(Reason::Ratio);
+            for (place, own) in [(above, of_x), (below, of_y)] {
+                let is_blind = self.is_blind(place);
+                let Some(role) = self.plan.roles.get_mut(place) else { continue };
+                if !is_blind && role.goal > role.current {
+                    // It would be further from the ratio.
+                    role.goal = role.current.max(own.low);
                 }
-                Some(_) => {}
-                None => {
-                    // Bounds go before the ratio: what waits has to have a pod.
-                    role.goal = match is_partial {
-                        true => role.goal.max(role.current),
-                        false => role.current.clamp(own.low, own.high),
-                    };
-                    role.reasons.push(Reason::RatioUnsatisfied);
-                }
+                role.reasons.push(Reason::RatioUnsatisfied);
             }
+        }
+    }
+
+    /// Whether no number is known that could change a role.
+    fn is_blind(&self, place: usize) -> bool {
+        self.blind.get(place) == Some(&true)
+    }
+
+    /// Gives a role the pods that a ratio asks for.
+    fn mend(&mut self, place: usize, pods: u32) {
+        if let Some(role) = self.plan.roles.get_mut(place).filter(|role| role.goal != pods) {
+            role.goal = pods;
+            role.reasons.push(Reason::Ratio);
         }
     }
 }

@@ -123,9 +123,9 @@ fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
             "{{name: {role}, role: {role}, metric: {role}, comparator: GREATER_THAN, threshold: 5, step: {step}}}"
         )
     };
-    let tick = |(d, p): (u32, u32), steps: (i32, i32), known: &str| {
+    let tick_of = |most: u32, (d, p): (u32, u32), steps: (i32, i32), known: &str| {
         let spec = format!(
-            "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 16}}}}\n\
+            "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: {most}}}}}\n\
              coordination: {{ratio: {{numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}}}\n\
              rules: [{}, {}]",
             rule("d", steps.0),
@@ -134,11 +134,16 @@ fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
         let pods = [("d", d, true, json!({known: 9})), ("p", p, true, json!({known: 9}))];
         desired(&Group::new(&spec).tick(0, &counts(d, p), &pods, &json!({})))
     };
+    let tick = |pods, steps, known| tick_of(16, pods, steps, known);
     assert_eq!(tick((8, 4), (4, 1), "d"), [12, 6]);
     assert_eq!(tick((8, 3), (4, 1), "d"), [12, 6], "also where it didn't hold before");
     assert_eq!(tick((8, 4), (1, -2), "p"), [8, 4], "what shrinks keeps what the other needs");
     assert_eq!(tick((8, 6), (1, -3), "p"), [8, 4]);
     assert_eq!(tick((8, 3), (1, -2), "p"), [8, 3], "it doesn't hold, and gets no worse");
+    assert_eq!(tick((4, 10), (1, -2), "p"), [4, 8], "it doesn't hold, and gets better");
+    assert_eq!(tick((4, 20), (1, -2), "p"), [4, 14], "from its maximum");
+    assert_eq!(tick((14, 8), (2, 1), "d"), [16, 8]);
+    assert_eq!(tick_of(4, (8, 4), (4, 1), "d"), [8, 4], "the other can't come along");
 }
 
 /// Steps that take too long, of a group whose numbers are missing.
@@ -166,6 +171,16 @@ fn an_outage_gives_no_pod_back() {
             assert_eq!(kept, [8, 4], "{success} {ready:?}: {plan:?}");
         }
     }
+    // A role without a ready pod has no number, and its part of the step isn't whole: the rest is given back.
+    let spec = "roles: {d: {min: 1, max: 8}, p: {min: 1, max: 4}}\n\
+        rules: [{name: d, role: d, metric: queue_depth, comparator: GREATER_THAN, threshold: 90, step: 1}, \
+        {name: p, role: p, metric: queue_depth, comparator: GREATER_THAN, threshold: 90, step: 1}]\n\
+        deploy: {steps: {d: 4, p: 2}, batchTimeout: 60s, onTimeout: Trim}";
+    let mut group = Group::new(spec);
+    let idle = json!({"queue_depth": 0});
+    let pods = [("d", 4, true, idle.clone()), ("p", 2, false, idle)];
+    let ticks = (0..20).map(|tick| group.tick(tick * 15, &counts(4, 2), &pods, &json!({})));
+    assert_eq!(ticks.map(|plan| plan.roles[0].write).min(), Some(0));
     // A group without numbers has none that could be missing: what is ready stays, whatever isn't heard of it.
     let spec = "roles: {d: {min: 8, max: 8}, p: {min: 4, max: 4}}\n\
         deploy: {steps: {d: 4, p: 2}, success: Serving, batchTimeout: 60s, onTimeout: Trim}";
@@ -271,8 +286,8 @@ proptest! {
             counts = plan.roles.iter().map(|role| role.write).collect();
             now += 15;
         }
-        let has_minima = counts.iter().zip(&case.mins).all(|(count, min)| count >= min);
         for _ in 0..60 {
+            let has_minima = counts.iter().zip(&case.mins).all(|(count, min)| count >= min);
             let pods: Vec<_> = names.iter().zip(&counts).zip(&case.ready).flat_map(|((name, count), ready)| {
                 let ready = (*ready).min(*count);
                 let lost = json!({"queue_depth": null});
@@ -281,9 +296,12 @@ proptest! {
             let plan = group.tick(now, &replicas(&counts), &pods, &json!({"external": {"idle": null}}));
             let next = desired(&plan);
             let written: Vec<u32> = plan.roles.iter().map(|role| role.write).collect();
+            // Where no pod is ready, none that could have numbers is given back.
+            let trims = plan.roles.iter().any(|role| role.reasons.contains(&Reason::Trimmed));
+            prop_assert!(!trims || plan.roles.iter().all(|role| role.ready == 0), "{plan:?}");
             if has_minima {
                 prop_assert_eq!(&next, &counts, "{:?}", plan);
-                prop_assert_eq!(&written, &counts, "{:?}", plan);
+                prop_assert!(trims || written == counts, "{plan:?}");
                 prop_assert!(plan.conditions.contains(&Condition::StaleData) || counts.iter().all(|count| *count == 0), "{plan:?}");
             } else {
                 let ratio = case.has_ratio && case.is_kept(&counts);

@@ -7,14 +7,22 @@ use super::place::{Place, place};
 use super::stand::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
-use crate::plan::{Condition, Open, Plan, Reason, Shortfalls, State, Stuck};
+use crate::plan::{Condition, Open, Plan, Reason, RolePlan, Shortfalls, State, Stuck};
 use crate::policy::{Mode, Policy, Sizing};
 
 /// The role that goes last when a group shrinks: requests end there.
 const LATE: &str = "decode";
 
-/// Says how many pods of each role may exist, where, and what is updated.
-pub(crate) fn roll(inputs: &Inputs, policy: &Policy, plan: &mut Plan, memory: &mut Memory, now: Duration) {
+/// Says how many pods of each role may exist, where, and what is updated. `blind`: roles of which no number is known
+/// that could change them.
+pub(crate) fn roll(
+    inputs: &Inputs,
+    policy: &Policy,
+    blind: &[bool],
+    plan: &mut Plan,
+    memory: &mut Memory,
+    now: Duration,
+) {
     let Some(rollout) = &policy.rollout else {
         for role in &mut plan.roles {
             (role.admitted, role.write) = (role.desired, role.desired);
@@ -23,7 +31,7 @@ pub(crate) fn roll(inputs: &Inputs, policy: &Policy, plan: &mut Plan, memory: &m
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    let mut turn = Turn { inputs, policy, rollout, stands, plan, memory, now, is_stuck: false };
+    let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
     turn.end(&outcome);
@@ -33,6 +41,7 @@ struct Turn<'a> {
     inputs: &'a Inputs,
     policy: &'a Policy,
     rollout: &'a Rollout,
+    blind: &'a [bool],
     stands: Vec<Stand>,
     plan: &'a mut Plan,
     memory: &'a mut Memory,
@@ -310,8 +319,12 @@ impl Turn<'_> {
             return Some(State::Blocked);
         }
         let may_trim = self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS;
-        // Without numbers nothing would make again what is given back.
-        let is_known = !self.plan.conditions.contains(&Condition::StaleData);
+        // Without numbers nothing would make again what is given back. A role without a ready pod has none to lack.
+        let is_blind = |(place, role): (usize, &RolePlan)| {
+            let lacks = self.blind.get(place) == Some(&true) || role.reasons.contains(&Reason::StaleData);
+            role.ready > 0 && lacks
+        };
+        let is_known = !self.plan.roles.iter().enumerate().any(is_blind);
         let trims = is_known && (gives_way || may_trim);
         let has_spare = whole.iter().zip(targets.iter()).any(|(whole, target)| whole < target);
         if trims && has_spare {
@@ -332,7 +345,8 @@ impl Turn<'_> {
         self.plan.stuck = Some(Stuck {
             placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
             asks: self.stands.iter().fold(0, |sum, stand| sum + stand.unschedulable),
-            spare: sum(&self.there()).saturating_sub(sum(&whole)),
+            // Without numbers nothing is given back.
+            spare: if is_known { sum(&self.there()).saturating_sub(sum(&whole)) } else { 0 },
         });
         Some(State::Blocked)
     }
@@ -397,7 +411,12 @@ impl Turn<'_> {
             (_, false) => State::Deploy,
         });
         memory.is_blocked = state.is_stuck();
-        memory.floor = if memory.has_gates { outcome.admitted.clone() } else { Vec::new() };
+        // Pods at a gate in place of others that an update is over are replaced, whatever else waits.
+        let holds = memory.is_updating && !self.is_stuck;
+        let floor =
+            |(admitted, stand): (&u32, &Stand)| if holds { (*admitted).max(stand.size) } else { *admitted };
+        let floors = outcome.admitted.iter().zip(&self.stands).map(floor);
+        memory.floor = if memory.has_gates { floors.collect() } else { Vec::new() };
         self.plan.state = state;
         self.plan.placement = memory.step.1.clone();
         memory.asked.clear();
