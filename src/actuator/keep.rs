@@ -72,8 +72,18 @@ impl Hands {
     }
 
     /// Policies of which no version can be used.
-    pub fn unusable(&self) -> Vec<Arc<Policy>> {
-        self.unusable.clone()
+    pub fn unusable(&self) -> &[Arc<Policy>] {
+        &self.unusable
+    }
+
+    /// Lets pods of those through that replace others.
+    pub async fn keep_unusable_gates(&mut self) {
+        self.begin();
+        for policy in self.unusable.clone() {
+            if let Some(objects) = self.pods_of(&policy) {
+                self.keep_gates_of(&policy, &objects, &[]).await;
+            }
+        }
     }
 
     /// Does so for policies that are gone, until their pods are gone as well.
@@ -212,7 +222,9 @@ impl Hands {
 
     /// Takes leave of policies that are no more among those in force, unless others have their pods by now, and
     /// of what is known of pods that a role has no more. `unusable` are those of which no version can be used.
-    pub(super) fn retire(&mut self, now: &[Arc<Policy>], unusable: Vec<Arc<Policy>>) {
+    pub(super) fn retire(&mut self, now: &[Arc<Policy>], mut unusable: Vec<Arc<Policy>>) {
+        // Their pods are those of policies in force, which know what may pass.
+        unusable.retain(|policy| !shares_pods(policy, now.iter()));
         let all = || now.iter().chain(&unusable);
         let others = |(policy, role): &(&Arc<Policy>, &Role)| {
             let next = all().filter(|next| next.name == policy.name).flat_map(|next| &next.roles);
@@ -229,21 +241,24 @@ impl Hands {
             self.places.remove(role);
         }
         let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
-        let has_pods_of = |policy: &Policy| {
-            let mut roles = all().flat_map(|known| &known.roles);
-            roles.any(|role| {
-                policy.roles.iter().any(|old| {
-                    old.selector == role.selector || (old.target.is_some() && old.target == role.target)
-                })
-            })
-        };
         let seen = self.clock.elapsed();
         // One without steps lets pods through as well that wait at a gate.
         let before = self.attended.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));
-        self.retired.retain(|retired| !is_named(&retired.policy) && !has_pods_of(&retired.policy));
+        self.retired.retain(|retired| !is_named(&retired.policy) && !shares_pods(&retired.policy, all()));
         (self.attended, self.unusable) = (now.to_vec(), unusable);
     }
+}
+
+/// Whether a role of a policy may have pods of a role of others.
+fn shares_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
+    let is_of = |role: &Role| {
+        policy
+            .roles
+            .iter()
+            .any(|own| own.selector == role.selector || (own.target.is_some() && own.target == role.target))
+    };
+    others.flat_map(|other| &other.roles).any(is_of)
 }
 
 fn tell(policy: &Policy, role: &str, opened: u32) {

@@ -161,7 +161,7 @@ impl Members {
     /// how long it has been the one to send them.
     pub fn learn(&mut self, freshness: Freshness, led: Duration) {
         let all = self.pods.iter_mut().flat_map(|pod| &mut pod.ranks);
-        for rank in all.filter(|rank| rank.senders != Senders::Own) {
+        for rank in all.filter(|rank| rank.senders == Senders::Unknown) {
             let load = &rank.load;
             let own = load.in_flight().max(0) as f64;
             let is_late = led >= OF_OTHERS;
@@ -175,11 +175,12 @@ impl Members {
         }
     }
 
-    /// Adds the loads of pods that left the snapshot and still answer.
-    pub fn add_left(&self, loads: &mut HashMap<String, PodLoad>) {
-        for load in &self.left {
-            let requests = u64::try_from(load.endpoint.load().in_flight()).unwrap_or(0);
-            let pod = loads.entry(load.endpoint.pod().to_owned()).or_default();
+    /// Adds the loads of pods of a namespace that left the snapshot and still answer.
+    pub fn add_left(&self, namespace: &str, loads: &mut HashMap<String, PodLoad>) {
+        let left = self.left.iter().map(|left| &left.endpoint);
+        for endpoint in left.filter(|endpoint| endpoint.namespace() == namespace) {
+            let requests = u64::try_from(endpoint.load().in_flight()).unwrap_or(0);
+            let pod = loads.entry(endpoint.pod().to_owned()).or_default();
             pod.is_idle &= requests == 0;
             pod.under_way = pod.under_way.saturating_add(requests);
         }
@@ -545,7 +546,8 @@ mod tests {
         store.replace(Vec::new());
         assert!(is_busy(), "it isn't ready any more, and answers yet");
         let mut loads = HashMap::new();
-        members.add_left(&mut loads);
+        members.add_left("default", &mut loads);
+        members.add_left("another", &mut loads);
         assert_eq!(loads["one"], PodLoad { under_way: 1, ..PodLoad::default() });
         let mut is_busy = || {
             members.follow(&group.policy, &store.snapshot(), &store.starting());

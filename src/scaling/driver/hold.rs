@@ -52,7 +52,8 @@ impl Driver {
         let now = self.live.clock.elapsed();
         // What was said of another policy is no reason to wait.
         let pause = if is_lost { Duration::ZERO } else { hands.pause() };
-        running.due = running.due.min(now + again).max(now + pause);
+        running.not_before = now + pause;
+        running.due = running.due.min(now + again).max(running.not_before);
         let known = self.objects.iter().find(|known| known.name == policy.name);
         hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
         hands.keep_gates(&policy).await;
@@ -69,12 +70,12 @@ impl Driver {
         if may_act {
             hands.keep_all_gates().await;
             is_late |= hands.is_late();
-            for policy in hands.unusable() {
+            for policy in hands.unusable().to_vec() {
                 let known = self.objects.iter().find(|known| known.name == policy.name);
                 hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
-                hands.keep_gates(&policy).await;
-                is_late |= hands.is_late();
             }
+            hands.keep_unusable_gates().await;
+            is_late |= hands.is_late();
         }
         self.released = Instant::now();
         let pause = if is_late { RELEASE_LATER } else { RELEASE };

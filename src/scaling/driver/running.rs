@@ -30,6 +30,8 @@ pub(super) struct Running {
     pub(super) requested: Requested,
     pub(super) members: Members,
     pub(super) due: Duration,
+    /// Until when the API server asked to wait.
+    pub(super) not_before: Duration,
     /// Since when it is known.
     pub(super) born: Duration,
     pub(super) latest: Option<Arc<Latest>>,
@@ -53,6 +55,7 @@ impl Running {
             requested: Requested::default(),
             members: Members::default(),
             due,
+            not_before: Duration::ZERO,
             born: due,
             latest: None,
             stopped: None,
@@ -77,8 +80,8 @@ impl Running {
                 let fired = fired_of(&self.group.policy, &group.policy, history, due);
                 Some(Left { changes, fired, unknown: history.rules_unknown_for(due), ..Left::nothing() })
             }
-            // It wasn't ticked itself; places of rules may have changed.
-            None => self.before.as_ref().map(|_| Left::default()),
+            // It wasn't ticked itself, and places of rules may have changed.
+            None => None,
         };
         let members = if has_same_pods { self.members } else { Members::default() };
         Self { before, members, ..Self::new(group, due) }

@@ -174,7 +174,7 @@ impl Driver {
         let soon = self.live.clock.elapsed() + DRAINED_SOON;
         for running in &mut self.running {
             if running.late == 0 && hands.is_draining(&running.group.policy.name) {
-                running.due = running.due.min(soon);
+                running.due = running.due.min(soon.max(running.not_before));
             }
         }
     }
@@ -236,7 +236,7 @@ impl Driver {
                     scraped: self.scraped,
                 };
                 let mut loads = pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness);
-                running.members.add_left(&mut loads);
+                running.members.add_left(hands.namespace(), &mut loads);
                 observed.loads = Some(loads);
             }
             if latest.plan.state.is_stuck() && !was_stuck {

@@ -310,7 +310,6 @@ impl Changed {
 
 /// A policy that may not be usable, as far as it can be read: whose pods its roles have, at least.
 pub fn policy_of(object: &PolicyObject) -> Policy {
-    let of = |text: &str| serde_json::from_value(object.spec.get(text).cloned().unwrap_or_default()).ok();
     let spec = serde_json::from_value(object.spec.clone()).unwrap_or_else(|_| {
         let roles = object.spec.get("roles").and_then(serde_json::Value::as_object);
         let role = |(name, role): (&String, &serde_json::Value)| {
@@ -319,9 +318,19 @@ pub fn policy_of(object: &PolicyObject) -> Policy {
             Some((name.clone(), serde_json::from_value(known.collect::<serde_json::Value>()).ok()?))
         };
         let roles = roles.into_iter().flatten().filter_map(role).collect();
-        Spec { roles, mode: of("mode").unwrap_or_default(), ..Spec::default() }
+        Spec {
+            roles,
+            mode: read_part(object, "mode").unwrap_or_default(),
+            deploy: read_part(object, "deploy"),
+            ..Spec::default()
+        }
     });
     Policy::of(&document(object, spec))
+}
+
+/// A part of a policy's specification; `None`: it isn't there, or can't be read.
+fn read_part<T: serde::de::DeserializeOwned>(object: &PolicyObject, name: &str) -> Option<T> {
+    serde_json::from_value(object.spec.get(name)?.clone()).ok()
 }
 
 fn document(object: &PolicyObject, spec: Spec) -> Document {
