@@ -103,7 +103,7 @@ async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_were_let_through_are_forgotten_when_a_role_has_others() {
+async fn a_role_with_other_pods_begins_without_replacements() {
     let before = policy("p", "mode: Apply,");
     let edited = |edit: &dyn Fn(&mut Policy)| {
         let mut policy = Policy::clone(&before);

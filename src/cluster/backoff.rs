@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_waited_for_and_no_more_than_five_minutes() {
+    fn a_retry_after_is_followed_up_to_five_minutes() {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
         let mut rng = StdRng::seed_from_u64(4);
         for (asked, least, most) in [(1, 1, 2), (30, 30, 38), (9_999, 300, 375)] {

@@ -209,7 +209,7 @@ async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replacements_pass_their_gate_though_no_version_of_the_policy_can_be_used() {
+async fn refused_policies_let_replacements_through() {
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
     let role = json!({"min": 4, "max": 4, "scaleTargetRef": target});
     let spec = |more: serde_json::Value| {
@@ -267,7 +267,7 @@ async fn replacements_pass_their_gate_though_no_version_of_the_policy_can_be_use
 
 /// States in which nothing can be written, as the API server brings them about.
 #[tokio::test(start_paused = true)]
-async fn replacements_pass_their_gate_whatever_keeps_replicas_from_being_written() {
+async fn policies_that_cannot_write_let_replacements_through() {
     let hpas = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
     let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});
@@ -315,7 +315,7 @@ async fn replacements_pass_their_gate_whatever_keeps_replicas_from_being_written
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_server_is_asked_about_targets_and_autoscalers_when_it_says() {
+async fn looks_at_targets_and_autoscalers_follow_retry_after() {
     let spec = SPEC.replace("30m", "1s");
     // Path, seconds to wait, and how often it is asked within two minutes at least and at most.
     for (path, retry_after, asked) in [

@@ -218,7 +218,7 @@ fn first_fired(running: &mut Running, left: &dyn Fn() -> Left) -> Option<u64> {
 }
 
 #[test]
-fn a_rule_that_adds_pods_waits_for_no_record_of_those_that_fired() {
+fn rules_add_pods_without_a_record() {
     let mut group = idle_rule("queue_depth");
     let text = "rules: [{name: up, role: decode, metric: queue_depth, comparator: LESS_THAN, threshold: 1, step: 1, cooldown: 1h}]";
     group.policy = self::group(text).policy;
@@ -226,7 +226,7 @@ fn a_rule_that_adds_pods_waits_for_no_record_of_those_that_fired() {
 }
 
 #[test]
-fn an_edit_of_a_policy_does_not_forget_when_its_rules_fired() {
+fn cooldowns_outlast_an_edit() {
     let group = idle_rule("queue_depth");
     let mut running = Running::new(group.clone(), S(0));
     assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
@@ -272,7 +272,7 @@ fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: 
 }
 
 #[test]
-fn requests_that_others_send_keep_pods_however_long_it_takes() {
+fn requests_of_others_keep_pods() {
     for metric in ["in_flight", "ttft"] {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
