@@ -380,8 +380,12 @@ impl<'a> Tick<'a> {
         let kept_y = (y..most_y).find(|y| !ratio.is_above(kept_x, *y)).unwrap_or(most_y);
         let grows = |place: usize, goal: u32| !self.is_blind(place) && goal > current(place);
         let adds = ratio.hold(current(above), current(below)) || grows(above, x) || grows(below, y);
-        let kept = |own: Bounds, goal: u32| Bounds { low: own.low.max(goal), high: own.high.max(goal) };
-        let within = (kept(of_x, kept_x), kept(of_y, kept_y));
+        // What grows by a number may grow by less.
+        let kept = |place: usize, own: Bounds, goal: u32| {
+            let least = if grows(place, goal) { current(place) } else { goal };
+            Bounds { low: own.low.max(least), high: own.high.max(goal) }
+        };
+        let within = (kept(above, of_x, kept_x), kept(below, of_y, kept_y));
         let repaired =
             if adds { ratio::repair((kept_x, kept_y), ratio, within) } else { Some((kept_x, kept_y)) };
         let (next_x, next_y) = repaired.unwrap_or((kept_x, kept_y));
@@ -389,11 +393,12 @@ impl<'a> Tick<'a> {
         self.mend(below, next_y);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
-            for (place, own) in [(above, of_x), (below, of_y)] {
-                let is_blind = self.is_blind(place);
+            // What of the two is too many already grows no further.
+            let is_too_many = [ratio.is_above(next_x, next_y), ratio.is_below(next_x, next_y)];
+            for ((place, own), is_too_many) in [(above, of_x), (below, of_y)].into_iter().zip(is_too_many) {
+                let may_grow = self.is_blind(place) || !is_too_many;
                 let Some(role) = self.plan.roles.get_mut(place) else { continue };
-                if !is_blind && role.goal > role.current {
-                    // It would be further from the ratio.
+                if !may_grow && role.goal > role.current {
                     role.goal = role.current.max(own.low);
                 }
                 role.reasons.push(Reason::RatioUnsatisfied);

@@ -144,6 +144,9 @@ fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
     assert_eq!(tick((4, 20), (1, -2), "p"), [4, 14], "from its maximum");
     assert_eq!(tick((14, 8), (2, 1), "d"), [16, 8]);
     assert_eq!(tick_of(4, (8, 4), (4, 1), "d"), [8, 4], "the other can't come along");
+    assert_eq!(tick_of(5, (8, 4), (4, 1), "d"), [10, 5], "or not all the way");
+    assert_eq!(tick_of(3, (8, 2), (4, 1), "p"), [8, 3], "what lacks pods gets them, though not enough");
+    assert_eq!(tick_of(3, (8, 2), (4, 1), "d"), [8, 2], "what has too many gets no more");
 }
 
 /// Steps that take too long, of a group whose numbers are missing.
