@@ -77,11 +77,18 @@ impl Running {
         let before = match &self.history {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
-                let fired = fired_of(&self.group.policy, &group.policy, history, due);
+                let fired = |place: usize| history.fired_ago(place, due);
+                let fired = renumbered(&self.group.policy, &group.policy, fired);
                 Some(Left { changes, fired, unknown: history.rules_unknown_for(due), ..Left::nothing() })
             }
-            // It wasn't ticked itself, and places of rules may have changed.
-            None => None,
+            // It wasn't ticked itself.
+            None => self.before.map(|before| {
+                let fired =
+                    |place: usize| before.fired.iter().find(|(of, _)| *of == place).map(|(_, ago)| *ago);
+                let fired = renumbered(&self.group.policy, &group.policy, fired);
+                let changes = if is_of_it { before.changes } else { Vec::new() };
+                Left { fired, changes, ..before }
+            }),
         };
         let members = if has_same_pods { self.members } else { Members::default() };
         Self { before, members, ..Self::new(group, due) }
@@ -200,13 +207,16 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
     (0..rules).map(|rule| history.last_fired(rule)).collect()
 }
 
-/// When each rule of the next version of a policy fired last, by place and how long before `now`, by the history
-/// of this one.
-fn fired_of(this: &Policy, next: &Policy, history: &History, now: Duration) -> Vec<(usize, Duration)> {
+/// How long ago rules of the next version of a policy fired, by their places there, from the places in this one.
+fn renumbered(
+    this: &Policy,
+    next: &Policy,
+    ago: impl Fn(usize) -> Option<Duration>,
+) -> Vec<(usize, Duration)> {
     let (Sizing::Rules(old), Sizing::Rules(new)) = (&this.sizing, &next.sizing) else { return Vec::new() };
     let fired = new.iter().enumerate().filter_map(|(place, rule)| {
         let known = old.iter().position(|known| known.name == rule.name)?;
-        Some((place, history.fired_ago(known, now)?))
+        Some((place, ago(known)?))
     });
     fired.collect()
 }
