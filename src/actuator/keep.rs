@@ -204,6 +204,13 @@ impl Hands {
         self.owned.clear();
     }
 
+    /// Forgets which pods of a role, by its policy's name and its own, were let through their gate.
+    pub(super) fn forget_passed(&mut self, role: &(String, String)) {
+        self.let_through.remove(role);
+        self.passing.remove(role);
+        self.places.remove(role);
+    }
+
     /// Takes over how many pods of each role of a policy were let through by the one that led before, as the
     /// status says, where the role has the same pods.
     pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
@@ -235,11 +242,7 @@ impl Hands {
         let roles = known.flat_map(|policy| policy.roles.iter().map(move |role| (policy, role)));
         let changed: Vec<(String, String)> =
             roles.filter(others).map(|(policy, role)| (policy.name.clone(), role.name.clone())).collect();
-        for role in &changed {
-            self.let_through.remove(role);
-            self.passing.remove(role);
-            self.places.remove(role);
-        }
+        changed.iter().for_each(|role| self.forget_passed(role));
         let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
         let seen = self.clock.elapsed();
         // One without steps lets pods through as well that wait at a gate.

@@ -10,13 +10,10 @@ use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner}
 use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
-use crate::cluster::{Collection, LONGEST_PAUSE, LONGEST_RETRY_AFTER, Metadata, Problem};
+use crate::cluster::{Collection, Metadata, Problem};
 
 /// How long an answer counts.
 const KNOWN: Duration = Duration::from_secs(10);
-
-/// How soon they are asked for again where they could not be listed: the first time, and less and less often.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// A workload, of which only the owners count.
 #[derive(Deserialize)]
@@ -35,19 +32,19 @@ impl Hands {
         }
         let found = self.list_scalers().await;
         let at = self.clock.elapsed();
-        *scalers = match found {
+        match found {
             Ok(found) => {
                 self.works("autoscalers");
-                Scalers { until: at + KNOWN, known: Some(found.into()), failures: 0 }
+                *scalers = Scalers { until: at + KNOWN, known: Some(found.into()), ..Scalers::default() };
             }
             Err(problem) => {
                 self.complain("autoscalers", &problem);
-                let most = if problem.is_of_the_server() { LONGEST_PAUSE } else { KNOWN };
-                let pause = AGAIN.saturating_mul(1 << scalers.failures.min(10)).min(most);
-                let pause = pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
-                Scalers { until: at + pause, known: None, failures: scalers.failures.saturating_add(1) }
+                let pause = scalers.backoff.after(Some(&problem), &mut rand::rng());
+                // A right that is granted counts soon.
+                let most = if problem.is_of_the_server() { Duration::MAX } else { KNOWN };
+                (scalers.until, scalers.known) = (at + pause.min(most), None);
             }
-        };
+        }
         scalers.known.clone()
     }
 

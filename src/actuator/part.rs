@@ -58,10 +58,7 @@ impl Hands {
         let is_other =
             |role: &&Role| next.iter().any(|next| next.name == role.name && !next.has_pods_of(role));
         for role in policy.roles.iter().filter(is_other) {
-            let key = (policy.name.clone(), role.name.clone());
-            hands.let_through.remove(&key);
-            hands.passing.remove(&key);
-            hands.places.remove(&key);
+            hands.forget_passed(&(policy.name.clone(), role.name.clone()));
         }
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::group;
-use crate::cluster::Metadata;
+use crate::cluster::{Backoff, LONGEST_PAUSE, Metadata};
 
 /// Object that scales another one.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -50,15 +50,24 @@ impl Scaler {
     }
 }
 
+/// How soon autoscalers are listed again that could not be: the first time, and less and less often.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// The autoscalers of a namespace, as they were listed last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scalers {
     /// Until when that counts.
     pub(super) until: Duration,
     /// `None`: they can't be listed.
     pub(super) known: Option<Arc<[Scaler]>>,
-    /// How often in a row they could not be.
-    pub(super) failures: u32,
+    /// Pauses while they can't.
+    pub(super) backoff: Backoff,
+}
+
+impl Default for Scalers {
+    fn default() -> Self {
+        Self { until: Duration::ZERO, known: None, backoff: Backoff::new(AGAIN, LONGEST_PAUSE) }
+    }
 }
 
 /// A target, when its owner was asked for, and the answer.

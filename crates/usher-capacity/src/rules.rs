@@ -105,9 +105,22 @@ impl Test {
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
     rules: Vec<Fired>,
-    /// For how long it has been known which rules fire, and when that was so, where it isn't known which did
-    /// before.
-    unknown: Option<(Duration, Duration)>,
+    /// For how long it has been known which rules fire, where it isn't known which did before.
+    unknown: Option<Ago>,
+}
+
+/// Something that happened so long before a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ago {
+    ago: Duration,
+    at: Duration,
+}
+
+impl Ago {
+    /// How long it is ago at another time.
+    fn at(self, now: Duration) -> Duration {
+        self.ago.saturating_add(now.saturating_sub(self.at))
+    }
 }
 
 /// When a rule fired, and when before that.
@@ -115,8 +128,8 @@ pub struct Cooldowns {
 struct Fired {
     last: Option<Duration>,
     before: Option<Duration>,
-    /// How long ago it had fired when it began to be known here, and when that was.
-    resumed: Option<(Duration, Duration)>,
+    /// How long ago it had fired when it began to be known here.
+    resumed: Option<Ago>,
 }
 
 impl Cooldowns {
@@ -130,20 +143,20 @@ impl Cooldowns {
     /// A rule fired so long before `now`, for somebody else. Of several times the last one counts.
     pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
         if let Some(fired) = self.of(rule) {
-            let known = fired.resumed.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)));
-            fired.resumed = Some((known.map_or(ago, |known| known.min(ago)), now));
+            let known = fired.resumed.map_or(ago, |known| known.at(now).min(ago));
+            fired.resumed = Some(Ago { ago: known, at: now });
         }
     }
 
     /// Nobody knows which rules fired more than so long before `now`: those that remove pods rest, as if they
     /// had then.
     pub fn begin_unknown(&mut self, ago: Duration, now: Duration) {
-        self.unknown = Some((ago, now));
+        self.unknown = Some(Ago { ago, at: now });
     }
 
     /// How long ago that was; `None`: it is known which fired.
     pub fn unknown_for(&self, now: Duration) -> Option<Duration> {
-        self.unknown.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)))
+        self.unknown.map(|unknown| unknown.at(now))
     }
 
     /// A rule fired.
@@ -163,7 +176,7 @@ impl Cooldowns {
     /// How long ago a rule fired last, here or for somebody else.
     pub fn ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         let fired = self.rules.get(rule)?;
-        let resumed = fired.resumed.map(|(ago, at)| ago.saturating_add(now.saturating_sub(at)));
+        let resumed = fired.resumed.map(|resumed| resumed.at(now));
         let own = fired.last.map(|at| now.saturating_sub(at));
         own.into_iter().chain(resumed).min()
     }

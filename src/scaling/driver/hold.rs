@@ -9,6 +9,7 @@ use tracing::warn;
 use super::{Driver, RELEASE};
 use crate::capacity::Condition;
 use crate::scaling::board::Held;
+use crate::scaling::objects::Known;
 
 /// The same where the API server answers late: the driver waits for it meanwhile.
 const RELEASE_LATER: Duration = Duration::from_secs(30);
@@ -54,8 +55,6 @@ impl Driver {
         let pause = if is_lost { Duration::ZERO } else { hands.pause() };
         running.not_before = now + pause;
         running.due = running.due.min(now + again).max(running.not_before);
-        let known = self.objects.iter().find(|known| known.name == policy.name);
-        hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
         hands.keep_gates(&policy).await;
         running.note_late(hands.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
@@ -71,8 +70,7 @@ impl Driver {
             hands.keep_all_gates().await;
             is_late |= hands.is_late();
             for policy in hands.unusable().to_vec() {
-                let known = self.objects.iter().find(|known| known.name == policy.name);
-                hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
+                hands.take_over(&policy, Known::roles_of(&self.objects, &policy.name));
             }
             hands.keep_unusable_gates().await;
             is_late |= hands.is_late();

@@ -17,6 +17,7 @@ use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
 use crate::scaling::board::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
+use crate::scaling::objects::Known;
 use crate::scaling::query::Asking;
 
 /// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
@@ -87,6 +88,7 @@ impl Driver {
             self.tick(place, None).await;
             return true;
         };
+        hands.take_over(policy, Known::roles_of(&self.objects, &policy.name));
         // Another may act by now: the last plan stands, and gets older.
         if !(self.live.may_act)() {
             self.hold(place, Condition::LeaseNotRenewed).await;
@@ -186,10 +188,7 @@ impl Driver {
         let is_observed = seen.is_some();
         let known = self.objects.iter().find(|known| known.name == policy.name);
         let observed = match self.live.hands.as_mut().zip(seen) {
-            Some((hands, seen)) => {
-                hands.take_over(&policy, known.map_or(&[], |known| &known.status.roles));
-                hands.take_in(&policy, seen, now).await
-            }
+            Some((hands, seen)) => hands.take_in(&policy, seen, now).await,
             None => None,
         };
         // Another may act by now, or too little is known of its pods: the last plan stands, and gets older.

@@ -9,7 +9,7 @@ use crate::actuator::Owner;
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::policy::validate::problems;
-use crate::capacity::resource::status::{PolicyStatus, Verdict};
+use crate::capacity::resource::status::{PolicyStatus, RoleStatus, Verdict};
 use crate::capacity::{Condition, Policy};
 use crate::cluster::Change;
 use crate::scaling::groups::{Groups, Sources, UNELECTED};
@@ -53,6 +53,13 @@ pub struct Known {
     pub verdict: Verdict,
     /// Its status, as it was last seen.
     pub status: PolicyStatus,
+}
+
+impl Known {
+    /// Roles of a policy, by its name, as its status was last seen.
+    pub fn roles_of<'a>(all: &'a [Self], name: &str) -> &'a [RoleStatus] {
+        all.iter().find(|known| known.name == name).map_or(&[], |known| &known.status.roles)
+    }
 }
 
 /// The policies of a namespace.
