@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::claims::{Claims, Target, targets};
 use super::kinds::{PolicyObject, TopologyObject};
 use crate::actuator::Owner;
-use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::policy::validate::problems;
+use crate::capacity::policy::{Mode, TargetRef};
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus, Verdict};
 use crate::capacity::{Condition, Policy};
 use crate::cluster::Change;
@@ -272,7 +272,9 @@ impl Shelf {
                     verdict
                 }
                 Err(Refusal { reason, mut message }) => {
-                    let stays = shelved.good.as_ref().filter(|(document, _)| adding.add(document).is_ok());
+                    let held = |document: &Document| held_back(document, &shelved.object);
+                    let stays =
+                        shelved.good.as_ref().filter(|(document, _)| adding.add(&held(document)).is_ok());
                     if stays.is_some() {
                         older.push(name.clone());
                     }
@@ -333,6 +335,17 @@ pub fn policy_of(object: &PolicyObject) -> Policy {
         }
     });
     Policy::of(&document(object, spec))
+}
+
+/// The last version of a policy that could be used, which the newest one may keep from acting, whatever else is
+/// wrong with that.
+fn held_back(document: &Document, newest: &PolicyObject) -> Document {
+    let mut document = document.clone();
+    document.spec.paused |= read_part(newest, "paused").unwrap_or(false);
+    if read_part(newest, "mode") != Some(Mode::Apply) {
+        document.spec.mode = Mode::Recommend;
+    }
+    document
 }
 
 /// A part of a policy's specification; `None`: it isn't there, or can't be read.

@@ -86,6 +86,30 @@ fn the_last_good_version_of_each_stays() {
 }
 
 #[test]
+fn a_version_that_cannot_be_used_still_stops_the_one_before() {
+    let with = |more: Value| {
+        let all = [of(4), json!({"mode": "Apply"}), more];
+        all.into_iter().flat_map(|part| part.as_object().cloned().unwrap()).collect::<Value>()
+    };
+    for (more, mode, frozen) in [
+        (json!({"roles": {}}), Mode::Apply, None),
+        (json!({"roles": {}, "paused": true}), Mode::Apply, Some(Condition::Suspended)),
+        (json!({"roles": 7, "paused": true}), Mode::Apply, Some(Condition::Suspended)),
+        (json!({"roles": {}, "mode": "Recommend"}), Mode::Recommend, None),
+        (json!({"roles": {}, "mode": null}), Mode::Recommend, None),
+        (json!({"mode": "aply"}), Mode::Recommend, None),
+    ] {
+        let mut shelf = Shelf::new("p".to_owned());
+        put(&mut shelf, object("one", 1, with(json!({}))));
+        shelf.settle(&sources());
+        put(&mut shelf, object("one", 2, with(more.clone())));
+        let group = shelf.settle(&sources()).groups.remove(0);
+        assert_eq!(verdict(&shelf, "one").reason, "Invalid", "{more}");
+        assert_eq!((group.policy.mode, group.frozen), (mode, frozen), "{more}");
+    }
+}
+
+#[test]
 fn what_got_past_validation_is_replaced_and_told() {
     let mut shelf = Shelf::new("p".to_owned());
     put(&mut shelf, object("one", 1, json!({"roles": {"a": {"min": -3, "max": 9_000_000}}})));

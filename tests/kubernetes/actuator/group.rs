@@ -19,6 +19,8 @@ pub(crate) fn acting() -> Vec<Value> {
         rule(&["example.com"], &["engines/scale", "plains"], &["get", "patch"]),
         rule(&[""], &["pods"], &["patch"]),
         rule(&[""], &["pods/eviction"], &["create"]),
+        rule(&["usher.dev"], &["capacitypolicies"], &["get", "list", "watch"]),
+        rule(&["usher.dev"], &["capacitypolicies/status"], &["get", "patch"]),
         rule(&[""], &["events"], &["create", "list"]),
         rule(&["autoscaling"], &["horizontalpodautoscalers"], &["list"]),
         election(),
@@ -53,13 +55,12 @@ impl Group {
         Picker::of_pool(server, &self.space, &all).await
     }
 
-    /// One that takes part in the election, in a pod of a revision if any, and whose writes are told apart by
-    /// its number. Between its last write and the end of its lease an API server may stall for three seconds.
+    /// One that follows policies of the cluster and takes part in the election, in a pod of a revision if any, and
+    /// whose writes are told apart by its number. Between its last write and the end of its lease an API server may stall for three seconds.
     pub(crate) async fn replica(&self, server: &Server, number: usize, revision: Option<&str>) -> Picker {
-        let policy = format!("--capacity-policy={}", self.policy.path().display());
         let namespace = format!("--pool-namespace={}", self.space.name);
         let flags = [
-            &*policy,
+            "--capacity-policies",
             &namespace,
             "--pool-name=p",
             "--sick-pods=false",

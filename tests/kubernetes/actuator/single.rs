@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::group::Group;
-use crate::objects::POOLS;
+use crate::objects::{POLICIES, POOLS};
 use crate::picker::Picker;
 use crate::server::Server;
 use crate::support::eventually;
@@ -37,8 +37,9 @@ fn user(number: usize) -> String {
 /// A group of which there is always a gate to open: whoever thinks that it leads writes every
 /// second.
 async fn group(server: &Server) -> Group {
-    server.define(&[POOLS]).await;
+    server.define(&[POOLS, POLICIES]).await;
     let group = Group::new(server, SPEC).await;
+    group.space.create(POLICIES, "p", serde_saphyr::from_str(SPEC).unwrap()).await;
     group.workload("Deployment", "decode", 900).await;
     group
 }
@@ -82,6 +83,7 @@ impl<'a> Replicas<'a> {
         let writes: BTreeMap<u64, Value> =
             writes.filter_map(|write| Some((version(&write)?, write))).collect();
         let (mut holder, mut writers, mut handed) = (None, BTreeSet::new(), 0);
+        let mut statuses = BTreeSet::new();
         for (version, write) in &writes {
             let user = write["user"]["uid"].as_str().unwrap();
             match write["objectRef"]["resource"].as_str().unwrap() {
@@ -93,12 +95,16 @@ impl<'a> Replicas<'a> {
                 }
                 // Whatever a picker writes but its own Lease and events.
                 "events" => {}
-                _ => {
+                resource => {
+                    if resource == "capacitypolicies" {
+                        statuses.insert(user);
+                    }
                     assert_eq!(holder, Some(user), "at {version}: {write}");
                     writers.insert(user);
                 }
             }
         }
+        assert!(statuses.len() > 1, "statuses are writes, too: {statuses:?}");
         (writers.len(), handed)
     }
 }

@@ -216,6 +216,16 @@ impl Cluster {
         }
     }
 
+    /// A pod of a workload that is ready, by its place, isn't for so many seconds.
+    pub fn unready(&mut self, workload: &Workload, place: usize, seconds: u64) {
+        let ready: Vec<Arc<Value>> = self.pods(workload).into_iter().filter(|pod| is_ready(pod)).collect();
+        let Some(pod) = ready.get(place % ready.len().max(1)) else { return };
+        self.ready_at.insert(uid(pod).to_owned(), Some(self.now + seconds));
+        let mut pod = Value::clone(pod);
+        pod["status"]["conditions"][0]["status"] = json!("False");
+        self.server.put(&format!("{PODS}/{}", name(&pod)), pod);
+    }
+
     /// Lets pods that never get ready do so.
     pub fn heal(&mut self) {
         self.duds = 0;

@@ -54,6 +54,10 @@ pub enum Event {
     Rival(Option<(usize, u32)>),
     /// Another policy scales a workload of this one while this one is to act, or none does.
     Beside(bool),
+    /// A pod of a role is not ready for so many seconds.
+    Unready(usize, usize, u64),
+    /// The policy is written so that it can't be used, or so that it can.
+    Refused(bool),
 }
 
 impl Trial {
@@ -64,6 +68,10 @@ impl Trial {
         let mut spec = self.shape.spec();
         spec["mode"] = json!(if self.applied { "Apply" } else { "Recommend" });
         spec["paused"] = json!(self.paused);
+        if self.refused {
+            spec["rules"] = json!([]);
+            spec["total"] = json!({"metrics": [{"name": "no_such_number", "target": 1}]});
+        }
         let metadata = json!({"name": "p", "uid": "u-p", "generation": self.generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
         let mut policy = json!({"metadata": metadata, "spec": spec});
         if !status.is_null() {
@@ -95,6 +103,7 @@ impl Trial {
                 self.picker.set_acts(self.leads && self.acts);
                 self.still.0 = self.cluster.now;
                 self.unready = None;
+                self.has_version = !self.refused;
                 self.rival.iter_mut().for_each(Rival::forget);
             }
             Event::Foreign(role, replicas) => {
@@ -152,6 +161,13 @@ impl Trial {
                 self.write_policy();
             }
             Event::Beside(_) => {}
+            Event::Unready(role, place, seconds) => self.cluster.unready(&WORKLOADS[role], place, seconds),
+            Event::Refused(refused) if refused != self.refused => {
+                self.refused = refused;
+                self.has_version |= !refused;
+                self.write_policy();
+            }
+            Event::Refused(_) => {}
         }
         Ok(())
     }

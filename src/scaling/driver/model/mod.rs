@@ -68,6 +68,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Revise),
         1 => prop::option::of((0usize..2, 0u32..9)).prop_map(Event::Rival),
         1 => any::<bool>().prop_map(Event::Beside),
+        2 => (0usize..2, 0usize..9, 1u64..90)
+            .prop_map(|(role, place, seconds)| Event::Unready(role, place, seconds)),
+        1 => any::<bool>().prop_map(Event::Refused),
     ]
 }
 
@@ -176,6 +179,14 @@ fn a_role_does_not_shrink_before_pods_of_the_other_of_its_ratio_have_answered() 
 fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
     let shape = Shape { has_ratio: true, ..SHAPE };
     run(shape, [1, 2], &[Event::Lose(1, 5), Event::Lose(0, 0), Event::Pass(1)]).unwrap();
+}
+
+#[test]
+fn a_refused_version_that_pauses_the_policy_is_heeded() {
+    let shape = Shape { steps: Some((1, 1)), ..SHAPE };
+    let events =
+        [Event::Pass(6), Event::Refused(true), Event::Paused(true), Event::Load(15), Event::Pass(19)];
+    run(shape, [6, 3], &events).unwrap();
 }
 
 #[test]

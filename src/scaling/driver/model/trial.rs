@@ -61,6 +61,10 @@ pub(super) struct Trial {
     pub(super) is_silent: bool,
     pub(super) rival: Option<Rival>,
     pub(super) beside: bool,
+    /// Whether the policy is written so that it can't be used.
+    pub(super) refused: bool,
+    /// Whether the picker has a version of it that it can use.
+    pub(super) has_version: bool,
 }
 
 /// Lets tasks run until none has anything to do.
@@ -109,6 +113,8 @@ impl Trial {
             is_silent: false,
             rival: None,
             beside: false,
+            refused: false,
+            has_version: true,
         };
         trial.write_policy();
         trial
@@ -179,7 +185,7 @@ impl Trial {
         has_failed: bool,
     ) -> Result<(), TestCaseError> {
         let plan = self.picker.plan();
-        let may_write = self.present && self.applied && !self.paused;
+        let may_write = self.present && self.applied && !self.paused && self.has_version;
         let mut has_changed = false;
         for write in written {
             let Written { path, before: from, after: to } = write;
@@ -320,6 +326,7 @@ impl Trial {
             Event::Leads(true),
             Event::Rival(None),
             Event::Beside(false),
+            Event::Refused(false),
         ];
         for event in well {
             self.happen(event).await?;
