@@ -322,6 +322,12 @@ async fn what_policies_lack_is_found() {
     assert_eq!(capacity(&found).len(), 5, "{:#}", found.report);
     let text = found.report.to_string();
     assert!(text.contains("targets can't be looked for: StatefulSet s: "), "{text}");
+    // Without the right to read it a topology isn't there.
+    let topology = json!({"clusterTopology": "racks"});
+    let placed = json!({"roles": {"a": {"max": 2, "selector": {"part": "a"}}}, "deploy": {"steps": {"a": 1}, "topology": topology}});
+    space.create(POLICIES, "placed", placed).await;
+    let text = examined().await.report.to_string();
+    assert!(text.contains("may not get, list, watch clustertopologies of usher.dev"), "{text}");
     // A policy of the picker's file counts as well.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policies.yaml");

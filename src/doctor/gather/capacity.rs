@@ -14,7 +14,7 @@ use crate::actuator::pools::Pools;
 use crate::capacity::Policy;
 use crate::capacity::policy::spec::{API_VERSION, Document, KIND, Metadata, Spec};
 use crate::capacity::policy::{Mode, Role, TargetRef, file};
-use crate::capacity::resource::{GROUP, POLICIES, VERSION};
+use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
 use crate::cluster::{Cluster as Api, Collection, Problem};
 use crate::doctor::json::{flag, list, text};
 use crate::doctor::seen::{Capacity, CapacityPolicy, CapacityRight, CapacityRole, Labelled, Seen};
@@ -103,7 +103,14 @@ impl Asked<'_> {
         let document =
             Document { api_version: API_VERSION.to_owned(), kind: KIND.to_owned(), metadata, spec };
         let policy = Policy::of(&document);
-        let seen = self.policy(&policy, Some(pool), capacity).await;
+        let mut seen = self.policy(&policy, Some(pool), capacity).await;
+        let topology = document.spec.deploy.as_ref().and_then(|deploy| deploy.topology.as_ref());
+        let is_named = topology.is_some_and(|topology| topology.cluster_topology.is_some());
+        // Of another pool's nothing is asked.
+        if is_named && seen.rights.as_ref().is_ok_and(|rights| !rights.is_empty()) {
+            let more = self.topology_rights().await;
+            seen.rights = seen.rights.and_then(|rights| Ok([rights, more?].concat()));
+        }
         CapacityPolicy { problem, ..seen }
     }
 
@@ -247,6 +254,18 @@ impl Asked<'_> {
         }
         let mut found = Vec::new();
         for right in needed {
+            let allowed = self.allowed(&right).await?;
+            found.push((right, allowed));
+        }
+        Ok(found)
+    }
+
+    /// The rights that a policy takes which names a ClusterTopology, and whether there are.
+    async fn topology_rights(&mut self) -> Seen<Vec<(CapacityRight, bool)>> {
+        let mut found = Vec::new();
+        for verb in ["get", "list", "watch"] {
+            let (group, resource) = (GROUP.to_owned(), TOPOLOGIES.to_owned());
+            let right = CapacityRight { group, resource, verb, is_needed: true, everywhere: true };
             let allowed = self.allowed(&right).await?;
             found.push((right, allowed));
         }

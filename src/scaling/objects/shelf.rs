@@ -17,6 +17,9 @@ use crate::scaling::groups::{Groups, Sources, UNELECTED};
 /// How many problems a verdict tells.
 const TOLD: usize = 3;
 
+/// Why a policy belongs to no picker that could.
+const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; write a policy for each, or name the pool with spec.poolRef";
+
 /// Longest text of a verdict. Names in it are anybody's.
 const LONGEST: usize = 2000;
 
@@ -204,15 +207,19 @@ impl Shelf {
         if let Some(name) = pool_of(object) {
             return Some(if name == self.pool { Owner::Ours } else { Owner::Other });
         }
-        let mut owner = Owner::Ours;
+        let (mut is_ours, mut is_others, mut unknown) = (false, false, None);
         for (_, target) in targets(&object.spec) {
             match self.owners.get(&Target::of(&target))? {
-                Owner::Ours => {}
-                Owner::Other => return Some(Owner::Other),
-                unknown => owner = unknown.clone(),
+                Owner::Ours => is_ours = true,
+                Owner::Other => is_others = true,
+                of => unknown = Some(of.clone()),
             }
         }
-        Some(owner)
+        Some(match (is_ours, is_others) {
+            (true, true) => Owner::Unknown(SEVERAL_POOLS.to_owned()),
+            (false, true) => Owner::Other,
+            (_, false) => unknown.unwrap_or(Owner::Ours),
+        })
     }
 
     /// Judges all policies: those that can be used as they are written, and the last version that could be

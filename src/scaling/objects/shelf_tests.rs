@@ -184,10 +184,12 @@ fn a_policy_without_pool_follows_its_targets_pods() {
     };
     let unknown = || Owner::Unknown("y: no pods".to_owned());
     assert_eq!(note([Owner::Ours, unknown()]), (true, 0, Some("TargetUnknown")));
-    assert_eq!(note([Owner::Ours, Owner::Other]), (true, 0, None));
+    assert_eq!(note([Owner::Ours, Owner::Other]), (true, 0, Some("TargetUnknown")));
+    assert_eq!(note([Owner::Other, Owner::Other]), (true, 0, None));
+    assert_eq!(note([Owner::Other, unknown()]), (false, 0, None), "what was known stands");
     assert_eq!(note([Owner::Ours, Owner::Ours]), (true, 1, Some("Accepted")));
     assert_eq!(note([unknown(), Owner::Ours]), (false, 1, Some("Accepted")), "what was known stands");
-    assert_eq!(note([Owner::Other, unknown()]), (true, 0, None));
+    assert_eq!(note([Owner::Other, unknown()]), (true, 0, Some("TargetUnknown")));
     // One that scales nothing is for everybody, as is one that was never asked about.
     put(&mut shelf, object("two", 1, of(3)));
     assert_eq!(in_force(&mut shelf), [("two".to_owned(), 3)]);
