@@ -29,6 +29,9 @@ const UNTICKED: Duration = Duration::from_secs(15);
 /// How often it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Time until an event that could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(15);
+
 /// Time for an event.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -86,15 +89,19 @@ impl Teller {
     async fn tell(&mut self) {
         let plans = self.board.plans();
         let due = self.told.due(&plans, self.times.clock.elapsed(), &self.times);
-        for Due { known, status, news } in due {
-            let written = self.term.write(self.write(&known, &status)).await;
+        for due in due {
+            let written = self.term.write(self.write(&due.known, &due.status)).await;
             if !self.term.lasts() {
                 return;
             }
-            if written.is_ok() {
-                self.tell_events(&known, &news).await;
+            self.told.note(due, self.times.clock.elapsed(), written);
+        }
+        for untold in self.told.untold(self.times.clock.elapsed()) {
+            let is_told = self.tell_event(&untold).await;
+            if !self.term.lasts() {
+                return;
             }
-            self.told.note(known, status, self.times.clock.elapsed(), written);
+            self.told.note_event(&untold, is_told, self.times.clock.elapsed());
         }
     }
 
@@ -106,22 +113,24 @@ impl Teller {
         self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
     }
 
-    /// Says of a policy since when it stands still, where `kubectl describe` shows it.
-    async fn tell_events(&mut self, known: &Known, news: &[(String, String)]) {
+    /// Says of a policy that it stands still, where `kubectl describe` shows it. Says whether that is done with.
+    async fn tell_event(&mut self, untold: &Untold) -> bool {
+        let Untold { name, uid, reason, message } = untold;
         let api_version = format!("{GROUP}/{VERSION}");
-        let about = About { api_version: &api_version, kind: KIND, name: &known.name, uid: &known.uid };
-        for (reason, message) in news {
-            let event = event::event(&self.namespace, about, Kind::Warning, reason, message);
-            let (path, body) = (event::path(&self.namespace), event.to_string().into_bytes());
-            let told = self.cluster.put::<IgnoredAny>(Method::POST, &path, body, REQUEST).await;
-            match told {
-                Ok(_) => self.lacks_events = false,
-                Err(problem) if !std::mem::replace(&mut self.lacks_events, true) => {
+        let about = About { api_version: &api_version, kind: KIND, name, uid };
+        let event = event::event(&self.namespace, about, Kind::Warning, reason, message);
+        let (path, body) = (event::path(&self.namespace), event.to_string().into_bytes());
+        let told = self.cluster.put::<IgnoredAny>(Method::POST, &path, body, REQUEST).await;
+        match told {
+            Ok(_) => self.lacks_events = false,
+            Err(problem) => {
+                if !std::mem::replace(&mut self.lacks_events, true) {
                     tracing::info!(%problem, "no events about capacity policies; their statuses say the same");
                 }
-                Err(_) => {}
+                return matches!(problem, Problem::Denied(_));
             }
         }
+        true
     }
 }
 
@@ -168,22 +177,25 @@ struct Due {
     news: Vec<(String, String)>,
 }
 
-/// For what a policy stands still by one status, and doesn't by the one before.
-fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+/// For what a policy stands still by a status: reasons, each once, with a sentence.
+fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
     let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
     let holds = |condition: &&StatusCondition| match condition.of.as_str() {
         "Accepted" => condition.status == "False",
         name => condition.status == "True" && freezes(name),
     };
-    let is_new = |now: &&StatusCondition| {
-        let mut old = before.conditions.iter().filter(holds);
-        !old.any(|old| old.reason == now.reason)
-    };
-    let all = status.conditions.iter().filter(holds).filter(is_new);
-    let mut news: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
+    let all = status.conditions.iter().filter(holds);
+    let mut stops: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
     // A policy that isn't accepted for what keeps it from acting has a condition of that name, too.
     let mut said = HashSet::new();
-    news.retain(|(reason, _)| said.insert(reason.clone()));
+    stops.retain(|(reason, _)| said.insert(reason.clone()));
+    stops
+}
+
+/// For what a policy stands still by one status, and doesn't by the one before.
+fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+    let (mut news, old) = (stops(status), stops(before));
+    news.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
     news
 }
 
@@ -191,10 +203,24 @@ fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
 #[derive(Debug, Default)]
 struct Told(HashMap<String, Telling>);
 
+/// An event that is to be written.
+#[derive(Debug, PartialEq)]
+struct Untold {
+    name: String,
+    uid: String,
+    reason: String,
+    message: String,
+}
+
 #[derive(Debug)]
 struct Telling {
+    name: String,
     status: PolicyStatus,
     at: Duration,
+    /// Events that are to be written: reasons, each with a sentence.
+    untold: Vec<(String, String)>,
+    /// When they are tried next.
+    tries: Duration,
     /// Problem that the last write failed by, and that was reported.
     problem: Option<Problem>,
 }
@@ -217,13 +243,23 @@ impl Told {
         due.collect()
     }
 
-    fn note(&mut self, known: Known, status: PolicyStatus, at: Duration, written: Result<(), Problem>) {
+    fn note(&mut self, due: Due, at: Duration, written: Result<(), Problem>) {
+        let Due { known, status, news } = due;
         let old = self.0.remove(&known.uid);
         let Known { name, uid, status: seen, .. } = known;
+        let (before, mut untold, tries, last) = match old {
+            Some(old) => (old.status, old.untold, old.tries, old.problem),
+            None => (seen, Vec::new(), at, None),
+        };
         let telling = match written {
-            Ok(()) => Telling { status, at, problem: None },
+            Ok(()) => {
+                // Of what is over nobody needs to hear.
+                let stops = stops(&status);
+                untold.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
+                untold.extend(news);
+                Telling { name, status, at, untold, tries, problem: None }
+            }
             Err(problem) => {
-                let (before, last) = old.map_or((seen, None), |old| (old.status, old.problem));
                 if last.as_ref() != Some(&problem) {
                     let hint = if matches!(problem, Problem::Denied(_)) {
                         "; allow the verb patch for capacitypolicies/status in the picker's Role"
@@ -236,10 +272,36 @@ impl Told {
                         "cannot write the status of a capacity policy"
                     );
                 }
-                Telling { status: before, at, problem: Some(problem) }
+                Telling { name, status: before, at, untold, tries, problem: Some(problem) }
             }
         };
         self.0.insert(uid, telling);
+    }
+
+    /// Events to be written now.
+    fn untold(&self, now: Duration) -> Vec<Untold> {
+        let due = self.0.iter().filter(|(_, telling)| telling.tries <= now);
+        let of = |(uid, telling): (&String, &Telling)| {
+            let (uid, name) = (uid.clone(), telling.name.clone());
+            let untold = telling.untold.clone().into_iter();
+            untold.map(move |(reason, message)| Untold {
+                name: name.clone(),
+                uid: uid.clone(),
+                reason,
+                message,
+            })
+        };
+        due.flat_map(of).collect()
+    }
+
+    /// Notes whether an event is done with, or is to be tried again.
+    fn note_event(&mut self, untold: &Untold, is_told: bool, now: Duration) {
+        let Some(telling) = self.0.get_mut(&untold.uid) else { return };
+        if is_told {
+            telling.untold.retain(|(reason, _)| *reason != untold.reason);
+        } else {
+            telling.tries = now + AGAIN;
+        }
     }
 }
 
@@ -326,7 +388,7 @@ mod tests {
         let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
         assert_eq!(first.status.desired, Some(1));
         assert_eq!(first.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
-        told.note(first.known, first.status, SECOND, Ok(()));
+        told.note(first, SECOND, Ok(()));
         // As it was; changed, but too early; changed.
         assert!(told.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
         let fired = plans(2, RuleOutcome::Fired, Some(9 * SECOND));
@@ -334,7 +396,7 @@ mod tests {
         let second = told.due(&fired, 11 * SECOND, &times).remove(0);
         assert_eq!(second.status.desired, Some(2));
         assert_eq!(second.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
-        told.note(second.known, second.status, 11 * SECOND, Ok(()));
+        told.note(second, 11 * SECOND, Ok(()));
         // Another replica that leads goes on from what it sees.
         let mut seen = plans(2, RuleOutcome::Cooldown, None);
         seen.objects = [Known { status: told.0["u"].status.clone(), ..known("Accepted") }].into();
@@ -351,9 +413,31 @@ mod tests {
         let (mut told, times) = (Told::default(), times());
         let now = plans(1, RuleOutcome::Quiet, None);
         let first = told.due(&now, SECOND, &times).remove(0);
-        told.note(first.known, first.status, SECOND, Err(Problem::Denied("no".to_owned())));
+        told.note(first, SECOND, Err(Problem::Denied("no".to_owned())));
         assert!(told.due(&now, 2 * SECOND, &times).is_empty());
         assert_eq!(told.due(&now, 11 * SECOND, &times).len(), 1);
+    }
+
+    #[test]
+    fn an_event_that_could_not_be_written_is_tried_again_while_its_reason_holds() {
+        let (mut told, times) = (Told::default(), times());
+        let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
+        let first = told.due(&refused, SECOND, &times).remove(0);
+        assert!(told.untold(SECOND).is_empty(), "the status comes first");
+        told.note(first, SECOND, Ok(()));
+        let event = told.untold(SECOND).remove(0);
+        assert_eq!((event.name.as_str(), event.reason.as_str()), ("p", "Invalid"));
+        told.note_event(&event, false, SECOND);
+        assert!(told.untold(15 * SECOND).is_empty());
+        assert_eq!(told.untold(16 * SECOND), [event]);
+        // Another reason by then.
+        let other = Plans { objects: [known("TargetConflict")].into(), ..refused };
+        let second = told.due(&other, 16 * SECOND, &times).remove(0);
+        told.note(second, 16 * SECOND, Ok(()));
+        let event = told.untold(16 * SECOND).remove(0);
+        assert_eq!((event.reason.as_str(), told.untold(16 * SECOND).len()), ("TargetConflict", 1));
+        told.note_event(&event, true, 16 * SECOND);
+        assert!(told.untold(99 * SECOND).is_empty());
     }
 
     #[test]

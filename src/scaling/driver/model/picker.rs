@@ -258,11 +258,22 @@ impl Picker {
         Some(running.latest.as_ref()?.plan.clone())
     }
 
+    /// Reasons for which the policy stands still, by its metric.
+    pub fn frozen(&self) -> BTreeSet<String> {
+        let families = self.registry.gather();
+        let frozen = families.iter().filter(|family| family.name() == "usher_capacity_frozen_seconds");
+        let label = |metric: &prometheus::proto::Metric, name: &str| {
+            metric.get_label().iter().find(|label| label.name() == name).map(|label| label.value().to_owned())
+        };
+        let of_policy = frozen
+            .flat_map(prometheus::proto::MetricFamily::get_metric)
+            .filter(|metric| label(metric, "policy").as_deref() == Some("p"));
+        of_policy.filter_map(|metric| label(metric, "reason")).collect()
+    }
+
     /// Whether it says that it stands still.
     pub fn says_why(&self) -> bool {
-        let frozen = self.registry.gather();
-        let mut frozen = frozen.iter().filter(|family| family.name() == "usher_capacity_frozen_seconds");
-        frozen.any(|family| !family.get_metric().is_empty())
+        !self.frozen().is_empty()
             || self.plan().is_some_and(|plan| plan.state.is_stuck() && plan.state != State::Idle)
     }
 }

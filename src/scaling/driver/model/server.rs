@@ -1,6 +1,6 @@
 //! A model of the API server: objects, watches, failures, and a record of what was written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -82,6 +82,8 @@ struct State {
     failed: u64,
     denied: u64,
     written: Vec<Written>,
+    /// Names of the objects that events were about, and the events' reasons.
+    events: BTreeSet<(String, String)>,
 }
 
 /// An API server with one namespace, `ns`. Clones are the same server.
@@ -215,7 +217,11 @@ impl State {
             (&Method::GET, _) if followed(path).is_some() => {
                 self.list(followed(path).unwrap_or_default(), labels)
             }
-            (_, _) if path.ends_with("/events") => (201, json!({"metadata": {}, "items": []})),
+            (_, _) if path.ends_with("/events") => {
+                let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+                self.events.extend(text("/involvedObject/name").zip(text("/reason")));
+                (201, json!({"metadata": {}, "items": []}))
+            }
             (_, None) => refusal(404),
             (&Method::GET, Some(there)) => (200, there),
             (_, Some(there))
@@ -366,6 +372,11 @@ impl Server {
     /// How many requests were refused for want of a right.
     pub fn denied(&self) -> u64 {
         self.lock().denied
+    }
+
+    /// Whether there was an event of this reason about an object of this name.
+    pub fn has_event(&self, name: &str, reason: &str) -> bool {
+        self.lock().events.contains(&(name.to_owned(), reason.to_owned()))
     }
 
     /// The object at a path; null: there is none.

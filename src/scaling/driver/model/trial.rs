@@ -1,5 +1,6 @@
 //! One sequence of events, and what has to hold after each second of it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -28,6 +29,8 @@ const SILENT_UNSTEPPED: u64 = 800;
 /// Time for which pods are waited for that stay where a StatefulSet shrinks: twice a step's, and without steps.
 const STEP_UNREADY: u64 = 120;
 const UNREADY: u64 = 1200;
+/// Longest time until whatever keeps a policy from acting is in its status and was an event.
+const TOLD: u64 = 60;
 /// Longest time in which a group reaches its goals when all is well again, and settles there.
 const RECOVERS: u64 = 3 * 3600;
 /// For how long nothing is to happen to a group that has settled.
@@ -55,6 +58,10 @@ pub(super) struct Trial {
     pub(super) generation: u64,
     /// Time of the last change, and what stood then.
     pub(super) still: (u64, String),
+    /// Since when the policy has stood still, by reason, without a request that failed.
+    pub(super) frozen: BTreeMap<String, u64>,
+    /// Requests that had failed by then.
+    pub(super) failed: u64,
     /// Since when a role keeps its replicas because pods that stay aren't ready.
     pub(super) unready: Option<u64>,
     pub(super) requests: Requests,
@@ -108,6 +115,8 @@ impl Trial {
             scaler: None,
             generation: 0,
             still: (0, String::new()),
+            frozen: BTreeMap::new(),
+            failed: 0,
             unready: None,
             requests: Requests::default(),
             is_silent: false,
@@ -172,7 +181,35 @@ impl Trial {
         self.unready = self.unready.or(Some(now)).filter(|_| waits);
         settle().await;
         let _ = self.cluster.server.take_written();
+        self.check_told(now)?;
         self.check_still(now)
+    }
+
+    /// Whatever keeps the policy from acting is a condition of its status, and was an event.
+    fn check_told(&mut self, now: u64) -> Result<(), TestCaseError> {
+        let failed = self.cluster.server.failed();
+        if failed != self.failed || !(self.present && self.leads && self.acts) {
+            self.failed = failed;
+            self.frozen.clear();
+        }
+        let reasons = self.picker.frozen();
+        self.frozen.retain(|reason, _| reasons.contains(reason));
+        for reason in reasons {
+            self.frozen.entry(reason).or_insert(now);
+        }
+        let status = &self.cluster.server.get(&format!("{POLICIES}/p"))["status"];
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        for (reason, since) in self.frozen.iter().filter(|(_, since)| now - **since > TOLD) {
+            let holds = |of: &Value| {
+                of["reason"] == **reason && (of["status"] == "True") != (of["type"] == "Accepted")
+            };
+            prop_assert!(
+                conditions.iter().any(holds),
+                "{reason} since {since} is not in the status: {status}"
+            );
+            prop_assert!(self.cluster.server.has_event("p", reason), "{reason} since {since} was no event");
+        }
+        Ok(())
     }
 
     fn check(
