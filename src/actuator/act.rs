@@ -351,7 +351,7 @@ impl Hands {
         }
         self.works(about);
         let key = (policy.name.clone(), role.name.clone());
-        self.writers.entry(key).or_default().wrote(to);
+        self.writers.entry(key).or_default().wrote(to, now);
         let reason = reasons(role);
         tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
         let (what, message) = (

@@ -2,15 +2,20 @@
 //!
 //! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within a minute
 //! (two intervals, where that is longer) are another controller that wants something else: one that acts
-//! every 15 s, as an HPA does, writes more often. Then nothing is written until it has been quiet for as
-//! long: two writers that undo each other's work are worse than one that is wrong. Whoever writes again soon
-//! after that was only quiet because we were: each time it has to be quiet for twice as long, up to an hour.
+//! every 15 s, as an HPA does, writes more often. So are two that each undo what was written before, however
+//! far apart those writes are: whoever keeps a number of its own, as a GitOps controller does, writes only after
+//! somebody else did. Then nothing is written until it has been quiet for as long: two writers that undo each
+//! other's work are worse than one that is wrong. Whoever writes again soon after that was only quiet because we
+//! were: each time it has to be quiet for twice as long, up to an hour.
 
 use std::time::Duration;
 
 /// Within so many intervals, and at least this time, a second foreign write means another writer.
 const INTERVALS: u32 = 2;
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// A number that stood for so long is no longer undone, but another one is wanted.
+const STANDS: Duration = Duration::from_mins(10);
 
 /// Longest time for which it has to be quiet.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -22,6 +27,10 @@ pub struct Writers {
     known: Option<u32>,
     /// When somebody else wrote last.
     foreign: Option<Duration>,
+    /// When we wrote the number that is there.
+    wrote: Option<Duration>,
+    /// Whether somebody else undid a write of ours, and none has stood since.
+    is_undone: bool,
     /// Until when nothing is written.
     until: Option<Duration>,
     /// For how long it had to be quiet the last time, and when we went on after that.
@@ -46,30 +55,35 @@ impl Writers {
         if let Some(until) = self.until.filter(|until| now >= *until) {
             (self.until, self.resumed) = (None, Some(until));
         }
-        let is_ours = self.attempt.is_some_and(|attempt| attempt.to == replicas);
-        if is_ours {
-            self.attempt = None;
+        if self.attempt.is_some_and(|attempt| attempt.to == replicas) {
+            self.wrote(replicas, now);
+        }
+        let is_recent = self.wrote.is_some_and(|at| now.saturating_sub(at) <= STANDS.max(window));
+        if self.wrote.is_some() && !is_recent {
+            self.is_undone = false;
         }
         let before = self.known.replace(replicas);
-        if !is_ours && before.is_some_and(|known| known != replicas) {
+        if before.is_some_and(|known| known != replicas) {
+            let undoes = self.wrote.take().is_some() && is_recent;
+            let is_again = undoes && self.is_undone;
             let is_within = |since: Option<Duration>, time: Duration| {
                 since.is_some_and(|since| now.saturating_sub(since) <= time)
             };
-            let is_back = is_within(self.resumed, self.quiet);
+            let is_back = is_within(self.resumed, self.quiet) || (is_again && self.resumed.is_some());
             if self.until.is_some() {
                 self.until = Some(now + self.quiet);
-            } else if is_back || is_within(self.foreign, window) {
+            } else if is_back || is_again || is_within(self.foreign, window) {
                 self.quiet = if is_back { (self.quiet * 2).min(LONGEST.max(window)) } else { window };
                 self.until = Some(now + self.quiet);
             }
-            self.foreign = Some(now);
+            (self.foreign, self.is_undone) = (Some(now), self.is_undone || undoes);
         }
         self.until.is_none()
     }
 
     /// So many were written.
-    pub fn wrote(&mut self, replicas: u32) {
-        self.known = Some(replicas);
+    pub fn wrote(&mut self, replicas: u32, now: Duration) {
+        (self.known, self.wrote) = (Some(replicas), Some(now));
         self.attempt = None;
     }
 
@@ -120,7 +134,7 @@ mod tests {
             if writers.see(replicas, s(at), s(1)) && replicas != 8 {
                 ours.push(at);
                 replicas = 8;
-                writers.wrote(8);
+                writers.wrote(8, s(at));
             }
         }
         // Once in the beginning, and after 1, 2, 4, … minutes.
@@ -132,6 +146,41 @@ mod tests {
         assert!(writers.see(9, s(95_000), s(1)));
         assert!(!writers.see(8, s(95_010), s(1)));
         assert!(writers.see(8, s(95_070), s(1)));
+    }
+
+    /// Times of our writes where somebody keeps 4 replicas, and we want 6 every so many seconds, at the earliest.
+    fn contested(until: u64, rest: u64, corrects: u64) -> Vec<u64> {
+        let (mut writers, mut ours, mut replicas) = (Writers::default(), Vec::<u64>::new(), 4);
+        for at in 0..until {
+            if at % corrects == 0 {
+                replicas = 4;
+            }
+            let may_write = at % 5 != 0 || writers.see(replicas, s(at), s(15));
+            if at % 5 == 0 && may_write && replicas != 6 && ours.last().is_none_or(|last| at - last >= rest) {
+                ours.push(at);
+                replicas = 6;
+                writers.wrote(6, s(at));
+            }
+        }
+        ours
+    }
+
+    #[test]
+    fn whoever_undoes_two_writes_in_a_row_is_another_writer_however_far_they_are_apart() {
+        // A rule that rests for five minutes, or pods that take two to drain, beside a controller that looks every
+        // 15 s or every 5 minutes: twice, and then after pauses that get longer up to an hour.
+        for (rest, corrects) in [(300, 15), (120, 15), (120, 290), (420, 300)] {
+            let ours = contested(40_000, rest, corrects);
+            let uncontested = 40_000 / rest.max(corrects);
+            assert!(ours.len() as u64 <= 24 && uncontested > 80, "{rest} {corrects}: {ours:?}");
+        }
+        // Somebody who wants another number once an hour is none.
+        let mut writers = Writers::default();
+        for hour in 1..9 {
+            assert!(writers.see(6, s(hour * 3600), s(15)));
+            assert!(writers.see(4, s(hour * 3600 + 1800), s(15)), "{hour}");
+            writers.wrote(6, s(hour * 3600 + 1805));
+        }
     }
 
     #[test]
@@ -162,7 +211,7 @@ mod tests {
         let mut writers = Writers::default();
         for replicas in 1..20 {
             assert!(writers.see(replicas, s(u64::from(replicas)), s(15)));
-            writers.wrote(replicas + 1);
+            writers.wrote(replicas + 1, s(u64::from(replicas)));
         }
     }
 }

@@ -80,8 +80,8 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
     !(0..ready.len()).any(|other| other != place && is_behind(other))
 }
 
-/// Times of the limit after which the number is written whatever the pods that are left keep: what stays may
-/// have no room before others go.
+/// Times of the limit after which the number is written whatever the pods that are left keep, so long as one of
+/// them is ready: what stays may have no room before others go.
 const LONGEST: u32 = 2;
 
 impl Hands {
@@ -126,7 +126,9 @@ impl Hands {
             let since = *self.unready_since.entry(key).or_insert(now);
             let left = ready.get(place).map_or(0, |ready| ready.saturating_sub(loss.goes.len() as u32));
             let waited = now.saturating_sub(since);
-            if waited >= limit * LONGEST || (waited >= limit && with(place, left)) {
+            let is_over = waited >= limit * LONGEST || (waited >= limit && with(place, left));
+            // A role that is to have pods keeps the only one that answers.
+            if is_over && left > 0 {
                 continue;
             }
             *held = true;

@@ -419,6 +419,23 @@ async fn a_pod_that_stays_passes_its_gate_before_others_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stateful_set_keeps_its_only_ready_pod() {
+    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 5s},");
+    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    fake.workload("statefulsets", "d", 2, &json!({}));
+    fake.delete("d-2");
+    fake.unready_pod("d-0", "decode");
+    for at in [1, 6, 11, 16, 40] {
+        clock.set(S(at));
+        tokio::time::sleep(S(1)).await;
+        let seen = look(&mut hands, &policy, at, 2).await;
+        let conditions = act(&mut hands, &policy, seen, at, 1).await.conditions;
+        assert_eq!(conditions, [Condition::LowerOrdinalsUnready], "{at}");
+    }
+    assert!(fake.written("/scale").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let waits = [Condition::LowerOrdinalsUnready];

@@ -285,6 +285,13 @@ impl Trial {
                 || !self.cluster.replaced.is_empty(),
             "the ratio is broken: {serving:?} {now:?} of {before:?} {after:?}: {plan:?}"
         );
+        for role in 0..2 {
+            let has_none = serving[role] > 0 && now[role] == 0 && after[role] > 0;
+            prop_assert!(
+                !has_none || has_failed || !self.cluster.replaced.is_empty(),
+                "the last ready pod of a role goes, and others stay: {serving:?} {now:?} of {after:?}: {plan:?}"
+            );
+        }
         let most = match self.shape.steps {
             Some((decode, prefill)) => total(goals) + decode + prefill,
             None => goals.iter().zip(before).map(|(goal, before)| *goal.max(&before)).sum(),
