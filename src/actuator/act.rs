@@ -166,13 +166,14 @@ impl Hands {
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
-            for (role, pods) in policy.roles.iter().zip(observed.objects.iter()) {
+            let objects = self.without_those_of_others(policy, &observed.objects);
+            for (role, pods) in policy.roles.iter().zip(&objects) {
                 self.unready_since.remove(&(policy.name.clone(), role.name.clone()));
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);
             // Nobody reads here how many there are to be: those that are missing will be made again.
-            self.keep_gates_of(policy, &observed.objects, &[]).await;
+            self.keep_gates_of(policy, &objects, &[]).await;
             return unwritten;
         }
         let mut frozen = frozen;

@@ -222,6 +222,25 @@ impl Fake {
         self.put(name, role, is_gated, &status);
     }
 
+    /// The same, of a ReplicaSet of a Deployment.
+    pub(crate) fn owned_pod(&self, name: &str, role: &str, is_gated: bool, deployment: &str) {
+        self.pod(name, role, is_gated);
+        let mut state = self.state();
+        let mut pod = state.pods[name].clone();
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{deployment}-5f"), "controller": true});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+        pod["metadata"]["labels"]["pod-template-hash"] = json!("5f");
+        state.put(pod);
+    }
+
+    /// Gives a pod annotations.
+    pub(crate) fn annotate(&self, name: &str, annotations: &Value) {
+        let mut state = self.state();
+        let mut pod = state.pods[name].clone();
+        pod["metadata"]["annotations"] = annotations.clone();
+        state.put(pod);
+    }
+
     /// A pod of a role of pool `m` that runs and isn't ready.
     pub(crate) fn unready_pod(&self, name: &str, role: &str) {
         self.put(name, role, false, &ready("False"));

@@ -222,9 +222,11 @@ impl Hands {
         self.events.retain(|name, _| is_attended(name));
         self.failing.retain(|(name, _)| is_attended(name));
         self.frozen.retain(|name, _| is_attended(name));
-        let is_known = |subject: &Subject| {
-            let mut known = policies.iter().chain(others());
-            matches!(subject, Subject::Namespace(_)) || known.any(|policy| subject.concerns(policy))
+        let is_known = |subject: &Subject| match subject {
+            Subject::Namespace(_) => true,
+            Subject::Pods(_) => policies.iter().chain(others()).any(|policy| subject.concerns(policy)),
+            // Nobody looks at what those scaled that are gone.
+            Subject::Target(..) => policies.iter().any(|policy| subject.concerns(policy)),
         };
         self.said.retain(is_known);
         let targets =

@@ -11,8 +11,9 @@ use super::hands::{Hands, Retired};
 use super::places::{Passage, Places};
 use super::pods::PodObject;
 use super::selector::both;
+use super::whose::is_of_role;
 use crate::capacity::Policy;
-use crate::capacity::policy::Role;
+use crate::capacity::policy::{Mode, Role};
 use crate::capacity::resource::status::RoleStatus;
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
@@ -26,8 +27,27 @@ impl Hands {
     pub async fn keep_gates(&mut self, policy: &Policy) {
         self.begin();
         if let Some(objects) = self.pods_of(policy) {
+            let objects = self.without_those_of_others(policy, &objects);
             self.keep_gates_of(policy, &objects, &[]).await;
         }
+    }
+
+    /// Pods of a policy, by role. Of one that doesn't act, without those that another has which does: that one
+    /// knows what may pass, and what is to go.
+    pub(super) fn without_those_of_others(
+        &self,
+        policy: &Policy,
+        objects: &[Vec<Arc<PodObject>>],
+    ) -> Vec<Vec<Arc<PodObject>>> {
+        let acts = |known: &&Arc<Policy>| known.mode == Mode::Apply;
+        if self.attended.iter().filter(acts).any(|known| known.name == policy.name) {
+            return objects.to_vec();
+        }
+        let others: Vec<&Role> = self.attended.iter().filter(acts).flat_map(|other| &other.roles).collect();
+        let is_left = |pod: &&Arc<PodObject>| {
+            !others.iter().any(|role| is_of_role(pod, &role.selector, role.target.as_ref()))
+        };
+        objects.iter().map(|pods| pods.iter().filter(is_left).cloned().collect()).collect()
     }
 
     /// Lets pods of all policies through up to the number that was past the gate after the last look at each: a
@@ -40,6 +60,7 @@ impl Hands {
                 continue;
             }
             let Some(objects) = self.pods_of(&policy) else { continue };
+            let objects = self.without_those_of_others(&policy, &objects);
             for (role, pods) in policy.roles.iter().zip(objects.iter()) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
@@ -81,6 +102,7 @@ impl Hands {
         self.begin();
         for policy in self.unusable.clone() {
             if let Some(objects) = self.pods_of(&policy) {
+                let objects = self.without_those_of_others(&policy, &objects);
                 self.keep_gates_of(&policy, &objects, &[]).await;
             }
         }
@@ -92,6 +114,7 @@ impl Hands {
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);
+            let objects = objects.map(|objects| self.without_those_of_others(&retired.policy, &objects));
             match &objects {
                 Some(objects) if objects.iter().all(Vec::is_empty) => {}
                 _ => retired.seen = now,
@@ -231,7 +254,7 @@ impl Hands {
     /// of what is known of pods that a role has no more. `unusable` are those of which no version can be used.
     pub(super) fn retire(&mut self, now: &[Arc<Policy>], mut unusable: Vec<Arc<Policy>>) {
         // Their pods are those of policies in force, which know what may pass.
-        unusable.retain(|policy| !shares_pods(policy, now.iter()));
+        unusable.retain(|policy| !shares_all_pods(policy, now.iter()));
         let all = || now.iter().chain(&unusable);
         let others = |(policy, role): &(&Arc<Policy>, &Role)| {
             let next = all().filter(|next| next.name == policy.name).flat_map(|next| &next.roles);
@@ -248,20 +271,19 @@ impl Hands {
         // One without steps lets pods through as well that wait at a gate.
         let before = self.attended.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));
-        self.retired.retain(|retired| !is_named(&retired.policy) && !shares_pods(&retired.policy, all()));
+        self.retired.retain(|retired| !is_named(&retired.policy) && !shares_all_pods(&retired.policy, all()));
         (self.attended, self.unusable) = (now.to_vec(), unusable);
     }
 }
 
-/// Whether a role of a policy may have pods of a role of others.
-fn shares_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
-    let is_of = |role: &Role| {
-        policy
-            .roles
-            .iter()
-            .any(|own| own.selector == role.selector || (own.target.is_some() && own.target == role.target))
+/// Whether each role of a policy may have the pods of a role of others. Of two targets, pods tell whose they are.
+fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
+    let others: Vec<&Role> = others.flat_map(|other| &other.roles).collect();
+    let shares = |own: &Role, other: &Role| match (&own.target, &other.target) {
+        (Some(own), Some(other)) => own == other,
+        _ => own.selector == other.selector,
     };
-    others.flat_map(|other| &other.roles).any(is_of)
+    policy.roles.iter().all(|own| others.iter().any(|other| shares(own, other)))
 }
 
 fn tell(policy: &Policy, role: &str, opened: u32) {

@@ -41,6 +41,7 @@ impl Hands {
         copy(&self.frozen, &mut part.frozen, &policy.name);
         part.events.extend(self.events.remove_entry(&policy.name));
         part.failing.extend(self.failing.iter().filter(|(name, _)| *name == policy.name).cloned());
+        part.attended.clone_from(&self.attended);
         part.scalers = Arc::clone(&self.scalers);
         let is_own = |(of, ..): &&Owned| policy.roles.iter().any(|role| role.target.as_ref() == Some(of));
         part.owned = self.owned.iter().filter(is_own).cloned().collect();
