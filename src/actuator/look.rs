@@ -159,8 +159,6 @@ impl Look {
     /// Whether somebody adds nodes for the pods that no node takes.
     async fn adds_nodes(&self) -> Result<bool, Problem> {
         let (names, within) = &self.unschedulable;
-        let events = Collection::new("", "v1", &self.namespace, "events");
-        let (events, _) = self.cluster.list::<EventObject>(&events).await?;
         let is_young = |event: &EventObject| {
             let at = event.last_timestamp.as_ref().or(event.event_time.as_ref());
             let at = at.and_then(|at| at.parse::<Timestamp>().ok());
@@ -171,6 +169,14 @@ impl Look {
                 && names.contains(&event.involved_object.name)
                 && is_young(event)
         };
-        Ok(events.iter().any(adds))
+        // A namespace may have thousands of events.
+        for reason in ADDING {
+            let events = Collection::new("", "v1", &self.namespace, "events").with_field("reason", reason);
+            let (events, _) = self.cluster.list::<EventObject>(&events).await?;
+            if events.iter().any(adds) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

@@ -117,8 +117,14 @@ impl Collection {
 
     /// Only the one with this name.
     #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
-        self.fields = format!("metadata.name={name}");
+    pub fn named(self, name: &str) -> Self {
+        self.with_field("metadata.name", name)
+    }
+
+    /// Only those with this value of a field that the kind can be selected by.
+    #[must_use]
+    pub fn with_field(mut self, field: &str, value: &str) -> Self {
+        self.fields = format!("{field}={value}");
         self
     }
 

@@ -229,12 +229,16 @@ impl Asked<'_> {
             }
             let is_of = |pod: &PodObject, role: &Role| pod.matches(&role.selector);
             let topology = policy.rollout.as_ref().is_some_and(|rollout| rollout.topology.is_some());
-            if topology || capacity.gated.iter().any(|pod| policy.roles.iter().any(|role| is_of(pod, role))) {
+            let has_gated = capacity.gated.iter().any(|pod| policy.roles.iter().any(|role| is_of(pod, role)));
+            let mut targets = policy.roles.iter().filter_map(|role| role.target.as_ref());
+            if topology || has_gated {
                 need("", "pods", &["patch"], true);
                 need("", "pods/eviction", &["create"], true);
-            }
-            let mut targets = policy.roles.iter().filter_map(|role| role.target.as_ref());
-            if targets.any(|target| matches!(target.kind.as_str(), "Deployment" | "ReplicaSet")) {
+            } else if policy.rollout.is_some() {
+                // Their templates may have gates, and steps be given back.
+                need("", "pods", &["patch"], false);
+                need("", "pods/eviction", &["create"], false);
+            } else if targets.any(|target| matches!(target.kind.as_str(), "Deployment" | "ReplicaSet")) {
                 // Of their pods it is said which are to go, so that those answer first.
                 need("", "pods", &["patch"], false);
             }

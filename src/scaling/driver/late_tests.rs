@@ -188,3 +188,25 @@ async fn a_pause_is_heard_while_writes_have_no_answer() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_acts_come_to_counts_after_an_edit_of_another_policy() {
+    let api = Arc::new(Api::default());
+    let with =
+        |more: &str| [policy("stuck", DEPLOYMENT, ""), policy("other", DEPLOYMENT, more)].join("---\n");
+    drive(&with(""), acting(&api), async |say, board| {
+        let mut plans = board.subscribe();
+        while api.writes("stuck") == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let wrote = Instant::now();
+        say.send(News::File(Ok(with("behavior: {scaleDown: {drainTimeout: 1s}}, ")))).await.unwrap();
+        let has_failed = |plans: &Arc<Plans>| {
+            let latest = plans.policies[0].latest.as_ref();
+            latest.is_some_and(|latest| latest.plan.conditions.contains(&Condition::WriteFailed))
+        };
+        plans.wait_for(has_failed).await.unwrap();
+        assert!(wrote.elapsed() <= S(6), "{:?}", wrote.elapsed());
+    })
+    .await;
+}

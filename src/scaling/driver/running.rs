@@ -138,6 +138,19 @@ impl Running {
         }
     }
 
+    /// The same of the version before this one, whose acts have ended since.
+    pub(super) fn take_back_before(&mut self, old: &Policy, fired: &[String], roles: &[usize]) {
+        let (Some(before), Sizing::Rules(old), Sizing::Rules(new)) =
+            (&mut self.before, &old.sizing, &self.group.policy.sizing)
+        else {
+            return;
+        };
+        let is_unwritten = |name: &String| {
+            fired.contains(name) && old.iter().any(|rule| rule.name == *name && roles.contains(&rule.role))
+        };
+        before.fired.retain(|(place, _)| !new.get(*place).is_some_and(|rule| is_unwritten(&rule.name)));
+    }
+
     /// One tick, over what was observed where all pods are known. `left`: what is known of the ticks before
     /// this one began.
     pub(super) fn tick(

@@ -245,6 +245,18 @@ fn cooldowns_outlast_an_edit() {
 }
 
 #[test]
+fn a_rule_whose_write_fails_after_an_edit_does_not_rest() {
+    let group = idle_rule("queue_depth");
+    for (unwritten, fires) in [(&[0][..], 0), (&[], 59)] {
+        let mut running = Running::new(group.clone(), S(0));
+        assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
+        let mut edited = running.after(group.clone(), S(65));
+        edited.take_back_before(&group.policy, &["down".to_owned()], unwritten);
+        assert_eq!(first_fired(&mut edited, &Left::nothing), Some(fires));
+    }
+}
+
+#[test]
 fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
     for metric in ["in_flight", "ttft"] {
         let live = live(3);

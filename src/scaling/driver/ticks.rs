@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::acts::{Acted, Acting};
 use super::looks::Ended;
 use super::running::{Left, Running, fired};
-use super::{ASK_AGAIN, Driver};
+use super::{ASK_AGAIN, Driver, is_same};
 use crate::actuator::{Hands, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
@@ -126,7 +126,8 @@ impl Driver {
             return;
         }
         let now = self.live.clock.elapsed();
-        let is_own = |running: &Running| Arc::ptr_eq(&running.group.policy, &acting.policy);
+        let is_own = |running: &Running| is_same(&acting.policy, &running.group.policy);
+        let is_next = |running: &&mut Running| running.group.policy.name == acting.policy.name;
         if let Some(place) = self.running.iter().position(is_own)
             && let Some(running) = self.running.get_mut(place)
         {
@@ -139,6 +140,8 @@ impl Driver {
                 acting.latest.fired = fired(&acting.policy, history);
             }
             self.show(place, acting.latest, acting.was_stuck);
+        } else if let Some(running) = self.running.iter_mut().find(is_next) {
+            running.take_back_before(&acting.policy, &acting.latest.plan.fired, &unwritten);
         }
         if let Some(hands) = &mut self.live.hands {
             hands.join(part);

@@ -1,5 +1,5 @@
 //! Tells in the policies' statuses what became of them: only the leader, only what has changed, and of
-//! each policy once per interval at most.
+//! each policy once per interval at most, but for what the next leader goes by.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -177,6 +177,13 @@ struct Due {
     news: Vec<(String, String)>,
 }
 
+/// What the next leader goes by: when rules fired last, what was written last, pods that were let through.
+fn left(status: &PolicyStatus) -> impl PartialEq {
+    let fired = status.rules.iter().map(|rule| (rule.name.clone(), rule.last_trigger_time.clone()));
+    let let_through = status.roles.iter().map(|role| (role.name.clone(), role.let_through));
+    (fired.collect::<Vec<_>>(), status.last_writes.clone(), let_through.collect::<Vec<_>>())
+}
+
 /// For what a policy stands still by a status: reasons, each once, with a sentence.
 fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
     let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
@@ -233,12 +240,14 @@ impl Told {
             let standing = plans.policies.iter().find(|standing| standing.group.policy.name == known.name);
             let told = self.0.get(&known.uid);
             let interval = standing.map_or(UNTICKED, |standing| standing.group.policy.interval);
-            if told.is_some_and(|told| now.saturating_sub(told.at) < interval) {
+            let is_early = told.is_some_and(|told| now.saturating_sub(told.at) < interval);
+            if is_early && told.is_some_and(|told| told.problem.is_some()) {
                 return None;
             }
             let before = told.map_or(&known.status, |told| &told.status);
             let status = of(known, standing, before, &times.at(now), times);
-            (status != *before).then(|| Due { known: known.clone(), news: news(&status, before), status })
+            let is_due = if is_early { left(&status) != left(before) } else { status != *before };
+            is_due.then(|| Due { known: known.clone(), news: news(&status, before), status })
         });
         due.collect()
     }
@@ -391,8 +400,9 @@ mod tests {
         told.note(first, SECOND, Ok(()));
         // As it was; changed, but too early; changed.
         assert!(told.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
+        assert!(told.due(&plans(2, RuleOutcome::Quiet, None), 10 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&plans(2, RuleOutcome::Quiet, None), 11 * SECOND, &times).len(), 1);
         let fired = plans(2, RuleOutcome::Fired, Some(9 * SECOND));
-        assert!(told.due(&fired, 10 * SECOND, &times).is_empty());
         let second = told.due(&fired, 11 * SECOND, &times).remove(0);
         assert_eq!(second.status.desired, Some(2));
         assert_eq!(second.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
@@ -416,6 +426,27 @@ mod tests {
         told.note(first, SECOND, Err(Problem::Denied("no".to_owned())));
         assert!(told.due(&now, 2 * SECOND, &times).is_empty());
         assert_eq!(told.due(&now, 11 * SECOND, &times).len(), 1);
+    }
+
+    #[test]
+    fn what_the_next_leader_goes_by_is_told_at_once() {
+        let (mut told, times) = (Told::default(), times());
+        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        told.note(first, SECOND, Ok(()));
+        let fired = || plans(1, RuleOutcome::Cooldown, Some(2 * SECOND));
+        let mut passed = plans(1, RuleOutcome::Quiet, None);
+        passed.policies[0].let_through = vec![("a".to_owned(), 3)];
+        let mut wrote = plans(1, RuleOutcome::Quiet, None);
+        let write = Write { from: 1, to: 2, at: SECOND, reason: String::new() };
+        wrote.policies[0].writes = vec![("a".to_owned(), write)];
+        for now in [fired(), passed, wrote] {
+            assert_eq!(told.due(&now, 2 * SECOND, &times).len(), 1);
+        }
+        // Where the API server doesn't take it, as late as the rest.
+        let second = told.due(&fired(), 2 * SECOND, &times).remove(0);
+        told.note(second, 2 * SECOND, Err(Problem::TimedOut(SECOND)));
+        assert!(told.due(&fired(), 11 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&fired(), 12 * SECOND, &times).len(), 1);
     }
 
     #[test]
