@@ -99,8 +99,8 @@ pub struct RolePlan {
     /// The part of a stuck step that it has; `None`: it has none, or all of that is up.
     #[serde(skip)]
     pub open: Option<Open>,
-    /// Pods that it counts for in a group whose size nothing sets: those that it is to have once others have
-    /// grown. `None`: something sets the size.
+    /// Pods that it counts for in the group: those that it is to have once others have grown. `None`: as many as
+    /// are desired.
     #[serde(skip)]
     pub counts_as: Option<u32>,
 }

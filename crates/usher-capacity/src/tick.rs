@@ -17,6 +17,7 @@ mod history;
 mod settle;
 mod share;
 
+pub use growth::Surge;
 pub use history::{Change, History};
 
 use growth::Growth;
@@ -25,7 +26,7 @@ use growth::Growth;
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
     let surplus = history.surplus(inputs);
-    let mut tick = Tick::new(inputs, policy, &serving, &history.growth, &surplus);
+    let mut tick = Tick::new(inputs, policy, &serving, &mut history.growth, &surplus);
     if matches!(policy.sizing, Sizing::Kept) {
         tick.counted = history.kept_sizes(&tick.plan.roles).unwrap_or(tick.counted);
     }
@@ -89,7 +90,7 @@ impl<'a> Tick<'a> {
         inputs: &'a Inputs,
         policy: &'a Policy,
         serving: &[bool],
-        growth: &Growth,
+        growth: &mut Growth,
         surplus: &[u32],
     ) -> Self {
         let readings = Readings::of(inputs, policy.roles.len(), policy.signals.len());
@@ -114,6 +115,7 @@ impl<'a> Tick<'a> {
         let unnamed = (0..policy.roles.len())
             .fold(0u32, |sum, place| sum + surplus(place).saturating_sub(readings.leaving(place)));
         let left: Vec<u32> = plan.roles.iter().enumerate().map(left).collect();
+        growth.begin(&plan.roles);
         let counted = growth.counted(&plan.roles).into_iter().zip(left).map(|(all, left)| all.min(left));
         let counted = counted.collect();
         let blind = vec![false; policy.roles.len()];

@@ -10,7 +10,7 @@ use super::Live;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{Change, Condition, History, Policy, Requested, State, tick};
+use crate::capacity::{Change, Condition, History, Policy, Requested, State, Surge, tick};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -77,17 +77,20 @@ impl Running {
         let before = match &self.history {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
+                let surges = if is_of_it { history.surges().to_vec() } else { Vec::new() };
                 let fired = |place: usize| history.fired_ago(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
-                Some(Left { changes, fired, unknown: history.rules_unknown_for(due), ..Left::nothing() })
+                let unknown = history.rules_unknown_for(due);
+                Some(Left { changes, surges, fired, unknown, ..Left::nothing() })
             }
             // It wasn't ticked itself.
             None => self.before.map(|before| {
                 let fired =
                     |place: usize| before.fired.iter().find(|(of, _)| *of == place).map(|(_, ago)| *ago);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
-                let changes = if is_of_it { before.changes } else { Vec::new() };
-                Left { fired, changes, ..before }
+                let (changes, surges) =
+                    if is_of_it { (before.changes, before.surges) } else { (Vec::new(), Vec::new()) };
+                Left { fired, changes, surges, ..before }
             }),
         };
         let members = if has_same_pods { self.members } else { Members::default() };
@@ -187,12 +190,17 @@ impl Running {
             .collect();
         // Whoever sized the group before, another replica or this one before a restart, may have had
         // reasons that are forgotten: no window is cut short by that.
-        let size = inputs.replicas.iter().fold(0, |sum: u32, role| sum.saturating_add(*role));
         let history = self.history.get_or_insert_with(|| {
-            let mut history = History::resumed(size, now);
             let before = self.before.take();
             let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
             let before = before.unwrap_or_default();
+            let surges = if before.surges.is_empty() { left.surges } else { before.surges };
+            let counts = |(place, replicas): (usize, &u32)| {
+                surges.get(place).copied().flatten().map_or(*replicas, |surge| surge.counts(*replicas))
+            };
+            let size = inputs.replicas.iter().enumerate().map(counts).fold(0, u32::saturating_add);
+            let mut history = History::resumed(size, now);
+            history.resume_surges(surges);
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
@@ -243,6 +251,8 @@ pub(super) struct Left {
     pub(super) at: Option<(State, Vec<u32>)>,
     /// Changes of its roles that were under way.
     pub(super) changes: Vec<Change>,
+    /// Its roles, by place, that kept pods until others had grown.
+    pub(super) surges: Vec<Option<Surge>>,
     /// Rules that have fired, by place, and how long ago.
     pub(super) fired: Vec<(usize, Duration)>,
 }
@@ -257,7 +267,7 @@ impl Default for Left {
 impl Left {
     /// A record that nothing happened.
     pub(super) fn nothing() -> Self {
-        Self { unknown: None, at: None, changes: Vec::new(), fired: Vec::new() }
+        Self { unknown: None, at: None, changes: Vec::new(), surges: Vec::new(), fired: Vec::new() }
     }
 
     /// Reads the record of a status, at that time.
@@ -268,10 +278,11 @@ impl Left {
         now: Timestamp,
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
+        let surges = policy.roles.iter().map(|role| surge(role, status)).collect();
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, unknown, fired: Vec::new() };
+            return Self { at, changes, surges, unknown, fired: Vec::new() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
@@ -279,7 +290,7 @@ impl Left {
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, fired: fired.collect(), unknown }
+        Self { at, changes, surges, fired: fired.collect(), unknown }
     }
 }
 
@@ -291,6 +302,13 @@ fn changes(policy: &Policy, status: &PolicyStatus) -> Vec<Change> {
         Some(Change { from: known.current, to: known.goal.unwrap_or(known.desired) })
     };
     policy.roles.iter().map(change).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// Pods that a role keeps until others have grown, as a status says.
+fn surge(role: &Role, status: &PolicyStatus) -> Option<Surge> {
+    let known = status.roles.iter().find(|known| known.name == role.name)?;
+    let goal = known.goal.filter(|goal| *goal < known.desired)?;
+    Some(Surge { desired: known.desired, goal })
 }
 
 /// Where a policy's status says that the group was left: in which state, with which goals. `None` where it

@@ -155,6 +155,34 @@ fn pods_that_wait_for_others_to_grow_do_not_count_for_the_size() {
 }
 
 #[test]
+fn a_restart_forgets_neither_who_grows_nor_who_waits_for_that() {
+    let kept = "roles: {d: {min: 1, max: 40}, p: {min: 1, max: 40}}\n\
+        coordination: {mode: \"Preferred\", alpha: 0.75, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}";
+    for (spec, pressure) in [
+        (kept.to_owned(), [1.0, 3.0]),
+        (spec(""), [1.0, 3.0]),
+        (spec("deploy: {steps: {d: 1, p: 1}}\n"), [1.0, 3.0]),
+    ] {
+        // Nothing that is new comes up.
+        let mut cluster = Full::new(&spec, 20, [10, 10]);
+        let mut last = cluster.tick(20, pressure);
+        let goals = [last.roles[0].goal, last.roles[1].goal];
+        assert!(goals[0] < 9 && goals[1] > 11, "{last:?}");
+        let mut most = cluster.written();
+        for tick in 0..30 {
+            if tick % 3 == 0 {
+                cluster.group.restart(cluster.now, &last);
+            }
+            last = cluster.tick(20, pressure);
+            assert_eq!(cluster.ready(), 20, "{tick}: {last:?}");
+            assert!(last.roles[0].goal + last.roles[1].goal <= 20, "{tick}: {last:?}");
+            most = most.max(cluster.written());
+        }
+        assert!(most <= 20 + goals[1] - 10, "{most} {last:?}");
+    }
+}
+
+#[test]
 fn roles_shrink_with_each_step_that_others_have_grown() {
     let steps = "deploy: {steps: {d: 2, p: 2}}\n";
     let mut cluster = Full::new(&spec(steps), 100, [16, 4]);
@@ -173,7 +201,7 @@ proptest! {
 
     /// Whatever is asked for and however much room there is: the written sum is never more than the plan's and
     /// one step of both roles, or without steps what roles grow by and isn't ready, and no pod that serves goes for
-    /// more than one that was to come.
+    /// more than one that was to come, also where other processes go on.
     #[test]
     fn the_sum_is_bounded_in_a_cluster_without_room(
         from in (1u32..20, 1u32..20),
@@ -181,15 +209,21 @@ proptest! {
         step in 1u32..4,
         pace in 0usize..3,
         asks in prop::collection::vec((1u32..40, 0.1f64..4.0, 0.1f64..4.0, 1usize..60), 1..6),
+        restarts in prop::option::of(1usize..9),
     ) {
         let steps = format!("deploy: {{steps: {{d: {step}, p: {step}}}}}\n");
         let pace = [steps.as_str(), "scaling: {maxSkewPercent: 20}\n", ""][pace];
         let mut cluster = Full::new(&spec(pace), room, [from.0, from.1]);
         cluster.placed = [from.0.min(room), from.1.min(room.saturating_sub(from.0))];
+        let mut last: Option<Plan> = None;
         for (load, d, p, ticks) in asks {
-            for _ in 0..ticks {
+            for tick in 0..ticks {
                 let (ready, before) = (cluster.ready(), cluster.written());
+                if let Some(last) = last.as_ref().filter(|_| restarts.is_some_and(|every| tick % every == 0)) {
+                    cluster.group.restart(cluster.now, last);
+                }
                 let plan = cluster.tick(load, [d, p]);
+                last = Some(plan.clone());
                 let total: u32 = plan.roles.iter().map(|role| role.goal).sum();
                 let grows: u32 = plan.roles.iter().map(|role| role.goal.saturating_sub(role.ready)).sum();
                 let one = if pace == steps { 2 * step } else { grows };

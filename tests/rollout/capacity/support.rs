@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use std::time::Duration;
+use usher::capacity::plan::RolePlan;
 use usher::capacity::policy::{Policy, file};
 use usher::capacity::timeline::parse;
-use usher::capacity::{History, Plan, tick};
+use usher::capacity::{History, Plan, Surge, tick};
 
 /// A policy of a spec.
 pub fn policy(spec: &str) -> Policy {
@@ -31,6 +32,20 @@ impl Group {
 
     pub fn of(policy: Policy) -> Self {
         Self { policy, history: History::default() }
+    }
+
+    /// Another process goes on at `t` seconds, which knows what the last plan was to come to, as a status tells it.
+    pub fn restart(&mut self, t: u64, last: &Plan) {
+        let (changes, surges) = (self.history.changes().to_vec(), self.history.surges().to_vec());
+        let counts = |(role, surge): (&RolePlan, &Option<Surge>)| {
+            surge.map_or(role.write, |surge| surge.counts(role.write))
+        };
+        let size = last.roles.iter().zip(&surges).map(counts).sum();
+        self.history = History::resumed(size, Duration::from_secs(t));
+        let goals: Vec<u32> = last.roles.iter().map(|role| role.desired).collect();
+        self.history.rollout.resume(last.state, &goals);
+        self.history.resume_changes(changes);
+        self.history.resume_surges(surges);
     }
 
     /// One tick at `t` seconds. `pods` are (role, count, ready, metrics).

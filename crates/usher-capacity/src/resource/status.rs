@@ -51,8 +51,7 @@ pub struct RoleStatus {
     pub ready: u32,
     /// Pods that there should be.
     pub desired: u32,
-    /// Pods that there should be once other roles have grown, where nothing sets the group's size. Absent: as
-    /// many as are desired.
+    /// Pods that there should be once other roles have grown. Absent: as many as are desired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<u32>,
     /// Pods that may exist, and don't wait at a scheduling gate.

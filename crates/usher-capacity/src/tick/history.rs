@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::growth::Growth;
+use super::growth::{Growth, Surge};
 use crate::behavior::Past;
 use crate::inputs::Inputs;
 use crate::plan::{Plan, RolePlan};
@@ -94,6 +94,16 @@ impl History {
     /// The changes, by role, that somebody asked for who ticked the group before.
     pub fn resume_changes(&mut self, changes: Vec<Change>) {
         self.changes = changes;
+    }
+
+    /// Roles that keep pods until others have grown, by place.
+    pub fn surges(&self) -> &[Option<Surge>] {
+        &self.growth.surges
+    }
+
+    /// The roles, by place, that keep pods for whoever ticked the group before.
+    pub fn resume_surges(&mut self, surges: Vec<Option<Surge>>) {
+        self.growth.surges = surges;
     }
 
     /// Pods that each role is to lose yet, unless somebody else has written its replicas since.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Tick;
-use super::growth::{Growth, Held};
+use super::growth::{Growth, Surge};
 use crate::plan::{Condition, Plan, Reason, RolePlan, State};
 use crate::policy::Policy;
 use crate::rollout::{BATCH_TIMEOUT, PROVISIONING_TIMEOUT, Pace};
@@ -15,15 +15,8 @@ impl Tick<'_> {
     /// `unplaced`: pods of the last step that no domain had room for.
     pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, unplaced: u32, now: Duration) -> Plan {
         let roles = self.plan.roles.len();
-        growth.growing.resize(roles, None);
-        growth.held.resize(roles, None);
-        for (role, growing) in self.plan.roles.iter().zip(&mut growth.growing) {
-            if role.goal > role.current {
-                *growing = Some(role.goal);
-            } else if growing.is_some_and(|grown| role.ready >= grown.min(role.goal)) {
-                *growing = None;
-            }
-        }
+        growth.surges.resize(roles, None);
+        growth.follow(&self.plan.roles);
         for role in &mut self.plan.roles {
             role.desired = role.goal;
         }
@@ -38,12 +31,13 @@ impl Tick<'_> {
             })
             .collect();
         self.shrink_behind(&waits, growth, unplaced, now);
-        for ((role, held), blind) in self.plan.roles.iter().zip(&mut growth.held).zip(&self.blind) {
+        for ((role, held), blind) in self.plan.roles.iter_mut().zip(&mut growth.surges).zip(&self.blind) {
             // Without numbers nothing is known that says what is kept for others.
             if !blind {
-                let Held { desired, goal } = Held { desired: role.desired, goal: role.goal };
-                *held = (desired > goal).then_some(Held { desired, goal });
+                let Surge { desired, goal } = Surge { desired: role.desired, goal: role.goal };
+                *held = (desired > goal).then_some(Surge { desired, goal });
             }
+            role.counts_as = held.filter(|held| held.desired == role.desired).map(|held| held.goal);
         }
         // Requests wait: what only their floor brought about says so.
         for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
