@@ -282,6 +282,11 @@ impl Hands {
         }
         for place in 0..plan.roles.len() {
             let Some(role) = plan.roles.get(place) else { continue };
+            if let Some(own) = policy.roles.get(place).filter(|own| own.target.is_none()) {
+                let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
+                self.keep_gates_of_role(policy, own, pods, u32::MAX).await;
+                continue;
+            }
             self.gates(policy, plan, role, place, observed).await;
             if frozen.is_some() {
                 continue;

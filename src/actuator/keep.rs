@@ -65,6 +65,7 @@ impl Hands {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
+                let admitted = admitted.min(pods.len() as u32);
                 if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }
@@ -138,18 +139,32 @@ impl Hands {
         objects: &[Vec<Arc<PodObject>>],
         replicas: &[u32],
     ) {
-        for (place, role) in policy.roles.iter().enumerate() {
-            let pods: Vec<&PodObject> = objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
-            let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+        for (place, (role, pods)) in policy.roles.iter().zip(objects).enumerate() {
             let most = replicas.get(place).copied().unwrap_or(u32::MAX);
-            let let_through = self.let_through.entry((policy.name.clone(), role.name.clone())).or_default();
-            *let_through = past.max(*let_through).min(most);
-            let admitted = *let_through;
-            self.passing.insert((policy.name.clone(), role.name.clone()), admitted);
-            let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None);
-            let opened = self.open(policy, &pods, admitted, &places).await;
-            tell(policy, &role.name, opened);
+            self.keep_gates_of_role(policy, role, pods, most).await;
         }
+    }
+
+    /// Does so for one role. Of one whose number somebody else decides on, all pods pass.
+    pub(super) async fn keep_gates_of_role(
+        &mut self,
+        policy: &Policy,
+        role: &Role,
+        pods: &[Arc<PodObject>],
+        most: u32,
+    ) {
+        let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
+        let alive = pods.iter().filter(|pod| pod.is_alive()).count() as u32;
+        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+        let key = (policy.name.clone(), role.name.clone());
+        let before = self.let_through.get(&key).copied().unwrap_or(0);
+        let is_sized = policy.mode != Mode::Apply || role.target.is_some();
+        let admitted = if is_sized { past.max(before).min(most) } else { alive };
+        self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
+        self.let_through.insert(key, admitted);
+        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None);
+        let opened = self.open(policy, &pods, admitted, &places).await;
+        tell(policy, &role.name, opened);
     }
 
     /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the

@@ -170,6 +170,28 @@ async fn a_policy_that_recommends_touches_no_pod_of_one_that_acts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_pods_of_a_role_pass_whose_number_somebody_else_decides_on() {
+    let mut sized = Policy::clone(&policy("p", "mode: Apply,"));
+    sized.roles[0].target = None;
+    let policy = Arc::new(sized);
+    let frozen = [None, Some(Condition::Suspended), Some(Condition::TargetConflict)];
+    for frozen in frozen {
+        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let seen = look(&mut hands, &policy, 1, 3).await;
+        hands.act(&policy, &plan(&policy, 3), seen, S(1), frozen).await;
+        fake.pod("d-3", "decode", true);
+        tokio::time::sleep(S(1)).await;
+        hands.keep_all_gates().await;
+        assert!(!fake.is_gated("d-3"), "before the next look: {frozen:?}");
+        fake.pod("d-4", "decode", true);
+        tokio::time::sleep(S(1)).await;
+        let seen = look(&mut hands, &policy, 2, 5).await;
+        hands.act(&policy, &plan(&policy, 3), seen, S(2), frozen).await;
+        assert!(!fake.is_gated("d-4"), "{frozen:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn gates_of_a_policy_that_is_gone_open_beside_one_with_the_same_labels_and_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));

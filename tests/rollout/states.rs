@@ -104,6 +104,44 @@ fn pods_at_gates_are_let_through_in_steps() {
 }
 
 #[test]
+fn pods_that_replace_others_need_no_room_in_a_required_domain() {
+    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
+    let mut group = Group::new(spec);
+    let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
+    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    group.tick(0, [8, 4], &[("decode", 8, "gated"), ("prefill", 4, "gated")], &json!({}));
+    for at in [15, 30] {
+        group.tick(at, [8, 4], &up, &json!({}));
+    }
+    // One is lost, and another comes in its place, when its room is taken.
+    for decode in [&[("decode", 7, "ready")][..], &[("decode", 7, "ready"), ("decode", 1, "gated")]] {
+        let pods = [decode, &[("prefill", 4, "ready")]].concat();
+        let plan = group.tick(45, [8, 4], &pods, &full);
+        assert_eq!(admitted(&plan), [8, 4], "{plan:?}");
+        assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_replaces_another_passes_its_gate_after_a_restart() {
+    let spec =
+        "{roles: {decode: {min: 12, max: 12}, prefill: {min: 4, max: 4}}, scaling: {maxSkewPercent: 20}}";
+    let none = json!({});
+    for is_remembered in [true, false] {
+        let mut group = Group::new(spec);
+        if is_remembered {
+            group.history.rollout.resume_admitted(vec![12, 4]);
+        }
+        // One never gets ready, and another is lost.
+        let ready = [("decode", 10, "ready"), ("decode", 1, ""), ("prefill", 4, "ready")];
+        group.tick(0, [12, 4], &ready, &none);
+        let pods = [&ready[..], &[("decode", 1, "gated")]].concat();
+        let plan = group.tick(15, [12, 4], &pods, &none);
+        assert_eq!(admitted(&plan), [if is_remembered { 12 } else { 11 }, 4], "{plan:?}");
+    }
+}
+
+#[test]
 fn pods_that_are_not_created_yet_are_not_past_the_gate() {
     let none = json!({});
     let mut group = Group::new(&deploy(""));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::amount::Amount;
 use super::inputs::{Inputs, Readings};
-use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan};
+use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan, RuleStage};
 use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio::{self, RatioBounds};
 use super::rollout;
@@ -306,6 +306,7 @@ impl<'a> Tick<'a> {
             };
             *blind = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
         }
+        self.blind_without_rules(rules, &ruled.stages);
         self.plan.stages.rules = ruled.stages;
         // What brings a role back into its bounds is said before what a rule adds.
         self.clamp_roles();
@@ -338,6 +339,23 @@ impl<'a> Tick<'a> {
             }
         }
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
+    }
+
+    /// A role that no rule is about changes with its partner, and where no number of any rule is known nothing does.
+    fn blind_without_rules(&mut self, rules: &[Rule], stages: &[RuleStage]) {
+        let numbers = || rules.iter().zip(stages).filter(|(rule, _)| rule.number != Number::Waiting);
+        let is_outage = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
+        let partner = |place: usize| match &self.policy.ratio {
+            Some(ratio) if ratio.numerator == place => Some(ratio.denominator),
+            Some(ratio) if ratio.denominator == place => Some(ratio.numerator),
+            _ => None,
+        };
+        let is_blind = |place: usize| is_outage || partner(place).is_some_and(|of| self.is_blind(of));
+        let has_rule = |place: usize| numbers().any(|(rule, _)| rule.role == place);
+        let blind: Vec<bool> = (self.blind.iter().enumerate())
+            .map(|(place, blind)| if has_rule(place) { *blind } else { is_blind(place) })
+            .collect();
+        self.blind = blind;
     }
 
     /// A ratio between two roles holds, whatever that makes of the group's size.

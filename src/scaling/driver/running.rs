@@ -201,6 +201,7 @@ impl Running {
             let size = inputs.replicas.iter().enumerate().map(counts).fold(0, u32::saturating_add);
             let mut history = History::resumed(size, now);
             history.resume_surges(surges);
+            history.rollout.resume_admitted(left.admitted);
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
             }
@@ -253,6 +254,8 @@ pub(super) struct Left {
     pub(super) changes: Vec<Change>,
     /// Its roles, by place, that kept pods until others had grown.
     pub(super) surges: Vec<Option<Surge>>,
+    /// Pods of each role that were let through their gate.
+    pub(super) admitted: Vec<u32>,
     /// Rules that have fired, by place, and how long ago.
     pub(super) fired: Vec<(usize, Duration)>,
 }
@@ -267,7 +270,14 @@ impl Default for Left {
 impl Left {
     /// A record that nothing happened.
     pub(super) fn nothing() -> Self {
-        Self { unknown: None, at: None, changes: Vec::new(), surges: Vec::new(), fired: Vec::new() }
+        Self {
+            unknown: None,
+            at: None,
+            changes: Vec::new(),
+            surges: Vec::new(),
+            admitted: Vec::new(),
+            fired: Vec::new(),
+        }
     }
 
     /// Reads the record of a status, at that time.
@@ -282,7 +292,7 @@ impl Left {
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, surges, unknown, fired: Vec::new() };
+            return Self { at, changes, surges, unknown, ..Self::nothing() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
@@ -290,7 +300,7 @@ impl Left {
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, surges, fired: fired.collect(), unknown }
+        Self { at, changes, surges, fired: fired.collect(), unknown, ..Self::nothing() }
     }
 }
 

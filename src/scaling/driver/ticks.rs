@@ -13,6 +13,7 @@ use super::running::{Left, Running, fired};
 use super::{ASK_AGAIN, Driver, is_same};
 use crate::actuator::{Hands, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};
+use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
 use crate::scaling::board::Latest;
@@ -207,7 +208,11 @@ impl Driver {
         let frozen = running.group.frozen;
         let answers = self.asking.as_ref().map(Asking::answers);
         let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
-        let left = left.unwrap_or_default();
+        let mut left = left.unwrap_or_default();
+        if let Some(hands) = self.live.hands.as_ref().filter(|_| running.history.is_none()) {
+            let passed = |role: &Role| hands.let_through(&policy.name, &role.name).unwrap_or(0);
+            left.admitted = policy.roles.iter().map(passed).collect();
+        }
         let before = running.latest.as_ref().map(|latest| latest.plan.state);
         let before = before.or(left.at.as_ref().map(|(state, _)| *state));
         let was_stuck = before.is_some_and(State::is_stuck);

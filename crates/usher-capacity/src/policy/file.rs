@@ -59,9 +59,8 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         for (role, spec) in &document.spec.roles {
             let Some(target) = &spec.scale_target_ref else { continue };
             let at = position(node, &format!("spec.roles.{role}.scaleTargetRef"));
-            let namespace = document.metadata.namespace.clone();
-            let key =
-                (namespace, group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
+            // Policies of a file scale what is in the picker's namespace, whatever they say of theirs.
+            let key = (group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
             if let Some((first, of)) = targets.insert(key, (role.clone(), name.clone())) {
                 let (kind, target) = (&target.kind, &target.name);
                 let what = format!(

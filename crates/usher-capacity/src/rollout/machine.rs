@@ -31,6 +31,7 @@ pub(crate) fn roll(
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
+    memory.look_back(&stands);
     let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
@@ -227,17 +228,12 @@ impl Turn<'_> {
             self.memory.step = (targets.to_vec(), None);
         }
         let Some(topology) = &self.rollout.topology else { return true };
-        let need: Vec<u32> = targets
-            .iter()
-            .zip(&self.stands)
-            .zip(&self.policy.roles)
-            .enumerate()
-            .map(
-                |(role, ((target, stand), _))| {
-                    if self.rollout.is_coordinated(role) { target.saturating_sub(stand.there) } else { 0 }
-                },
-            )
-            .collect();
+        // Pods that replace others are no step, and wait for no place.
+        let before = self.admitted_before();
+        let need = |(role, (target, before)): (usize, (&u32, &u32))| {
+            if self.rollout.is_coordinated(role) { target.saturating_sub(*before) } else { 0 }
+        };
+        let need: Vec<u32> = targets.iter().zip(&before).enumerate().map(need).collect();
         if need.iter().all(|need| *need == 0) {
             return true;
         }
@@ -264,7 +260,7 @@ impl Turn<'_> {
                     (*target > stand.there).then_some(open)
                 });
                 self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
-                targets.copy_from_slice(&self.there());
+                targets.copy_from_slice(&before);
                 return false;
             }
         }

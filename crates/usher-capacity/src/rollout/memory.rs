@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::place::Placement;
+use super::stand::Stand;
 use crate::plan::State;
 
 /// Memory of a group's machine.
@@ -23,6 +24,8 @@ pub struct Memory {
     pub(super) clock: Clock,
     /// With gates: what was admitted, so that lost pods come back at once.
     pub(super) floor: Vec<u32>,
+    /// What somebody else had admitted before this began to look, until all of it is seen.
+    before: Vec<u32>,
     /// Targets of a step by role, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),
     /// Pods of the last step that no domain had room for, where one is required.
@@ -99,6 +102,30 @@ impl Memory {
             State::Scale => self.is_deployed = Some(true),
             State::Failed => self.failed = goals.to_vec(),
             State::Deploy | State::Update | State::Blocked => {}
+        }
+    }
+
+    /// Somebody else let so many pods of each role through their gate.
+    pub fn resume_admitted(&mut self, admitted: Vec<u32>) {
+        self.before = admitted;
+    }
+
+    /// Takes what somebody else admitted as what lost pods come back to, where pods have gates. Where all of it is
+    /// there it needn't be remembered.
+    pub(super) fn look_back(&mut self, stands: &[Stand]) {
+        let is_there = |(before, stand): (&u32, &Stand)| stand.seen >= (*before).min(stand.goal);
+        if self.before.is_empty() {
+            return;
+        }
+        if self.has_gates {
+            self.floor.resize(self.before.len(), 0);
+            self.floor
+                .iter_mut()
+                .zip(&self.before)
+                .for_each(|(floor, before)| *floor = (*floor).max(*before));
+            self.before.clear();
+        } else if self.before.iter().zip(stands).all(is_there) {
+            self.before.clear();
         }
     }
 

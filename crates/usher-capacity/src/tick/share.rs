@@ -39,18 +39,19 @@ impl Tick<'_> {
             (Some(size), None) => self.keep_shares(size),
             (Some(_), Some(_)) if panics => self.because(Reason::Cost),
             (size, Some(pressures)) => {
-                match coordinate::weights(&base, &pressures, self.policy.coordination.alpha) {
-                    Some(weights) => {
-                        let size = size.unwrap_or(there);
-                        let shares = coordinate::coordinate(
-                            size,
-                            &weights,
-                            &self.bounds,
-                            &self.policy.coordination.bands,
-                        );
-                        self.take(&shares, size);
-                    }
-                    None => self.because(Reason::Cost),
+                let coordination = &self.policy.coordination;
+                let Some(weights) = coordinate::weights(&base, &pressures, coordination.alpha) else {
+                    return self.because(Reason::Cost);
+                };
+                let of = size.unwrap_or(there);
+                let shares = coordinate::coordinate(of, &weights, &self.bounds, &coordination.bands);
+                let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
+                // The pods that don't answer may be the busiest.
+                let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
+                match (loses, size) {
+                    (false, _) => self.take(&shares, of),
+                    (true, Some(size)) => self.keep_shares(size),
+                    (true, None) => self.stay(),
                 }
             }
         }
@@ -109,6 +110,14 @@ impl Tick<'_> {
             Some(Pressure::new(reading.sum.mean(reading.count as usize)?, signal.target))
         });
         known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
+    }
+
+    /// Whether a ready pod of a role lacks a number that says how pressed it is.
+    fn is_known_partly(&self, place: usize) -> bool {
+        let signals = self.policy.coordination.pressure.get(place).into_iter().flatten();
+        let mut counts =
+            signals.filter_map(|target| Some(self.readings.of_role(place, target.signal?).count));
+        counts.any(|count| count < self.readings.ready(place))
     }
 
     fn take(&mut self, shares: &Shares, size: u32) {
