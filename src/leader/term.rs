@@ -13,6 +13,10 @@ use crate::endpoints::Clock;
 /// lease's end is for that, and this for clocks that run apart.
 const MARGIN: Duration = Duration::from_millis(200);
 
+/// Time for which a write without an answer is waited for before the lease is given up: a server may carry it out
+/// yet.
+const UNSURE: Duration = Duration::from_secs(2);
+
 /// Time in which this replica is the only one to act on the cluster. It may go on serving requests
 /// after that: two that answer do no harm, two that write the same object do.
 #[derive(Debug)]
@@ -22,17 +26,19 @@ pub struct Term {
     ends_ms: AtomicU64,
     /// Held by every write that is under way.
     writing: RwLock<()>,
+    /// When writes that may be carried out yet are taken to be over, in the clock's milliseconds.
+    unsure_ms: AtomicU64,
 }
 
 impl Term {
     /// A term that begins with a lease.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, ends_ms: AtomicU64::new(0), writing: RwLock::default() }
+        Self { clock, ends_ms: AtomicU64::new(0), writing: RwLock::default(), unsure_ms: AtomicU64::new(0) }
     }
 
     /// A term without an end, where nobody is elected.
     pub fn endless(clock: Clock) -> Self {
-        Self { clock, ends_ms: AtomicU64::new(u64::MAX), writing: RwLock::default() }
+        Self { ends_ms: AtomicU64::new(u64::MAX), ..Self::new(clock) }
     }
 
     /// Whether this replica may act now.
@@ -57,12 +63,19 @@ impl Term {
         if left.is_zero() {
             return Err(Problem::TimedOut(left));
         }
-        tokio::time::timeout(left, write).await.unwrap_or(Err(Problem::TimedOut(left)))
+        let written = tokio::time::timeout(left, write).await.unwrap_or(Err(Problem::TimedOut(left)));
+        if written.as_ref().is_err_and(Problem::is_unsure) {
+            let over = self.clock.elapsed() + UNSURE;
+            self.unsure_ms.fetch_max(u64::try_from(over.as_millis()).unwrap_or(u64::MAX), Relaxed);
+        }
+        written
     }
 
-    /// Waits for writes that are under way.
+    /// Waits for writes that are under way, and for those that may be.
     pub(super) async fn settled(&self) {
         drop(self.writing.write().await);
+        let over = Duration::from_millis(self.unsure_ms.load(Relaxed));
+        tokio::time::sleep(over.saturating_sub(self.clock.elapsed())).await;
     }
 
     /// Ends it: this replica is about to stop.
@@ -100,7 +113,8 @@ mod tests {
         };
         let (slow, ()) = tokio::join!(slow, settled);
         assert!(slow.is_err());
-        assert_eq!(began.elapsed(), Duration::from_secs(3) - MARGIN, "both");
+        let both = Duration::from_secs(3) - MARGIN;
+        assert_eq!(began.elapsed(), both + UNSURE, "it may be carried out yet");
         assert!(term.write(quick()).await.is_err(), "it was given up");
         term.set(Some(Duration::from_secs(6)));
         clock.set(Duration::from_millis(5_900));
