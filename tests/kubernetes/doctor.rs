@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use usher::sim::{SimConfig, SimHandle, start};
 
-use crate::objects::{POLICIES, POOLS, Space, election, least, reviews, rule, send, user};
+use crate::objects::{Definition, POLICIES, POOLS, Space, election, least, reviews, rule, send, user};
 use crate::program::{Examined, examined_with};
 use crate::server::Server;
 use crate::support::{eventually, listener, nobody};
@@ -246,6 +246,14 @@ fn capacity(found: &Examined) -> Vec<String> {
     ours.map(|code| (*code).to_owned()).collect()
 }
 
+/// The autoscalers of KEDA, as far as somebody asks who may list them.
+const SCALED_OBJECTS: Definition = Definition {
+    file: "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: scaledobjects.keda.sh}\nspec:\n  group: keda.sh\n  names: {kind: ScaledObject, plural: scaledobjects}\n  scope: Namespaced\n  versions:\n  - {name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}\n",
+    group: "keda.sh",
+    version: "v1alpha1",
+    plural: "scaledobjects",
+};
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_policies_lack_is_found() {
     let Some(server) = Server::own().await else { return };
@@ -322,6 +330,11 @@ async fn what_policies_lack_is_found() {
     assert_eq!(capacity(&found).len(), 5, "{:#}", found.report);
     let text = found.report.to_string();
     assert!(text.contains("targets can't be looked for: StatefulSet s: "), "{text}");
+    assert!(!text.contains("keda.sh"), "it isn't there: {text}");
+    server.define(&[SCALED_OBJECTS]).await;
+    let found = examined().await;
+    let optional = found.finding("capacity-right-optional")["what"].as_str().unwrap();
+    assert!(optional.contains("may not list scaledobjects of keda.sh"), "{optional}");
     // Without the right to read it a topology isn't there.
     let topology = json!({"clusterTopology": "racks"});
     let placed = json!({"roles": {"a": {"max": 2, "selector": {"part": "a"}}}, "deploy": {"steps": {"a": 1}, "topology": topology}});

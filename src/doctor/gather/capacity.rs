@@ -243,6 +243,16 @@ impl Asked<'_> {
                 need("", "pods", &["patch"], false);
             }
             need("autoscaling", "horizontalpodautoscalers", &["list"], true);
+            let keda = TargetRef {
+                api_version: "keda.sh/v1alpha1".to_owned(),
+                kind: "ScaledObject".to_owned(),
+                name: String::new(),
+                replicas_path: None,
+            };
+            if self.kind(&keda).await?.is_some() {
+                // Without it the autoscaler is seen that KEDA makes of each.
+                need("keda.sh", "scaledobjects", &["list"], false);
+            }
             need("", "events", &["create", "list"], false);
             if topology {
                 for resource in ["nodes", "pods"] {
