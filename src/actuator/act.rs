@@ -197,7 +197,7 @@ impl Hands {
             is_free && *may_write && target.as_ref().is_some_and(|target| role.write < target.replicas)
         });
         let shrinks: Vec<bool> = shrinks.collect();
-        let held_up = self.held_up(policy, plan, observed, &shrinks, now);
+        let held_up = self.held_up(policy, &mut *plan, observed, &shrinks, now);
         // Whether each role's replicas may be written, and whether the pods that it loses may go.
         let mut may_write = vec![false; plan.roles.len()];
         let mut drained = vec![None; plan.roles.len()];

@@ -14,8 +14,9 @@ use std::time::Duration;
 const INTERVALS: u32 = 2;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// A number that stood for so long is no longer undone, but another one is wanted.
-const STANDS: Duration = Duration::from_mins(10);
+/// A number that stood for so long is no longer undone, but another one is wanted. GitOps controllers look every ten
+/// minutes at the latest, unless told otherwise.
+const STANDS: Duration = Duration::from_mins(20);
 
 /// Longest time for which it has to be quiet.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -27,7 +28,7 @@ pub struct Writers {
     known: Option<u32>,
     /// When somebody else wrote last.
     foreign: Option<Duration>,
-    /// When we wrote the number that is there.
+    /// When we wrote first since somebody else did.
     wrote: Option<Duration>,
     /// Whether somebody else undid a write of ours, and none has stood since.
     is_undone: bool,
@@ -60,7 +61,7 @@ impl Writers {
         }
         let is_recent = self.wrote.is_some_and(|at| now.saturating_sub(at) <= STANDS.max(window));
         if self.wrote.is_some() && !is_recent {
-            self.is_undone = false;
+            (self.is_undone, self.resumed) = (false, None);
         }
         let before = self.known.replace(replicas);
         if before.is_some_and(|known| known != replicas) {
@@ -83,7 +84,8 @@ impl Writers {
 
     /// So many were written.
     pub fn wrote(&mut self, replicas: u32, now: Duration) {
-        (self.known, self.wrote) = (Some(replicas), Some(now));
+        self.known = Some(replicas);
+        self.wrote.get_or_insert(now);
         self.attempt = None;
     }
 

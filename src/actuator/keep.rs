@@ -260,9 +260,12 @@ impl Hands {
         }
     }
 
-    /// Pods of a role that were let through their gate; `None`: that isn't known.
+    /// Pods of a role that were let through their gate, those that were admitted and didn't come yet left out;
+    /// `None`: that isn't known.
     pub fn let_through(&self, policy: &str, role: &str) -> Option<u32> {
-        self.let_through.get(&(policy.to_owned(), role.to_owned())).copied()
+        let key = (policy.to_owned(), role.to_owned());
+        let passing = self.passing.get(&key).copied().unwrap_or(u32::MAX);
+        self.let_through.get(&key).map(|admitted| passing.min(*admitted))
     }
 
     /// Takes leave of policies that are no more among those in force, unless others have their pods by now, and

@@ -59,6 +59,12 @@ pub(super) fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Los
     (unready > 0 && !goes.is_empty()).then_some(Loss { goes, unready })
 }
 
+/// Smallest number of replicas, `write` at least, of which one is ready; all there are to be where none is.
+fn keeping_one(pods: &[&PodObject], replicas: u32, write: u32) -> u32 {
+    let has_ready = |write: &u32| split(pods, replicas, *write).0.iter().any(|pod| pod.is_ready());
+    (write..replicas).find(has_ready).unwrap_or(replicas)
+}
+
 /// Whether so many ready pods keep what ties a role, by its place, to the others of its policy when it loses some:
 /// the ratio, and steps, of which it is no more than one ahead of another role that is to be smaller, too.
 fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -> bool {
@@ -91,7 +97,7 @@ impl Hands {
     pub(super) fn held_up(
         &mut self,
         policy: &Policy,
-        plan: &Plan,
+        plan: &mut Plan,
         seen: &Observed,
         shrinks: &[bool],
         now: Duration,
@@ -109,16 +115,15 @@ impl Hands {
         };
         let limit = policy.rollout.as_ref().map_or(BATCH_TIMEOUT, |rollout| rollout.batch_timeout);
         let mut held = vec![false; plan.roles.len()];
-        for ((place, role), held) in plan.roles.iter().enumerate().zip(&mut held) {
+        for ((place, role), held) in plan.roles.iter_mut().enumerate().zip(&mut held) {
             let key = (policy.name.clone(), role.name.clone());
             let target = seen.targets.get(place).and_then(Option::as_ref);
             let target = target.filter(|target| Choice::of(&target.reference) == Some(Choice::Ordinal));
             // A trim, too: it gives back what exceeds whole groups, and these pods are of one.
             let asks = shrinks.get(place) == Some(&true);
-            let loss = target.filter(|_| asks).and_then(|target| {
-                let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
-                loss(&pods.collect::<Vec<_>>(), target.replicas, role.write)
-            });
+            let pods: Vec<&PodObject> =
+                seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
+            let loss = target.filter(|_| asks).and_then(|target| loss(&pods, target.replicas, role.write));
             let Some(loss) = loss else {
                 self.unready_since.remove(&key);
                 continue;
@@ -127,9 +132,13 @@ impl Hands {
             let left = ready.get(place).map_or(0, |ready| ready.saturating_sub(loss.goes.len() as u32));
             let waited = now.saturating_sub(since);
             let is_over = waited >= limit * LONGEST || (waited >= limit && with(place, left));
-            // A role that is to have pods keeps the only one that answers.
-            if is_over && left > 0 {
-                continue;
+            if is_over {
+                // One that is to have pods keeps one that answers.
+                let least = target.map_or(0, |target| keeping_one(&pods, target.replicas, role.write));
+                role.write = if left > 0 { role.write } else { least };
+                if target.is_some_and(|target| role.write < target.replicas) {
+                    continue;
+                }
             }
             *held = true;
             self.unready.push(format!(

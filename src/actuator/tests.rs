@@ -481,20 +481,28 @@ async fn a_pod_that_stays_passes_its_gate_before_others_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stateful_set_keeps_its_only_ready_pod() {
+async fn stateful_set_keeps_one_ready_pod() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 5s},");
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-    fake.workload("statefulsets", "d", 2, &json!({}));
-    fake.delete("d-2");
-    fake.unready_pod("d-0", "decode");
-    for at in [1, 6, 11, 16, 40] {
-        clock.set(S(at));
-        tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, &policy, at, 2).await;
-        let conditions = act(&mut hands, &policy, seen, at, 1).await.conditions;
-        assert_eq!(conditions, [Condition::LowerOrdinalsUnready], "{at}");
+    // Of one it keeps that, of several the lowest.
+    for (pods, written) in [(2, None), (3, Some(2))] {
+        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+        fake.workload("statefulsets", "d", pods, &json!({}));
+        if pods == 2 {
+            fake.delete("d-2");
+        }
+        fake.unready_pod("d-0", "decode");
+        for at in [1, 6, 11, 16, 40] {
+            clock.set(S(at));
+            tokio::time::sleep(S(1)).await;
+            let seen = look(&mut hands, &policy, at, pods as usize).await;
+            let conditions = act(&mut hands, &policy, seen, at, 1).await.conditions;
+            let is_over = at > 1 && written.is_some();
+            assert!(is_over || conditions == [Condition::LowerOrdinalsUnready], "{at} {conditions:?}");
+        }
+        let writes = fake.written("/scale");
+        let replicas = writes.first().map(|write| write["spec"]["replicas"].as_u64().unwrap());
+        assert_eq!(replicas, written, "{writes:?}");
     }
-    assert!(fake.written("/scale").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

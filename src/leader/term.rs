@@ -63,11 +63,10 @@ impl Term {
         if left.is_zero() {
             return Err(Problem::TimedOut(left));
         }
+        // Also where nobody waits for the end of this.
+        let mut unsure = Unsure { term: self, is_sure: false };
         let written = tokio::time::timeout(left, write).await.unwrap_or(Err(Problem::TimedOut(left)));
-        if written.as_ref().is_err_and(Problem::is_unsure) {
-            let over = self.clock.elapsed() + UNSURE;
-            self.unsure_ms.fetch_max(u64::try_from(over.as_millis()).unwrap_or(u64::MAX), Relaxed);
-        }
+        unsure.is_sure = !written.as_ref().is_err_and(Problem::is_unsure);
         written
     }
 
@@ -87,6 +86,21 @@ impl Term {
     pub(crate) fn set(&self, ends: Option<Duration>) {
         let ends_ms = ends.map_or(0, |ends| u64::try_from(ends.as_millis()).unwrap_or(u64::MAX));
         self.ends_ms.store(ends_ms, Relaxed);
+    }
+}
+
+/// A write that may be carried out after it was given up.
+struct Unsure<'a> {
+    term: &'a Term,
+    is_sure: bool,
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        if !self.is_sure {
+            let over = self.term.clock.elapsed() + UNSURE;
+            self.term.unsure_ms.fetch_max(u64::try_from(over.as_millis()).unwrap_or(u64::MAX), Relaxed);
+        }
     }
 }
 
@@ -120,6 +134,16 @@ mod tests {
         clock.set(Duration::from_millis(5_900));
         assert!(term.write(quick()).await.is_err(), "too late");
         assert!(Term::endless(clock).write(quick()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_waits_for_may_be_carried_out_yet() {
+        let term = Term::endless(Clock::stopped());
+        let write = term.write(std::future::pending::<Result<(), Problem>>());
+        assert!(tokio::time::timeout(Duration::from_secs(1), write).await.is_err());
+        let began = tokio::time::Instant::now();
+        term.settled().await;
+        assert_eq!(began.elapsed(), UNSURE);
     }
 
     #[test]

@@ -123,6 +123,19 @@ fn pods_that_replace_others_need_no_room_in_a_required_domain() {
 }
 
 #[test]
+fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
+    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
+    let mut group = Group::new(spec);
+    let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
+    let gated = [("decode", 8, "gated"), ("prefill", 4, "gated")];
+    assert_eq!(admitted(&group.tick(0, [8, 4], &gated, &room(8))), [4, 2]);
+    // Another group has passed first.
+    let plan = group.tick(15, [8, 4], &gated, &room(0));
+    assert_eq!(admitted(&plan), [0, 0], "{plan:?}");
+    assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
+}
+
+#[test]
 fn a_pod_that_replaces_another_passes_its_gate_after_a_restart() {
     let spec =
         "{roles: {decode: {min: 12, max: 12}, prefill: {min: 4, max: 4}}, scaling: {maxSkewPercent: 20}}";

@@ -133,8 +133,8 @@ pub(super) struct Readings {
     unready: Vec<u32>,
     /// Pods that are about to go, whether they are ready or not.
     leaving: Vec<u32>,
-    /// How many of those are ready and have no part in the numbers.
-    left_out: u32,
+    /// How many of those are ready and have no part in the numbers, by role.
+    left_out: Vec<u32>,
 }
 
 impl Readings {
@@ -146,7 +146,7 @@ impl Readings {
             ready: vec![0; roles],
             unready: (0..roles).map(|role| inputs.starting.get(role).copied().unwrap_or_default()).collect(),
             leaving: vec![0; roles],
-            left_out: 0,
+            left_out: vec![0; roles],
         };
         let mut leaving = Vec::new();
         for pod in inputs.pods.iter().filter(|pod| pod.role < roles) {
@@ -162,7 +162,7 @@ impl Readings {
             // Its load says nothing of what others have, unless all of them go.
             if stays[pod.role] {
                 readings.ready[pod.role] += 1;
-                readings.left_out += 1;
+                readings.left_out[pod.role] += 1;
             } else {
                 readings.add(pod);
             }
@@ -203,9 +203,14 @@ impl Readings {
         self.ready.get(role).copied().unwrap_or_default()
     }
 
+    /// Ready pods of a role that may have numbers.
+    pub(super) fn ready_with_numbers(&self, role: usize) -> u32 {
+        self.ready(role) - self.left_out.get(role).copied().unwrap_or_default()
+    }
+
     /// Ready pods of the group that may have numbers.
     pub(super) fn all_ready(&self) -> u32 {
-        self.ready.iter().sum::<u32>() - self.left_out
+        (0..self.ready.len()).map(|role| self.ready_with_numbers(role)).sum()
     }
 
     /// Pods of a role that are about to go.

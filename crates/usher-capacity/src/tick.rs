@@ -342,16 +342,22 @@ impl<'a> Tick<'a> {
     }
 
     /// A role that no rule is about changes with its partner, and where no number of any rule is known nothing does.
+    /// Of roles that rest at zero no number can be known.
     fn blind_without_rules(&mut self, rules: &[Rule], stages: &[RuleStage]) {
-        let numbers = || rules.iter().zip(stages).filter(|(rule, _)| rule.number != Number::Waiting);
+        let has_pods = |place: usize| self.plan.roles.get(place).is_some_and(|role| role.current > 0);
+        let numbers = || {
+            let all = rules.iter().zip(stages);
+            all.filter(|(rule, _)| rule.number != Number::Waiting && has_pods(rule.role))
+        };
         let is_outage = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
         let partner = |place: usize| match &self.policy.ratio {
             Some(ratio) if ratio.numerator == place => Some(ratio.denominator),
             Some(ratio) if ratio.denominator == place => Some(ratio.numerator),
             _ => None,
         };
-        let is_blind = |place: usize| is_outage || partner(place).is_some_and(|of| self.is_blind(of));
-        let has_rule = |place: usize| numbers().any(|(rule, _)| rule.role == place);
+        let has_rule = |place: usize| rules.iter().any(|rule| rule.role == place);
+        let is_blind =
+            |place: usize| is_outage || partner(place).is_some_and(|of| has_pods(of) && self.is_blind(of));
         let blind: Vec<bool> = (self.blind.iter().enumerate())
             .map(|(place, blind)| if has_rule(place) { *blind } else { is_blind(place) })
             .collect();

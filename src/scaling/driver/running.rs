@@ -288,7 +288,8 @@ impl Left {
         now: Timestamp,
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
-        let surges = policy.roles.iter().map(|role| surge(role, status)).collect();
+        let is_known = status.observed_generation.is_some();
+        let surges = policy.roles.iter().filter(|_| is_known).map(|role| surge(role, status)).collect();
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {

@@ -102,6 +102,9 @@ impl Teller {
                 return;
             }
             self.told.note_event(&untold, is_told, self.times.clock.elapsed());
+            if !is_told {
+                break;
+            }
         }
     }
 
@@ -303,13 +306,13 @@ impl Told {
         due.flat_map(of).collect()
     }
 
-    /// Notes whether an event is done with, or is to be tried again.
+    /// Notes whether an event is done with. Where it isn't, none is tried for a while: statuses would wait for
+    /// each.
     fn note_event(&mut self, untold: &Untold, is_told: bool, now: Duration) {
-        let Some(telling) = self.0.get_mut(&untold.uid) else { return };
-        if is_told {
+        if !is_told {
+            self.0.values_mut().for_each(|telling| telling.tries = now + AGAIN);
+        } else if let Some(telling) = self.0.get_mut(&untold.uid) {
             telling.untold.retain(|(reason, _)| *reason != untold.reason);
-        } else {
-            telling.tries = now + AGAIN;
         }
     }
 }

@@ -21,6 +21,7 @@ struct Replicas<'a> {
     group: &'a Group,
     /// The user of each, by its name in the election.
     users: BTreeMap<String, String>,
+    edits: u32,
 }
 
 /// The version at which a write was carried out, the same for all objects; `None`: it was refused.
@@ -54,14 +55,15 @@ async fn create_pods(group: &Group) {
 
 impl<'a> Replicas<'a> {
     fn new(server: &'a Server, group: &'a Group) -> Self {
-        Self { server, group, users: BTreeMap::new() }
+        Self { server, group, users: BTreeMap::new(), edits: 0 }
     }
 
     async fn start(&self, number: usize, revision: Option<&str>) -> Picker {
         self.group.replica(self.server, number, revision).await
     }
 
-    /// Waits until a replica has opened gates twice more, and notes its name.
+    /// Waits until a replica has opened gates twice more, has the policy edited, and waits for the status. Notes its
+    /// name.
     async fn leads(&mut self, number: usize, picker: &Picker) {
         let opens =
             |write: &&Value| write["user"]["uid"] == user(number) && write["objectRef"]["resource"] == "pods";
@@ -71,6 +73,15 @@ impl<'a> Replicas<'a> {
             // The whole log is read.
             tokio::time::sleep(Duration::from_millis(300)).await;
             (opened() > before + 1).then_some(())
+        })
+        .await;
+        let path = format!("{}/p", self.group.space.path("usher.dev/v1alpha1", "capacitypolicies"));
+        self.edits += 1;
+        let edit = json!({"spec": {"roles": {"decode": {"max": 900 + self.edits}}}});
+        let edited = self.group.space.send("PATCH", &path, &edit).await.unwrap();
+        eventually(&format!("replica {number} to write the status"), async || {
+            let policy = self.group.space.get(&path).await.ok()?;
+            (policy["status"]["observedGeneration"] == edited["metadata"]["generation"]).then_some(())
         })
         .await;
         self.users.insert(picker.identity().await, user(number));
@@ -104,7 +115,7 @@ impl<'a> Replicas<'a> {
                 }
             }
         }
-        assert!(statuses.len() > 1, "statuses are writes, too: {statuses:?}");
+        assert_eq!(statuses, writers, "statuses are writes, too");
         (writers.len(), handed)
     }
 }

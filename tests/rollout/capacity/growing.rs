@@ -183,6 +183,21 @@ fn a_restart_forgets_neither_who_grows_nor_who_waits_for_that() {
 }
 
 #[test]
+fn a_pod_that_never_comes_up_keeps_nobody_waiting_after_a_restart() {
+    let mut cluster = Full::new(&spec(""), 40, [10, 10]);
+    let last = cluster.tick(20, [1.0, 1.0]);
+    // Its node is gone, and nobody has asked for more.
+    cluster.placed[1] = 9;
+    cluster.room = 19;
+    cluster.group.restart(cluster.now, &last);
+    cluster.now += 15;
+    for _ in 0..4 {
+        cluster.tick(10, [1.0, 1.0]);
+    }
+    assert_eq!(cluster.written(), 10, "{:?}", cluster.replicas);
+}
+
+#[test]
 fn roles_shrink_with_each_step_that_others_have_grown() {
     let steps = "deploy: {steps: {d: 2, p: 2}}\n";
     let mut cluster = Full::new(&spec(steps), 100, [16, 4]);

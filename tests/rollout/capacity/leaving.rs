@@ -80,3 +80,35 @@ fn a_size_reached_by_steps_is_not_undone() {
     }
     assert_eq!(replicas, [5, 5]);
 }
+
+/// A group whose size nothing sets: what pressure says a moment later doesn't stop what drains.
+#[test]
+fn pods_that_drain_are_none_that_do_not_answer() {
+    let policy = policy(
+        "roles: {d: {min: 1, max: 12}, p: {min: 1, max: 12}}\n\
+         coordination: {mode: Preferred, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}",
+    );
+    let mut history = History::default();
+    let mut at = 0;
+    let mut goals = |replicas: [u32; 2], leaving: u32, pressure: [f64; 2]| {
+        at += 15;
+        let pod = |role: usize, is_leaving: bool| Pod {
+            role,
+            is_ready: true,
+            state: PodState { is_leaving, ..PodState::default() },
+            values: [pressure[role]].into(),
+        };
+        let pods =
+            (0..2).flat_map(|role| (0..replicas[role]).map(move |n| pod(role, role == 0 && n < leaving)));
+        let inputs = Inputs { replicas: replicas.to_vec(), pods: pods.collect(), ..Inputs::default() };
+        let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(at));
+        ([plan.roles[0].goal, plan.roles[1].goal], plan.conditions)
+    };
+    let (first, _) = goals([8, 4], 0, [1.0, 2.0]);
+    assert!(first[0] < 8 && first[0] + first[1] == 12, "{first:?}");
+    assert_eq!(goals([8, first[1]], 0, [1.0, 1.0]).0, first);
+    for pressure in [[1.0, 2.2], [1.0, 2.6], [1.0, 3.0], [1.0, 4.0]] {
+        let (next, conditions) = goals([8, first[1]], 8 - first[0], pressure);
+        assert!(next[0] < 8 && conditions.is_empty(), "{pressure:?}: {next:?} {conditions:?}");
+    }
+}

@@ -31,7 +31,7 @@ pub(crate) fn roll(
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    memory.look_back(&stands);
+    memory.see(&stands);
     let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
@@ -202,6 +202,15 @@ impl Turn<'_> {
         self.past_gates(self.there())
     }
 
+    /// How many pods of the roles are past their gate, or were and are replaced.
+    fn seen_past(&self) -> Vec<u32> {
+        let is_past = |(stand, past): (&Stand, &u32)| {
+            let past = if self.memory.has_gates { *past } else { 0 };
+            stand.there.max(past.min(stand.goal))
+        };
+        self.stands.iter().zip(&self.memory.past).map(is_past).collect()
+    }
+
     /// How many pods the roles may have that grow; the others keep what they have.
     fn grow(&self) -> Vec<u32> {
         let targets = match &self.rollout.pace {
@@ -229,7 +238,7 @@ impl Turn<'_> {
         }
         let Some(topology) = &self.rollout.topology else { return true };
         // Pods that replace others are no step, and wait for no place.
-        let before = self.admitted_before();
+        let before = self.seen_past();
         let need = |(role, (target, before)): (usize, (&u32, &u32))| {
             if self.rollout.is_coordinated(role) { target.saturating_sub(*before) } else { 0 }
         };
@@ -413,6 +422,7 @@ impl Turn<'_> {
             |(admitted, stand): (&u32, &Stand)| if holds { (*admitted).max(stand.size) } else { *admitted };
         let floors = outcome.admitted.iter().zip(&self.stands).map(floor);
         memory.floor = if memory.has_gates { floors.collect() } else { Vec::new() };
+        memory.past.iter_mut().zip(&memory.floor).for_each(|(past, floor)| *past = (*past).min(*floor));
         self.plan.state = state;
         self.plan.placement = memory.step.1.clone();
         memory.asked.clear();

@@ -24,6 +24,8 @@ pub struct Memory {
     pub(super) clock: Clock,
     /// With gates: what was admitted, so that lost pods come back at once.
     pub(super) floor: Vec<u32>,
+    /// With gates: the most pods of each role that were seen past them, of those that are admitted.
+    pub(super) past: Vec<u32>,
     /// What somebody else had admitted before this began to look, until all of it is seen.
     before: Vec<u32>,
     /// Targets of a step by role, and where its pods go.
@@ -110,9 +112,11 @@ impl Memory {
         self.before = admitted;
     }
 
-    /// Takes what somebody else admitted as what lost pods come back to, where pods have gates. Where all of it is
-    /// there it needn't be remembered.
-    pub(super) fn look_back(&mut self, stands: &[Stand]) {
+    /// Notes how many pods are past their gates. What somebody else admitted is what lost pods come back to, where
+    /// pods have gates; where all of it is there it needn't be remembered.
+    pub(super) fn see(&mut self, stands: &[Stand]) {
+        self.past.resize(stands.len(), 0);
+        self.past.iter_mut().zip(stands).for_each(|(past, stand)| *past = (*past).max(stand.there));
         let is_there = |(before, stand): (&u32, &Stand)| stand.seen >= (*before).min(stand.goal);
         if self.before.is_empty() {
             return;

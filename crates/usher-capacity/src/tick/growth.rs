@@ -37,9 +37,10 @@ impl Surge {
 
 impl Growth {
     /// Begins with what comes up already: another replica, or a version of the policy before, may have asked for
-    /// it, and had others wait.
+    /// it, and had others wait. Where it is known that nobody waited, it is nobody's growth.
     pub(super) fn begin(&mut self, roles: &[RolePlan]) {
-        if !self.growing.is_empty() {
+        let is_known = !self.surges.is_empty() && self.surges.iter().all(Option::is_none);
+        if !self.growing.is_empty() || is_known {
             return;
         }
         let is_held = |place: usize| self.surges.get(place).is_some_and(Option::is_some);

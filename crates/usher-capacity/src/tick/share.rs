@@ -48,11 +48,13 @@ impl Tick<'_> {
                 let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
                 // The pods that don't answer may be the busiest.
                 let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
-                match (loses, size) {
-                    (false, _) => self.take(&shares, of),
-                    (true, Some(size)) => self.keep_shares(size),
-                    (true, None) => self.stay(),
+                if loses && !self.is_small(&shares, of) {
+                    if size.is_none() {
+                        self.is_stale();
+                    }
+                    return self.keep_shares(of);
                 }
+                self.take(&shares, of);
             }
         }
     }
@@ -117,7 +119,15 @@ impl Tick<'_> {
         let signals = self.policy.coordination.pressure.get(place).into_iter().flatten();
         let mut counts =
             signals.filter_map(|target| Some(self.readings.of_role(place, target.signal?).count));
-        counts.any(|count| count < self.readings.ready(place))
+        counts.any(|count| count < self.readings.ready_with_numbers(place))
+    }
+
+    /// Whether one pod there and another one here is all that shares come to: that isn't worth a restart.
+    fn is_small(&self, shares: &Shares, size: u32) -> bool {
+        let mut roles = self.counted.iter().zip(&shares.pods).zip(&shares.bounds);
+        size == self.counted()
+            && roles
+                .all(|((count, share), b)| count.abs_diff(*share) <= 1 && (b.low..=b.high).contains(count))
     }
 
     fn take(&mut self, shares: &Shares, size: u32) {
@@ -126,12 +136,7 @@ impl Tick<'_> {
             self.because(Reason::BandUnsatisfied);
             self.condition(Condition::BandUnsatisfied);
         }
-        // One pod there and another one here isn't worth a restart.
-        let is_small =
-            size == self.counted()
-                && self.counted.iter().zip(&shares.pods).zip(&shares.bounds).all(|((count, share), b)| {
-                    count.abs_diff(*share) <= 1 && (b.low..=b.high).contains(count)
-                });
+        let is_small = self.is_small(shares, size);
         let changes = self.counted.iter().zip(&shares.pods).any(|(count, share)| count != share);
         for (index, role) in self.plan.roles.iter_mut().enumerate() {
             let Some((share, b)) = shares.pods.get(index).zip(shares.bounds.get(index)) else { continue };
