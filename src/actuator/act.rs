@@ -293,7 +293,7 @@ impl Hands {
             }
             let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
-                self.hold(policy, role, place, observed).await;
+                self.hold(policy, plan, place, observed).await;
             }
             if drained == Drained::NotYet
                 && let Some(role) = plan.roles.get_mut(place)
@@ -414,7 +414,8 @@ impl Hands {
     }
 
     /// Holds an update of a role back, as far as the plan says.
-    async fn hold(&mut self, policy: &Policy, role: &RolePlan, place: usize, seen: &Observed) {
+    async fn hold(&mut self, policy: &Policy, plan: &Plan, place: usize, seen: &Observed) {
+        let Some(role) = plan.roles.get(place) else { return };
         let Some(Some(target)) = seen.targets.get(place) else { return };
         let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
         let about = Subject::target("updates of ", &target.reference);
@@ -424,13 +425,20 @@ impl Hands {
         let kept = knobs::kept(object, knob).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
+        // Nothing gets to a paused Deployment's pods, what mends a broken update included.
+        let is_stuck = plan.conditions.contains(&Condition::BatchTimeout);
+        let held = held.filter(|_| !(is_stuck && knob == knobs::Knob::Pause));
         let Some(patch) = knobs::patch(object, knob, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
             Ok(_) => {
                 self.works(about);
-                let why = if held.is_some() { reasons(role) } else { "no update is under way".to_owned() };
+                let why = match held {
+                    Some(_) => reasons(role),
+                    None if is_stuck => "the update is stuck, and another one may mend it".to_owned(),
+                    None => "no update is under way".to_owned(),
+                };
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");

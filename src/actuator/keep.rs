@@ -105,6 +105,9 @@ impl Hands {
             if let Some(objects) = self.pods_of(&policy) {
                 let objects = self.without_those_of_others(&policy, &objects);
                 self.keep_gates_of(&policy, &objects, &[]).await;
+                for pods in &objects {
+                    self.unmark(pods).await;
+                }
             }
         }
     }

@@ -192,6 +192,36 @@ async fn all_pods_of_a_role_pass_whose_number_somebody_else_decides_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
+    let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
+    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
+    for (is_paused, conditions, patched) in [
+        (false, &[][..], Some(true)),
+        (true, &[], None),
+        (true, &[Condition::BatchTimeout], Some(false)),
+        (false, &[Condition::BatchTimeout], None),
+    ] {
+        let annotations = if is_paused { json!({"usher.dev/paused": "true"}) } else { json!({}) };
+        fake.has(
+            path,
+            json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": is_paused}}),
+        );
+        let mut seen = look(&mut hands, &policy, 1, 3).await;
+        // Two of three are of the older revision, as many as are to be by now.
+        Arc::make_mut(&mut seen.pods).iter_mut().take(2).for_each(|pod| pod.state.is_outdated = true);
+        let mut plan = plan(&policy, 3);
+        plan.roles[0].partition = Some(2);
+        plan.conditions = conditions.to_vec();
+        let before = fake.written("/deployments/d").len();
+        hands.act(&policy, &plan, seen, S(1), None).await;
+        let written = fake.written("/deployments/d");
+        let paused = written.get(before).map(|patch| patch["spec"]["paused"].as_bool().unwrap());
+        assert_eq!(paused, patched, "{is_paused} {conditions:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn gates_of_a_policy_that_is_gone_open_beside_one_with_the_same_labels_and_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));

@@ -87,6 +87,11 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
         let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
         return Err(Status::invalid_argument(text));
     };
+    // An autoscaler that hears of none keeps what there is.
+    if let Some(why) = standing.group.frozen {
+        let policy = &standing.group.policy.name;
+        return Err(Status::unavailable(format!("policy '{policy}' stands still: {why:?}")));
+    }
     let latest = standing.latest.as_ref().ok_or_else(unknown)?;
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
 }

@@ -123,6 +123,29 @@ fn pods_that_replace_others_need_no_room_in_a_required_domain() {
 }
 
 #[test]
+fn an_update_begins_while_a_pod_of_a_group_that_was_up_is_not() {
+    let none = json!({});
+    let update = "update: {maxSkewPercent: 50}}";
+    for pace in [format!("deploy: {{{STEPS}}}, {update}"), update.to_owned()] {
+        let mut group = Group::new(&format!(
+            "{{roles: {{decode: {{min: 8, max: 8}}, prefill: {{min: 4, max: 4}}}}, {pace}"
+        ));
+        let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+        for at in [0, 15] {
+            group.tick(at, [8, 4], &up, &none);
+        }
+        let broken = [("decode", 7, "ready"), ("decode", 1, ""), ("prefill", 4, "ready")];
+        group.tick(30, [8, 4], &broken, &none);
+        let old =
+            [("decode", 7, "ready outdated"), ("decode", 1, "outdated"), ("prefill", 4, "ready outdated")];
+        let plan = group.tick(45, [8, 4], &old, &none);
+        assert_eq!(plan.state, State::Update, "{plan:?}");
+        assert!(plan.conditions.contains(&Condition::Paused), "{plan:?}");
+        assert!(plan.roles[0].partition < Some(8), "{plan:?}");
+    }
+}
+
+#[test]
 fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let mut group = Group::new(spec);

@@ -129,10 +129,18 @@ fn refused(status: &Status, parts: &[&str]) {
 #[tokio::test]
 async fn keda_is_told_what_is_desired() {
     let two = "roles: {prefill: {min: 3, max: 8}, decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}";
-    let policies = format!("{}---\n{}", policy("pd", two), from_zero());
+    let still = policy("still", &format!("paused: true, {two}"));
+    let policies = format!("{}---\n{}---\n{still}", policy("pd", two), from_zero());
     let group = Group::start(&[("p-1", "prefill", 1)], &policies, &[]).await;
     group.plan("a plan", |_| true).await;
     let mut keda = group.keda().await;
+    // One that is paused says nothing, so that autoscalers keep what there is.
+    let paused = object(&[("policy", "still"), ("role", "prefill")]);
+    let status = keda.is_active(paused).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "policy 'still' stands still: Suspended")
+    );
     for (metadata, desired) in [
         (&[("policy", "pd"), ("role", "prefill")][..], 3),
         (&[("policy", "pd"), ("role", "decode")], 0),
@@ -157,7 +165,7 @@ async fn keda_is_told_what_is_desired() {
         }
     }
     let status = keda.is_active(object(&[("policy", "qwen"), ("role", "decode")])).await.unwrap_err();
-    refused(&status, &["unknown policy 'qwen'", "the policies are pd, llama"]);
+    refused(&status, &["unknown policy 'qwen'", "the policies are pd, llama, still"]);
     let status = keda.get_metric_spec(object(&[("policy", "pd"), ("role", "encode")])).await.unwrap_err();
     refused(&status, &["unknown role 'encode'", "the roles of policy 'pd' are decode, prefill"]);
     let status = keda.get_metrics(metrics_of(&[("policy", "pd")], METRIC)).await.unwrap_err();

@@ -115,11 +115,11 @@ impl Running {
         }
     }
 
-    /// Whether a request that begins to wait changes everything: a role has no pods, and the last plan
-    /// didn't know of it.
+    /// Whether a request that begins to wait changes everything: a role has no pods or is to lose its last, and the
+    /// last plan didn't know of it.
     pub(super) fn is_woken_by_demand(&self) -> bool {
         self.latest.as_ref().is_some_and(|latest| {
-            latest.waiting == 0 && latest.plan.roles.iter().any(|role| role.current == 0)
+            latest.waiting == 0 && latest.plan.roles.iter().any(|role| role.current == 0 || role.write == 0)
         })
     }
 

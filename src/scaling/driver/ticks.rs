@@ -141,6 +141,11 @@ impl Driver {
                 acting.latest.fired = fired(&acting.policy, history);
             }
             self.show(place, acting.latest, acting.was_stuck);
+            // A request may have begun to wait meanwhile.
+            let waits = (self.live.waiting)() > 0;
+            if let Some(running) = self.running.get_mut(place).filter(|of| waits && of.is_woken_by_demand()) {
+                running.due = running.due.min(now.max(running.not_before));
+            }
         } else if let Some(running) = self.running.iter_mut().find(is_next) {
             running.take_back_before(&acting.policy, &acting.latest.plan.fired, &unwritten);
         }

@@ -61,6 +61,7 @@ struct Outcome {
 
 impl Turn<'_> {
     fn begin(&mut self) {
+        let is_settled = self.is_settled();
         let memory = &mut *self.memory;
         memory.unplaced = 0;
         if memory.is_deployed.is_none() {
@@ -71,8 +72,11 @@ impl Turn<'_> {
             return;
         }
         let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
-        // A step that is under way ends first, unless it can't: the update may be what mends it.
-        let between = self.stands.iter().all(|stand| stand.ok >= stand.there.min(stand.goal));
+        // A step that is under way ends first, unless it can't: the update may be what mends it. So it may be of a pod
+        // of a group that was up, or that has no steps.
+        let between = self.stands.iter().all(|stand| stand.ok >= stand.there.min(stand.goal))
+            || is_settled
+            || self.rollout.pace.is_none();
         if !memory.is_updating && is_outdated && (between || memory.is_blocked) {
             memory.is_updating = true;
             memory.clock.clear();
@@ -101,6 +105,11 @@ impl Turn<'_> {
         } else {
             memory.is_update_stuck = false;
         }
+    }
+
+    /// Whether all pods were up, and are there.
+    fn is_settled(&self) -> bool {
+        self.memory.settled == self.goals() && self.stands.iter().all(|stand| stand.there >= stand.goal)
     }
 
     fn goals(&self) -> Vec<u32> {
@@ -286,9 +295,10 @@ impl Turn<'_> {
             };
             (targets.clone(), self.stands.iter().enumerate().map(of).collect())
         };
-        let is_settled = !self.memory.is_updating
-            && self.memory.settled == self.goals()
-            && self.stands.iter().all(|stand| stand.there >= stand.goal);
+        if self.stands.iter().any(|stand| stand.unschedulable > 0) {
+            self.condition(Condition::Unschedulable);
+        }
+        let is_settled = !self.memory.is_updating && self.is_settled();
         let is_update = self.memory.is_updating;
         let wanted = |(step, stand): (&u32, &Stand)| if is_update { *step } else { (*step).min(stand.goal) };
         let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
@@ -298,9 +308,6 @@ impl Turn<'_> {
             self.memory.trims.is_asked_for = false;
             self.memory.is_update_stuck = false;
             return None;
-        }
-        if self.stands.iter().any(|stand| stand.unschedulable > 0) {
-            self.condition(Condition::Unschedulable);
         }
         let (is_adding, most) = (self.inputs.provisioning, self.rollout.provisioning_timeout);
         let idle = self.memory.clock.look(&step, &up, is_adding, most, self.now);
