@@ -10,7 +10,7 @@ use super::Live;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{Change, Condition, History, Policy, Requested, State, Surge, tick};
+use crate::capacity::{Change, Condition, History, Plan, Policy, Requested, State, Surge, tick};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -219,7 +219,25 @@ impl Running {
             self.requested.note(&policy, &mut plan, self.members.counts(), now);
         }
         let fired = fired(&policy, history);
+        if observed.is_none() {
+            self.keep_asked(&policy, &mut plan);
+        }
         Latest { plan, waiting, at: now, fired }
+    }
+
+    /// Asks for as many pods as before where a number is missing: where nobody reads how many there are to be, pods
+    /// that are lost, and made again in a moment, would be a reason to ask for fewer.
+    fn keep_asked(&self, policy: &Policy, plan: &mut Plan) {
+        let Some(latest) = self.latest.as_ref().filter(|_| plan.conditions.contains(&Condition::StaleData))
+        else {
+            return;
+        };
+        for ((role, before), own) in plan.roles.iter_mut().zip(&latest.plan.roles).zip(&policy.roles) {
+            let most = own.range.max;
+            role.desired = role.desired.max(before.desired.min(most));
+            role.write = role.write.max(before.write.min(most));
+        }
+        plan.total = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.desired));
     }
 }
 

@@ -83,6 +83,38 @@ fn a_restart_and_a_new_leader_wait_for_the_window_before_they_remove_pods() {
 }
 
 #[test]
+fn lost_pods_are_no_reason_to_ask_for_fewer_without_numbers() {
+    let live = live(4);
+    let mut running = Running::new(group("total: {metrics: [{name: queue_depth, target: 4}]}"), S(0));
+    let ticked = |running: &mut Running, at: u64, queue: Option<f64>| {
+        live.clock.set(S(at));
+        for endpoint in live.store.snapshot().endpoints() {
+            queue.iter().for_each(|queue| endpoint.load().waiting.set(*queue, live.clock.now_ms()));
+        }
+        let latest = running.tick(&live, S(1), None, None, Left::default());
+        let (desired, write) = (latest.plan.roles[0].desired, latest.plan.roles[0].write);
+        running.latest = Some(Arc::new(latest));
+        (desired, write)
+    };
+    assert_eq!(ticked(&mut running, 0, Some(4.0)), (4, 4));
+    // Nodes are lost, and with them what would be read.
+    for (at, pods) in [(15, 3), (30, 2), (45, 1), (3_600, 1)] {
+        live.store.replace(
+            super::tests::live(pods)
+                .store
+                .snapshot()
+                .endpoints()
+                .iter()
+                .map(|endpoint| endpoint.spec().clone())
+                .collect(),
+        );
+        assert_eq!(ticked(&mut running, at, None), (4, 4), "{at}");
+    }
+    // They are known again.
+    assert_eq!(ticked(&mut running, 3_615, Some(4.0)).0, 1);
+}
+
+#[test]
 fn pods_that_start_are_there_and_serve_nobody() {
     let live = live(2);
     let pod =
