@@ -144,7 +144,8 @@ async fn after_a_restart_the_next_step_goes_where_there_is_room() {
     let _next = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     assert_eq!(racks(&group).await, first, "the step isn't up yet");
-    run(&group, &first, "tight").await;
+    // All but one: were they all up, the second step could begin before that one is lost.
+    run(&group, &first[1..], "tight").await;
     // One of the first step is lost, and one that waits comes in its place, beside the others.
     group.space.delete_pod(&first[0].0, 0).await;
     gated_pod(&group, &first[0].0).await;
