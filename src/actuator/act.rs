@@ -241,6 +241,9 @@ impl Hands {
                 continue;
             };
             if role.write == target.replicas {
+                if held_up.get(place) == Some(&true) {
+                    unwritten.push(place);
+                }
                 continue;
             }
             let shrinks = role.write < target.replicas;
@@ -398,7 +401,7 @@ impl Hands {
         let opened = self.open(policy, &pods, admitted, &places).await;
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + opened;
         // One that is about to be replaced is missing now.
-        let passing = self.passing.entry(key).or_default();
+        let passing = self.passing.entry(key).or_insert(before);
         *passing = past.max(*passing).min(admitted);
         if opened > 0 {
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
@@ -426,7 +429,7 @@ impl Hands {
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
         // Nothing gets to a paused Deployment's pods, what mends a broken update included.
-        let is_stuck = plan.conditions.contains(&Condition::BatchTimeout);
+        let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
         let held = held.filter(|_| !(is_stuck && knob == knobs::Knob::Pause));
         let Some(patch) = knobs::patch(object, knob, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =

@@ -28,8 +28,8 @@ pub struct Writers {
     known: Option<u32>,
     /// When somebody else wrote last.
     foreign: Option<Duration>,
-    /// When we wrote first since somebody else did.
-    wrote: Option<Duration>,
+    /// When we wrote first and last since somebody else did.
+    wrote: Option<(Duration, Duration)>,
     /// Whether somebody else undid a write of ours, and none has stood since.
     is_undone: bool,
     /// Until when nothing is written.
@@ -59,13 +59,13 @@ impl Writers {
         if self.attempt.is_some_and(|attempt| attempt.to == replicas) {
             self.wrote(replicas, now);
         }
-        let is_recent = self.wrote.is_some_and(|at| now.saturating_sub(at) <= STANDS.max(window));
-        if self.wrote.is_some() && !is_recent {
+        let is_recent = |at: Duration| now.saturating_sub(at) <= STANDS.max(window);
+        if self.wrote.is_some_and(|(first, _)| !is_recent(first)) {
             (self.is_undone, self.resumed) = (false, None);
         }
         let before = self.known.replace(replicas);
         if before.is_some_and(|known| known != replicas) {
-            let undoes = self.wrote.take().is_some() && is_recent;
+            let undoes = self.wrote.take().is_some_and(|(_, last)| is_recent(last));
             let is_again = undoes && self.is_undone;
             let is_within = |since: Option<Duration>, time: Duration| {
                 since.is_some_and(|since| now.saturating_sub(since) <= time)
@@ -85,7 +85,7 @@ impl Writers {
     /// So many were written.
     pub fn wrote(&mut self, replicas: u32, now: Duration) {
         self.known = Some(replicas);
-        self.wrote.get_or_insert(now);
+        self.wrote.get_or_insert((now, now)).1 = now;
         self.attempt = None;
     }
 

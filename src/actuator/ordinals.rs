@@ -135,7 +135,11 @@ impl Hands {
             if is_over {
                 // One that is to have pods keeps one that answers.
                 let least = target.map_or(0, |target| keeping_one(&pods, target.replicas, role.write));
-                role.write = if left > 0 { role.write } else { least };
+                if left == 0 {
+                    // More than may exist would be pods that wait at gates.
+                    role.admitted = role.admitted.max(least);
+                    role.write = least;
+                }
                 if target.is_some_and(|target| role.write < target.replicas) {
                     continue;
                 }

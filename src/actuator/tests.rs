@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::fake::Fake;
 use super::{Hands, Observed, PodLoad};
-use crate::capacity::plan::Reason;
+use crate::capacity::plan::{Open, Reason};
 use crate::capacity::policy::{Mode, file};
 use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
 use crate::endpoints::Clock;
@@ -196,12 +196,11 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
     let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
     let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
-    for (is_paused, conditions, patched) in [
-        (false, &[][..], Some(true)),
-        (true, &[], None),
-        (true, &[Condition::BatchTimeout], Some(false)),
-        (false, &[Condition::BatchTimeout], None),
-    ] {
+    let stuck = Some(Open { pods: 1, up: 0, is_update: true });
+    // Others may be stuck, and it isn't.
+    for (is_paused, open, patched) in
+        [(false, None, Some(true)), (true, None, None), (true, stuck, Some(false)), (false, stuck, None)]
+    {
         let annotations = if is_paused { json!({"usher.dev/paused": "true"}) } else { json!({}) };
         fake.has(
             path,
@@ -212,12 +211,12 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
         Arc::make_mut(&mut seen.pods).iter_mut().take(2).for_each(|pod| pod.state.is_outdated = true);
         let mut plan = plan(&policy, 3);
         plan.roles[0].partition = Some(2);
-        plan.conditions = conditions.to_vec();
+        (plan.conditions, plan.roles[0].open) = (vec![Condition::BatchTimeout], open);
         let before = fake.written("/deployments/d").len();
         hands.act(&policy, &plan, seen, S(1), None).await;
         let written = fake.written("/deployments/d");
         let paused = written.get(before).map(|patch| patch["spec"]["paused"].as_bool().unwrap());
-        assert_eq!(paused, patched, "{is_paused} {conditions:?}");
+        assert_eq!(paused, patched, "{is_paused} {open:?}");
     }
 }
 

@@ -159,6 +159,36 @@ fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
 }
 
 #[test]
+fn a_pod_that_replaces_another_needs_no_room_after_a_restart() {
+    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
+    let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
+    let mut group = Group::new(spec);
+    group.history.rollout.resume_admitted(vec![8, 4]);
+    let pods = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
+    let plan = group.tick(0, [8, 4], &pods, &full);
+    assert_eq!(admitted(&plan), [8, 4], "{plan:?}");
+}
+
+#[test]
+fn a_group_that_was_larger_before_gates_were_seen_finds_a_place_for_its_steps() {
+    let spec = "{roles: {decode: {min: 4, max: 12}, prefill: {min: 2, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}, rules: [{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 4, cooldown: 1h}, {name: more, role: prefill, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 1h}]}";
+    let mut group = Group::new(spec);
+    let domains = |pods: u32| json!({"rack": {"r": {"decode": pods, "prefill": pods}}});
+    let calm = |pods: u32| json!({"domains": domains(pods), "external": {"q": 1}});
+    let large = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    group.tick(0, [8, 4], &large, &calm(8));
+    let small = [("decode", 4, "ready"), ("prefill", 2, "ready")];
+    group.tick(15, [4, 2], &small, &calm(8));
+    let asks = json!({"domains": domains(8), "external": {"q": 9}});
+    group.tick(30, [4, 2], &small, &asks);
+    // Its pods begin at gates, and the room is taken by then.
+    let gated = [("decode", 4, "gated"), ("prefill", 2, "gated")];
+    let plan = group.tick(45, [8, 4], &[&small[..], &gated].concat(), &calm(0));
+    assert_eq!(admitted(&plan), [4, 2], "{plan:?}");
+    assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
+}
+
+#[test]
 fn a_pod_that_replaces_another_passes_its_gate_after_a_restart() {
     let spec =
         "{roles: {decode: {min: 12, max: 12}, prefill: {min: 4, max: 4}}, scaling: {maxSkewPercent: 20}}";

@@ -34,4 +34,4 @@ pub use inputs::{Inputs, Pod, PodState, Values, Work};
 pub use plan::{Condition, Plan, Reason, State};
 pub use policy::Policy;
 pub use requested::Requested;
-pub use tick::{Change, History, Surge, tick};
+pub use tick::{Change, Growth, History, Surge, tick};

@@ -17,10 +17,8 @@ mod history;
 mod settle;
 mod share;
 
-pub use growth::Surge;
+pub use growth::{Growth, Surge};
 pub use history::{Change, History};
-
-use growth::Growth;
 
 /// Says how many pods each role should have. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {

@@ -8,9 +8,11 @@ use tokio::task::Id;
 
 use super::Live;
 use crate::actuator::Observed;
-use crate::capacity::policy::{Role, Sizing};
+use crate::capacity::policy::{Mode, Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{Change, Condition, History, Plan, Policy, Requested, State, Surge, tick};
+use crate::capacity::{
+    Change, Condition, Growth, History, Plan, Policy, Reason, Requested, State, Surge, tick,
+};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -18,6 +20,9 @@ use crate::scaling::query::Answers;
 
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
+
+/// For how long pods are asked for that don't come.
+const COMING_UP: Duration = Duration::from_mins(10);
 
 /// How soon acts go on that took up their time although the API server answered.
 const GO_ON: Duration = Duration::from_secs(1);
@@ -43,6 +48,8 @@ pub(super) struct Running {
     pub(super) looking: Option<Id>,
     /// How often in a row its acts have used their time up.
     pub(super) late: u32,
+    /// When a pod was there last.
+    pub(super) had_pods: Duration,
     /// Record of the version of the policy before this one, until the first tick.
     pub(super) before: Option<Left>,
 }
@@ -62,6 +69,7 @@ impl Running {
             held: None,
             looking: None,
             late: 0,
+            had_pods: due,
             before: None,
         }
     }
@@ -77,20 +85,20 @@ impl Running {
         let before = match &self.history {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
-                let surges = if is_of_it { history.surges().to_vec() } else { Vec::new() };
+                let growth = if is_of_it { history.growth().clone() } else { Growth::default() };
                 let fired = |place: usize| history.fired_ago(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let unknown = history.rules_unknown_for(due);
-                Some(Left { changes, surges, fired, unknown, ..Left::nothing() })
+                Some(Left { changes, growth, fired, unknown, ..Left::nothing() })
             }
             // It wasn't ticked itself.
             None => self.before.map(|before| {
                 let fired =
                     |place: usize| before.fired.iter().find(|(of, _)| *of == place).map(|(_, ago)| *ago);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
-                let (changes, surges) =
-                    if is_of_it { (before.changes, before.surges) } else { (Vec::new(), Vec::new()) };
-                Left { fired, changes, surges, ..before }
+                let (changes, growth) =
+                    if is_of_it { (before.changes, before.growth) } else { (Vec::new(), Growth::default()) };
+                Left { fired, changes, growth, ..before }
             }),
         };
         let members = if has_same_pods { self.members } else { Members::default() };
@@ -194,13 +202,13 @@ impl Running {
             let before = self.before.take();
             let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
             let before = before.unwrap_or_default();
-            let surges = if before.surges.is_empty() { left.surges } else { before.surges };
+            let growth = if before.growth.is_known() { before.growth } else { left.growth };
             let counts = |(place, replicas): (usize, &u32)| {
-                surges.get(place).copied().flatten().map_or(*replicas, |surge| surge.counts(*replicas))
+                growth.surge(place).map_or(*replicas, |surge| surge.counts(*replicas))
             };
             let size = inputs.replicas.iter().enumerate().map(counts).fold(0, u32::saturating_add);
             let mut history = History::resumed(size, now);
-            history.resume_surges(surges);
+            history.resume_growth(growth);
             history.rollout.resume_admitted(left.admitted);
             if let Some((state, goals)) = left.at {
                 history.rollout.resume(state, &goals);
@@ -219,25 +227,31 @@ impl Running {
             self.requested.note(&policy, &mut plan, self.members.counts(), now);
         }
         let fired = fired(&policy, history);
-        if observed.is_none() {
-            self.keep_asked(&policy, &mut plan);
+        if observed.is_none() || policy.mode != Mode::Apply {
+            self.keep_asked(&policy, &mut plan, now);
         }
         Latest { plan, waiting, at: now, fired }
     }
 
     /// Asks for as many pods as before where a number is missing: where nobody reads how many there are to be, pods
     /// that are lost, and made again in a moment, would be a reason to ask for fewer.
-    fn keep_asked(&self, policy: &Policy, plan: &mut Plan) {
-        let Some(latest) = self.latest.as_ref().filter(|_| plan.conditions.contains(&Condition::StaleData))
-        else {
-            return;
-        };
+    fn keep_asked(&mut self, policy: &Policy, plan: &mut Plan, now: Duration) {
+        if plan.roles.iter().any(|role| role.current > 0) {
+            self.had_pods = now;
+        }
+        // What doesn't come at all is not asked for without end.
+        let comes = now.saturating_sub(self.had_pods) < COMING_UP;
+        let Some(latest) = self.latest.as_ref().filter(|_| comes) else { return };
         for ((role, before), own) in plan.roles.iter_mut().zip(&latest.plan.roles).zip(&policy.roles) {
-            let most = own.range.max;
-            role.desired = role.desired.max(before.desired.min(most));
-            role.write = role.write.max(before.write.min(most));
+            let asked = before.write.min(own.range.max);
+            if role.reasons.contains(&Reason::StaleData) && asked > role.write {
+                (role.write, role.desired, role.counts_as) = (asked, role.desired.max(asked), None);
+            }
         }
         plan.total = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.desired));
+        if plan.state == State::Idle && plan.roles.iter().any(|role| role.desired != role.current) {
+            plan.state = State::Scale;
+        }
     }
 }
 
@@ -270,8 +284,8 @@ pub(super) struct Left {
     pub(super) at: Option<(State, Vec<u32>)>,
     /// Changes of its roles that were under way.
     pub(super) changes: Vec<Change>,
-    /// Its roles, by place, that kept pods until others had grown.
-    pub(super) surges: Vec<Option<Surge>>,
+    /// Its roles that grew, and those that kept pods until others had grown.
+    pub(super) growth: Growth,
     /// Pods of each role that were let through their gate.
     pub(super) admitted: Vec<u32>,
     /// Rules that have fired, by place, and how long ago.
@@ -292,7 +306,7 @@ impl Left {
             unknown: None,
             at: None,
             changes: Vec::new(),
-            surges: Vec::new(),
+            growth: Growth::default(),
             admitted: Vec::new(),
             fired: Vec::new(),
         }
@@ -306,12 +320,14 @@ impl Left {
         now: Timestamp,
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
-        let is_known = status.observed_generation.is_some();
-        let surges = policy.roles.iter().filter(|_| is_known).map(|role| surge(role, status)).collect();
+        let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
+        let is_known = status.observed_generation.is_some() && policy.roles.iter().all(is_told);
+        let surges = policy.roles.iter().filter(|_| is_known).map(|role| surge(role, status));
+        let growth = Growth::of(surges.collect());
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, surges, unknown, ..Self::nothing() };
+            return Self { at, changes, growth, unknown, ..Self::nothing() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
@@ -319,7 +335,7 @@ impl Left {
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, surges, fired: fired.collect(), unknown, ..Self::nothing() }
+        Self { at, changes, growth, fired: fired.collect(), unknown, ..Self::nothing() }
     }
 }
 

@@ -143,7 +143,9 @@ impl Driver {
             self.show(place, acting.latest, acting.was_stuck);
             // A request may have begun to wait meanwhile.
             let waits = (self.live.waiting)() > 0;
-            if let Some(running) = self.running.get_mut(place).filter(|of| waits && of.is_woken_by_demand()) {
+            if let Some(running) =
+                self.running.get_mut(place).filter(|of| waits && of.late == 0 && of.is_woken_by_demand())
+            {
                 running.due = running.due.min(now.max(running.not_before));
             }
         } else if let Some(running) = self.running.iter_mut().find(is_next) {

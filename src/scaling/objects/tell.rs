@@ -97,12 +97,12 @@ impl Teller {
             self.told.note(due, self.times.clock.elapsed(), written);
         }
         for untold in self.told.untold(self.times.clock.elapsed()) {
-            let is_told = self.tell_event(&untold).await;
+            let told = self.tell_event(&untold).await;
             if !self.term.lasts() {
                 return;
             }
-            self.told.note_event(&untold, is_told, self.times.clock.elapsed());
-            if !is_told {
+            self.told.note_event(&untold, told, self.times.clock.elapsed());
+            if told == EventTold::Unanswered {
                 break;
             }
         }
@@ -116,8 +116,8 @@ impl Teller {
         self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
     }
 
-    /// Says of a policy that it stands still, where `kubectl describe` shows it. Says whether that is done with.
-    async fn tell_event(&mut self, untold: &Untold) -> bool {
+    /// Says of a policy that it stands still, where `kubectl describe` shows it.
+    async fn tell_event(&mut self, untold: &Untold) -> EventTold {
         let Untold { name, uid, reason, message } = untold;
         let api_version = format!("{GROUP}/{VERSION}");
         let about = About { api_version: &api_version, kind: KIND, name, uid };
@@ -130,10 +130,15 @@ impl Teller {
                 if !std::mem::replace(&mut self.lacks_events, true) {
                     tracing::info!(%problem, "no events about capacity policies; their statuses say the same");
                 }
-                return matches!(problem, Problem::Denied(_));
+                return match problem {
+                    // It will be no other time, and the log has said so.
+                    Problem::Denied(_) => EventTold::Done,
+                    problem if problem.is_unsure() => EventTold::Unanswered,
+                    _ => EventTold::Refused,
+                };
             }
         }
-        true
+        EventTold::Done
     }
 }
 
@@ -212,6 +217,16 @@ fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
 /// Statuses that were written, by the objects' uids. No I/O.
 #[derive(Debug, Default)]
 struct Told(HashMap<String, Telling>);
+
+/// Whether an event was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventTold {
+    Done,
+    /// It was refused.
+    Refused,
+    /// There was no answer: there will be none for others either.
+    Unanswered,
+}
 
 /// An event that is to be written.
 #[derive(Debug, PartialEq)]
@@ -306,13 +321,19 @@ impl Told {
         due.flat_map(of).collect()
     }
 
-    /// Notes whether an event is done with. Where it isn't, none is tried for a while: statuses would wait for
+    /// Notes whether an event was written. Without an answer none is tried for a while: statuses would wait for
     /// each.
-    fn note_event(&mut self, untold: &Untold, is_told: bool, now: Duration) {
-        if !is_told {
-            self.0.values_mut().for_each(|telling| telling.tries = now + AGAIN);
-        } else if let Some(telling) = self.0.get_mut(&untold.uid) {
-            telling.untold.retain(|(reason, _)| *reason != untold.reason);
+    fn note_event(&mut self, untold: &Untold, told: EventTold, now: Duration) {
+        let telling = self.0.get_mut(&untold.uid);
+        match (told, telling) {
+            (EventTold::Done, Some(telling)) => {
+                telling.untold.retain(|(reason, _)| *reason != untold.reason);
+            }
+            (EventTold::Refused, Some(telling)) => telling.tries = now + AGAIN,
+            (EventTold::Unanswered, _) => {
+                self.0.values_mut().for_each(|telling| telling.tries = now + AGAIN);
+            }
+            (_, None) => {}
         }
     }
 }
@@ -461,7 +482,7 @@ mod tests {
         told.note(first, SECOND, Ok(()));
         let event = told.untold(SECOND).remove(0);
         assert_eq!((event.name.as_str(), event.reason.as_str()), ("p", "Invalid"));
-        told.note_event(&event, false, SECOND);
+        told.note_event(&event, EventTold::Refused, SECOND);
         assert!(told.untold(15 * SECOND).is_empty());
         assert_eq!(told.untold(16 * SECOND), [event]);
         // Another reason by then.
@@ -470,7 +491,7 @@ mod tests {
         told.note(second, 16 * SECOND, Ok(()));
         let event = told.untold(16 * SECOND).remove(0);
         assert_eq!((event.reason.as_str(), told.untold(16 * SECOND).len()), ("TargetConflict", 1));
-        told.note_event(&event, true, 16 * SECOND);
+        told.note_event(&event, EventTold::Done, 16 * SECOND);
         assert!(told.untold(99 * SECOND).is_empty());
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use usher::capacity::plan::RolePlan;
 use usher::capacity::policy::{Policy, file};
 use usher::capacity::timeline::parse;
-use usher::capacity::{History, Plan, Surge, tick};
+use usher::capacity::{Growth, History, Plan, Surge, tick};
 
 /// A policy of a spec.
 pub fn policy(spec: &str) -> Policy {
@@ -36,7 +36,8 @@ impl Group {
 
     /// Another process goes on at `t` seconds, which knows what the last plan was to come to, as a status tells it.
     pub fn restart(&mut self, t: u64, last: &Plan) {
-        let (changes, surges) = (self.history.changes().to_vec(), self.history.surges().to_vec());
+        let changes = self.history.changes().to_vec();
+        let surges: Vec<_> = (0..last.roles.len()).map(|place| self.history.growth().surge(place)).collect();
         let counts = |(role, surge): (&RolePlan, &Option<Surge>)| {
             surge.map_or(role.write, |surge| surge.counts(role.write))
         };
@@ -45,7 +46,7 @@ impl Group {
         let goals: Vec<u32> = last.roles.iter().map(|role| role.desired).collect();
         self.history.rollout.resume(last.state, &goals);
         self.history.resume_changes(changes);
-        self.history.resume_surges(surges);
+        self.history.resume_growth(Growth::of(surges));
     }
 
     /// One tick at `t` seconds. `pods` are (role, count, ready, metrics).

@@ -116,17 +116,19 @@ impl Memory {
     /// pods have gates; where all of it is there it needn't be remembered.
     pub(super) fn see(&mut self, stands: &[Stand]) {
         self.past.resize(stands.len(), 0);
-        self.past.iter_mut().zip(stands).for_each(|(past, stand)| *past = (*past).max(stand.there));
+        for (past, stand) in self.past.iter_mut().zip(stands) {
+            // Without gates all that are to be are there.
+            *past = if self.has_gates { (*past).max(stand.there) } else { 0 };
+        }
         let is_there = |(before, stand): (&u32, &Stand)| stand.seen >= (*before).min(stand.goal);
         if self.before.is_empty() {
             return;
         }
         if self.has_gates {
-            self.floor.resize(self.before.len(), 0);
-            self.floor
-                .iter_mut()
-                .zip(&self.before)
-                .for_each(|(floor, before)| *floor = (*floor).max(*before));
+            for all in [&mut self.floor, &mut self.past] {
+                all.resize(self.before.len(), 0);
+                all.iter_mut().zip(&self.before).for_each(|(all, before)| *all = (*all).max(*before));
+            }
             self.before.clear();
         } else if self.before.iter().zip(stands).all(is_there) {
             self.before.clear();

@@ -5,7 +5,7 @@ use crate::rollout::Clock;
 
 /// Growth that is under way, and the pods that wait for it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Growth {
+pub struct Growth {
     /// Up to how many pods a role was told to grow, until so many are ready.
     pub(super) growing: Vec<Option<u32>>,
     /// Whether this is the first tick: whom the pods are for that come up is not known.
@@ -36,6 +36,21 @@ impl Surge {
 }
 
 impl Growth {
+    /// Growth of which it is known which roles keep pods, by place. Empty: it isn't.
+    pub fn of(surges: Vec<Option<Surge>>) -> Self {
+        Self { surges, ..Self::default() }
+    }
+
+    /// Whether it is known which roles keep pods.
+    pub fn is_known(&self) -> bool {
+        !self.surges.is_empty()
+    }
+
+    /// Pods that a role, by its place, keeps until others have grown.
+    pub fn surge(&self, place: usize) -> Option<Surge> {
+        self.surges.get(place).copied().flatten()
+    }
+
     /// Begins with what comes up already: another replica, or a version of the policy before, may have asked for
     /// it, and had others wait. Where it is known that nobody waited, it is nobody's growth.
     pub(super) fn begin(&mut self, roles: &[RolePlan]) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::growth::{Growth, Surge};
+use super::growth::Growth;
 use crate::behavior::Past;
 use crate::inputs::Inputs;
 use crate::plan::{Plan, RolePlan};
@@ -96,14 +96,14 @@ impl History {
         self.changes = changes;
     }
 
-    /// Roles that keep pods until others have grown, by place.
-    pub fn surges(&self) -> &[Option<Surge>] {
-        &self.growth.surges
+    /// Growth that is under way.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
     }
 
-    /// The roles, by place, that keep pods for whoever ticked the group before.
-    pub fn resume_surges(&mut self, surges: Vec<Option<Surge>>) {
-        self.growth.surges = surges;
+    /// Growth that was under way for whoever ticked the group before.
+    pub fn resume_growth(&mut self, growth: Growth) {
+        self.growth = growth;
     }
 
     /// Pods that each role is to lose yet, unless somebody else has written its replicas since.

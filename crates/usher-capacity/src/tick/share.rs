@@ -50,6 +50,7 @@ impl Tick<'_> {
                 let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
                 if loses && !self.is_small(&shares, of) {
                     if size.is_none() {
+                        self.blind.fill(true);
                         self.is_stale();
                     }
                     return self.keep_shares(of);
