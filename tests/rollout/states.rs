@@ -162,11 +162,17 @@ fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
 fn a_pod_that_replaces_another_needs_no_room_after_a_restart() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
-    let mut group = Group::new(spec);
-    group.history.rollout.resume_admitted(vec![8, 4]);
     let pods = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
-    let plan = group.tick(0, [8, 4], &pods, &full);
-    assert_eq!(admitted(&plan), [8, 4], "{plan:?}");
+    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    for is_lost_at_once in [true, false] {
+        let mut group = Group::new(spec);
+        group.history.rollout.resume_admitted(vec![8, 4]);
+        if !is_lost_at_once {
+            group.tick(0, [8, 4], &up, &full);
+        }
+        let plan = group.tick(15, [8, 4], &pods, &full);
+        assert_eq!(admitted(&plan), [8, 4], "{is_lost_at_once}: {plan:?}");
+    }
 }
 
 #[test]

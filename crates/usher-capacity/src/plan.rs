@@ -103,6 +103,9 @@ pub struct RolePlan {
     /// are desired.
     #[serde(skip)]
     pub counts_as: Option<u32>,
+    /// Whether no number is known that could change it.
+    #[serde(skip)]
+    pub is_blind: bool,
 }
 
 /// State of a group.

@@ -46,6 +46,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     let blind = tick.blind.clone();
     let unplaced = history.rollout.unplaced();
     let mut plan = tick.settle(matches!(policy.sizing, Sizing::Rules(_)), &mut history.growth, unplaced, now);
+    plan.roles.iter_mut().zip(&blind).for_each(|(role, blind)| role.is_blind = *blind);
     rollout::roll(inputs, policy, &blind, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, inputs, &serving);
     history.note_shrinking(policy, &plan);

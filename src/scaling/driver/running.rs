@@ -244,7 +244,10 @@ impl Running {
         let Some(latest) = self.latest.as_ref().filter(|_| comes) else { return };
         for ((role, before), own) in plan.roles.iter_mut().zip(&latest.plan.roles).zip(&policy.roles) {
             let asked = before.write.min(own.range.max);
-            if role.reasons.contains(&Reason::StaleData) && asked > role.write {
+            let is_unknown = role.is_blind || role.reasons.contains(&Reason::StaleData);
+            // What a step gives back goes.
+            let gives = role.reasons.iter().any(|of| matches!(of, Reason::Trimmed | Reason::Failed));
+            if is_unknown && !gives && asked > role.write {
                 (role.write, role.desired, role.counts_as) = (asked, role.desired.max(asked), None);
             }
         }
@@ -321,9 +324,11 @@ impl Left {
     ) -> Self {
         let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
         let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
-        let is_known = status.observed_generation.is_some() && policy.roles.iter().all(is_told);
-        let surges = policy.roles.iter().filter(|_| is_known).map(|role| surge(role, status));
-        let growth = Growth::of(surges.collect());
+        let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
+        // That nobody waited is known where all are told of.
+        let is_known = status.observed_generation.is_some()
+            && (policy.roles.iter().all(is_told) || surges.iter().any(Option::is_some));
+        let growth = if is_known { Growth::of(surges) } else { Growth::default() };
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {

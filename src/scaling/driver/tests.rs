@@ -112,6 +112,22 @@ fn lost_pods_are_no_reason_to_ask_for_fewer_without_numbers() {
     }
     // They are known again.
     assert_eq!(ticked(&mut running, 3_615, Some(4.0)).0, 1);
+    // Also where a bound would have its say: all of them are lost.
+    live.store.replace(
+        super::tests::live(4)
+            .store
+            .snapshot()
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.spec().clone())
+            .collect(),
+    );
+    let rule = "rules: [{name: up, role: decode, metric: queue_depth, comparator: GREATER_THAN, threshold: 50, step: 1, cooldown: 1h}]";
+    let mut running = Running::new(group(rule), S(4_000));
+    assert_eq!(ticked(&mut running, 4_000, Some(4.0)), (4, 4));
+    live.store.replace(Vec::new());
+    assert_eq!([4_015, 4_030, 4_590].map(|at| ticked(&mut running, at, None)), [(4, 4); 3]);
+    assert_eq!(ticked(&mut running, 4_605, None), (1, 1), "they don't come");
 }
 
 #[test]

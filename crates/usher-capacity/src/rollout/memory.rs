@@ -117,8 +117,11 @@ impl Memory {
     pub(super) fn see(&mut self, stands: &[Stand]) {
         self.past.resize(stands.len(), 0);
         for (past, stand) in self.past.iter_mut().zip(stands) {
-            // Without gates all that are to be are there.
-            *past = if self.has_gates { (*past).max(stand.there) } else { 0 };
+            *past = (*past).max(stand.seen.min(stand.there));
+            if !self.has_gates {
+                // Whether others come at gates isn't known yet, and a group that got smaller has a new step to make.
+                *past = (*past).min(stand.there);
+            }
         }
         let is_there = |(before, stand): (&u32, &Stand)| stand.seen >= (*before).min(stand.goal);
         if self.before.is_empty() {

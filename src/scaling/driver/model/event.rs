@@ -72,7 +72,7 @@ impl Trial {
             spec["rules"] = json!([]);
             spec["total"] = json!({"metrics": [{"name": "no_such_number", "target": 1}]});
         }
-        let metadata = json!({"name": "p", "uid": "u-p", "generation": self.generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
+        let metadata = json!({"name": "p", "uid": format!("u-p{}", self.deleted), "generation": self.generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
         let mut policy = json!({"metadata": metadata, "spec": spec});
         if !status.is_null() {
             policy["status"] = status;
@@ -131,6 +131,7 @@ impl Trial {
             }
             Event::Present(present) if present != self.present => {
                 self.present = present;
+                self.deleted += u64::from(!present);
                 self.write_policy();
             }
             Event::Paused(_) | Event::Applied(_) | Event::Present(_) => {}
