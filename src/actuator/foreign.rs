@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_undoes_two_writes_in_a_row_is_another_writer_however_far_they_are_apart() {
+    fn two_undone_writes_in_a_row_are_another_writer() {
         // A rule that rests for five minutes, or pods that take two to drain, beside a controller that looks every
         // 15 s or every 5 minutes: twice, and then after pauses that get longer up to an hour.
         for (rest, corrects) in [(300, 15), (120, 15), (120, 290), (420, 300)] {

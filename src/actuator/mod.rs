@@ -33,6 +33,8 @@ mod observe;
 #[cfg(test)]
 mod observe_tests;
 mod ordinals;
+#[cfg(test)]
+mod ordinals_tests;
 mod other_scaler;
 mod owners;
 mod pair;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::fake::Fake;
 use super::{Hands, Observed, PodLoad};
 use crate::capacity::plan::{Open, Reason};
-use crate::capacity::policy::{Mode, file};
+use crate::capacity::policy::file;
 use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
 use crate::endpoints::Clock;
 use crate::leader::Term;
@@ -63,13 +63,13 @@ pub(super) async fn look(hands: &mut Hands, policy: &Policy, at: u64, pods: usiz
     panic!("no look finds {pods} pods: {}", hands.why_unobserved());
 }
 
-fn plan(policy: &Policy, replicas: u32) -> Plan {
+pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
     let inputs = Inputs { replicas: vec![replicas], ..Inputs::default() };
     tick(&inputs, policy, &mut History::default(), S(1))
 }
 
 /// Acts as if the role were to have so many pods.
-async fn act(hands: &mut Hands, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
+pub(super) async fn act(hands: &mut Hands, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
     let loads = ["d-0", "d-1", "d-2"].map(|name| (name.to_owned(), PodLoad::default()));
     seen.loads = Some(loads.into());
     let mut plan = plan(policy, 3);
@@ -149,7 +149,7 @@ async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_recommends_touches_no_pod_of_one_that_acts() {
+async fn recommend_leaves_pods_of_apply_alone() {
     let (acts, tries) = (policy("p", "mode: Apply,"), policy("q", "deploy: {steps: {decode: 1}},"));
     let (fake, mut hands, _) = hands(&[Arc::clone(&acts), Arc::clone(&tries)]);
     let seen = look(&mut hands, &tries, 1, 3).await;
@@ -170,7 +170,7 @@ async fn a_policy_that_recommends_touches_no_pod_of_one_that_acts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_pods_of_a_role_pass_whose_number_somebody_else_decides_on() {
+async fn all_pods_of_a_role_without_target_pass() {
     let mut sized = Policy::clone(&policy("p", "mode: Apply,"));
     sized.roles[0].target = None;
     let policy = Arc::new(sized);
@@ -221,7 +221,7 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gates_of_a_policy_that_is_gone_open_beside_one_with_the_same_labels_and_another_target() {
+async fn retired_policy_keeps_gates_beside_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));
     other.roles[0].target.as_mut().unwrap().name = "e".to_owned();
@@ -425,145 +425,5 @@ async fn failed_deletion_cost_delays_the_write() {
         let seen = look(&mut hands, &policy, 61, 3).await;
         act(&mut hands, &policy, seen, 61, 2).await;
         assert_eq!(fake.written("/scale").len(), 1, "{code}");
-    }
-}
-
-/// A policy for the role `decode` of the StatefulSet `d`.
-fn ordinals(more: &str) -> Arc<Policy> {
-    let text = format!(
-        "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{mode: Apply, interval: 1s, behavior: {{scaleDown: {{drainTimeout: 0s}}}}, {more} roles: {{decode: {{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: d}}}}}}}}}}"
-    );
-    Arc::new(file::parse(&text).unwrap().remove(0).policy)
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_wait_for_lower_ordinals_begins_anew_after_recommend() {
-    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
-    let recommends = Arc::new(Policy { mode: Mode::Recommend, ..Policy::clone(&policy) });
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-    fake.workload("statefulsets", "d", 3, &json!({}));
-    fake.unready_pod("d-0", "decode");
-    for (at, policy) in [(1, &policy), (2, &recommends), (40, &policy)] {
-        clock.set(S(at));
-        tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, policy, at, 3).await;
-        act(&mut hands, policy, seen, at, 2).await;
-    }
-    assert!(fake.written("/scale").is_empty(), "it was ready in between, for all that is known");
-}
-
-#[tokio::test(start_paused = true)]
-async fn high_ordinals_drain_also_where_a_lower_one_is_missing() {
-    let drains = "deploy: {steps: {decode: 1}, batchTimeout: 30s},";
-    let policy = Policy { behavior: policy("p", "").behavior, ..Policy::clone(&ordinals(drains)) };
-    let policy = Arc::new(policy);
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-    fake.workload("statefulsets", "d", 3, &json!({}));
-    fake.delete("d-0");
-    for at in [1, 31] {
-        clock.set(S(at));
-        tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, &policy, at, 2).await;
-        act(&mut hands, &policy, seen, at, 2).await;
-    }
-    assert!(fake.written("/scale").is_empty(), "d-2 may have requests");
-    assert_eq!(hands.draining().into_iter().collect::<Vec<_>>(), ["uid-d-2"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
-    let policy = ordinals("deploy: {steps: {decode: 2}, batchTimeout: 30s, onTimeout: Trim},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-    fake.workload("statefulsets", "d", 3, &json!({}));
-    fake.unready_pod("d-0", "decode");
-    let trim = async |hands: &mut Hands, at: u64| {
-        tokio::time::sleep(S(1)).await;
-        let seen = look(hands, &policy, at, 3).await;
-        let mut plan = plan(&policy, 3);
-        (plan.roles[0].write, plan.roles[0].admitted) = (2, 2);
-        plan.roles[0].reasons.push(Reason::Trimmed);
-        plan.conditions.clear();
-        hands.act(&policy, &plan, seen, S(at), None).await.plan.conditions
-    };
-    assert_eq!(trim(&mut hands, 2).await, [Condition::LowerOrdinalsUnready]);
-    assert!(fake.written("/scale").is_empty(), "d-1 and d-2 make a group, d-0 and d-1 make none");
-    // The pod that isn't ready is the highest: it goes.
-    fake.pod("d-0", "decode", false);
-    fake.unready_pod("d-2", "decode");
-    assert!(trim(&mut hands, 4).await.is_empty());
-    assert_eq!(fake.written("/scale").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_stays_passes_its_gate_before_others_go() {
-    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-    fake.workload("statefulsets", "d", 4, &json!({}));
-    fake.pod("d-0", "decode", true);
-    fake.pod("d-3", "decode", true);
-    tokio::time::sleep(S(1)).await;
-    // Of those before the gate one stays, and one goes.
-    let seen = look(&mut hands, &policy, 1, 4).await;
-    act(&mut hands, &policy, seen, 1, 2).await;
-    assert_eq!([fake.is_gated("d-0"), fake.is_gated("d-3")], [false, true]);
-    assert!(fake.written("/scale").is_empty(), "d-2 is ready, and d-0 is not yet");
-}
-
-#[tokio::test(start_paused = true)]
-async fn stateful_set_keeps_one_ready_pod() {
-    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 5s},");
-    // Of one it keeps that, of several the lowest.
-    for (pods, written) in [(2, None), (3, Some(2))] {
-        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-        fake.workload("statefulsets", "d", pods, &json!({}));
-        if pods == 2 {
-            fake.delete("d-2");
-        }
-        fake.unready_pod("d-0", "decode");
-        for at in [1, 6, 11, 16, 40] {
-            clock.set(S(at));
-            tokio::time::sleep(S(1)).await;
-            let seen = look(&mut hands, &policy, at, pods as usize).await;
-            let conditions = act(&mut hands, &policy, seen, at, 1).await.conditions;
-            let is_over = at > 1 && written.is_some();
-            assert!(is_over || conditions == [Condition::LowerOrdinalsUnready], "{at} {conditions:?}");
-        }
-        let writes = fake.written("/scale");
-        let replicas = writes.first().map(|write| write["spec"]["replicas"].as_u64().unwrap());
-        assert_eq!(replicas, written, "{writes:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
-    let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
-    let waits = [Condition::LowerOrdinalsUnready];
-    for is_ready_later in [true, false] {
-        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
-        fake.workload("statefulsets", "d", 3, &json!({}));
-        fake.unready_pod("d-0", "decode");
-        for at in [1, 2, 30] {
-            clock.set(S(at));
-            tokio::time::sleep(S(1)).await;
-            let seen = look(&mut hands, &policy, at, 3).await;
-            assert_eq!(act(&mut hands, &policy, seen, at, 2).await.conditions, waits, "{at}");
-        }
-        assert!(fake.written("/scale").is_empty());
-        let events = fake.written("/events");
-        assert_eq!(events.len(), 1, "{events:?}");
-        assert_eq!(
-            events[0]["message"],
-            "1 pods of decode that stay are not ready, and d-2 would go, by policy p"
-        );
-        // Either it gets ready, or half a minute has passed.
-        let at = if is_ready_later { 30 } else { 31 };
-        if is_ready_later {
-            fake.pod("d-0", "decode", false);
-            tokio::time::sleep(S(1)).await;
-        }
-        clock.set(S(at));
-        let seen = look(&mut hands, &policy, at, 3).await;
-        assert!(act(&mut hands, &policy, seen, at, 2).await.conditions.is_empty());
-        assert_eq!(fake.written("/scale").len(), 1);
     }
 }

@@ -110,7 +110,7 @@ fn pod(role: usize, name: &str) -> ObservedPod {
 }
 
 #[test]
-fn pods_have_the_numbers_of_their_endpoints_as_those_come_and_go() {
+fn pods_have_the_numbers_of_their_endpoints() {
     let (store, group) = (Store::default(), group(vec![Signal::Waiting, Signal::InFlight]));
     let (mut members, mut observed) = (Members::default(), Observed::default());
     observed.replicas = vec![1, 1];

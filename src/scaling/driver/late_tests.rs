@@ -190,7 +190,7 @@ async fn a_pause_is_heard_while_writes_have_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_acts_come_to_counts_after_an_edit_of_another_policy() {
+async fn acts_outlast_an_edit_of_another_policy() {
     let api = Arc::new(Api::default());
     let with =
         |more: &str| [policy("stuck", DEPLOYMENT, ""), policy("other", DEPLOYMENT, more)].join("---\n");

@@ -29,14 +29,18 @@ fn labels() -> BTreeMap<String, String> {
     BTreeMap::from([("llm-d.ai/role".to_owned(), "decode".to_owned())])
 }
 
-/// State that a driver looks at, with this number of ready pods.
-pub(super) fn live(pods: u8) -> Live {
-    let store = Arc::new(Store::default());
+fn pods_of(count: u8) -> Vec<EndpointSpec> {
     let spec = |number: u8| EndpointSpec {
         labels: labels(),
         ..EndpointSpec::new(format!("d-{number}"), ([10, 0, 0, number], 8000))
     };
-    store.replace((1..=pods).map(spec).collect());
+    (1..=count).map(spec).collect()
+}
+
+/// State that a driver looks at, with this number of ready pods.
+pub(super) fn live(pods: u8) -> Live {
+    let store = Arc::new(Store::default());
+    store.replace(pods_of(pods));
     Live {
         store,
         clock: Clock::stopped(),
@@ -83,7 +87,7 @@ fn a_restart_and_a_new_leader_wait_for_the_window_before_they_remove_pods() {
 }
 
 #[test]
-fn lost_pods_are_no_reason_to_ask_for_fewer_without_numbers() {
+fn lost_pods_keep_the_number_without_data() {
     let live = live(4);
     let mut running = Running::new(group("total: {metrics: [{name: queue_depth, target: 4}]}"), S(0));
     let ticked = |running: &mut Running, at: u64, queue: Option<f64>| {
@@ -99,29 +103,13 @@ fn lost_pods_are_no_reason_to_ask_for_fewer_without_numbers() {
     assert_eq!(ticked(&mut running, 0, Some(4.0)), (4, 4));
     // Nodes are lost, and with them what would be read.
     for (at, pods) in [(15, 3), (30, 2), (45, 1), (3_600, 1)] {
-        live.store.replace(
-            super::tests::live(pods)
-                .store
-                .snapshot()
-                .endpoints()
-                .iter()
-                .map(|endpoint| endpoint.spec().clone())
-                .collect(),
-        );
+        live.store.replace(pods_of(pods));
         assert_eq!(ticked(&mut running, at, None), (4, 4), "{at}");
     }
     // They are known again.
     assert_eq!(ticked(&mut running, 3_615, Some(4.0)).0, 1);
     // Also where a bound would have its say: all of them are lost.
-    live.store.replace(
-        super::tests::live(4)
-            .store
-            .snapshot()
-            .endpoints()
-            .iter()
-            .map(|endpoint| endpoint.spec().clone())
-            .collect(),
-    );
+    live.store.replace(pods_of(4));
     let rule = "rules: [{name: up, role: decode, metric: queue_depth, comparator: GREATER_THAN, threshold: 50, step: 1, cooldown: 1h}]";
     let mut running = Running::new(group(rule), S(4_000));
     assert_eq!(ticked(&mut running, 4_000, Some(4.0)), (4, 4));

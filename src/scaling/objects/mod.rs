@@ -1,5 +1,5 @@
 //! Policies that are objects of the API server: followed (`follow`), judged (`shelf`), and told what became
-//! of them (`tell`); and whether nodes bear out the topologies that they name (`survey`).
+//! of them (`tell`, and `told` for what is due); and whether nodes bear out the topologies that they name (`survey`).
 
 mod claims;
 mod follow;
@@ -7,6 +7,8 @@ mod kinds;
 mod shelf;
 mod survey;
 mod tell;
+mod times;
+mod told;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};

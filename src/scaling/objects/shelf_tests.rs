@@ -86,7 +86,7 @@ fn the_last_good_version_of_each_stays() {
 }
 
 #[test]
-fn a_version_that_cannot_be_used_still_stops_the_one_before() {
+fn refused_version_still_pauses_the_one_before() {
     let with = |more: Value| {
         let all = [of(4), json!({"mode": "Apply"}), more];
         all.into_iter().flat_map(|part| part.as_object().cloned().unwrap()).collect::<Value>()

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::follow::whenever_defined;
 use super::kinds::{Node, TopologyObject};
-use super::tell::Times;
+use super::times::Times;
 use crate::capacity::resource::topology::{Placed, TopologyStatus, status};
 use crate::capacity::resource::{GROUP, TOPOLOGIES, VERSION};
 use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, Standing};

@@ -26,7 +26,7 @@ pub struct Memory {
     pub(super) floor: Vec<u32>,
     /// With gates: the most pods of each role that were seen past them, of those that are admitted.
     pub(super) past: Vec<u32>,
-    /// What somebody else had admitted before this began to look, until all of it is seen.
+    /// Pods of each role that the leader before had admitted; empty once they are seen.
     before: Vec<u32>,
     /// Targets of a step by role, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),

@@ -1,0 +1,379 @@
+//! What has been told of policies in their statuses and by events, and what is due. No I/O.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::shelf::Known;
+use super::times::Times;
+use crate::actuator::Write;
+use crate::capacity::Condition;
+use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, StatusCondition, Ticked, status};
+use crate::cluster::Problem;
+use crate::scaling::board::{Plans, Standing};
+
+/// Time between two writes of the status of a policy that isn't ticked.
+const UNTICKED: Duration = Duration::from_secs(15);
+
+/// Time until an event that could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(15);
+
+/// A status that is to be written.
+#[derive(Debug, PartialEq)]
+pub(super) struct Due {
+    pub(super) known: Known,
+    pub(super) status: PolicyStatus,
+    /// For what it stands still since then, each with a sentence.
+    pub(super) news: Vec<(String, String)>,
+}
+
+/// Parts of a status that the next leader reads: last times of rules, last writes, pods let through their gate.
+fn left(status: &PolicyStatus) -> impl PartialEq {
+    let fired = status.rules.iter().map(|rule| (rule.name.clone(), rule.last_trigger_time.clone()));
+    let let_through = status.roles.iter().map(|role| (role.name.clone(), role.let_through));
+    (fired.collect::<Vec<_>>(), status.last_writes.clone(), let_through.collect::<Vec<_>>())
+}
+
+/// For what a policy stands still by a status: reasons, each once, with a sentence.
+fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
+    let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
+    let holds = |condition: &&StatusCondition| match condition.of.as_str() {
+        "Accepted" => condition.status == "False",
+        name => condition.status == "True" && freezes(name),
+    };
+    let all = status.conditions.iter().filter(holds);
+    let mut stops: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
+    // A policy that isn't accepted for what keeps it from acting has a condition of that name, too.
+    let mut said = HashSet::new();
+    stops.retain(|(reason, _)| said.insert(reason.clone()));
+    stops
+}
+
+/// For what a policy stands still by one status, and doesn't by the one before.
+fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+    let (mut news, old) = (stops(status), stops(before));
+    news.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
+    news
+}
+
+/// Statuses that were written, by the objects' uids. No I/O.
+#[derive(Debug, Default)]
+pub(super) struct Told(HashMap<String, Telling>);
+
+/// Whether an event was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventTold {
+    Done,
+    /// It was refused.
+    Refused,
+    /// There was no answer: there will be none for others either.
+    Unanswered,
+}
+
+/// An event that is to be written.
+#[derive(Debug, PartialEq)]
+pub(super) struct Untold {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+#[derive(Debug)]
+struct Telling {
+    name: String,
+    status: PolicyStatus,
+    at: Duration,
+    /// Events that are to be written: reasons, each with a sentence.
+    untold: Vec<(String, String)>,
+    /// When they are tried next.
+    tries: Duration,
+    /// Problem that the last write failed by, and that was reported.
+    problem: Option<Problem>,
+}
+
+impl Told {
+    /// Statuses to be written now.
+    pub(super) fn due(&mut self, plans: &Plans, now: Duration, times: &Times) -> Vec<Due> {
+        self.0.retain(|uid, _| plans.objects.iter().any(|known| known.uid == *uid));
+        let due = plans.objects.iter().filter_map(|known| {
+            let standing = plans.policies.iter().find(|standing| standing.group.policy.name == known.name);
+            let told = self.0.get(&known.uid);
+            let interval = standing.map_or(UNTICKED, |standing| standing.group.policy.interval);
+            let is_early = told.is_some_and(|told| now.saturating_sub(told.at) < interval);
+            if is_early && told.is_some_and(|told| told.problem.is_some()) {
+                return None;
+            }
+            let before = told.map_or(&known.status, |told| &told.status);
+            let status = of(known, standing, before, &times.at(now), times);
+            let is_due = if is_early { left(&status) != left(before) } else { status != *before };
+            is_due.then(|| Due { known: known.clone(), news: news(&status, before), status })
+        });
+        due.collect()
+    }
+
+    pub(super) fn note(&mut self, due: Due, at: Duration, written: Result<(), Problem>) {
+        let Due { known, status, news } = due;
+        let old = self.0.remove(&known.uid);
+        let Known { name, uid, status: seen, .. } = known;
+        let (before, mut untold, tries, last) = match old {
+            Some(old) => (old.status, old.untold, old.tries, old.problem),
+            None => (seen, Vec::new(), at, None),
+        };
+        let telling = match written {
+            Ok(()) => {
+                // Of what is over nobody needs to hear.
+                let stops = stops(&status);
+                untold.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
+                untold.extend(news);
+                Telling { name, status, at, untold, tries, problem: None }
+            }
+            Err(problem) => {
+                if last.as_ref() != Some(&problem) {
+                    let hint = if matches!(problem, Problem::Denied(_)) {
+                        "; allow the verb patch for capacitypolicies/status in the picker's Role"
+                    } else {
+                        ""
+                    };
+                    tracing::warn!(
+                        policy = name,
+                        problem = format!("{problem}{hint}"),
+                        "cannot write the status of a capacity policy"
+                    );
+                }
+                Telling { name, status: before, at, untold, tries, problem: Some(problem) }
+            }
+        };
+        self.0.insert(uid, telling);
+    }
+
+    /// Events to be written now.
+    pub(super) fn untold(&self, now: Duration) -> Vec<Untold> {
+        let due = self.0.iter().filter(|(_, telling)| telling.tries <= now);
+        let of = |(uid, telling): (&String, &Telling)| {
+            let (uid, name) = (uid.clone(), telling.name.clone());
+            let untold = telling.untold.clone().into_iter();
+            untold.map(move |(reason, message)| Untold {
+                name: name.clone(),
+                uid: uid.clone(),
+                reason,
+                message,
+            })
+        };
+        due.flat_map(of).collect()
+    }
+
+    /// Notes whether an event was written. Without an answer none is tried for a while: statuses would wait for
+    /// each.
+    pub(super) fn note_event(&mut self, untold: &Untold, told: EventTold, now: Duration) {
+        let telling = self.0.get_mut(&untold.uid);
+        match (told, telling) {
+            (EventTold::Done, Some(telling)) => {
+                telling.untold.retain(|(reason, _)| *reason != untold.reason);
+            }
+            (EventTold::Refused, Some(telling)) => telling.tries = now + AGAIN,
+            (EventTold::Unanswered, _) => {
+                self.0.values_mut().for_each(|telling| telling.tries = now + AGAIN);
+            }
+            (_, None) => {}
+        }
+    }
+}
+
+/// The status of a policy, from what stands.
+fn of(
+    known: &Known,
+    standing: Option<&Standing>,
+    before: &PolicyStatus,
+    now: &str,
+    times: &Times,
+) -> PolicyStatus {
+    let fired: Vec<Option<String>> = standing
+        .and_then(|standing| standing.latest.as_ref())
+        .map(|latest| latest.fired.iter().map(|at| at.map(|at| times.at(at))).collect())
+        .unwrap_or_default();
+    let written = |(role, write): &(String, Write)| LastWrite {
+        role: role.clone(),
+        time: times.at(write.at),
+        from: write.from,
+        to: write.to,
+        reason: write.reason.clone(),
+    };
+    let writes: Vec<LastWrite> =
+        standing.into_iter().flat_map(|standing| &standing.writes).map(written).collect();
+    let ticked = standing.and_then(|standing| {
+        let latest = standing.latest.as_ref()?;
+        let policy = standing.group.policy.as_ref();
+        let let_through = standing.let_through.as_slice();
+        Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
+    });
+    let held = standing.and_then(|standing| standing.held.as_ref());
+    let held = held.map(|held| (held.condition, &*held.why));
+    let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, held };
+    status(stands, before, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+    use crate::capacity::plan::{Plan, RolePlan, RuleOutcome, RuleStage, Stages, State};
+    use crate::capacity::policy::file;
+    use crate::capacity::resource::status::Verdict;
+    use crate::endpoints::Clock;
+    use crate::scaling::objects::times::at_zero;
+    use crate::scaling::{Group, Latest};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn times() -> Times {
+        let clock = Clock::stopped();
+        Times { zero: at_zero(&clock, Timestamp::from_second(1_767_225_600).unwrap()), clock }
+    }
+
+    fn known(verdict: &'static str) -> Known {
+        Known {
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+            generation: Some(1),
+            verdict: Verdict { is_accepted: verdict == "Accepted", reason: verdict, message: String::new() },
+            status: PolicyStatus::default(),
+        }
+    }
+
+    fn plans(desired: u32, outcome: RuleOutcome, fired: Option<Duration>) -> Plans {
+        let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  interval: 10s\n  roles: {a: {max: 5}}\n  rules: [{name: up, role: a, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 1}]\n";
+        let policy = Arc::new(file::parse(text).unwrap().remove(0).policy);
+        let role = RolePlan { name: "a".to_owned(), desired, ..RolePlan::default() };
+        let rules = vec![RuleStage { name: "up".to_owned(), value: Some(1.0), outcome }];
+        let stages = Stages { rules, ..Stages::default() };
+        let plan = Plan { roles: vec![role], total: desired, state: State::Idle, stages, ..Plan::default() };
+        let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
+        let group = Group { policy, signals: Vec::new(), frozen: None };
+        let standing = Standing {
+            group,
+            latest: Some(Arc::new(latest)),
+            held: None,
+            writes: Vec::new(),
+            let_through: Vec::new(),
+        };
+        Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
+    }
+
+    #[test]
+    fn what_changed_is_told_once_per_interval() {
+        let (mut told, times) = (Told::default(), times());
+        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        assert_eq!(first.status.desired, Some(1));
+        assert_eq!(first.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
+        told.note(first, SECOND, Ok(()));
+        // As it was; changed, but too early; changed.
+        assert!(told.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
+        assert!(told.due(&plans(2, RuleOutcome::Quiet, None), 10 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&plans(2, RuleOutcome::Quiet, None), 11 * SECOND, &times).len(), 1);
+        let fired = plans(2, RuleOutcome::Fired, Some(9 * SECOND));
+        let second = told.due(&fired, 11 * SECOND, &times).remove(0);
+        assert_eq!(second.status.desired, Some(2));
+        assert_eq!(second.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
+        told.note(second, 11 * SECOND, Ok(()));
+        // Another replica that leads goes on from what it sees.
+        let mut seen = plans(2, RuleOutcome::Cooldown, None);
+        seen.objects = [Known { status: told.0["u"].status.clone(), ..known("Accepted") }].into();
+        let third = Told::default().due(&seen, 12 * SECOND, &times).remove(0);
+        assert_eq!(third.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
+        assert_eq!(third.status.rules[0].last_skip_reason.as_deref(), Some("Cooldown"));
+        assert_eq!(third.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
+        seen.objects = Vec::new().into();
+        assert!(told.due(&seen, 99 * SECOND, &times).is_empty() && told.0.is_empty());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again_later() {
+        let (mut told, times) = (Told::default(), times());
+        let now = plans(1, RuleOutcome::Quiet, None);
+        let first = told.due(&now, SECOND, &times).remove(0);
+        told.note(first, SECOND, Err(Problem::Denied("no".to_owned())));
+        assert!(told.due(&now, 2 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&now, 11 * SECOND, &times).len(), 1);
+    }
+
+    #[test]
+    fn what_the_next_leader_goes_by_is_told_at_once() {
+        let (mut told, times) = (Told::default(), times());
+        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        told.note(first, SECOND, Ok(()));
+        let fired = || plans(1, RuleOutcome::Cooldown, Some(2 * SECOND));
+        let mut passed = plans(1, RuleOutcome::Quiet, None);
+        passed.policies[0].let_through = vec![("a".to_owned(), 3)];
+        let mut wrote = plans(1, RuleOutcome::Quiet, None);
+        let write = Write { from: 1, to: 2, at: SECOND, reason: String::new() };
+        wrote.policies[0].writes = vec![("a".to_owned(), write)];
+        for now in [fired(), passed, wrote] {
+            assert_eq!(told.due(&now, 2 * SECOND, &times).len(), 1);
+        }
+        // Where the API server doesn't take it, as late as the rest.
+        let second = told.due(&fired(), 2 * SECOND, &times).remove(0);
+        told.note(second, 2 * SECOND, Err(Problem::TimedOut(SECOND)));
+        assert!(told.due(&fired(), 11 * SECOND, &times).is_empty());
+        assert_eq!(told.due(&fired(), 12 * SECOND, &times).len(), 1);
+    }
+
+    #[test]
+    fn an_event_that_could_not_be_written_is_tried_again_while_its_reason_holds() {
+        let (mut told, times) = (Told::default(), times());
+        let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
+        let first = told.due(&refused, SECOND, &times).remove(0);
+        assert!(told.untold(SECOND).is_empty(), "the status comes first");
+        told.note(first, SECOND, Ok(()));
+        let event = told.untold(SECOND).remove(0);
+        assert_eq!((event.name.as_str(), event.reason.as_str()), ("p", "Invalid"));
+        told.note_event(&event, EventTold::Refused, SECOND);
+        assert!(told.untold(15 * SECOND).is_empty());
+        assert_eq!(told.untold(16 * SECOND), [event]);
+        // Another reason by then.
+        let other = Plans { objects: [known("TargetConflict")].into(), ..refused };
+        let second = told.due(&other, 16 * SECOND, &times).remove(0);
+        told.note(second, 16 * SECOND, Ok(()));
+        let event = told.untold(16 * SECOND).remove(0);
+        assert_eq!((event.reason.as_str(), told.untold(16 * SECOND).len()), ("TargetConflict", 1));
+        told.note_event(&event, EventTold::Done, 16 * SECOND);
+        assert!(told.untold(99 * SECOND).is_empty());
+    }
+
+    #[test]
+    fn a_refused_event_holds_no_other_up_and_an_unanswered_one_all() {
+        let other = Known { name: "q".to_owned(), uid: "v".to_owned(), ..known("Invalid") };
+        let plans = Plans { policies: Vec::new(), objects: [known("Invalid"), other].into() };
+        for (outcome, waits) in [(EventTold::Refused, 1), (EventTold::Unanswered, 2)] {
+            let (mut told, times) = (Told::default(), times());
+            for due in told.due(&plans, SECOND, &times) {
+                told.note(due, SECOND, Ok(()));
+            }
+            let first = told.untold(SECOND).remove(0);
+            told.note_event(&first, outcome, SECOND);
+            assert_eq!(told.untold(2 * SECOND).len(), 2 - waits, "{outcome:?}");
+            assert_eq!(told.untold(16 * SECOND).len(), 2, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_is_refused_is_told_so_without_a_plan() {
+        let (mut told, times) = (Told::default(), times());
+        let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
+        let due = told.due(&refused, SECOND, &times).remove(0);
+        let accepted = &due.status.conditions[0];
+        assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
+        assert_eq!(due.news, [("Invalid".to_owned(), String::new())]);
+        // Whoever leads next says it once more only where it is another reason.
+        let seen = Known { status: due.status, ..known("Invalid") };
+        let again = Plans { objects: [seen.clone()].into(), ..refused };
+        assert!(Told::default().due(&again, SECOND, &times).is_empty());
+        let other = Known { verdict: known("TargetConflict").verdict, ..seen };
+        let other = Plans { objects: [other].into(), ..again };
+        let due = Told::default().due(&other, SECOND, &times).remove(0);
+        assert_eq!(due.news, [("TargetConflict".to_owned(), String::new())]);
+        assert_eq!(due.status.state, None);
+    }
+}
