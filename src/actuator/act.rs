@@ -294,6 +294,7 @@ impl Hands {
             if frozen.is_some() {
                 continue;
             }
+            self.recall(policy, place, observed).await;
             let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
                 self.hold(policy, plan, place, observed).await;

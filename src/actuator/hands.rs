@@ -1,6 +1,6 @@
 //! State that is followed and remembered to act on plans, and the two moves: to look, and to act.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::subject::Subject;
 use super::watch::Mirror;
 use super::write::Write;
 use crate::capacity::policy::Mode;
+use crate::capacity::rollout::Placement;
 use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, LONGEST_RETRY_AFTER, Problem};
 use crate::endpoints::Clock;
@@ -68,6 +69,8 @@ pub struct Hands {
     changed: Arc<Notify>,
     /// Domains that pods past the gate were sent to, by policy and role.
     pub(super) places: BTreeMap<(String, String), Places>,
+    /// Domains that pods of a role had to go to and that take none any more, by policy and role.
+    pub(super) closed: HashMap<(String, String), BTreeSet<Placement>>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
     /// Pods of steps that were trimmed, by policy and role.
@@ -150,6 +153,7 @@ impl Hands {
             passing: HashMap::new(),
             changed: Arc::default(),
             places: BTreeMap::new(),
+            closed: HashMap::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
             unready_since: HashMap::new(),
@@ -213,6 +217,7 @@ impl Hands {
         self.let_through.retain(|role, _| roles.contains(role));
         self.passing.retain(|role, _| roles.contains(role));
         self.places.retain(|role, _| roles.contains(role));
+        self.closed.retain(|role, _| roles.contains(role));
         // Nobody is to make those smaller that are gone.
         let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
         let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);

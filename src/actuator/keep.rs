@@ -1,6 +1,7 @@
 //! Gates while nothing else is done: a pod that replaces one that was let through is let through at once,
 //! whatever keeps the rest from being done.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +67,8 @@ impl Hands {
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 let admitted = admitted.min(pods.len() as u32);
-                if gates::to_open(&pods, admitted).is_empty() {
+                // Those that need another domain wait for the next look, which finds it.
+                if gates::to_open(&pods, admitted).is_empty() || self.lost(&key, &pods, admitted) > 0 {
                     continue;
                 }
                 let places = self.next_places(&policy, &role.name, &pods, (admitted, admitted), None);
@@ -182,16 +184,17 @@ impl Hands {
     ) -> Vec<Option<Placement>> {
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
         let now = Places::of(pods);
-        let of_group = self.places.iter().filter(|((name, _), _)| *name == policy.name);
-        let beside = now.most().or_else(|| of_group.filter_map(|(_, places)| places.most()).next()).cloned();
+        let key = (policy.name.clone(), role.to_owned());
+        let none = BTreeSet::new();
+        let closed = self.closed.get(&key).unwrap_or(&none);
+        let beside = self.beside(&policy.name, &now, closed).cloned();
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| {
             let place = policy.roles.iter().position(|known| known.name == role);
             rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))
         });
         // A step that has no place is sent nowhere.
         let beside = beside.filter(|_| is_placed && admitted <= before);
-        let passage = Passage { past, before, admitted, step, beside: beside.as_ref() };
-        let key = (policy.name.clone(), role.to_owned());
+        let passage = Passage { past, before, admitted, step, beside: beside.as_ref(), closed };
         self.places.entry(key).or_insert_with(|| now.clone()).next(&now, passage)
     }
 
@@ -237,6 +240,7 @@ impl Hands {
         self.let_through.clear();
         self.passing.clear();
         self.places.clear();
+        self.closed.clear();
         self.drains.clear();
         self.leaving.clear();
         self.unready_since.clear();
@@ -250,6 +254,7 @@ impl Hands {
         self.let_through.remove(role);
         self.passing.remove(role);
         self.places.remove(role);
+        self.closed.remove(role);
     }
 
     /// Takes over how many pods of each role of a policy were let through by the one that led before, as the

@@ -12,6 +12,7 @@
 mod act;
 mod affinity;
 mod beside;
+mod closed;
 mod condition;
 mod drain;
 pub(crate) mod event;

@@ -35,6 +35,8 @@ pub struct Observed {
     pub pods: Arc<Vec<ObservedPod>>,
     /// Domains with the room that they have; `None`: not known.
     pub domains: Option<Layers>,
+    /// Most pods of each role that have a domain, where others have lost theirs; `u32::MAX`: none has.
+    pub placed: Vec<u32>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
     /// Whether pods are to go to domains, and what room those have may not be seen.
@@ -95,15 +97,6 @@ impl Hands {
         }
         self.states(policy, &mut observed);
         observed.leaving = self.leaving_of(policy, &observed.objects, now);
-        if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
-            observed.domains = self.room(policy, rollout, &mut observed).await;
-            // A moment after the start they are only not known yet: a step would go anywhere.
-            if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
-                self.problems.extend(self.nodes_lack());
-                return None;
-            }
-            observed.is_blind = observed.domains.is_none();
-        }
         observed.provisioning = match seen.adds_nodes {
             Some(Ok(adds)) => {
                 self.works("events");
@@ -115,6 +108,15 @@ impl Hands {
             }
             None => false,
         };
+        if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
+            observed.domains = self.room(policy, rollout, &mut observed).await;
+            // A moment after the start they are only not known yet: a step would go anywhere.
+            if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
+                self.problems.extend(self.nodes_lack());
+                return None;
+            }
+            observed.is_blind = observed.domains.is_none();
+        }
         Some(observed)
     }
 
@@ -236,7 +238,7 @@ impl Hands {
 
     /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
     /// pods nothing is known. Packs on a thread of its own: a thousand nodes take long.
-    async fn room(&self, policy: &Policy, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
+    async fn room(&mut self, policy: &Policy, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
         let topology = rollout.topology.as_ref()?;
         let (nodes, pods) = {
             let all = self.nodes.as_ref()?;
@@ -258,7 +260,9 @@ impl Hands {
             let template = || body.as_ref().and_then(template);
             waits.or_else(template).or_else(|| pods.first().map(|pod| pod.own_needs()))
         };
-        let examples = observed.objects.iter().zip(&observed.bodies).map(example);
+        let examples: Vec<Option<Needs>> =
+            observed.objects.iter().zip(&observed.bodies).map(example).collect();
+        self.note_closed(policy, &examples, observed);
         let roles = policy.roles.iter().enumerate().map(|(place, role)| {
             let pods = observed.objects.get(place).into_iter().flatten();
             let before = self.let_through.get(&(policy.name.clone(), role.name.clone()));
@@ -270,7 +274,7 @@ impl Hands {
             }
         });
         let most = needed(rollout.pace.as_ref(), &roles.collect::<Vec<_>>());
-        let step = examples.enumerate().zip(most).map(|((role, needs), most)| {
+        let step = examples.into_iter().enumerate().zip(most).map(|((role, needs), most)| {
             let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
                 Some(Pace::Skew(_)) => 1,

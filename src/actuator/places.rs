@@ -1,6 +1,6 @@
 //! Domains of pods that replace others: a step lies in one domain, and stays there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::SENT;
 use super::pods::PodObject;
@@ -23,10 +23,12 @@ pub(super) struct Passage<'a> {
     pub(super) step: Option<&'a Placement>,
     /// Domain of replacements when no other is known.
     pub(super) beside: Option<&'a Placement>,
+    /// Domains that take no pods any more.
+    pub(super) closed: &'a BTreeSet<Placement>,
 }
 
 /// The domain that a pod was sent to, and its layer.
-fn place_of(pod: &PodObject) -> Option<Placement> {
+pub(super) fn place_of(pod: &PodObject) -> Option<Placement> {
     let (layer, domain) = pod.metadata.annotations.get(SENT)?.split_once('=')?;
     Some(Placement { layer: layer.to_owned(), domain: domain.to_owned() })
 }
@@ -42,14 +44,36 @@ impl Places {
         Self(places)
     }
 
-    /// The domain with the most pods.
-    pub(super) fn most(&self) -> Option<&Placement> {
-        self.0.iter().max_by_key(|(_, pods)| **pods).map(|(place, _)| place)
+    /// The domain with the most pods, of those that still take some.
+    pub(super) fn most(&self, closed: &BTreeSet<Placement>) -> Option<&Placement> {
+        let open = self.0.iter().filter(|(place, _)| !closed.contains(*place));
+        open.max_by_key(|(_, pods)| **pods).map(|(place, _)| place)
+    }
+
+    /// The domains.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Placement> {
+        self.0.keys()
+    }
+
+    /// Number of pods that are missing in these domains, with `now` those that are there.
+    pub(super) fn missing(&self, now: &Self, of: impl Fn(&Placement) -> bool) -> u32 {
+        let wanted = self.0.iter().filter(|(place, _)| of(place));
+        let missing = wanted.map(|(place, wanted)| wanted.saturating_sub(now.in_domain(place)));
+        missing.fold(0, u32::saturating_add)
+    }
+
+    fn in_domain(&self, place: &Placement) -> u32 {
+        self.0.get(place).copied().unwrap_or(0)
     }
 
     /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
     pub(super) fn next(&mut self, now: &Self, passage: Passage<'_>) -> Vec<Option<Placement>> {
-        let Passage { past, before, admitted, step, beside } = passage;
+        let Passage { past, before, admitted, step, beside, closed } = passage;
+        // Those whose domain takes none any more go where the step goes.
+        let before = before.saturating_sub(self.missing(now, |place| closed.contains(place)));
+        for (place, wanted) in self.0.iter_mut().filter(|(place, _)| closed.contains(*place)) {
+            *wanted = (*wanted).min(now.in_domain(place));
+        }
         let more = admitted.saturating_sub(before.max(past));
         if let Some(step) = step.filter(|_| more > 0) {
             *self.0.entry(step.clone()).or_default() += more;
@@ -61,7 +85,7 @@ impl Places {
         }
         let mut next: Vec<Option<Placement>> = Vec::new();
         for (place, wanted) in &self.0 {
-            let missing = wanted.saturating_sub(now.0.get(place).copied().unwrap_or(0));
+            let missing = wanted.saturating_sub(now.in_domain(place));
             next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
         }
         next.resize((admitted - past) as usize, step.or(beside).cloned());
@@ -75,6 +99,8 @@ mod tests {
 
     use super::*;
     use crate::actuator::pods::tests::pod;
+
+    const NONE: BTreeSet<Placement> = BTreeSet::new();
 
     fn at(domain: &str) -> Placement {
         Placement { layer: "rack".to_owned(), domain: domain.to_owned() }
@@ -99,27 +125,47 @@ mod tests {
         let gated = of("rack=b", json!([{"name": super::super::GATE}]));
         let all: Vec<&PodObject> = pods.iter().chain([&gated]).collect();
         assert_eq!(Places::of(&all), places(&[("a", 2), ("b", 1)]));
-        assert_eq!(Places::of(&all).most(), Some(&at("a")));
+        assert_eq!(Places::of(&all).most(&NONE), Some(&at("a")));
     }
 
     #[test]
     fn replacements_go_where_pods_are_missing() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
-        let whole = Passage { past: 4, before: 4, admitted: 8, step: Some(&step), beside: None };
+        let whole =
+            Passage { past: 4, before: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
         assert_eq!(domains(&all.next(&places(&[("a", 4)]), whole)), ["b"; 4]);
         // Two of the new step are there, and one of the old is gone.
-        let some = Passage { past: 5, before: 8, admitted: 8, step: Some(&step), beside: None };
+        let some =
+            Passage { past: 5, before: 8, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 2)]), some)), ["a", "b", "b"]);
-        let none = Passage { past: 8, before: 8, admitted: 8, step: None, beside: None };
+        let none = Passage { past: 8, before: 8, admitted: 8, step: None, beside: None, closed: &NONE };
         assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
         let later = Passage { past: 6, step: None, ..none };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
     }
 
     #[test]
+    fn replacements_of_a_domain_that_takes_none_go_with_the_step() {
+        let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
+        let now = places(&[("a", 1), ("c", 2)]);
+        let passage =
+            Passage { past: 3, before: 7, admitted: 7, step: Some(&step), beside: None, closed: &closed };
+        let mut all = places(&[("a", 4), ("c", 3)]);
+        assert_eq!(domains(&all.next(&now, passage)), ["b", "b", "b", "c"]);
+        assert_eq!(
+            all,
+            places(&[("a", 1), ("b", 3), ("c", 3)]),
+            "they are missed there if they are lost again"
+        );
+        // Without a step for them none is admitted.
+        let mut all = places(&[("a", 4), ("c", 3)]);
+        assert_eq!(domains(&all.next(&now, Passage { admitted: 4, step: None, ..passage })), ["c"]);
+    }
+
+    #[test]
     fn a_smaller_role_forgets_its_old_places() {
         let mut all = places(&[("a", 4), ("b", 4)]);
-        let fewer = Passage { past: 4, before: 8, admitted: 4, step: None, beside: None };
+        let fewer = Passage { past: 4, before: 8, admitted: 4, step: None, beside: None, closed: &NONE };
         assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
         let one = Passage { past: 3, before: 4, ..fewer };
         assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
@@ -128,7 +174,8 @@ mod tests {
     #[test]
     fn pods_of_unknown_place_go_beside_their_siblings() {
         let (mut all, beside) = (Places::default(), at("a"));
-        let passage = Passage { past: 1, before: 2, admitted: 2, step: None, beside: Some(&beside) };
+        let passage =
+            Passage { past: 1, before: 2, admitted: 2, step: None, beside: Some(&beside), closed: &NONE };
         assert_eq!(domains(&all.next(&places(&[("a", 1)]), passage)), ["a"]);
         assert_eq!(domains(&all.next(&places(&[]), Passage { beside: None, ..passage })), ["anywhere"]);
     }

@@ -130,7 +130,12 @@ impl Hands {
     }
 
     /// Evicts a pod, if it still has this version, or asks whether it could be.
-    async fn evicts(&self, pod: &PodObject, version: Option<&str>, is_trial: bool) -> Result<(), Problem> {
+    pub(super) async fn evicts(
+        &self,
+        pod: &PodObject,
+        version: Option<&str>,
+        is_trial: bool,
+    ) -> Result<(), Problem> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
         let eviction = Eviction { name: pod.name(), uid: &pod.metadata.uid, version, is_trial };
         self.term.write(self.cluster.evict(&path, eviction)).await

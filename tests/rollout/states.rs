@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use usher::capacity::policy::Policy;
 use usher::capacity::timeline::parse;
-use usher::capacity::{Condition, History, Plan, State, tick};
+use usher::capacity::{Condition, History, Inputs, Plan, State, tick};
 
 use crate::cluster::{Cluster, admitted, policy};
 
@@ -30,6 +30,18 @@ impl Group {
 
     /// `pods` are (role, how many, what they say).
     fn tick(&mut self, t: u64, replicas: [u32; 2], pods: &[(&str, u32, &str)], more: &Value) -> Plan {
+        self.tick_with(t, replicas, pods, more, |_| {})
+    }
+
+    /// The same, with inputs that no line says.
+    fn tick_with(
+        &mut self,
+        t: u64,
+        replicas: [u32; 2],
+        pods: &[(&str, u32, &str)],
+        more: &Value,
+        set: impl FnOnce(&mut Inputs),
+    ) -> Plan {
         let endpoints: Vec<Value> = pods
             .iter()
             .flat_map(|(role, count, states)| {
@@ -47,7 +59,8 @@ impl Group {
         for (key, value) in more.as_object().into_iter().flatten() {
             line[key] = value.clone();
         }
-        let line = parse(&line.to_string(), &self.policy).unwrap();
+        let mut line = parse(&line.to_string(), &self.policy).unwrap();
+        set(&mut line.inputs);
         tick(&line.inputs, &self.policy, &mut self.history, Duration::from_secs(t))
     }
 }
@@ -120,6 +133,31 @@ fn pods_that_replace_others_need_no_room_in_a_required_domain() {
         assert_eq!(admitted(&plan), [8, 4], "{plan:?}");
         assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
     }
+}
+
+/// Of four pods that a rack has lost none can be made again there, as it has no node any more.
+#[test]
+fn pods_that_replace_others_need_room_where_their_domain_takes_none() {
+    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
+    let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
+    let pods = [("decode", 4, "gated"), ("decode", 4, "ready"), ("prefill", 4, "ready")];
+    let placed = |line: &mut Inputs| line.placed = vec![4, u32::MAX];
+    let mut group = Group::new(spec);
+    group.history.rollout.resume_admitted(vec![8, 4]);
+    // However often it is said.
+    for at in [0, 15, 30] {
+        let plan = group.tick_with(at, [8, 4], &pods, &room(3), placed);
+        assert_eq!(admitted(&plan), [4, 4], "{plan:?}");
+        assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
+        assert_eq!(plan.shortfalls.unwrap().need, [4, 0]);
+    }
+    let plan = group.tick_with(45, [8, 4], &pods, &room(4), placed);
+    assert_eq!((admitted(&plan), plan.placement.map(|at| at.domain)), (vec![8, 4], Some("r".to_owned())));
+    // They are past their gates, and one that is lost then comes back whatever room there is.
+    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+    group.tick(60, [8, 4], &up, &room(0));
+    let lost = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
+    assert_eq!(admitted(&group.tick(75, [8, 4], &lost, &room(0))), [8, 4]);
 }
 
 #[test]

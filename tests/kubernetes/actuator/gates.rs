@@ -175,6 +175,49 @@ async fn a_step_that_fits_nowhere_waits_at_its_gate() {
     assert!(found.iter().all(|(_, rack)| rack == "r1"));
 }
 
+/// A rack goes while pods of a step run there and others wait for its nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_rack_without_nodes_are_made_again_in_another() {
+    let Some(server) = Server::own().await else { return };
+    let group = on_two_racks(&server).await;
+    let picker = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
+    let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
+    let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
+    assert!(first.iter().all(|(_, rack)| rack == "r2"), "{first:?}");
+    let (_, runs) = first.split_last().unwrap();
+    // There is room for a part of them elsewhere.
+    let cordon = |is: bool| json!({"spec": {"unschedulable": is}});
+    group.space.send("PATCH", "/api/v1/nodes/wide", &cordon(true)).await.unwrap();
+    node(&group, "small", "r3", 5).await;
+    run(&group, runs, "tight").await;
+    for (name, _) in runs {
+        group.space.delete_pod(name, 0).await;
+    }
+    group.space.send("DELETE", "/api/v1/nodes/tight", &json!({})).await.unwrap();
+    // Controllers make others in place of those that are gone.
+    let decode = (0..8).map(|number| format!("decode-{number}"));
+    let names: Vec<String> = decode.chain((0..4).map(|number| format!("prefill-{number}"))).collect();
+    eventually("all pods wait at their gates", async || {
+        let mut gated = 0;
+        for name in &names {
+            match group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await {
+                Ok(pod) => gated += usize::from(pod["spec"]["schedulingGates"].is_array()),
+                Err(_) => gated_pod(&group, name).await,
+            }
+        }
+        (gated == names.len()).then_some(())
+    })
+    .await;
+    picker.exports("usher_capacity_condition{condition=\"TopologyUnsatisfied\",policy=\"p\"} 1").await;
+    assert!(racks(&group).await.is_empty(), "none is sent where it can't go");
+    group.space.send("PATCH", "/api/v1/nodes/wide", &cordon(false)).await.unwrap();
+    let again = eventually("the step elsewhere", async || step(&racks(&group).await, 6)).await;
+    assert!(again.iter().all(|(_, rack)| rack == "r1"), "{again:?}");
+    run(&group, &again, "wide").await;
+    let all = eventually("the second step", async || step(&racks(&group).await, 12)).await;
+    assert!(all.iter().all(|(_, rack)| rack == "r1"), "{all:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_without_pods_begins_where_there_is_room() {
     let Some(server) = Server::own().await else { return };

@@ -31,7 +31,7 @@ pub(crate) fn roll(
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    memory.see(&stands);
+    memory.see(&stands, &inputs.placed);
     let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
