@@ -135,6 +135,26 @@ fn pods_that_replace_others_need_no_room_in_a_required_domain() {
     }
 }
 
+/// Nobody has seen a gate of a group that was up, and what it has lost is more than a step.
+#[test]
+fn all_pods_that_are_lost_at_once_pass_the_first_gates_that_are_seen() {
+    let spec = "{roles: {decode: {min: 12, max: 12}, prefill: {min: 6, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
+    let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
+    let up = [("decode", 12, "ready"), ("prefill", 6, "ready")];
+    for first in [&[8][..], &[4, 8], &[1]] {
+        let mut group = Group::new(spec);
+        group.history.rollout.resume_admitted(vec![12, 6]);
+        for at in [0, 15] {
+            group.tick(at, [12, 6], &up, &full);
+        }
+        for (tick, lost) in (2..).zip(first) {
+            let pods = [("decode", 12 - lost, "ready"), ("decode", *lost, "gated"), ("prefill", 6, "ready")];
+            let plan = group.tick(tick * 15, [12, 6], &pods, &full);
+            assert_eq!(admitted(&plan), [12, 6], "{first:?}: {plan:?}");
+        }
+    }
+}
+
 /// Of four pods that a rack has lost none can be made again there, as it has no node any more.
 #[test]
 fn pods_that_replace_others_need_room_where_their_domain_takes_none() {

@@ -50,6 +50,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     rollout::roll(inputs, policy, &blind, &mut plan, &mut history.rollout, now);
     keep_last(&mut plan, inputs, &serving);
     history.note_shrinking(policy, &plan);
+    history.note_size(policy, &plan);
     history.note_changes(policy, &mut plan, &blind);
     plan
 }
@@ -81,6 +82,8 @@ struct Tick<'a> {
     /// Roles of which no number is known that could change them: they lose no pod, and get none but those
     /// that their minimum or a request that waits asks for.
     blind: Vec<bool>,
+    /// The most that the group is sized to while its size isn't known.
+    most: Option<u32>,
     plan: Plan,
 }
 
@@ -118,12 +121,17 @@ impl<'a> Tick<'a> {
         let counted = growth.counted(&plan.roles).into_iter().zip(left).map(|(all, left)| all.min(left));
         let counted = counted.collect();
         let blind = vec![false; policy.roles.len()];
-        Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, plan }
+        Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, most: None, plan }
     }
 
     /// How large the group is that is sized.
     fn counted(&self) -> u32 {
         self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// The same, no more than it was sized to before.
+    fn sized(&self) -> u32 {
+        self.counted().min(self.most.unwrap_or(u32::MAX))
     }
 
     fn within_bounds(&self, size: u32) -> u32 {
@@ -152,6 +160,9 @@ impl<'a> Tick<'a> {
             total.metrics.iter().map(|metric| self.asked(metric, total.tolerance)).collect();
         let asked = self.plan.stages.metrics.iter().filter_map(|metric| metric.asks).max();
         let Some(asked) = asked else {
+            let there = self.plan.stages.current;
+            self.most = history.told_size(there);
+            let current = self.sized();
             if current >= least {
                 self.is_stale();
             }

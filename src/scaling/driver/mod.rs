@@ -2,6 +2,8 @@
 
 mod acts;
 mod hold;
+mod kept;
+mod left;
 mod live;
 mod looks;
 mod news;
@@ -348,6 +350,8 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 
 #[cfg(test)]
 mod gate_tests;
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]

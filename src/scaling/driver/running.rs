@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::task::Id;
 
 use super::Live;
+use super::left::Left;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Mode, Role, Sizing};
-use crate::capacity::resource::status::PolicyStatus;
-use crate::capacity::{
-    Change, Condition, Growth, History, Plan, Policy, Reason, Requested, State, Surge, tick,
-};
+use crate::capacity::{Condition, Growth, History, Policy, Requested};
 use crate::scaling::board::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
@@ -20,9 +17,6 @@ use crate::scaling::query::Answers;
 
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
-
-/// For how long pods are asked for that don't come.
-const COMING_UP: Duration = Duration::from_mins(10);
 
 /// How soon acts go on that took up their time although the API server answered.
 const GO_ON: Duration = Duration::from_secs(1);
@@ -48,6 +42,8 @@ pub(super) struct Running {
     pub(super) looking: Option<Id>,
     /// How often in a row its acts have used their time up.
     pub(super) late: u32,
+    /// Pods of each role that the last plan asked for, where nobody reads how many there are to be.
+    pub(super) asked: Vec<Option<u32>>,
     /// When a pod was there last.
     pub(super) had_pods: Duration,
     /// Record of the version of the policy before this one, until the first tick.
@@ -69,6 +65,7 @@ impl Running {
             held: None,
             looking: None,
             late: 0,
+            asked: Vec::new(),
             had_pods: due,
             before: None,
         }
@@ -77,11 +74,20 @@ impl Running {
     /// The next version of a policy, which knows what changes of its roles were under way, and which of its rules
     /// fired.
     pub(super) fn after(self, group: Group, due: Duration) -> Self {
-        let names = |policy: &Policy| policy.roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>();
-        let is_of_it = names(&self.group.policy) == names(&group.policy);
-        let selectors =
-            |policy: &Policy| policy.roles.iter().map(|role| role.selector.clone()).collect::<Vec<_>>();
-        let has_same_pods = is_of_it && selectors(&self.group.policy) == selectors(&group.policy);
+        let has_role = |policy: &Policy, of: &Role| {
+            policy.roles.iter().any(|role| role.name == of.name && role.has_pods_of(of))
+        };
+        let (old, new) = (&self.group.policy, &group.policy);
+        let is_of_it = old.roles.len() == new.roles.len() && new.roles.iter().all(|of| has_role(old, of));
+        let known = match &self.before {
+            Some(before) if self.history.is_none() => &before.asked,
+            _ => &self.asked,
+        };
+        let asked = |of: &Role| {
+            let mut roles = old.roles.iter().zip(known);
+            roles.find(|(role, _)| role.name == of.name && role.has_pods_of(of)).and_then(|(_, asked)| *asked)
+        };
+        let asked: Vec<Option<u32>> = new.roles.iter().map(asked).collect();
         let before = match &self.history {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
@@ -89,7 +95,7 @@ impl Running {
                 let fired = |place: usize| history.fired_ago(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let unknown = history.rules_unknown_for(due);
-                Some(Left { changes, growth, fired, unknown, ..Left::nothing() })
+                Some(Left { changes, growth, fired, unknown, asked, ..Left::nothing() })
             }
             // It wasn't ticked itself.
             None => self.before.map(|before| {
@@ -98,10 +104,10 @@ impl Running {
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let (changes, growth) =
                     if is_of_it { (before.changes, before.growth) } else { (Vec::new(), Growth::default()) };
-                Left { fired, changes, growth, ..before }
+                Left { fired, changes, growth, asked, ..before }
             }),
         };
-        let members = if has_same_pods { self.members } else { Members::default() };
+        let members = if is_of_it { self.members } else { Members::default() };
         Self { before, members, ..Self::new(group, due) }
     }
 
@@ -198,10 +204,12 @@ impl Running {
             .collect();
         // Whoever sized the group before, another replica or this one before a restart, may have had
         // reasons that are forgotten: no window is cut short by that.
-        let history = self.history.get_or_insert_with(|| {
+        let mut asked = Vec::new();
+        self.history.get_or_insert_with(|| {
             let before = self.before.take();
             let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
             let before = before.unwrap_or_default();
+            asked = if before.asked.is_empty() { left.asked } else { before.asked };
             let growth = if before.growth.is_known() { before.growth } else { left.growth };
             let counts = |(place, replicas): (usize, &u32)| {
                 growth.surge(place).map_or(*replicas, |surge| surge.counts(*replicas))
@@ -222,39 +230,15 @@ impl Running {
             }
             history
         });
-        let mut plan = tick(&inputs, &policy, history, now);
+        if self.asked.is_empty() {
+            self.asked = asked;
+        }
+        let mut plan = self.plan(&policy, &mut inputs, observed.is_some() && policy.mode == Mode::Apply, now);
         if !is_stepped {
             self.requested.note(&policy, &mut plan, self.members.counts(), now);
         }
-        let fired = fired(&policy, history);
-        if observed.is_none() || policy.mode != Mode::Apply {
-            self.keep_asked(&policy, &mut plan, now);
-        }
+        let fired = self.history.as_ref().map_or_else(Vec::new, |history| fired(&policy, history));
         Latest { plan, waiting, at: now, fired }
-    }
-
-    /// Asks for as many pods as before where a number is missing: where nobody reads how many there are to be, pods
-    /// that are lost, and made again in a moment, would be a reason to ask for fewer.
-    fn keep_asked(&mut self, policy: &Policy, plan: &mut Plan, now: Duration) {
-        if plan.roles.iter().any(|role| role.current > 0) {
-            self.had_pods = now;
-        }
-        // What doesn't come at all is not asked for without end.
-        let comes = now.saturating_sub(self.had_pods) < COMING_UP;
-        let Some(latest) = self.latest.as_ref().filter(|_| comes) else { return };
-        for ((role, before), own) in plan.roles.iter_mut().zip(&latest.plan.roles).zip(&policy.roles) {
-            let asked = before.write.min(own.range.max);
-            let is_unknown = role.is_blind || role.reasons.contains(&Reason::StaleData);
-            // What a step gives back goes.
-            let gives = role.reasons.iter().any(|of| matches!(of, Reason::Trimmed | Reason::Failed));
-            if is_unknown && !gives && asked > role.write {
-                (role.write, role.desired, role.counts_as) = (asked, role.desired.max(asked), None);
-            }
-        }
-        plan.total = plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.desired));
-        if plan.state == State::Idle && plan.roles.iter().any(|role| role.desired != role.current) {
-            plan.state = State::Scale;
-        }
     }
 }
 
@@ -276,99 +260,4 @@ fn renumbered(
         Some((place, ago(known)?))
     });
     fired.collect()
-}
-
-/// Record of a policy's ticks elsewhere, from its status, or of the version before.
-#[derive(Debug)]
-pub(super) struct Left {
-    /// For how long it has been known which rules fire, where it isn't known which did before.
-    pub(super) unknown: Option<Duration>,
-    /// Its state and goals, where they are of this version of the policy.
-    pub(super) at: Option<(State, Vec<u32>)>,
-    /// Changes of its roles that were under way.
-    pub(super) changes: Vec<Change>,
-    /// Its roles that grew, and those that kept pods until others had grown.
-    pub(super) growth: Growth,
-    /// Pods of each role that were let through their gate.
-    pub(super) admitted: Vec<u32>,
-    /// Rules that have fired, by place, and how long ago.
-    pub(super) fired: Vec<(usize, Duration)>,
-}
-
-impl Default for Left {
-    /// No record: rules may have fired.
-    fn default() -> Self {
-        Self { unknown: Some(Duration::ZERO), ..Self::nothing() }
-    }
-}
-
-impl Left {
-    /// A record that nothing happened.
-    pub(super) fn nothing() -> Self {
-        Self {
-            unknown: None,
-            at: None,
-            changes: Vec::new(),
-            growth: Growth::default(),
-            admitted: Vec::new(),
-            fired: Vec::new(),
-        }
-    }
-
-    /// Reads the record of a status, at that time.
-    pub(super) fn of(
-        policy: &Policy,
-        generation: Option<i64>,
-        status: &PolicyStatus,
-        now: Timestamp,
-    ) -> Self {
-        let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
-        let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
-        let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
-        // That nobody waited is known where all are told of.
-        let is_known = status.observed_generation.is_some()
-            && (policy.roles.iter().all(is_told) || surges.iter().any(Option::is_some));
-        let growth = if is_known { Growth::of(surges) } else { Growth::default() };
-        // One that was never written may not have been allowed to be.
-        let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
-        let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, growth, unknown, ..Self::nothing() };
-        };
-        let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
-            let known = status.rules.iter().find(|known| known.name == rule.name)?;
-            let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
-            // One that lies ahead is of another clock.
-            Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
-        });
-        Self { at, changes, growth, fired: fired.collect(), unknown, ..Self::nothing() }
-    }
-}
-
-/// Changes of a policy's roles that its status tells of, whichever version of the policy asked for them. None
-/// where it doesn't name all roles.
-fn changes(policy: &Policy, status: &PolicyStatus) -> Vec<Change> {
-    let change = |role: &Role| {
-        let known = status.roles.iter().find(|known| known.name == role.name)?;
-        Some(Change { from: known.current, to: known.goal.unwrap_or(known.desired) })
-    };
-    policy.roles.iter().map(change).collect::<Option<_>>().unwrap_or_default()
-}
-
-/// Pods that a role keeps until others have grown, as a status says.
-fn surge(role: &Role, status: &PolicyStatus) -> Option<Surge> {
-    let known = status.roles.iter().find(|known| known.name == role.name)?;
-    let goal = known.goal.filter(|goal| *goal < known.desired)?;
-    Some(Surge { desired: known.desired, goal })
-}
-
-/// Where a policy's status says that the group was left: in which state, with which goals. `None` where it
-/// doesn't, or says that of another version of the policy.
-fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
-    if status.observed_generation != generation {
-        return None;
-    }
-    let said = status.state.as_deref()?;
-    let state = State::ALL.into_iter().find(|state| state.to_string() == said)?;
-    let goal = |role: &Role| Some(status.roles.iter().find(|known| known.name == role.name)?.desired);
-    Some((state, policy.roles.iter().map(goal).collect::<Option<_>>()?))
 }

@@ -1,4 +1,5 @@
-use super::running::{Left, fired};
+use super::left::Left;
+use super::running::fired;
 use super::*;
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
@@ -84,38 +85,6 @@ fn a_restart_and_a_new_leader_wait_for_the_window_before_they_remove_pods() {
     // What is missing is added at once.
     let mut running = Running::new(group, now);
     assert_eq!(desired(&mut running, &live, now, 8.0).0, 16);
-}
-
-#[test]
-fn lost_pods_keep_the_number_without_data() {
-    let live = live(4);
-    let mut running = Running::new(group("total: {metrics: [{name: queue_depth, target: 4}]}"), S(0));
-    let ticked = |running: &mut Running, at: u64, queue: Option<f64>| {
-        live.clock.set(S(at));
-        for endpoint in live.store.snapshot().endpoints() {
-            queue.iter().for_each(|queue| endpoint.load().waiting.set(*queue, live.clock.now_ms()));
-        }
-        let latest = running.tick(&live, S(1), None, None, Left::default());
-        let (desired, write) = (latest.plan.roles[0].desired, latest.plan.roles[0].write);
-        running.latest = Some(Arc::new(latest));
-        (desired, write)
-    };
-    assert_eq!(ticked(&mut running, 0, Some(4.0)), (4, 4));
-    // Nodes are lost, and with them what would be read.
-    for (at, pods) in [(15, 3), (30, 2), (45, 1), (3_600, 1)] {
-        live.store.replace(pods_of(pods));
-        assert_eq!(ticked(&mut running, at, None), (4, 4), "{at}");
-    }
-    // They are known again.
-    assert_eq!(ticked(&mut running, 3_615, Some(4.0)).0, 1);
-    // Also where a bound would have its say: all of them are lost.
-    live.store.replace(pods_of(4));
-    let rule = "rules: [{name: up, role: decode, metric: queue_depth, comparator: GREATER_THAN, threshold: 50, step: 1, cooldown: 1h}]";
-    let mut running = Running::new(group(rule), S(4_000));
-    assert_eq!(ticked(&mut running, 4_000, Some(4.0)), (4, 4));
-    live.store.replace(Vec::new());
-    assert_eq!([4_015, 4_030, 4_590].map(|at| ticked(&mut running, at, None)), [(4, 4); 3]);
-    assert_eq!(ticked(&mut running, 4_605, None), (1, 1), "they don't come");
 }
 
 #[test]

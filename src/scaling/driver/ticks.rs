@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::acts::{Acted, Acting};
+use super::left::Left;
 use super::looks::Ended;
-use super::running::{Left, Running, fired};
+use super::running::{Running, fired};
 use super::{ASK_AGAIN, Driver, is_same};
 use crate::actuator::{Hands, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};

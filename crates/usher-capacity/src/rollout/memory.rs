@@ -126,6 +126,10 @@ impl Memory {
     }
 
     fn see_past(&mut self, stands: &[Stand]) {
+        if self.has_gates && self.floor.is_empty() {
+            // What was past them before the first one was seen is replaced as well.
+            self.floor.clone_from(&self.past);
+        }
         self.past.resize(stands.len(), 0);
         for (past, stand) in self.past.iter_mut().zip(stands) {
             *past = (*past).max(stand.seen.min(stand.there));

@@ -20,6 +20,8 @@ pub struct History {
     idle: Vec<Option<Idle>>,
     /// Roles on their way to fewer pods.
     shrinking: Vec<Option<Shrinking>>,
+    /// What the last tick asked for, where somebody else writes it.
+    told: Option<Told>,
     /// Changes of the roles of a group whose size nothing sets.
     changes: Vec<Change>,
     /// Memory of the roll-out: the steps in which pods come up.
@@ -40,6 +42,14 @@ struct Shrinking {
     current: u32,
     write: u32,
     goal: u32,
+}
+
+/// A size that the last tick asked for.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    size: u32,
+    /// Pods that there may be by then: those that there were, or that were asked for.
+    most: u32,
 }
 
 /// Change of a role's size that the last tick asked for.
@@ -124,6 +134,23 @@ impl History {
             (is_ours && goal < current).then_some(Shrinking { current, write, goal })
         };
         self.shrinking = plan.roles.iter().map(of).collect();
+    }
+
+    /// Size that the last tick asked for and that somebody else is on the way to, of so many pods: some roles keep
+    /// theirs until others have grown, and are told what they are to lose before it is gone.
+    pub(super) fn told_size(&self, current: u32) -> Option<u32> {
+        self.told.filter(|told| current <= told.most).map(|told| told.size)
+    }
+
+    /// Notes the size that a plan asks for, where somebody else writes replicas.
+    pub(super) fn note_size(&mut self, policy: &Policy, plan: &Plan) {
+        let sum = |of: fn(&RolePlan) -> u32| {
+            plan.roles.iter().fold(0, |sum: u32, role| sum.saturating_add(of(role)))
+        };
+        let told =
+            || Told { size: plan.stages.size, most: sum(|role| role.current).max(sum(|role| role.write)) };
+        let is_others = policy.mode != Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
+        self.told = is_others.then(told);
     }
 
     /// Whether each role serves: something runs or waits there, or came within the window of shrinking.

@@ -11,7 +11,7 @@ impl Tick<'_> {
     /// Shares the group's size by cost, and by pressure where that counts. `size` is none where it isn't
     /// known: then it stays, and so do the shares, unless it is known how pressed all roles are.
     pub(super) fn share(&mut self, size: Option<u32>, panics: bool, expansion: u32) {
-        let there = self.within_bounds(self.counted());
+        let there = self.within_bounds(self.sized());
         let priced: Vec<Priced> = self
             .policy
             .roles

@@ -81,8 +81,10 @@ struct State {
     faults: Vec<(u8, Fault)>,
     failed: u64,
     denied: u64,
+    /// Whether an event was refused for want of a right.
+    denies_events: bool,
     written: Vec<Written>,
-    /// Names of the objects that events were about, and the events' reasons.
+    /// Objects that events were about, by uid, and the events' reasons.
     events: BTreeSet<(String, String)>,
 }
 
@@ -219,7 +221,7 @@ impl State {
             }
             (_, _) if path.ends_with("/events") => {
                 let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-                self.events.extend(text("/involvedObject/name").zip(text("/reason")));
+                self.events.extend(text("/involvedObject/uid").zip(text("/reason")));
                 (201, json!({"metadata": {}, "items": []}))
             }
             (_, None) => refusal(404),
@@ -305,7 +307,7 @@ impl Server {
             return self.watch(folder, labels, query["resourceVersion"].parse().unwrap()).await;
         }
         // Followers that are refused wait for a random time.
-        let fault = if folder.is_none() { self.next_fault() } else { None };
+        let fault = if folder.is_none() { self.next_fault(parts.uri.path()) } else { None };
         let (code, answer) = match fault {
             Some(Fault::Refused(code)) => refusal(code),
             Some(fault) => {
@@ -319,7 +321,7 @@ impl Server {
         Response::builder().status(code).body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
     }
 
-    fn next_fault(&self) -> Option<Fault> {
+    fn next_fault(&self, path: &str) -> Option<Fault> {
         let mut state = self.lock();
         let (after, fault) = state.faults.first_mut()?;
         if *after > 0 {
@@ -329,7 +331,9 @@ impl Server {
         let fault = *fault;
         state.faults.remove(0);
         state.failed += 1;
-        state.denied += u64::from(fault == Fault::Refused(403));
+        let is_denied = fault == Fault::Refused(403);
+        state.denied += u64::from(is_denied);
+        state.denies_events |= is_denied && path.ends_with("/events");
         Some(fault)
     }
 
@@ -374,9 +378,15 @@ impl Server {
         self.lock().denied
     }
 
-    /// Whether there was an event of this reason about an object of this name.
-    pub fn has_event(&self, name: &str, reason: &str) -> bool {
-        self.lock().events.contains(&(name.to_owned(), reason.to_owned()))
+    /// Whether an event was refused for want of a right.
+    pub fn denies_events(&self) -> bool {
+        self.lock().denies_events
+    }
+
+    /// Whether there was an event of this reason about an object.
+    pub fn has_event(&self, object: &Value, reason: &str) -> bool {
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        self.lock().events.contains(&(uid.to_owned(), reason.to_owned()))
     }
 
     /// The object at a path; null: there is none.

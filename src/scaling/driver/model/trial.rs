@@ -200,7 +200,8 @@ impl Trial {
         for reason in reasons {
             self.frozen.entry(reason).or_insert(now);
         }
-        let status = &self.cluster.server.get(&format!("{POLICIES}/p"))["status"];
+        let object = self.cluster.server.get(&format!("{POLICIES}/p"));
+        let status = &object["status"];
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
         for (reason, since) in self.frozen.iter().filter(|(_, since)| now - **since > TOLD) {
             let holds = |of: &Value| {
@@ -211,7 +212,8 @@ impl Trial {
                 "{reason} since {since} is not in the status: {status}"
             );
             // One that may not be written isn't tried again.
-            let has_event = self.cluster.server.denied() > 0 || self.cluster.server.has_event("p", reason);
+            let server = &self.cluster.server;
+            let has_event = server.denies_events() || server.has_event(&object, reason);
             prop_assert!(has_event, "{reason} since {since} was no event");
         }
         Ok(())

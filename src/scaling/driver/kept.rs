@@ -1,0 +1,74 @@
+//! Numbers of pods that nobody reads back: a policy that recommends, or that KEDA asks, sees the pods that there are,
+//! and not how many there are to be.
+
+use std::time::Duration;
+
+use super::running::Running;
+use crate::capacity::plan::RolePlan;
+use crate::capacity::{Condition, Inputs, Plan, Policy, Reason, State, tick};
+
+/// For how long pods are asked for that don't come.
+const COMING_UP: Duration = Duration::from_mins(10);
+
+impl Running {
+    /// Plans over these inputs. `is_read`: their replicas are those that there are to be.
+    ///
+    /// Otherwise a role of which no number is known is taken to have the pods that it was asked to have: those that
+    /// are lost, and made again in a moment, would be a reason to ask for fewer.
+    pub(super) fn plan(
+        &mut self,
+        policy: &Policy,
+        inputs: &mut Inputs,
+        is_read: bool,
+        now: Duration,
+    ) -> Plan {
+        let history = self.history.get_or_insert_default();
+        if is_read {
+            self.asked.clear();
+            return tick(inputs, policy, history, now);
+        }
+        let before = history.clone();
+        let mut plan = tick(inputs, policy, history, now);
+        let there: Vec<u32> = plan.roles.iter().map(|role| role.current).collect();
+        if there.iter().any(|pods| *pods > 0) {
+            self.had_pods = now;
+        }
+        // What doesn't come at all is not asked for without end.
+        let comes = now.saturating_sub(self.had_pods) < COMING_UP;
+        let kept = |(place, role): (usize, &RolePlan)| {
+            let most = policy.roles.get(place)?.range.max;
+            let asked = self.asked.get(place).copied().flatten()?.min(most);
+            let is_unknown = role.is_blind || role.current == 0 || role.reasons.contains(&Reason::StaleData);
+            // What a plan takes away goes.
+            (comes && is_unknown && role.write >= role.current && asked > role.write).then_some(asked)
+        };
+        let kept: Vec<Option<u32>> = plan.roles.iter().enumerate().map(kept).collect();
+        if kept.iter().any(Option::is_some) {
+            inputs.replicas.clone_from(&there);
+            inputs.starting.resize(there.len(), 0);
+            let inputs_of = inputs.replicas.iter_mut().zip(&mut inputs.starting);
+            for ((replicas, starting), asked) in inputs_of.zip(&kept) {
+                let asked = asked.unwrap_or(*replicas);
+                *starting = starting.saturating_add(asked.saturating_sub(*replicas));
+                *replicas = asked;
+            }
+            *history = before;
+            plan = tick(inputs, policy, history, now);
+            for ((role, there), kept) in plan.roles.iter_mut().zip(&there).zip(&kept) {
+                role.current = *there;
+                if kept.is_some() && !role.reasons.contains(&Reason::StaleData) {
+                    role.reasons.push(Reason::StaleData);
+                }
+            }
+            if !plan.conditions.contains(&Condition::StaleData) {
+                plan.conditions.push(Condition::StaleData);
+                plan.conditions.sort_unstable();
+            }
+            if plan.state == State::Idle && plan.roles.iter().any(|role| role.desired != role.current) {
+                plan.state = State::Scale;
+            }
+        }
+        self.asked = plan.roles.iter().map(|role| Some(role.write)).collect();
+        plan
+    }
+}
