@@ -12,7 +12,7 @@ use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::{loses_gated_only, split};
-use super::pair::{has_held_partner, order, stays_with_partner, wait_for_partners};
+use super::pair::{breaks_beside_no_target, has_held_partner, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
@@ -189,7 +189,8 @@ impl Hands {
             plan.conditions.push(Condition::OwnerUnknown);
         }
         self.tell_frozen(policy, frozen, &why, observed);
-        limit_growth(policy, plan, &observed.replicas, &observed.may_write);
+        let is_limited = limit_growth(policy, plan, &observed.replicas, &observed.may_write);
+        let mut lacks_target = is_limited && observed.targets.iter().any(Option::is_none);
         keep_updated(plan, observed);
         let is_free = frozen.is_none();
         let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
@@ -206,7 +207,10 @@ impl Hands {
             else {
                 continue;
             };
+            let breaks = breaks_beside_no_target(policy, plan, observed, place);
+            lacks_target |= breaks;
             let may = is_free
+                && !breaks
                 && observed.may_write.get(place).copied().unwrap_or(false)
                 && (role.write >= replicas || !has_held_partner(policy, place, observed))
                 && held_up.get(place) != Some(&true);
@@ -220,6 +224,9 @@ impl Hands {
             if let (Some(may_write), Some(drained)) = (may_write.get_mut(place), drained.get_mut(place)) {
                 (*may_write, *drained) = (may, outcome);
             }
+        }
+        if lacks_target {
+            plan.conditions.push(Condition::NoTarget);
         }
         let mut waits = wait_for_partners(policy, plan, observed, &drained);
         let goes = |place: usize| {

@@ -5,10 +5,10 @@ use crate::capacity::{Plan, Policy};
 
 /// Limits what free roles grow to, so that a group of which others keep a role above its goal isn't larger than
 /// its plan. `replicas` and `may_write` are by role. A role gets its minimum all the same. Rules are about one
-/// role each: what others do to another one is no concern of theirs.
-pub(super) fn limit_growth(policy: &Policy, plan: &mut Plan, replicas: &[u32], may_write: &[bool]) {
+/// role each: what others do to another one is no concern of theirs. Returns whether a role gets fewer.
+pub(super) fn limit_growth(policy: &Policy, plan: &mut Plan, replicas: &[u32], may_write: &[bool]) -> bool {
     if matches!(policy.sizing, Sizing::Rules(_)) {
-        return;
+        return false;
     }
     let is_kept_higher = plan
         .roles
@@ -17,8 +17,9 @@ pub(super) fn limit_growth(policy: &Policy, plan: &mut Plan, replicas: &[u32], m
         .zip(may_write)
         .any(|((role, replicas), may_write)| !may_write && *replicas > role.goal);
     if !is_kept_higher {
-        return;
+        return false;
     }
+    let mut is_limited = false;
     let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
     let goals = sum(&mut plan.roles.iter().map(|role| role.goal));
     let mut room = goals.saturating_sub(sum(&mut replicas.iter().copied()));
@@ -28,10 +29,12 @@ pub(super) fn limit_growth(policy: &Policy, plan: &mut Plan, replicas: &[u32], m
             continue;
         }
         let most = replicas.saturating_add(room).max(own.range.min);
+        is_limited |= most < role.write;
         role.write = role.write.min(most);
         role.admitted = role.admitted.min(role.write);
         room = room.saturating_sub(role.write - replicas);
     }
+    is_limited
 }
 
 #[cfg(test)]
@@ -63,7 +66,8 @@ mod tests {
             let roles =
                 goals.map(|goal| RolePlan { goal, write: goal, admitted: goal, ..RolePlan::default() });
             let mut plan = Plan { roles: roles.into(), ..Plan::default() };
-            limit_growth(&total, &mut plan, &replicas, &[true, may_write]);
+            let is_limited = limit_growth(&total, &mut plan, &replicas, &[true, may_write]);
+            assert_eq!(is_limited, expected < goals[0], "{replicas:?}");
             assert_eq!((plan.roles[0].write, plan.roles[0].admitted), (expected, expected), "{replicas:?}");
             assert_eq!(plan.roles[1].write, goals[1]);
         }
@@ -72,7 +76,7 @@ mod tests {
         );
         let role = RolePlan { goal: 6, write: 6, admitted: 6, ..RolePlan::default() };
         let mut plan = Plan { roles: vec![role; 2], ..Plan::default() };
-        limit_growth(&rules, &mut plan, &[2, 8], &[true, false]);
+        assert!(!limit_growth(&rules, &mut plan, &[2, 8], &[true, false]));
         assert_eq!(plan.roles[0].write, 6);
     }
 }

@@ -12,9 +12,27 @@ use crate::capacity::{Plan, Policy};
 
 /// Whether the other role of a ratio is written by others: what this one gives up, that one does not follow.
 pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observed) -> bool {
-    let is_held = |of: usize| observed.may_write.get(of) == Some(&false);
+    let has_target = |of: usize| observed.targets.get(of).is_some_and(Option::is_some);
+    let is_held = |of: usize| observed.may_write.get(of) == Some(&false) && has_target(of);
     let pair = policy.ratio.map(|ratio| [ratio.numerator, ratio.denominator]);
     pair.is_some_and(|pair| pair.contains(&place) && pair.into_iter().any(is_held))
+}
+
+/// Whether a role, by its place, keeps its replicas as nothing here scales the other role of its ratio, which would
+/// break. Its minimum it gets.
+pub(super) fn breaks_beside_no_target(
+    policy: &Policy,
+    plan: &Plan,
+    observed: &Observed,
+    place: usize,
+) -> bool {
+    let replicas = observed.replicas.get(place).copied().unwrap_or(0);
+    let min = policy.roles.get(place).map_or(0, |role| role.range.min);
+    let has_none = |of: usize| observed.targets.get(of).is_some_and(Option::is_none);
+    replicas >= min
+        && plan.roles.get(place).is_some_and(|role| role.write != replicas)
+        && partner(policy, place).is_some_and(has_none)
+        && breaks_alone(policy, plan, observed, place)
 }
 
 /// A role of a ratio.
@@ -57,7 +75,10 @@ impl Written {
 fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
     let (role, pods) = (plan.roles.get(place)?, observed.objects.get(place)?);
     let ready = pods.iter().filter(|pod| pod.is_alive() && pod.is_ready()).count() as u32;
-    let target = observed.targets.get(place)?.as_ref()?;
+    let Some(target) = observed.targets.get(place)? else {
+        // Nothing is written to it.
+        return Some(Written { ready, replicas: *observed.replicas.get(place)?, becomes: ready });
+    };
     if role.write > target.replicas {
         return Some(Written { ready, replicas: target.replicas, becomes: role.write });
     }

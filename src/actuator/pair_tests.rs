@@ -12,14 +12,20 @@ use super::tests::{S, look};
 use super::{Hands, Outcome};
 use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::file;
-use crate::capacity::{Plan, Policy};
+use crate::capacity::{Condition, Plan, Policy};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
 /// A policy with between one and three pods of `decode`, of the Deployment `d`, for each of `prefill`, of `p`.
 fn policy() -> Arc<Policy> {
+    policy_of(true)
+}
+
+/// The same, whose role `prefill` may have no target.
+fn policy_of(has_target: bool) -> Arc<Policy> {
     let role = |name: &str| {
-        format!("{{min: 1, max: 9, scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}}}")
+        let target = format!(", scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}");
+        format!("{{min: 1, max: 9{}}}", if has_target || name == "d" { &*target } else { "" })
     };
     let text = format!(
         "{{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {{name: p}}, spec: {{mode: Apply, interval: 1s, behavior: {{scaleDown: {{drainTimeout: 0s}}}}, coordination: {{ratio: {{numerator: prefill, denominator: decode, min: '1:3', max: '1:1'}}}}, roles: {{decode: {}, prefill: {}}}}}}}",
@@ -120,5 +126,32 @@ async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
     let plan = plan([5, 3]);
     let Outcome { plan, unwritten } = hands.act(&policy, &plan, seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
-    assert_eq!((unwritten, plan.conditions), (vec![0], vec![crate::capacity::Condition::WriteFailed]));
+    assert_eq!((unwritten, plan.conditions), (vec![0], vec![Condition::WriteFailed]));
+}
+
+/// What scales the other role isn't known here: it may stay as it is.
+#[tokio::test(start_paused = true)]
+async fn beside_a_role_without_a_target_no_number_is_written_that_breaks_the_ratio() {
+    let policy = policy_of(false);
+    for (pods, write, expected) in [
+        // Less than one decode pod for each of prefill, and more than three.
+        ([6, 3], [2, 2], None),
+        ([6, 2], [8, 3], None),
+        ([6, 3], [4, 2], Some(4)),
+        ([6, 3], [9, 3], Some(9)),
+        // One that is broken is mended.
+        ([9, 1], [5, 2], Some(5)),
+    ] {
+        let (fake, mut hands) = hands(&policy, pods);
+        let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
+        let Outcome { plan, unwritten } = hands.act(&policy, &plan(write), seen, S(1), None).await;
+        let written = fake.written("/d/scale");
+        assert_eq!(written.len(), usize::from(expected.is_some()), "{pods:?} {write:?}");
+        let is_told = plan.conditions.contains(&Condition::NoTarget);
+        assert_eq!(
+            (is_told, unwritten.contains(&0)),
+            (expected.is_none(), expected.is_none()),
+            "{pods:?} {write:?}"
+        );
+    }
 }

@@ -286,6 +286,8 @@ pub enum Condition {
     Paused,
     /// The room of domains may not be seen: the scheduler decides where pods go.
     TopologyUnknown,
+    /// A role that has no target keeps others from the numbers that they are to have.
+    NoTarget,
     /// Several policies scale the same object: none of them acts.
     TargetConflict,
     /// The policy says that nothing is to be written.
@@ -314,7 +316,7 @@ pub enum Condition {
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
         Self::StaleData,
@@ -326,6 +328,7 @@ impl Condition {
         Self::ForeignWriter,
         Self::Paused,
         Self::TopologyUnknown,
+        Self::NoTarget,
         Self::TargetConflict,
         Self::Suspended,
         Self::NoLeaderElection,

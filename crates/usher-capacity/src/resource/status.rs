@@ -297,6 +297,9 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::TopologyUnknown => {
             "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
         }
+        Condition::NoTarget => {
+            "a role without scaleTargetRef has other pods than it is to have, and others stay as they are for the ratio or the size of the group; give it a target, or scale it"
+        }
         Condition::TargetConflict => "another policy scales the same object; neither acts",
         Condition::Suspended => "spec.paused: nothing is written, and pods still pass their gate",
         Condition::NoLeaderElection => {
