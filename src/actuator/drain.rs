@@ -150,13 +150,13 @@ fn cost(pod: &PodObject) -> i64 {
 }
 
 /// Whether a pod's cost is ours.
-pub(super) fn is_marked(pod: &PodObject) -> bool {
+pub fn is_marked(pod: &PodObject) -> bool {
     pod.metadata.annotations.contains_key(DRAINING)
 }
 
 /// The merge patch that gives a pod a low cost, or takes it away; `None`: it is as it should be, or has one
 /// of somebody else's.
-pub(super) fn marking(pod: &PodObject, goes: bool) -> Option<Value> {
+pub fn marking(pod: &PodObject, goes: bool) -> Option<Value> {
     let has_other = pod.metadata.annotations.contains_key(COST) && !is_marked(pod);
     if has_other || goes == is_marked(pod) {
         return None;

@@ -18,6 +18,7 @@ use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;
 use super::subject::Subject;
+use super::unhold::Unheld;
 use super::watch::Mirror;
 use super::write::Write;
 use crate::capacity::policy::Mode;
@@ -71,6 +72,8 @@ pub struct Hands {
     pub(super) places: BTreeMap<(String, String), Places>,
     /// Domains that pods of a role had to go to and that take none any more, by policy and role.
     pub(super) closed: HashMap<(String, String), BTreeSet<Placement>>,
+    /// Targets whose updates are held back for nobody.
+    pub(super) unheld: Vec<Unheld>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
     /// Pods of steps that were trimmed, by policy and role.
@@ -154,6 +157,7 @@ impl Hands {
             changed: Arc::default(),
             places: BTreeMap::new(),
             closed: HashMap::new(),
+            unheld: Vec::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
             unready_since: HashMap::new(),

@@ -92,7 +92,10 @@ impl Hands {
 
     /// Whether there are policies whose pods may wait.
     pub fn keeps_gates(&self) -> bool {
-        !self.attended.is_empty() || !self.unusable.is_empty() || !self.retired.is_empty()
+        !self.attended.is_empty()
+            || !self.unusable.is_empty()
+            || !self.retired.is_empty()
+            || !self.unheld.is_empty()
     }
 
     /// Policies of which no version can be used.
@@ -117,6 +120,7 @@ impl Hands {
     /// Does so for policies that are gone, until their pods are gone as well.
     pub async fn keep_retired_gates(&mut self) {
         self.begin();
+        self.unhold().await;
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);
@@ -294,6 +298,9 @@ impl Hands {
         changed.iter().for_each(|role| self.forget_passed(role));
         let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
         let seen = self.clock.elapsed();
+        let in_force: Vec<Arc<Policy>> = all().cloned().collect();
+        let old: Vec<Arc<Policy>> = self.attended.iter().chain(&self.unusable).cloned().collect();
+        self.note_unheld(&old, &in_force);
         // One without steps lets pods through as well that wait at a gate.
         let before = self.attended.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));

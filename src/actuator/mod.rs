@@ -23,6 +23,7 @@ mod found;
 mod fresh;
 pub mod gates;
 mod hands;
+pub mod held_back;
 mod keep;
 mod kinds;
 mod knobs;
@@ -56,12 +57,13 @@ mod tell;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod unhold;
 mod watch;
 mod whose;
 mod write;
 
 pub use act::Outcome;
-pub use drain::PodLoad;
+pub use drain::{PodLoad, is_marked, marking};
 pub use found::ObservedPod;
 pub use hands::Hands;
 pub use look::{Look, Seen};

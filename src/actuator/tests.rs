@@ -221,6 +221,46 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_update_goes_on_that_was_held_back_for_a_policy_which_is_gone() {
+    let update = "update: {maxSkewPercent: 50},";
+    let holds = policy("p", &format!("mode: Apply, {update}"));
+    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
+    // The policy is gone, is edited, or another one holds it back from now on.
+    for (next, goes_on) in [
+        (None, true),
+        (Some(policy("p", "mode: Apply,")), true),
+        (Some(policy("p", update)), true),
+        (Some(Arc::new(Policy { name: "q".to_owned(), ..Policy::clone(&holds) })), false),
+        (Some(Arc::clone(&holds)), false),
+    ] {
+        for is_ours in [true, false] {
+            let (fake, mut hands, clock) = hands(std::slice::from_ref(&holds));
+            let annotations = if is_ours { json!({"usher.dev/paused": "true"}) } else { json!({}) };
+            fake.has(
+                path,
+                json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
+            );
+            hands.attend(next.iter(), &[]);
+            fake.refuse(Method::PATCH, "deployments/d", 503);
+            hands.keep_retired_gates().await;
+            fake.accept();
+            hands.keep_retired_gates().await;
+            let written = fake.written("/deployments/d");
+            let is_paused = written.iter().map(|patch| patch["spec"]["paused"].as_bool()).collect::<Vec<_>>();
+            let expected: &[Option<bool>] = if goes_on && is_ours { &[Some(false)] } else { &[] };
+            assert_eq!(is_paused, expected, "{next:?}");
+            // It isn't looked at for ever: somebody else may pause it.
+            clock.set(S(62));
+            hands.keep_retired_gates().await;
+            let written = fake.written("/deployments/d").len();
+            clock.set(S(70));
+            hands.keep_retired_gates().await;
+            assert_eq!(fake.written("/deployments/d").len(), written, "{next:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn retired_policy_keeps_gates_beside_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));

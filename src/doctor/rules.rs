@@ -281,6 +281,9 @@ rules! {
     GATE_ORPHANED: Wrong "gate-orphaned",
         "Nobody opens the gate, so these pods never get a node.",
         "Write a policy with mode Apply whose role selects them and whose pool and target they are of, or take the gate usher.dev/rollout out of their template and run `usher capacity release`.";
+    UPDATE_HELD: Wrong "update-held",
+        "A policy that is gone, or has no updates any more, holds an update back, and nobody lets it go on.",
+        "Run `usher capacity release`.";
 
     // Versions.
     ENVOY_OLD: Wrong "envoy-old",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::envoy::EnvoyConfig;
+use crate::actuator::held_back::HeldBack;
 use crate::actuator::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 
@@ -199,13 +200,17 @@ pub struct Cluster {
     pub capacity: Seen<Capacity>,
 }
 
-/// Capacity policies of a namespace, and its pods.
+/// Capacity policies of a namespace, its pods, and what is held back.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     /// Policies of the picker's file, then the objects.
     pub policies: Vec<CapacityPolicy>,
     /// Pods with Usher's scheduling gate.
     pub gated: Vec<PodObject>,
+    /// Workloads whose updates are held back.
+    pub held: Vec<HeldBack>,
+    /// Why some kinds of workloads can't be looked for.
+    pub unlisted: Vec<String>,
     /// All pods of the namespace.
     pub pods: Vec<Labelled>,
 }
@@ -232,6 +237,8 @@ pub struct CapacityPolicy {
     pub problem: Option<String>,
     /// Whether it lets pods of its roles through the gate: it is carried out.
     pub opens_gates: bool,
+    /// Whether it decides how far updates of its targets go.
+    pub updates: bool,
     /// Its roles.
     pub roles: Vec<CapacityRole>,
     /// Rights that it takes, and whether there are; why it can't be known.

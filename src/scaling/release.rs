@@ -1,13 +1,15 @@
-//! Pods that wait at our gate and that no policy is for: found, and let go.
+//! What policies that are gone have left: pods that wait at our gate, pods that are marked to go first, and updates that
+//! are held back. Found, and let go.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::objects::{PolicyObject, policy_of};
-use crate::actuator::gates;
+use crate::actuator::held_back::{HeldBack, held_back};
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::{Pools, may_have};
+use crate::actuator::{gates, is_marked, marking};
 use crate::capacity::policy::Mode;
 use crate::capacity::resource::status::{PolicyStatus, StatusCondition};
 use crate::capacity::resource::{GROUP, POLICIES, VERSION};
@@ -32,6 +34,10 @@ pub struct Release {
 pub enum Released {
     /// It may be scheduled, or could be if this were no dry run.
     Free,
+    /// A pod is no longer the first that its controller takes away, or would not be.
+    Unmarked,
+    /// The update of a workload goes on, or would.
+    Resumed,
     /// It is left to a policy, which may stand still.
     Kept {
         /// The policy.
@@ -44,34 +50,43 @@ pub enum Released {
 }
 
 impl Release {
-    /// Lets pods go. Returns what became of each that waited, by name.
+    /// Lets pods and updates go. Returns what became of each, by name, and why some kinds of workloads can't be
+    /// listed.
     ///
     /// # Errors
     /// When pods or policies can't be listed. Where the cluster has no policies, there are none.
-    pub async fn run(&self, cluster: &Cluster) -> Result<BTreeMap<String, Released>, Problem> {
+    pub async fn run(
+        &self,
+        cluster: &Cluster,
+    ) -> Result<(BTreeMap<String, Released>, Vec<Problem>), Problem> {
         let pods = Collection::new("", "v1", &self.namespace, "pods").with_labels(&self.labels);
         let (pods, _) = cluster.list::<PodObject>(&pods).await?;
-        let waiting: Vec<PodObject> =
-            pods.into_iter().filter(|pod| pod.is_alive() && pod.is_gated()).collect();
-        let policies =
-            if self.all || waiting.is_empty() { Vec::new() } else { self.policies(cluster).await? };
+        let is_left = |pod: &PodObject| pod.is_alive() && (pod.is_gated() || is_marked(pod));
+        let left: Vec<PodObject> = pods.into_iter().filter(is_left).collect();
+        let (held, unlisted) = held_back(cluster, &self.namespace, &self.labels).await;
+        let is_clean = left.is_empty() && held.is_empty();
+        let policies = if self.all || is_clean { Vec::new() } else { self.policies(cluster).await? };
         // Where they may not be read, a pod of any pool may be a policy's.
         let pools = match policies.is_empty() {
             true => Pools::default(),
             false => Pools::list(cluster, &self.namespace).await.unwrap_or_default(),
         };
         let mut became = BTreeMap::new();
-        for pod in &waiting {
+        for pod in &left {
             let released = match policies.iter().find(|known| known.is_for(pod, &pools)) {
-                Some(Known { policy, held, .. }) => {
-                    Released::Kept { policy: policy.name.clone(), held: held.clone() }
-                }
-                None if self.dry_run => Released::Free,
-                None => self.open(cluster, pod).await,
+                Some(known) => known.keeps(),
+                None => self.let_go(cluster, pod).await,
             };
             became.insert(pod.name().to_owned(), released);
         }
-        Ok(became)
+        for workload in &held {
+            let released = match policies.iter().find(|known| known.updates(workload)) {
+                Some(known) => known.keeps(),
+                None => self.done(cluster, &workload.path, &workload.patch, Released::Resumed).await,
+            };
+            became.insert(format!("{}/{}", workload.kind, workload.name), released);
+        }
+        Ok((became, unlisted))
     }
 
     /// The policies of the namespace.
@@ -84,14 +99,27 @@ impl Release {
         }
     }
 
-    async fn open(&self, cluster: &Cluster, pod: &PodObject) -> Released {
-        let Some(patch) = gates::opening(pod, None, false) else { return Released::Free };
+    async fn let_go(&self, cluster: &Cluster, pod: &PodObject) -> Released {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, pod.name());
-        let patched: Result<Value, Problem> = cluster.patch(&path, PatchType::Json, &patch).await;
-        match patched {
-            Ok(_) => Released::Free,
-            Err(problem) => Released::Failed(problem),
+        if let Some(patch) = gates::opening(pod, None, false) {
+            return self.done(cluster, &path, &(PatchType::Json, patch), Released::Free).await;
         }
+        let Some(patch) = marking(pod, false) else { return Released::Unmarked };
+        self.done(cluster, &path, &(PatchType::Merge, patch), Released::Unmarked).await
+    }
+
+    async fn done(
+        &self,
+        cluster: &Cluster,
+        path: &str,
+        (of, patch): &(PatchType, Value),
+        came_to: Released,
+    ) -> Released {
+        if self.dry_run {
+            return came_to;
+        }
+        let patched: Result<Value, Problem> = cluster.patch(path, *of, patch).await;
+        patched.map_or_else(Released::Failed, |_| came_to)
     }
 }
 
@@ -108,6 +136,22 @@ impl Known {
     fn of(object: &PolicyObject) -> Self {
         let pool = object.spec.pointer("/poolRef/name").and_then(Value::as_str).map(str::to_owned);
         Self { policy: policy_of(object), pool, held: held(&object.status) }
+    }
+
+    fn keeps(&self) -> Released {
+        Released::Kept { policy: self.policy.name.clone(), held: self.held.clone() }
+    }
+
+    /// Whether it decides how far the update of a workload goes.
+    fn updates(&self, workload: &HeldBack) -> bool {
+        self.policy.mode == Mode::Apply
+            && self.policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
+            && self
+                .policy
+                .roles
+                .iter()
+                .filter_map(|role| role.target.as_ref())
+                .any(|target| workload.is_of(target))
     }
 
     /// Whether it opens the gate of this pod. One that only recommends opens those of pods that replace others.

@@ -274,6 +274,8 @@ async fn what_policies_lack_is_found() {
     gated(&space, "d-0", "m", "d").await;
     let found = examined().await;
     assert_eq!(found.status("capacity"), "wrong");
+    let text = found.report.to_string();
+    assert!(text.contains("updates that are held back can't be looked for: "), "{text}");
     assert!(capacity(&found).iter().all(|code| code.starts_with("capacity-right-")), "{:#}", found.report);
     let text = found.report.to_string();
     for words in [
@@ -305,6 +307,10 @@ async fn what_policies_lack_is_found() {
     // The same object and the same pods as another policy's, and an object that isn't there.
     let mut hidden = role("s", "s");
     hidden["scaleTargetRef"]["kind"] = json!("StatefulSet");
+    let kinds = ["deployments", "statefulsets"];
+    space.grant("kinds", &[rule(&["apps"], &kinds, &["list"])]).await;
+    let held = json!({"metadata": {"annotations": {"usher.dev/paused": "true"}}, "spec": {"paused": true}});
+    space.send("PATCH", &format!("{}/d", space.path("apps/v1", "deployments")), &held).await.unwrap();
     let roles = json!({"again": role("d", "d"), "gone": role("p", "nowhere"), "hidden": hidden});
     space.create(POLICIES, "broken", json!({"roles": roles})).await;
     gated(&space, "lost-0", "m", "nobody").await;
@@ -325,6 +331,7 @@ async fn what_policies_lack_is_found() {
     );
     let overlap = what("capacity-selectors-overlap");
     assert!(overlap.contains("broken/again and sound/decode select the same pods, such as d-0"), "{overlap}");
+    assert_eq!(what("update-held"), "no policy with mode Apply and updates is for Deployment d");
     let orphan = what("gate-orphaned");
     assert!(orphan.contains("2 pods wait") && orphan.ends_with(": lost-0, other-0"), "{orphan}");
     assert_eq!(capacity(&found).len(), 5, "{:#}", found.report);

@@ -1,4 +1,4 @@
-//! `usher capacity release`: lets pods go that wait at a gate that nobody opens.
+//! `usher capacity release`: lets go what policies that are gone have left behind.
 
 use std::io::{self, Write};
 
@@ -8,21 +8,21 @@ use crate::cluster::{Cluster, connect};
 use crate::scaling::release::{Release, Released};
 use usher_terminal::CliError;
 
-/// Let pods go that wait at Usher's scheduling gate and that no CapacityPolicy is for. The API server is
-/// that of KUBECONFIG, of the pod, or of ~/.kube/config.
+/// Let go what no CapacityPolicy is for: pods that wait at Usher's scheduling gate, pods that are marked to go first, and
+/// updates of workloads that are held back. The API server is that of KUBECONFIG, of the pod, or of ~/.kube/config.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ReleaseArgs {
     /// Namespace of the pods. By default that of the environment variable NAMESPACE, else "default".
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only pods with these labels, as of `kubectl -l`. Policies in files are not known here: leave their
+    /// Only pods and workloads with these labels, as of `kubectl -l`. Policies in files are not known here: leave their
     /// pods out.
     #[arg(long, short = 'l', value_name = "SELECTOR", default_value = "")]
     selector: String,
-    /// Pods as well that a CapacityPolicy is for.
+    /// Those as well that a CapacityPolicy is for.
     #[arg(long)]
     all: bool,
-    /// Say which pods these are, and change nothing.
+    /// Say which these are, and change nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -37,15 +37,20 @@ pub(super) fn run(args: &ReleaseArgs) -> Result<(), CliError> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Failed(format!("cannot start: {error}")))?;
-    let became = runtime.block_on(async {
+    let (became, unlisted) = runtime.block_on(async {
         let cluster: Cluster = connect().await.map_err(|error| CliError::Usage(error.to_string()))?;
         release.run(&cluster).await.map_err(|problem| CliError::Failed(problem.to_string()))
     })?;
     let mut out = io::stdout().lock();
-    let (mut failed, free) = (0, if args.dry_run { "would be let go" } else { "let go" });
+    let mut failed = 0;
+    let says = |would: &str, does: &str| if args.dry_run { would.to_owned() } else { does.to_owned() };
     for (pod, released) in &became {
         let line = match released {
-            Released::Free => format!("{pod}: {free}"),
+            Released::Free => format!("{pod}: {}", says("would be let go", "let go")),
+            Released::Unmarked => {
+                format!("{pod}: {}", says("would go no sooner than others", "goes no sooner than others"))
+            }
+            Released::Resumed => format!("{pod}: {}", says("its update would go on", "its update goes on")),
             Released::Kept { policy, held } if held.is_empty() => format!("{pod}: left to policy {policy}"),
             Released::Kept { policy, held } => {
                 let why = held.join(", ");
@@ -58,11 +63,17 @@ pub(super) fn run(args: &ReleaseArgs) -> Result<(), CliError> {
         };
         writeln!(out, "{line}").map_err(|error| CliError::Failed(format!("cannot print: {error}")))?;
     }
+    for problem in &unlisted {
+        eprintln!("usher: updates that are held back can't be looked for: {problem}");
+    }
     if became.is_empty() {
-        eprintln!("usher: no pod waits at the gate in namespace {}", release.namespace);
+        eprintln!(
+            "usher: no pod waits at the gate, and nothing else is held, in namespace {}",
+            release.namespace
+        );
     }
     match failed {
         0 => Ok(()),
-        failed => Err(CliError::Failed(format!("{failed} pods could not be let go"))),
+        failed => Err(CliError::Failed(format!("{failed} of these could not be let go"))),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::actuator::held_back::HeldBack;
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::may_have;
 use crate::doctor::finding::{Finding, Outcome, count};
@@ -19,7 +20,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
         Ok(capacity) => capacity,
         Err(reason) => return Outcome::skipped(format!("capacity policies can't be read: {reason}")),
     };
-    if capacity.policies.is_empty() && capacity.gated.is_empty() {
+    if capacity.policies.is_empty() && capacity.gated.is_empty() && capacity.held.is_empty() {
         return Outcome::skipped(
             "no CapacityPolicy in the namespace; with one in a file give --capacity-policy",
         );
@@ -45,6 +46,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     findings.extend(shared(&capacity.policies));
     findings.extend(overlapping(capacity));
     findings.extend(orphaned(capacity));
+    findings.extend(held_for_nobody(capacity));
     let mut at = format!(
         "{}, {} at a gate",
         count(capacity.policies.len(), "policy", "policies"),
@@ -52,6 +54,9 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     );
     if let Some(reason) = unknown.first() {
         at.push_str(&format!("; rights are not known: {reason}"));
+    }
+    if let Some(reason) = capacity.unlisted.first() {
+        at.push_str(&format!("; updates that are held back can't be looked for: {reason}"));
     }
     if !unseen.is_empty() {
         at.push_str(&format!("; targets can't be looked for: {}", unseen.join("; ")));
@@ -165,5 +170,19 @@ fn orphaned(capacity: &Capacity) -> Option<Finding> {
             some.join(", ")
         );
         Finding::new(&rules::GATE_ORPHANED, what)
+    })
+}
+
+/// Workloads whose updates were held back by a policy, and by none of those that are there.
+fn held_for_nobody(capacity: &Capacity) -> Option<Finding> {
+    let mut roles = roles(&capacity.policies);
+    roles.retain(|(policy, _)| policy.updates);
+    let is_for =
+        |held: &HeldBack| roles.iter().filter_map(|(_, role)| role.target.as_ref()).any(|of| held.is_of(of));
+    let held = capacity.held.iter().filter(|held| !is_for(held));
+    let names: Vec<String> = held.map(|held| format!("{} {}", held.kind, held.name)).collect();
+    (!names.is_empty()).then(|| {
+        let what = format!("no policy with mode Apply and updates is for {}", names.join(", "));
+        Finding::new(&rules::UPDATE_HELD, what)
     })
 }

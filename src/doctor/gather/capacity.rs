@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::api::{Any, LIMIT, review};
 use super::plan::PoolPlan;
 use crate::actuator::has_owner;
+use crate::actuator::held_back::held_back;
 use crate::actuator::pods::PodObject;
 use crate::actuator::pools::Pools;
 use crate::capacity::Policy;
@@ -48,7 +49,9 @@ pub(super) async fn look(api: &Api, plan: &PoolPlan) -> Seen<Capacity> {
         pods.iter().filter_map(read).filter(|pod: &PodObject| pod.is_alive() && pod.is_gated()).collect();
     let pods = pods.iter().map(|pod| labelled(&pod.0)).collect();
     let pools = Pools::list(api, &plan.namespace).await.unwrap_or_default();
-    let mut capacity = Capacity { policies: Vec::new(), gated, pods };
+    let (held, unlisted) = held_back(api, &plan.namespace, "").await;
+    let unlisted = unlisted.into_iter().map(said).collect();
+    let mut capacity = Capacity { policies: Vec::new(), gated, held, unlisted, pods };
     let mut asked = Asked { api, plan, pools, kinds: HashMap::new(), rights: HashMap::new() };
     for policy in &plan.policies {
         let seen = asked.policy(policy, None, &capacity).await;
@@ -96,7 +99,8 @@ impl Asked<'_> {
                 let problem = problem.or_else(|| Some(format!("its spec can't be read: {error}")));
                 let (roles, rights) = (Vec::new(), Ok(Vec::new()));
                 let pools = Vec::new();
-                return CapacityPolicy { name, pool, pools, problem, opens_gates: false, roles, rights };
+                let (opens_gates, updates) = (false, false);
+                return CapacityPolicy { name, pool, pools, problem, opens_gates, updates, roles, rights };
             }
         };
         let metadata = Metadata { name, ..Metadata::default() };
@@ -136,6 +140,7 @@ impl Asked<'_> {
         }
         let rights = if is_ours { self.rights(policy, is_object, capacity).await } else { Ok(Vec::new()) };
         let opens_gates = policy.mode == Mode::Apply;
+        let updates = opens_gates && policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
         // A file's is that of the picker that has it.
         let named = if is_object { pool.as_deref() } else { self.plan.name.as_deref() };
         let pools = match &self.plan.selector {
@@ -149,7 +154,7 @@ impl Asked<'_> {
             _ => self.pools.of(named),
         };
         let name = policy.name.clone();
-        CapacityPolicy { name, pool, pools, problem: None, opens_gates, roles, rights }
+        CapacityPolicy { name, pool, pools, problem: None, opens_gates, updates, roles, rights }
     }
 
     /// Where a target's kind is; `None`: nowhere.

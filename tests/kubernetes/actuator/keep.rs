@@ -98,21 +98,76 @@ async fn pods_that_no_policy_is_for_are_released_by_hand() {
         ("prefill-0", kept()),
     ];
     let expected = std::collections::BTreeMap::from(expected.map(|(name, became)| (name.to_owned(), became)));
-    assert_eq!(release(false, true, "").run(&cluster).await.unwrap(), expected);
+    assert_eq!(release(false, true, "").run(&cluster).await.unwrap().0, expected);
     assert!(is_gated(&group, "old-0").await);
-    assert_eq!(release(false, false, "").run(&cluster).await.unwrap(), expected);
+    assert_eq!(release(false, false, "").run(&cluster).await.unwrap().0, expected);
     assert!(!is_gated(&group, "old-0").await && is_gated(&group, "decode-0").await);
     // One that stands still is named with the reason.
     let path = format!("{}/p/status", group.space.path("usher.dev/v1alpha1", "capacitypolicies"));
     let condition = json!({"type": "Suspended", "status": "True", "reason": "Suspended", "message": "paused",
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
     group.space.send("PATCH", &path, &json!({"status": {"conditions": [condition]}})).await.unwrap();
-    let became = release(false, true, "").run(&cluster).await.unwrap();
+    let became = release(false, true, "").run(&cluster).await.unwrap().0;
     let held = vec!["Suspended".to_owned()];
     assert_eq!(became["decode-0"], Released::Kept { policy: "p".to_owned(), held });
-    let one = release(true, false, "llm-d.ai/role=decode").run(&cluster).await.unwrap();
+    let one = release(true, false, "llm-d.ai/role=decode").run(&cluster).await.unwrap().0;
     assert_eq!(one.into_iter().collect::<Vec<_>>(), [("decode-0".to_owned(), Released::Free)]);
     assert!(!is_gated(&group, "decode-0").await && is_gated(&group, "prefill-0").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_policy_has_left_behind_is_released_by_hand() {
+    let Some(server) = Server::own().await else { return };
+    server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
+    let group = Group::new(&server, &pair("")).await;
+    for (kind, name) in
+        [("Deployment", "decode"), ("Deployment", "prefill"), ("Deployment", "own"), ("StatefulSet", "set")]
+    {
+        group.workload(kind, name, 2).await;
+    }
+    let deployments = group.space.path("apps/v1", "deployments");
+    let sets = group.space.path("apps/v1", "statefulsets");
+    let ours = json!({"metadata": {"annotations": {"usher.dev/paused": "true"}}, "spec": {"paused": true}});
+    for name in ["decode", "prefill"] {
+        group.space.send("PATCH", &format!("{deployments}/{name}"), &ours).await.unwrap();
+    }
+    let own = json!({"spec": {"paused": true}});
+    group.space.send("PATCH", &format!("{deployments}/own"), &own).await.unwrap();
+    let partition = json!({"metadata": {"annotations": {"usher.dev/partition": "1"}},
+        "spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}});
+    group.space.send("PATCH", &format!("{sets}/set"), &partition).await.unwrap();
+    group.pod("old-0", "gone", json!({"containers": [{"name": "c", "image": "i"}]})).await;
+    let marks = json!({"controller.kubernetes.io/pod-deletion-cost": "-1000", "usher.dev/draining": "true"});
+    let pod = format!("{}/old-0", group.space.path("v1", "pods"));
+    group.space.send("PATCH", &pod, &json!({"metadata": {"annotations": marks}})).await.unwrap();
+    let role = |name: &str| {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
+        json!({"min": 1, "max": 9, "scaleTargetRef": target})
+    };
+    let spec =
+        json!({"mode": "Apply", "roles": {"decode": role("decode")}, "update": {"maxSkewPercent": 50}});
+    group.space.create(crate::objects::POLICIES, "p", spec).await;
+    let cluster = usher::cluster::Cluster::from(server.client().await);
+    let run = async |dry_run: bool| {
+        let namespace = group.space.name.clone();
+        Release { namespace, labels: String::new(), all: false, dry_run }.run(&cluster).await.unwrap().0
+    };
+    let expected = [
+        ("Deployment/decode", Released::Kept { policy: "p".to_owned(), held: Vec::new() }),
+        ("Deployment/prefill", Released::Resumed),
+        ("StatefulSet/set", Released::Resumed),
+        ("old-0", Released::Unmarked),
+    ];
+    let expected = std::collections::BTreeMap::from(expected.map(|(name, became)| (name.to_owned(), became)));
+    assert_eq!(run(true).await, expected);
+    assert_eq!(run(false).await, expected);
+    assert_eq!(run(false).await.len(), 1, "they are let go");
+    let get = async |path: String| group.space.get(&path).await.unwrap();
+    assert_eq!(get(format!("{deployments}/decode")).await["spec"]["paused"], true);
+    assert!(get(format!("{deployments}/prefill")).await["spec"]["paused"].is_null());
+    assert_eq!(get(format!("{deployments}/own")).await["spec"]["paused"], true, "somebody else's");
+    assert_eq!(get(format!("{sets}/set")).await["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 1);
+    assert!(get(pod.clone()).await["metadata"]["annotations"].is_null());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,81 @@
+//! Workloads whose updates a policy holds back, whether it is still there or not.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::knobs;
+use crate::capacity::policy::TargetRef;
+use crate::cluster::{Cluster, Collection, PatchType, Problem, Watched};
+
+/// Kinds whose updates can be held back: group, version, resource, kind.
+const KINDS: [(&str, &str, &str, &str); 3] = [
+    ("apps", "v1", "deployments", "Deployment"),
+    ("apps", "v1", "statefulsets", "StatefulSet"),
+    ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet"),
+];
+
+/// A workload whose update is held back.
+#[derive(Clone, Debug)]
+pub struct HeldBack {
+    /// Its API group, with the version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its path at the API server.
+    pub path: String,
+    /// The patch that lets its update go on.
+    pub patch: (PatchType, Value),
+}
+
+impl HeldBack {
+    /// Whether it is this target, of whichever version of its API group.
+    pub fn is_of(&self, target: &TargetRef) -> bool {
+        let group = |version: &str| version.split('/').next().map(str::to_owned);
+        group(&target.api_version) == group(&self.api_version)
+            && (&*target.kind, &*target.name) == (self.kind, &*self.name)
+    }
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+struct Workload(Value);
+
+impl Watched for Workload {
+    fn version(&self) -> &str {
+        self.0.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// Merge patch that lets the update of an object go on, if a policy holds it back.
+pub(super) fn going_on(api_version: &str, kind: &str, object: &Value) -> Option<Value> {
+    knobs::patch(object, knobs::of(api_version, kind)?, None)
+}
+
+/// Workloads of a namespace, with these labels, whose updates are held back, and why some kinds can't be listed. A kind
+/// that the cluster doesn't have has no objects.
+pub async fn held_back(cluster: &Cluster, namespace: &str, labels: &str) -> (Vec<HeldBack>, Vec<Problem>) {
+    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    for (group, version, plural, kind) in KINDS {
+        let of = Collection::new(group, version, namespace, plural).with_labels(labels);
+        let objects = match cluster.list::<Workload>(&of).await {
+            Ok((objects, _)) => objects,
+            Err(Problem::NotFound(_)) => continue,
+            Err(problem) => {
+                problems.push(problem);
+                continue;
+            }
+        };
+        let api_version = format!("{group}/{version}");
+        let held = objects.iter().filter_map(|Workload(object)| {
+            let patch = going_on(&api_version, kind, object)?;
+            let name = object.pointer("/metadata/name")?.as_str()?.to_owned();
+            let path = format!("/apis/{api_version}/namespaces/{namespace}/{plural}/{name}");
+            let patch = (PatchType::Merge, patch);
+            Some(HeldBack { api_version: api_version.clone(), kind, name, path, patch })
+        });
+        all.extend(held);
+    }
+    (all, problems)
+}

@@ -1,0 +1,87 @@
+//! Updates that were held back for a policy that is gone, or has no updates of its own any more: they go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::hands::Hands;
+use super::held_back::going_on;
+use super::subject::Subject;
+use crate::capacity::Policy;
+use crate::capacity::policy::{Mode, TargetRef};
+use crate::cluster::{PatchType, Problem};
+
+/// For how long a target is looked at: acts that were under way may have held it back once more.
+const LOOKED_AT: Duration = Duration::from_secs(60);
+
+/// For how long it is tried where the API server doesn't answer, or another replica leads.
+const TRIED: Duration = Duration::from_secs(600);
+
+/// A target whose updates are held back for nobody.
+#[derive(Clone, Debug)]
+pub(super) struct Unheld {
+    target: TargetRef,
+    since: Duration,
+}
+
+/// Targets whose updates these policies hold back.
+fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRef> {
+    let holds = |policy: &&Arc<Policy>| {
+        policy.mode == Mode::Apply && policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
+    };
+    policies.filter(holds).flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref()).collect()
+}
+
+impl Hands {
+    /// Notes the targets of these policies whose updates none of those in force holds back.
+    pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
+        let since = self.clock.elapsed();
+        let kept = held(now.iter());
+        self.unheld.retain(|known| !kept.contains(&&known.target));
+        for target in held(before.iter()) {
+            if !kept.contains(&target) && !self.unheld.iter().any(|known| known.target == *target) {
+                self.unheld.push(Unheld { target: target.clone(), since });
+            }
+        }
+    }
+
+    /// Lets their updates go on.
+    pub(super) async fn unhold(&mut self) {
+        let now = self.clock.elapsed();
+        for unheld in std::mem::take(&mut self.unheld) {
+            let age = now.saturating_sub(unheld.since);
+            if !self.term.lasts() {
+                if age < TRIED {
+                    self.unheld.push(unheld);
+                }
+                continue;
+            }
+            let about = Subject::target("updates of ", &unheld.target);
+            let most = match self.goes_on(&unheld.target).await {
+                Ok(()) => {
+                    self.works(about);
+                    LOOKED_AT
+                }
+                Err(Problem::NotFound(_)) => continue,
+                Err(problem) => {
+                    self.complain(about, &problem);
+                    TRIED
+                }
+            };
+            if age < most {
+                self.unheld.push(unheld);
+            }
+        }
+    }
+
+    async fn goes_on(&mut self, target: &TargetRef) -> Result<(), Problem> {
+        let kind = self.kinds.of(&self.cluster, target).await?;
+        let path = kind.path(&self.namespace, &target.name);
+        let object: Value = self.cluster.get(&path).await?;
+        let Some(patch) = going_on(&target.api_version, &target.kind, &object) else { return Ok(()) };
+        let _: Value = self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await?;
+        tracing::info!(path, "an update goes on that no policy holds back any more");
+        Ok(())
+    }
+}
