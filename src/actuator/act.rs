@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::beside::limit_growth;
+use super::closed::Homeless;
 use super::drain::Choice;
 use super::event::Kind;
 use super::hands::Hands;
@@ -301,7 +302,9 @@ impl Hands {
             if frozen.is_some() {
                 continue;
             }
-            self.recall(policy, place, observed).await;
+            if plan.moves {
+                self.recall(policy, place, observed).await;
+            }
             let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
                 self.hold(policy, plan, place, observed).await;
@@ -405,8 +408,23 @@ impl Hands {
         if is_known {
             self.let_through.insert(key.clone(), admitted);
         }
-        let places = self.next_places(policy, &role.name, &pods, (before, admitted), placement);
-        let opened = self.open(policy, &pods, admitted, &places).await;
+        let none = Homeless::default();
+        let homeless = seen.homeless.get(place).filter(|_| plan.moves).unwrap_or(&none);
+        // Those that are called back are missing already where they go.
+        let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
+        let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
+        let step = (before, admitted);
+        let places = self.next_places(policy, &role.name, &staying, step, placement, &homeless.closed);
+        let is_required =
+            policy.rollout.as_ref().and_then(|of| of.topology.as_ref()).is_some_and(|of| of.is_required);
+        let may_open = if is_placed && is_required && seen.domains.is_some() {
+            // Of which nobody knows where they were wait for a place.
+            let known = places.iter().take_while(|place| place.is_some()).count() as u32;
+            admitted.min(pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + known)
+        } else {
+            admitted
+        };
+        let opened = self.open(policy, &pods, may_open, &places).await;
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + opened;
         // One that is about to be replaced is missing now.
         let passing = self.passing.entry(key).or_insert(before);

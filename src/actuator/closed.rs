@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::event::Kind;
-use super::found::Objects;
 use super::hands::Hands;
 use super::node::Needs;
 use super::observe::Observed;
@@ -15,105 +15,121 @@ use crate::capacity::Policy;
 use crate::capacity::rollout::Placement;
 use crate::cluster::Problem;
 
+/// For how long a domain that has nodes has to have taken no pod: a node may not be ready for a moment.
+const CLOSED_FOR: Duration = Duration::from_secs(60);
+
 /// Subject of complaints.
 const ABOUT: &str = "pods that no domain takes";
 
-impl Hands {
-    /// Domain of pods of a role that replace others of which nobody knows where they were: the one with most of its
-    /// pods, or else of its group's.
-    pub(super) fn beside<'a>(
-        &'a self,
-        policy: &str,
-        now: &'a Places,
-        closed: &BTreeSet<Placement>,
-    ) -> Option<&'a Placement> {
-        let mut of_group = self.places.iter().filter(|((name, _), _)| name == policy);
-        now.most(closed).or_else(|| of_group.find_map(|(_, places)| places.most(closed)))
-    }
+/// Pods of a role whose domain takes none any more.
+#[derive(Debug, Default)]
+pub(super) struct Homeless {
+    /// Those domains.
+    pub(super) closed: BTreeSet<Placement>,
+    /// Pods that wait for a node there.
+    pub(super) stranded: Vec<Arc<PodObject>>,
+    /// How many there are, with those that are missing there, or of which nobody knows where they were.
+    pub(super) pods: u32,
+}
 
-    /// Notes where a policy's pods were sent and none can go any more, if they have to be in one domain, and how many
-    /// of them have a place left. `needs` are those of a pod of each role.
-    pub(super) fn note_closed(&mut self, policy: &Policy, needs: &[Option<Needs>], observed: &mut Observed) {
+/// Whether a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
+fn takes<'n>(
+    nodes: impl Iterator<Item = &'n super::node::NodeObject>,
+    at: &Placement,
+    needs: &Needs,
+) -> Option<bool> {
+    let there = nodes.filter(|node| node.labels().get(&at.layer) == Some(&at.domain));
+    there.map(|node| node.takes(needs)).reduce(|one, other| one | other)
+}
+
+impl Hands {
+    /// Notes which pods of a policy need another domain, as they have to be in one that takes none any more. `needs` are
+    /// those of a pod of each role.
+    pub(super) fn note_homeless(
+        &mut self,
+        policy: &Policy,
+        needs: &[Option<Needs>],
+        observed: &mut Observed,
+        now: Duration,
+    ) {
         let Some(rollout) = &policy.rollout else { return };
         let is_required = rollout.topology.as_ref().is_some_and(|topology| topology.is_required);
         for (place, role) in policy.roles.iter().enumerate() {
             let key = (policy.name.clone(), role.name.clone());
-            let needs = needs.get(place).and_then(Option::as_ref);
             let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
-            let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-            let (Some(needs), true) = (needs, is_required && rollout.is_coordinated(place)) else {
-                self.closed.remove(&key);
-                observed.placed.push(u32::MAX);
-                continue;
+            let homeless = match needs.get(place) {
+                Some(Some(needs)) if is_required && rollout.is_coordinated(place) => {
+                    self.homeless(&key, pods, needs, observed.provisioning, now)
+                }
+                _ => {
+                    self.closed.remove(&key);
+                    Homeless::default()
+                }
             };
-            let now = Places::of(&pods);
-            let known = self.places.get(&key).unwrap_or(&now);
-            let of_group = self.places.iter().filter(|((name, _), _)| *name == policy.name);
-            let all = now.all().chain(known.all()).chain(of_group.flat_map(|(_, places)| places.all()));
-            let all: BTreeSet<Placement> = all.filter(|at| !self.takes(at, needs)).cloned().collect();
-            self.closed.insert(key.clone(), all);
-            let before = self.let_through.get(&key).copied().unwrap_or(0);
-            let lost = self.lost(&key, &pods, before);
-            let stranded = self.stranded(&key, &observed.objects, place, observed.provisioning);
-            let lost = lost.saturating_add(stranded.len() as u32);
-            observed.placed.push(if lost > 0 { before.saturating_sub(lost) } else { u32::MAX });
-            if !stranded.is_empty() {
-                // Others will wait at a gate in their place.
-                let names: BTreeSet<&str> = stranded.iter().map(|pod| pod.name()).collect();
-                let all = Arc::make_mut(&mut observed.pods).iter_mut();
-                all.filter(|pod| pod.role == place && names.contains(&*pod.name))
-                    .for_each(|pod| pod.state.is_gated = true);
-            }
+            observed.homeless.push(homeless);
         }
     }
 
-    /// Pods of a role, of `before` that were let through, that are missing and can't be made again where they were.
-    pub(super) fn lost(&self, role: &(String, String), pods: &[&PodObject], before: u32) -> u32 {
-        let Some(closed) = self.closed.get(role).filter(|closed| !closed.is_empty()) else { return 0 };
-        let now = Places::of(pods);
-        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-        let missing = before.saturating_sub(past);
-        let known = self.places.get(role).unwrap_or(&now);
-        // Of those it isn't known where they were.
-        let others = missing.saturating_sub(known.missing(&now, |_| true));
-        let others = if self.beside(&role.0, &now, closed).is_some() { 0 } else { others };
-        known.missing(&now, |at| closed.contains(at)).saturating_add(others).min(missing)
-    }
-
-    /// Pods of a role that wait for a node of a domain that takes none. While nodes are added, these may be such of it.
-    fn stranded(
-        &self,
+    fn homeless(
+        &mut self,
         role: &(String, String),
-        objects: &Objects,
-        place: usize,
+        pods: &[Arc<PodObject>],
+        needs: &Needs,
         is_adding: bool,
-    ) -> Vec<Arc<PodObject>> {
-        let Some(closed) = self.closed.get(role).filter(|closed| !closed.is_empty() && !is_adding) else {
-            return Vec::new();
+        now: Duration,
+    ) -> Homeless {
+        let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
+        let there = Places::of(&all);
+        let known = self.places.get(role).unwrap_or(&there);
+        let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
+        let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+        let before = self.let_through.get(role).copied().unwrap_or(0);
+        let missing = before.saturating_sub(past);
+        let unknown = missing.saturating_sub(known.missing(&there, |_| true));
+        let mut since = self.closed.remove(role).unwrap_or_default();
+        {
+            let nodes = self.nodes.as_ref().map(|all| all.nodes.objects());
+            let nodes = || nodes.iter().flat_map(|nodes| nodes.iter()).flat_map(|nodes| nodes.values());
+            since.retain(|at, _| domains.contains(at));
+            for at in domains {
+                match takes(nodes().map(Arc::as_ref), &at, needs) {
+                    Some(true) => drop(since.remove(&at)),
+                    Some(false) => drop(since.entry(at).or_insert(now)),
+                    None => drop(since.insert(at, Duration::ZERO)),
+                }
+            }
+        }
+        let is_closed = |since: &Duration| since.is_zero() || now.saturating_sub(*since) >= CLOSED_FOR;
+        // New nodes may be such of it.
+        let closed: BTreeSet<Placement> = since
+            .iter()
+            .filter(|(_, since)| !is_adding && is_closed(since))
+            .map(|(at, _)| at.clone())
+            .collect();
+        let is_stranded = |pod: &&Arc<PodObject>| {
+            pod.wants_node() && !pod.has_own_volume() && place_of(pod).is_some_and(|at| closed.contains(&at))
         };
-        let is_stranded =
-            |pod: &&Arc<PodObject>| pod.wants_node() && place_of(pod).is_some_and(|at| closed.contains(&at));
-        objects.get(place).into_iter().flatten().filter(is_stranded).cloned().collect()
-    }
-
-    /// Whether a node of a domain takes pods with these needs, room or not. Where it isn't known it may.
-    fn takes(&self, at: &Placement, needs: &Needs) -> bool {
-        let nodes = self.nodes.as_ref().map(|all| all.nodes.objects());
-        let Some(nodes) = nodes.as_ref().and_then(|nodes| nodes.as_ref()) else { return true };
-        let mut there = nodes.values().filter(|node| node.labels().get(&at.layer) == Some(&at.domain));
-        there.any(|node| node.takes(needs))
+        let stranded: Vec<Arc<PodObject>> = pods.iter().filter(is_stranded).cloned().collect();
+        // Their volumes are where they were.
+        let lost = match all.iter().any(|pod| pod.has_own_volume()) {
+            true => 0,
+            false => known.missing(&there, |at| closed.contains(at)).saturating_add(unknown).min(missing),
+        };
+        let homeless = lost.saturating_add(stranded.len() as u32);
+        self.closed.insert(role.clone(), since);
+        Homeless { closed, stranded, pods: homeless }
     }
 
     /// Gives back pods of a role that wait for a node of a domain that takes none: others, that wait at their gate, are
-    /// made in their place.
+    /// made in their place, and go where there is room.
     pub(super) async fn recall(&mut self, policy: &Policy, place: usize, seen: &Observed) {
-        let (Some(role), Some(Some(target))) = (policy.roles.get(place), seen.targets.get(place)) else {
+        let (Some(role), Some(Some(target)), Some(homeless)) =
+            (policy.roles.get(place), seen.targets.get(place), seen.homeless.get(place))
+        else {
             return;
         };
-        let key = (policy.name.clone(), role.name.clone());
-        let stranded = self.stranded(&key, &seen.objects, place, seen.provisioning);
         let mut given = 0;
-        for pod in &stranded {
+        for pod in &homeless.stranded {
             // It may have got its node by now.
             match self.evicts(pod, Some(&pod.metadata.resource_version), false).await {
                 Ok(()) => given += 1,
@@ -127,15 +143,10 @@ impl Hands {
         if given > 0 {
             self.works(ABOUT);
             let message = format!(
-                "{given} pods of {} wait for a domain that takes none, and are given back by policy {}",
+                "{given} pods of {} wait for a domain that takes none, and are made again in another by policy {}",
                 role.name, policy.name
             );
-            tracing::info!(
-                policy = policy.name,
-                role = role.name,
-                given,
-                "pods given back that no domain takes"
-            );
+            tracing::info!(policy = policy.name, role = role.name, given, "pods go to another domain");
             self.tell(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
     }

@@ -1,6 +1,6 @@
 //! State that is followed and remembered to act on plans, and the two moves: to look, and to act.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,8 +70,8 @@ pub struct Hands {
     changed: Arc<Notify>,
     /// Domains that pods past the gate were sent to, by policy and role.
     pub(super) places: BTreeMap<(String, String), Places>,
-    /// Domains that pods of a role had to go to and that take none any more, by policy and role.
-    pub(super) closed: HashMap<(String, String), BTreeSet<Placement>>,
+    /// Since when domains that pods of a role are in take none any more, by policy and role; 0: they have no node.
+    pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
     /// Targets whose updates are held back for nobody.
     pub(super) unheld: Vec<Unheld>,
     /// Pods that are about to go, by policy and role.

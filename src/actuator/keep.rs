@@ -67,11 +67,17 @@ impl Hands {
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 let admitted = admitted.min(pods.len() as u32);
-                // Those that need another domain wait for the next look, which finds it.
-                if gates::to_open(&pods, admitted).is_empty() || self.lost(&key, &pods, admitted) > 0 {
+                if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }
-                let places = self.next_places(&policy, &role.name, &pods, (admitted, admitted), None);
+                let places = self.next_places(
+                    &policy,
+                    &role.name,
+                    &pods,
+                    (admitted, admitted),
+                    None,
+                    &BTreeSet::new(),
+                );
                 let opened = self.open(&policy, &pods, admitted, &places).await;
                 tell(&policy, &role.name, opened);
             }
@@ -171,13 +177,14 @@ impl Hands {
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
         self.let_through.insert(key, admitted);
-        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None);
+        let places =
+            self.next_places(policy, &role.name, &pods, (admitted, admitted), None, &BTreeSet::new());
         let opened = self.open(policy, &pods, admitted, &places).await;
         tell(policy, &role.name, opened);
     }
 
     /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
-    /// domain of pods that are no replacements.
+    /// domain of pods that are no replacements, and of those that leave domains which are `closed`.
     pub(super) fn next_places(
         &mut self,
         policy: &Policy,
@@ -185,13 +192,14 @@ impl Hands {
         pods: &[&PodObject],
         (before, admitted): (u32, u32),
         step: Option<&Placement>,
+        closed: &BTreeSet<Placement>,
     ) -> Vec<Option<Placement>> {
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
         let now = Places::of(pods);
         let key = (policy.name.clone(), role.to_owned());
-        let none = BTreeSet::new();
-        let closed = self.closed.get(&key).unwrap_or(&none);
-        let beside = self.beside(&policy.name, &now, closed).cloned();
+        let mut of_group = self.places.iter().filter(|((name, _), _)| *name == policy.name);
+        let beside =
+            now.most(closed).or_else(|| of_group.find_map(|(_, places)| places.most(closed))).cloned();
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| {
             let place = policy.roles.iter().position(|known| known.name == role);
             rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::affinity::sent_to;
+use super::closed::Homeless;
 use super::drain::PodLoad;
 use super::found::{Found, Objects, ObservedPod};
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
@@ -35,8 +36,6 @@ pub struct Observed {
     pub pods: Arc<Vec<ObservedPod>>,
     /// Domains with the room that they have; `None`: not known.
     pub domains: Option<Layers>,
-    /// Most pods of each role that have a domain, where others have lost theirs; `u32::MAX`: none has.
-    pub placed: Vec<u32>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
     /// Whether pods are to go to domains, and what room those have may not be seen.
@@ -54,10 +53,19 @@ pub struct Observed {
     pub(super) may_write: Vec<bool>,
     /// Roles, by place, whose last write had no response and was not carried out.
     pub lost: Vec<usize>,
+    /// Pods of each role that need another domain.
+    pub(super) homeless: Vec<Homeless>,
     /// The objects of the pods, by role.
     pub(super) objects: Objects,
     /// Labels of the pool that they are of.
     pool: Option<String>,
+}
+
+impl Observed {
+    /// How many pods of each role need another domain.
+    pub fn homeless(&self) -> Vec<u32> {
+        self.homeless.iter().map(|of| of.pods).collect()
+    }
 }
 
 impl Hands {
@@ -109,7 +117,7 @@ impl Hands {
             None => false,
         };
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
-            observed.domains = self.room(policy, rollout, &mut observed).await;
+            observed.domains = self.room(policy, rollout, &mut observed, now).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
             if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
                 self.problems.extend(self.nodes_lack());
@@ -238,7 +246,13 @@ impl Hands {
 
     /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
     /// pods nothing is known. Packs on a thread of its own: a thousand nodes take long.
-    async fn room(&mut self, policy: &Policy, rollout: &Rollout, observed: &mut Observed) -> Option<Layers> {
+    async fn room(
+        &mut self,
+        policy: &Policy,
+        rollout: &Rollout,
+        observed: &mut Observed,
+        now: Duration,
+    ) -> Option<Layers> {
         let topology = rollout.topology.as_ref()?;
         let (nodes, pods) = {
             let all = self.nodes.as_ref()?;
@@ -262,12 +276,14 @@ impl Hands {
         };
         let examples: Vec<Option<Needs>> =
             observed.objects.iter().zip(&observed.bodies).map(example).collect();
-        self.note_closed(policy, &examples, observed);
+        self.note_homeless(policy, &examples, observed, now);
         let roles = policy.roles.iter().enumerate().map(|(place, role)| {
             let pods = observed.objects.get(place).into_iter().flatten();
             let before = self.let_through.get(&(policy.name.clone(), role.name.clone()));
+            let stranded = observed.homeless.get(place).map_or(0, |of| of.stranded.len() as u32);
+            let past = pods.filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
             Standing {
-                past: pods.filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32,
+                past: past.saturating_sub(stranded),
                 replicas: observed.replicas.get(place).copied().unwrap_or(0),
                 before: before.copied().unwrap_or(0),
                 max: role.range.max,

@@ -33,6 +33,7 @@ pub struct PodObject {
 pub(super) struct PodSpec {
     pub(super) node_name: String,
     pub(super) scheduling_gates: Vec<Gate>,
+    volumes: Vec<Volume>,
     #[serde(flatten)]
     pub(super) needs: Needs,
 }
@@ -41,6 +42,18 @@ pub(super) struct PodSpec {
 #[serde(default)]
 pub(super) struct Gate {
     pub(super) name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    persistent_volume_claim: Option<Claim>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Claim {
+    claim_name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -101,6 +114,19 @@ impl PodObject {
         let is_refused =
             |condition: &ObjectCondition| condition.status == "False" && condition.reason == "Unschedulable";
         self.spec.node_name.is_empty() && self.has("PodScheduled").is_some_and(is_refused)
+    }
+
+    /// Whether it has a volume of its own, as pods of a StatefulSet have by its `volumeClaimTemplates`: that may be in
+    /// one domain only.
+    pub(super) fn has_own_volume(&self) -> bool {
+        let claims = self.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        let is_own = |claim: &Claim| {
+            claim
+                .claim_name
+                .strip_suffix(self.name())
+                .is_some_and(|rest| !self.name().is_empty() && rest.ends_with('-'))
+        };
+        claims.into_iter().any(is_own)
     }
 
     /// Whether it is on its way to a node.
@@ -194,6 +220,16 @@ pub(super) mod tests {
         let runs =
             state(json!({"nodeName": "n"}), json!({"phase": "Running", "conditions": scheduled("True", "")}));
         assert_eq!(runs, PodState { is_scheduled: true, is_running: true, ..none });
+    }
+
+    #[test]
+    fn volumes_of_a_pods_own_are_named_after_it() {
+        let of = |claim: &str| {
+            let volumes = json!([{"name": "x", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+            pod(json!({"metadata": {"name": "set-0"}, "spec": {"volumes": volumes}})).has_own_volume()
+        };
+        assert_eq!(["data-set-0", "models", "data-set-10", "set-0"].map(of), [true, false, false, false]);
+        assert!(!pod(json!({"metadata": {"name": "set-0"}})).has_own_volume());
     }
 
     #[test]

@@ -155,29 +155,34 @@ fn all_pods_that_are_lost_at_once_pass_the_first_gates_that_are_seen() {
     }
 }
 
-/// Of four pods that a rack has lost none can be made again there, as it has no node any more.
+/// Four pods of a rack are lost, or wait there, and it has no node any more.
 #[test]
-fn pods_that_replace_others_need_room_where_their_domain_takes_none() {
+fn pods_whose_domain_takes_none_go_to_another_that_has_room_for_them() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
-    let pods = [("decode", 4, "gated"), ("decode", 4, "ready"), ("prefill", 4, "ready")];
-    let placed = |line: &mut Inputs| line.placed = vec![4, u32::MAX];
-    let mut group = Group::new(spec);
-    group.history.rollout.resume_admitted(vec![8, 4]);
-    // However often it is said.
-    for at in [0, 15, 30] {
-        let plan = group.tick_with(at, [8, 4], &pods, &room(3), placed);
-        assert_eq!(admitted(&plan), [4, 4], "{plan:?}");
-        assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
-        assert_eq!(plan.shortfalls.unwrap().need, [4, 0]);
+    for missing in ["gated", "unschedulable"] {
+        let pods = [("decode", 4, missing), ("decode", 4, "ready"), ("prefill", 4, "ready")];
+        let homeless = |line: &mut Inputs| line.homeless = vec![4];
+        let mut group = Group::new(spec);
+        group.history.rollout.resume_admitted(vec![8, 4]);
+        for at in [0, 15, 30] {
+            // Its nodes may come back.
+            let plan = group.tick_with(at, [8, 4], &pods, &room(3), homeless);
+            assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], false), "{plan:?}");
+            assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
+            assert_eq!(plan.shortfalls.unwrap().need, [4, 0]);
+        }
+        let plan = group.tick_with(45, [8, 4], &pods, &room(4), homeless);
+        assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], true));
+        assert_eq!(plan.placement.map(|at| at.domain), Some("r".to_owned()));
+        assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{:?}", plan.conditions);
+        // One that is lost later comes back whatever room there is.
+        let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
+        group.tick(60, [8, 4], &up, &room(0));
+        let lost = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
+        let plan = group.tick(75, [8, 4], &lost, &room(0));
+        assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], false));
     }
-    let plan = group.tick_with(45, [8, 4], &pods, &room(4), placed);
-    assert_eq!((admitted(&plan), plan.placement.map(|at| at.domain)), (vec![8, 4], Some("r".to_owned())));
-    // They are past their gates, and one that is lost then comes back whatever room there is.
-    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
-    group.tick(60, [8, 4], &up, &room(0));
-    let lost = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
-    assert_eq!(admitted(&group.tick(75, [8, 4], &lost, &room(0))), [8, 4]);
 }
 
 #[test]

@@ -26,9 +26,9 @@ pub struct Inputs {
     pub external: BTreeMap<String, f64>,
     /// The domains that pods can be in, by layer, with the room that they have; `None`: it isn't known.
     pub domains: Option<Layers>,
-    /// Most pods of each role that have come past their gate to a domain that still takes pods, where others have
-    /// lost theirs: those need another one, as pods of a step do. What is left out is any number.
-    pub placed: Vec<u32>,
+    /// Pods of each role that need another domain, as the one that they have to be in takes none any more: those that
+    /// wait for a node there, and those that are missing. What is left out is none.
+    pub homeless: Vec<u32>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
     /// Whether nothing of a plan is carried out: a step that nobody makes takes no time.

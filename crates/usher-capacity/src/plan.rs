@@ -26,6 +26,9 @@ pub struct Plan {
     /// Where the pods of the step go that comes up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// Whether pods that need another domain go there as well.
+    #[serde(skip)]
+    pub moves: bool,
     /// Why the next step has no place to go to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfalls: Option<Shortfalls>,

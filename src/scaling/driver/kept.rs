@@ -30,7 +30,7 @@ impl Running {
         let before = history.clone();
         let mut plan = tick(inputs, policy, history, now);
         let there: Vec<u32> = plan.roles.iter().map(|role| role.current).collect();
-        if there.iter().any(|pods| *pods > 0) {
+        if !inputs.pods.is_empty() {
             self.had_pods = now;
         }
         // What doesn't come at all is not asked for without end.
@@ -60,6 +60,7 @@ impl Running {
                     role.reasons.push(Reason::StaleData);
                 }
             }
+            plan.stages.current = there.iter().fold(0, |sum, pods| sum.saturating_add(*pods));
             if !plan.conditions.contains(&Condition::StaleData) {
                 plan.conditions.push(Condition::StaleData);
                 plan.conditions.sort_unstable();

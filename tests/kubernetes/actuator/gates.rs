@@ -1,6 +1,6 @@
 //! Pods at gates, on nodes with room and without.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::group::{Group, pair};
 use crate::objects::{rule, user};
@@ -42,13 +42,10 @@ async fn gated_pod(group: &Group, name: &str) {
     group.pod(name, role, spec).await;
 }
 
-async fn pod(group: &Group, name: &str) -> Value {
-    group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await.unwrap()
-}
-
-/// The rack that a pod has to go to; `None`: it waits at its gate.
+/// The rack that a pod has to go to; `None`: it waits at its gate, or is gone.
 async fn rack(group: &Group, name: &str) -> Option<String> {
-    let spec = pod(group, name).await["spec"].clone();
+    let pod = group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await.ok()?;
+    let spec = pod["spec"].clone();
     if spec.get("schedulingGates").is_some() {
         return None;
     }
@@ -175,15 +172,29 @@ async fn a_step_that_fits_nowhere_waits_at_its_gate() {
     assert!(found.iter().all(|(_, rack)| rack == "r1"));
 }
 
+/// Controllers make others in place of pods that are gone.
+async fn make_again(group: &Group, names: &[String]) {
+    for name in names {
+        if group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await.is_err() {
+            gated_pod(group, name).await;
+        }
+    }
+}
+
 /// A rack goes while pods of a step run there and others wait for its nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_of_a_rack_without_nodes_are_made_again_in_another() {
+async fn pods_of_a_rack_without_nodes_go_to_another_that_has_room_for_all() {
     let Some(server) = Server::own().await else { return };
     let group = on_two_racks(&server).await;
     let picker = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
-    let step = |racks: &[(String, String)], count: usize| (racks.len() == count).then(|| racks.to_vec());
-    let first = eventually("the first step", async || step(&racks(&group).await, 6)).await;
-    assert!(first.iter().all(|(_, rack)| rack == "r2"), "{first:?}");
+    let decode = (0..8).map(|number| format!("decode-{number}"));
+    let names: Vec<String> = decode.chain((0..4).map(|number| format!("prefill-{number}"))).collect();
+    let on = async |rack: &str, count: usize| {
+        make_again(&group, &names).await;
+        let racks = racks(&group).await;
+        (racks.len() == count && racks.iter().all(|(_, found)| found == rack)).then_some(racks)
+    };
+    let first = eventually("the first step", async || on("r2", 6).await).await;
     let (_, runs) = first.split_last().unwrap();
     // There is room for a part of them elsewhere.
     let cordon = |is: bool| json!({"spec": {"unschedulable": is}});
@@ -194,28 +205,15 @@ async fn pods_of_a_rack_without_nodes_are_made_again_in_another() {
         group.space.delete_pod(name, 0).await;
     }
     group.space.send("DELETE", "/api/v1/nodes/tight", &json!({})).await.unwrap();
-    // Controllers make others in place of those that are gone.
-    let decode = (0..8).map(|number| format!("decode-{number}"));
-    let names: Vec<String> = decode.chain((0..4).map(|number| format!("prefill-{number}"))).collect();
-    eventually("all pods wait at their gates", async || {
-        let mut gated = 0;
-        for name in &names {
-            match group.space.get(&format!("{}/{name}", group.space.path("v1", "pods"))).await {
-                Ok(pod) => gated += usize::from(pod["spec"]["schedulingGates"].is_array()),
-                Err(_) => gated_pod(&group, name).await,
-            }
-        }
-        (gated == names.len()).then_some(())
-    })
-    .await;
+    // Nodes of theirs may come back.
+    eventually("they wait where they were", async || on("r2", 6).await).await;
     picker.exports("usher_capacity_condition{condition=\"TopologyUnsatisfied\",policy=\"p\"} 1").await;
-    assert!(racks(&group).await.is_empty(), "none is sent where it can't go");
+    make_again(&group, &names).await;
+    assert!(racks(&group).await.iter().all(|(_, rack)| rack == "r2"), "none goes where all have no room");
     group.space.send("PATCH", "/api/v1/nodes/wide", &cordon(false)).await.unwrap();
-    let again = eventually("the step elsewhere", async || step(&racks(&group).await, 6)).await;
-    assert!(again.iter().all(|(_, rack)| rack == "r1"), "{again:?}");
+    let again = eventually("the step elsewhere", async || on("r1", 6).await).await;
     run(&group, &again, "wide").await;
-    let all = eventually("the second step", async || step(&racks(&group).await, 12)).await;
-    assert!(all.iter().all(|(_, rack)| rack == "r1"), "{all:?}");
+    eventually("the second step", async || on("r1", 12).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

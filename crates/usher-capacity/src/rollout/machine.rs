@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::memory::{Asked, Memory};
 use super::place::{Place, place};
 use super::stand::{Stand, stands};
-use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
+use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, Shortfall, Topology, batch, skew, update};
 use crate::inputs::Inputs;
 use crate::plan::{Condition, Open, Plan, Reason, RolePlan, Shortfalls, State, Stuck};
 use crate::policy::{Mode, Policy, Sizing};
@@ -31,7 +31,7 @@ pub(crate) fn roll(
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
     let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    memory.see(&stands, &inputs.placed);
+    memory.see(&stands);
     let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
@@ -248,10 +248,21 @@ impl Turn<'_> {
         let Some(topology) = &self.rollout.topology else { return true };
         // Pods that replace others are no step, and wait for no place.
         let before = self.seen_past();
-        let need = |(role, (target, before)): (usize, (&u32, &u32))| {
-            if self.rollout.is_coordinated(role) { target.saturating_sub(*before) } else { 0 }
+        let needs = |before: &[u32]| -> Vec<u32> {
+            let need = |(role, (target, before)): (usize, (&u32, &u32))| {
+                if self.rollout.is_coordinated(role) { target.saturating_sub(*before) } else { 0 }
+            };
+            targets.iter().zip(before).enumerate().map(need).collect()
         };
-        let need: Vec<u32> = targets.iter().zip(&before).enumerate().map(need).collect();
+        let homed: Vec<u32> = before
+            .iter()
+            .enumerate()
+            .map(|(role, before)| before.saturating_sub(self.inputs.homeless.get(role).copied().unwrap_or(0)))
+            .collect();
+        let (need, all) = (needs(&before), needs(&homed));
+        if need != all && self.moves(&all, topology) {
+            return true;
+        }
         if need.iter().all(|need| *need == 0) {
             return true;
         }
@@ -269,10 +280,7 @@ impl Turn<'_> {
             Place::Unknown => self.because(Reason::TopologyUnknown),
             Place::Nowhere(domains) => {
                 self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
-                self.condition(Condition::TopologyUnsatisfied);
-                self.because(Reason::NoDomain);
-                let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
-                self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
+                self.lacks_room(need, domains, topology);
                 let open = targets.iter().zip(&self.stands).map(|(target, stand)| {
                     let open = Open { pods: *target, up: stand.ok, is_update: false };
                     (*target > stand.there).then_some(open)
@@ -283,6 +291,31 @@ impl Turn<'_> {
             }
         }
         true
+    }
+
+    /// Finds a domain for the pods of a step and those that need another one, so many of each role. Where there is none
+    /// these stay where they were, as their domain may come back.
+    fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
+        match place(need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
+            Place::In(placement) => {
+                self.memory.step.1 = Some(placement);
+                self.plan.moves = true;
+                return true;
+            }
+            Place::Nowhere(domains) => self.lacks_room(need.to_vec(), domains, topology),
+            Place::Anywhere | Place::Unknown => {}
+        }
+        false
+    }
+
+    fn lacks_room(&mut self, need: Vec<u32>, domains: Vec<Shortfall>, topology: &Topology) {
+        let is_told = self.plan.conditions.contains(&Condition::TopologyUnsatisfied);
+        self.condition(Condition::TopologyUnsatisfied);
+        if !is_told {
+            self.because(Reason::NoDomain);
+        }
+        let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
+        self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
     }
 
     /// Looks at how long the step has been going, and does what is to be done when that is too long.

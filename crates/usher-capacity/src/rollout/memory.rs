@@ -114,18 +114,7 @@ impl Memory {
 
     /// Notes how many pods are past their gates. What somebody else admitted is what lost pods come back to, where
     /// pods have gates; where all of it is there it needn't be remembered.
-    /// Of those whose domain takes no pods any more, as `placed` says, only such count as are still there.
-    pub(super) fn see(&mut self, stands: &[Stand], placed: &[u32]) {
-        self.see_past(stands);
-        let kept = placed.iter().zip(stands).map(|(placed, stand)| (*placed).max(stand.seen));
-        for (place, kept) in kept.enumerate() {
-            for all in [&mut self.floor, &mut self.past] {
-                all.iter_mut().skip(place).take(1).for_each(|all| *all = (*all).min(kept));
-            }
-        }
-    }
-
-    fn see_past(&mut self, stands: &[Stand]) {
+    pub(super) fn see(&mut self, stands: &[Stand]) {
         if self.has_gates && self.floor.is_empty() {
             // What was past them before the first one was seen is replaced as well.
             self.floor.clone_from(&self.past);
