@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::beside::limit_growth;
-use super::closed::Homeless;
 use super::drain::Choice;
 use super::event::Kind;
+use super::found::Homeless;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;

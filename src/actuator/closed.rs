@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Kind;
+use super::found::Homeless;
 use super::hands::Hands;
 use super::node::Needs;
 use super::observe::Observed;
@@ -20,17 +21,6 @@ const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 /// Subject of complaints.
 const ABOUT: &str = "pods that no domain takes";
-
-/// Pods of a role whose domain takes none any more.
-#[derive(Debug, Default)]
-pub(super) struct Homeless {
-    /// Those domains.
-    pub(super) closed: BTreeSet<Placement>,
-    /// Pods that wait for a node there.
-    pub(super) stranded: Vec<Arc<PodObject>>,
-    /// How many there are, with those that are missing there, or of which nobody knows where they were.
-    pub(super) pods: u32,
-}
 
 /// Whether a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
 fn takes<'n>(

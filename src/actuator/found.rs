@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::pods::PodObject;
 use crate::capacity::PodState;
 use crate::capacity::policy::Role;
+use crate::capacity::rollout::Placement;
 
 /// Pods of each role, shared with the mirrors that they are of.
 pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
@@ -36,4 +37,15 @@ pub struct ObservedPod {
     pub is_ready: bool,
     /// Where it is on its way.
     pub state: PodState,
+}
+
+/// Pods of a role whose domain takes none any more.
+#[derive(Debug, Default)]
+pub(super) struct Homeless {
+    /// Those domains.
+    pub(super) closed: BTreeSet<Placement>,
+    /// Pods that wait for a node there.
+    pub(super) stranded: Vec<Arc<PodObject>>,
+    /// How many there are, with those that are missing there, or of which nobody knows where they were.
+    pub(super) pods: u32,
 }

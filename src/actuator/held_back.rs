@@ -1,5 +1,7 @@
 //! Workloads whose updates a policy holds back, whether it is still there or not.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -36,6 +38,13 @@ impl HeldBack {
         group(&target.api_version) == group(&self.api_version)
             && (&*target.kind, &*target.name) == (self.kind, &*self.name)
     }
+}
+
+/// A target whose updates are held back for nobody.
+#[derive(Clone, Debug)]
+pub(super) struct Unheld {
+    pub(super) target: TargetRef,
+    pub(super) since: Duration,
 }
 
 #[derive(Clone, Deserialize)]

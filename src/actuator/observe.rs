@@ -7,9 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::affinity::sent_to;
-use super::closed::Homeless;
 use super::drain::PodLoad;
-use super::found::{Found, Objects, ObservedPod};
+use super::found::{Found, Homeless, Objects, ObservedPod};
 use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
 use super::look::{Body, Seen};

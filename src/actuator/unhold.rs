@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::hands::Hands;
-use super::held_back::going_on;
+use super::held_back::{Unheld, going_on};
 use super::subject::Subject;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, TargetRef};
@@ -17,13 +17,6 @@ const LOOKED_AT: Duration = Duration::from_secs(60);
 
 /// For how long it is tried where the API server doesn't answer, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
-
-/// A target whose updates are held back for nobody.
-#[derive(Clone, Debug)]
-pub(super) struct Unheld {
-    target: TargetRef,
-    since: Duration,
-}
 
 /// Targets whose updates these policies hold back.
 fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRef> {
