@@ -13,7 +13,7 @@ use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::{loses_gated_only, split};
-use super::pair::{breaks_beside_no_target, has_held_partner, order, stays_with_partner, wait_for_partners};
+use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::subject::Subject;
@@ -191,7 +191,15 @@ impl Hands {
         }
         self.tell_frozen(policy, frozen, &why, observed);
         let is_limited = limit_growth(policy, plan, &observed.replicas, &observed.may_write);
-        let mut lacks_target = is_limited && observed.targets.iter().any(Option::is_none);
+        let is_too_large = |((target, replicas), role): ((&Option<Target>, &u32), &RolePlan)| {
+            target.is_none() && *replicas > role.goal
+        };
+        let mut each = observed.targets.iter().zip(&observed.replicas).zip(&plan.roles);
+        let is_limited = is_limited && each.any(is_too_large);
+        let kept_beside = keep_beside_no_target(policy, plan, observed);
+        if frozen.is_none() && (is_limited || !kept_beside.is_empty()) {
+            plan.conditions.push(Condition::NoTarget);
+        }
         keep_updated(plan, observed);
         let is_free = frozen.is_none();
         let shrinks = plan.roles.iter().zip(&observed.targets).zip(&observed.may_write);
@@ -208,10 +216,7 @@ impl Hands {
             else {
                 continue;
             };
-            let breaks = breaks_beside_no_target(policy, plan, observed, place);
-            lacks_target |= breaks;
             let may = is_free
-                && !breaks
                 && observed.may_write.get(place).copied().unwrap_or(false)
                 && (role.write >= replicas || !has_held_partner(policy, place, observed))
                 && held_up.get(place) != Some(&true);
@@ -225,9 +230,6 @@ impl Hands {
             if let (Some(may_write), Some(drained)) = (may_write.get_mut(place), drained.get_mut(place)) {
                 (*may_write, *drained) = (may, outcome);
             }
-        }
-        if lacks_target {
-            plan.conditions.push(Condition::NoTarget);
         }
         let mut waits = wait_for_partners(policy, plan, observed, &drained);
         let goes = |place: usize| {
@@ -249,7 +251,7 @@ impl Hands {
                 continue;
             };
             if role.write == target.replicas {
-                if held_up.get(place) == Some(&true) {
+                if held_up.get(place) == Some(&true) || kept_beside.contains(&place) {
                     unwritten.push(place);
                 }
                 continue;
@@ -415,20 +417,17 @@ impl Hands {
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
         let step = (before, admitted);
         let places = self.next_places(policy, &role.name, &staying, step, placement, &homeless.closed);
-        let is_required =
-            policy.rollout.as_ref().and_then(|of| of.topology.as_ref()).is_some_and(|of| of.is_required);
-        let may_open = if is_placed && is_required && seen.domains.is_some() {
-            // Of which nobody knows where they were wait for a place.
-            let known = places.iter().take_while(|place| place.is_some()).count() as u32;
-            admitted.min(pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + known)
-        } else {
-            admitted
-        };
+        // Of which nobody knows where they were wait for a place, as the step does.
+        let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)
+            && seen.homeless.get(place).is_some_and(|of| of.pods > 0);
+        let there = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
+        let known = places.iter().take_while(|place| place.is_some()).count() as u32;
+        let may_open = if waits { admitted.min(there + known) } else { admitted };
         let opened = self.open(policy, &pods, may_open, &places).await;
-        let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32 + opened;
+        let past = there + opened;
         // One that is about to be replaced is missing now.
         let passing = self.passing.entry(key).or_insert(before);
-        *passing = past.max(*passing).min(admitted);
+        *passing = past.max(*passing).min(may_open);
         if opened > 0 {
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(

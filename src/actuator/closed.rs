@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::event::Kind;
 use super::found::Homeless;
 use super::hands::Hands;
@@ -49,7 +51,10 @@ impl Hands {
             let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
             let homeless = match needs.get(place) {
                 Some(Some(needs)) if is_required && rollout.is_coordinated(place) => {
-                    self.homeless(&key, pods, needs, observed.provisioning, now)
+                    let body = observed.bodies.get(place).and_then(Option::as_ref);
+                    let templates = body.and_then(|body| body.pointer("/spec/volumeClaimTemplates"));
+                    let has_volumes = templates.and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+                    self.homeless(&key, pods, needs, (has_volumes, observed.provisioning), now)
                 }
                 _ => {
                     self.closed.remove(&key);
@@ -65,28 +70,26 @@ impl Hands {
         role: &(String, String),
         pods: &[Arc<PodObject>],
         needs: &Needs,
-        is_adding: bool,
+        (has_volumes, is_adding): (bool, bool),
         now: Duration,
     ) -> Homeless {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let there = Places::of(&all);
         let known = self.places.get(role).unwrap_or(&there);
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
-        let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-        let before = self.let_through.get(role).copied().unwrap_or(0);
-        let missing = before.saturating_sub(past);
-        let unknown = missing.saturating_sub(known.missing(&there, |_| true));
         let mut since = self.closed.remove(role).unwrap_or_default();
-        {
-            let nodes = self.nodes.as_ref().map(|all| all.nodes.objects());
-            let nodes = || nodes.iter().flat_map(|nodes| nodes.iter()).flat_map(|nodes| nodes.values());
-            since.retain(|at, _| domains.contains(at));
-            for at in domains {
-                match takes(nodes().map(Arc::as_ref), &at, needs) {
-                    Some(true) => drop(since.remove(&at)),
-                    Some(false) => drop(since.entry(at).or_insert(now)),
-                    None => drop(since.insert(at, Duration::ZERO)),
+        since.retain(|at, _| domains.contains(at));
+        let listed = self.nodes.as_ref().map(|all| all.nodes.objects());
+        let nodes =
+            || listed.iter().flat_map(|nodes| nodes.iter()).flat_map(|nodes| nodes.values()).map(Arc::as_ref);
+        for at in domains {
+            match takes(nodes(), &at, needs) {
+                Some(true) => drop(since.remove(&at)),
+                Some(false) => {
+                    let since = since.entry(at).or_insert(now);
+                    *since = if since.is_zero() { now } else { *since };
                 }
+                None => drop(since.insert(at, Duration::ZERO)),
             }
         }
         let is_closed = |since: &Duration| since.is_zero() || now.saturating_sub(*since) >= CLOSED_FOR;
@@ -96,16 +99,34 @@ impl Hands {
             .filter(|(_, since)| !is_adding && is_closed(since))
             .map(|(at, _)| at.clone())
             .collect();
+        let is_in_closed = |pod: &PodObject| place_of(pod).filter(|at| closed.contains(at));
         let is_stranded = |pod: &&Arc<PodObject>| {
-            pod.wants_node() && !pod.has_own_volume() && place_of(pod).is_some_and(|at| closed.contains(&at))
+            let at = Some(pod)
+                .filter(|pod| pod.wants_node() && !pod.has_own_volume())
+                .and_then(|pod| is_in_closed(pod));
+            // Those of another revision may need something else.
+            at.is_some_and(|at| takes(nodes(), &at, &pod.own_needs()) != Some(true))
         };
         let stranded: Vec<Arc<PodObject>> = pods.iter().filter(is_stranded).cloned().collect();
-        // Their volumes are where they were.
-        let lost = match all.iter().any(|pod| pod.has_own_volume()) {
-            true => 0,
-            false => known.missing(&there, |at| closed.contains(at)).saturating_add(unknown).min(missing),
+        let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
+        let before = self.let_through.get(role).copied().unwrap_or(0);
+        let missing = before.saturating_sub(past.clone().count() as u32);
+        let mut of_group = self.places.iter().filter(|((name, _), _)| *name == role.0);
+        let has_beside =
+            there.most(&closed).is_some() || of_group.any(|(_, places)| places.most(&closed).is_some());
+        let unknown = missing.saturating_sub(known.missing(&there, |_| true));
+        let unknown = if has_beside { 0 } else { unknown };
+        let lost = known.missing(&there, |at| closed.contains(at)).saturating_add(unknown).min(missing);
+        // Volumes are where they were, and of whom no pod is seen that isn't known.
+        let is_bound = has_volumes || all.is_empty() || all.iter().any(|pod| pod.has_own_volume());
+        let lost = if is_bound { 0 } else { lost };
+        // Those that run there yet will need room beside them.
+        let stay = past.filter(|pod| is_in_closed(pod).is_some()).count();
+        let homeless = match lost as usize + stranded.len() {
+            0 => 0,
+            _ => lost.saturating_add(stay as u32),
         };
-        let homeless = lost.saturating_add(stranded.len() as u32);
+        drop(listed);
         self.closed.insert(role.clone(), since);
         Homeless { closed, stranded, pods: homeless }
     }

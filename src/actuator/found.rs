@@ -46,6 +46,7 @@ pub(super) struct Homeless {
     pub(super) closed: BTreeSet<Placement>,
     /// Pods that wait for a node there.
     pub(super) stranded: Vec<Arc<PodObject>>,
-    /// How many there are, with those that are missing there, or of which nobody knows where they were.
+    /// How many need another domain, with those that are missing and those that run there yet. 0: none waits or is
+    /// missing.
     pub(super) pods: u32,
 }

@@ -19,25 +19,12 @@ const KINDS: [(&str, &str, &str, &str); 3] = [
 /// A workload whose update is held back.
 #[derive(Clone, Debug)]
 pub struct HeldBack {
-    /// Its API group, with the version.
-    pub api_version: String,
-    /// Its kind.
-    pub kind: &'static str,
-    /// Its name.
-    pub name: String,
+    /// It, as a target.
+    pub target: TargetRef,
     /// Its path at the API server.
     pub path: String,
     /// The patch that lets its update go on.
     pub patch: (PatchType, Value),
-}
-
-impl HeldBack {
-    /// Whether it is this target, of whichever version of its API group.
-    pub fn is_of(&self, target: &TargetRef) -> bool {
-        let group = |version: &str| version.split('/').next().map(str::to_owned);
-        group(&target.api_version) == group(&self.api_version)
-            && (&*target.kind, &*target.name) == (self.kind, &*self.name)
-    }
 }
 
 /// A target whose updates are held back for nobody.
@@ -82,7 +69,13 @@ pub async fn held_back(cluster: &Cluster, namespace: &str, labels: &str) -> (Vec
             let name = object.pointer("/metadata/name")?.as_str()?.to_owned();
             let path = format!("/apis/{api_version}/namespaces/{namespace}/{plural}/{name}");
             let patch = (PatchType::Merge, patch);
-            Some(HeldBack { api_version: api_version.clone(), kind, name, path, patch })
+            let target = TargetRef {
+                api_version: api_version.clone(),
+                kind: kind.to_owned(),
+                name,
+                replicas_path: None,
+            };
+            Some(HeldBack { target, path, patch })
         });
         all.extend(held);
     }

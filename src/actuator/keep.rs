@@ -126,7 +126,6 @@ impl Hands {
     /// Does so for policies that are gone, until their pods are gone as well.
     pub async fn keep_retired_gates(&mut self) {
         self.begin();
-        self.unhold().await;
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);

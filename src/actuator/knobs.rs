@@ -89,6 +89,8 @@ pub(super) fn patch(object: &Value, knob: Knob, held: Option<Held>) -> Option<Va
                 (true, false, _) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: "true"}}, "spec": {"paused": true}}))
                 }
+                // Somebody else has let it go on, and may pause it again.
+                (false, false, true) => Some(json!({"metadata": {"annotations": {PAUSED: null}}})),
                 (false, true, true) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: null}}, "spec": {"paused": false}}))
                 }
@@ -151,10 +153,16 @@ mod tests {
             (true, true, None, Some(false)),
             (true, false, None, None),
             (false, false, held(0, 0), None),
+            (false, true, held(3, 4), None),
+            (false, true, None, None),
         ] {
             let found = patch(&deployment(paused, ours), knob, held);
             let paused_by = found.as_ref().and_then(|found| found["spec"]["paused"].as_bool());
             assert_eq!(paused_by, expected, "{paused} {ours} {held:?}");
+            // What isn't ours any more doesn't say that it is.
+            let is_unmarked = found.is_some_and(|found| found["metadata"]["annotations"][PAUSED].is_null());
+            let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
+            assert_eq!(is_unmarked, ours && !holds, "{paused} {ours} {held:?}");
         }
     }
 }

@@ -18,21 +18,34 @@ pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observe
     pair.is_some_and(|pair| pair.contains(&place) && pair.into_iter().any(is_held))
 }
 
-/// Whether a role, by its place, keeps its replicas as nothing here scales the other role of its ratio, which would
-/// break. Its minimum it gets.
-pub(super) fn breaks_beside_no_target(
-    policy: &Policy,
-    plan: &Plan,
-    observed: &Observed,
-    place: usize,
-) -> bool {
-    let replicas = observed.replicas.get(place).copied().unwrap_or(0);
-    let min = policy.roles.get(place).map_or(0, |role| role.range.min);
+/// Limits what roles are written to that have a ratio with one which nothing here scales, so that it holds with the
+/// pods that that one has. A role gets its minimum all the same. Returns the places of roles that are limited.
+pub(super) fn keep_beside_no_target(policy: &Policy, plan: &mut Plan, observed: &Observed) -> Vec<usize> {
     let has_none = |of: usize| observed.targets.get(of).is_some_and(Option::is_none);
-    replicas >= min
-        && plan.roles.get(place).is_some_and(|role| role.write != replicas)
-        && partner(policy, place).is_some_and(has_none)
-        && breaks_alone(policy, plan, observed, place)
+    let mut limited = Vec::new();
+    for (place, own) in policy.roles.iter().enumerate() {
+        let Some(replicas) = observed.replicas.get(place).copied().filter(|_| !has_none(place)) else {
+            continue;
+        };
+        if !partner(policy, place).is_some_and(has_none) {
+            continue;
+        }
+        let write = |plan: &Plan| plan.roles.get(place).map_or(replicas, |role| role.write);
+        let wanted = write(plan);
+        while write(plan) != replicas.max(own.range.min.min(wanted))
+            && breaks_alone(policy, plan, observed, place)
+        {
+            let Some(role) = plan.roles.get_mut(place) else { break };
+            role.write = if role.write > replicas { role.write - 1 } else { role.write + 1 };
+        }
+        if write(plan) != wanted {
+            if let Some(role) = plan.roles.get_mut(place) {
+                role.admitted = role.admitted.min(role.write);
+            }
+            limited.push(place);
+        }
+    }
+    limited
 }
 
 /// A role of a ratio.

@@ -135,23 +135,26 @@ async fn beside_a_role_without_a_target_no_number_is_written_that_breaks_the_rat
     let policy = policy_of(false);
     for (pods, write, expected) in [
         // Less than one decode pod for each of prefill, and more than three.
-        ([6, 3], [2, 2], None),
+        ([6, 3], [2, 2], Some(3)),
+        ([3, 3], [2, 2], None),
         ([6, 2], [8, 3], None),
+        ([4, 2], [8, 3], Some(6)),
         ([6, 3], [4, 2], Some(4)),
         ([6, 3], [9, 3], Some(9)),
         // One that is broken is mended.
         ([9, 1], [5, 2], Some(5)),
+        // Its minimum it gets.
+        ([0, 3], [9, 3], Some(9)),
+        ([0, 0], [9, 3], Some(1)),
     ] {
         let (fake, mut hands) = hands(&policy, pods);
         let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
         let Outcome { plan, unwritten } = hands.act(&policy, &plan(write), seen, S(1), None).await;
         let written = fake.written("/d/scale");
-        assert_eq!(written.len(), usize::from(expected.is_some()), "{pods:?} {write:?}");
+        let number = written.first().map(|body| body["spec"]["replicas"].as_u64().unwrap() as u32);
+        assert_eq!(number, expected, "{pods:?} {write:?}");
         let is_told = plan.conditions.contains(&Condition::NoTarget);
-        assert_eq!(
-            (is_told, unwritten.contains(&0)),
-            (expected.is_none(), expected.is_none()),
-            "{pods:?} {write:?}"
-        );
+        assert_eq!(is_told, expected != Some(write[0]), "{pods:?} {write:?}");
+        assert_eq!(unwritten.contains(&0), expected.is_none(), "{pods:?} {write:?}");
     }
 }

@@ -241,23 +241,47 @@ async fn an_update_goes_on_that_was_held_back_for_a_policy_which_is_gone() {
                 json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
             );
             hands.attend(next.iter(), &[]);
+            // Another may hold it back from the same moment on.
+            hands.unhold(&[]).await;
+            assert!(fake.written("/deployments/d").is_empty());
+            clock.set(S(12));
             fake.refuse(Method::PATCH, "deployments/d", 503);
-            hands.keep_retired_gates().await;
+            hands.unhold(&[]).await;
             fake.accept();
-            hands.keep_retired_gates().await;
+            hands.unhold(&[]).await;
             let written = fake.written("/deployments/d");
             let is_paused = written.iter().map(|patch| patch["spec"]["paused"].as_bool()).collect::<Vec<_>>();
             let expected: &[Option<bool>] = if goes_on && is_ours { &[Some(false)] } else { &[] };
             assert_eq!(is_paused, expected, "{next:?}");
             // It isn't looked at for ever: somebody else may pause it.
             clock.set(S(62));
-            hands.keep_retired_gates().await;
+            hands.unhold(&[]).await;
             let written = fake.written("/deployments/d").len();
             clock.set(S(70));
-            hands.keep_retired_gates().await;
-            assert_eq!(fake.written("/deployments/d").len(), written, "{next:?}");
+            hands.unhold(&[]).await;
+            assert_eq!(
+                (fake.written("/deployments/d").len(), hands.has_unheld()),
+                (written, false),
+                "{next:?}"
+            );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_a_policy_of_another_pool_holds_back_is_left_to_it() {
+    let holds = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
+    let (fake, mut hands, clock) = hands(std::slice::from_ref(&holds));
+    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
+    let annotations = json!({"usher.dev/paused": "true"});
+    fake.has(
+        path,
+        json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
+    );
+    hands.attend(std::iter::empty(), &[]);
+    clock.set(S(12));
+    hands.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
+    assert!(fake.written("/deployments/d").is_empty() && !hands.has_unheld());
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use super::hands::Hands;
 use super::held_back::{Unheld, going_on};
 use super::subject::Subject;
 use crate::capacity::Policy;
-use crate::capacity::policy::{Mode, TargetRef};
+use crate::capacity::policy::TargetRef;
 use crate::cluster::{PatchType, Problem};
 
 /// For how long a target is looked at: acts that were under way may have held it back once more.
@@ -18,12 +18,13 @@ const LOOKED_AT: Duration = Duration::from_secs(60);
 /// For how long it is tried where the API server doesn't answer, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
 
+/// For how long nothing is done: another policy may get the target at the same moment, or the same one again.
+const LATER: Duration = Duration::from_secs(10);
+
 /// Targets whose updates these policies hold back.
 fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRef> {
-    let holds = |policy: &&Arc<Policy>| {
-        policy.mode == Mode::Apply && policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
-    };
-    policies.filter(holds).flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref()).collect()
+    let roles = policies.filter(|policy| policy.holds_updates()).flat_map(|policy| &policy.roles);
+    roles.filter_map(|role| role.target.as_ref()).collect()
 }
 
 impl Hands {
@@ -31,20 +32,30 @@ impl Hands {
     pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
         let since = self.clock.elapsed();
         let kept = held(now.iter());
-        self.unheld.retain(|known| !kept.contains(&&known.target));
+        let is_kept = |target: &TargetRef| kept.iter().any(|known| known.is_same(target));
+        self.unheld.retain(|known| !is_kept(&known.target));
         for target in held(before.iter()) {
-            if !kept.contains(&target) && !self.unheld.iter().any(|known| known.target == *target) {
+            if !is_kept(target) && !self.unheld.iter().any(|known| known.target.is_same(target)) {
                 self.unheld.push(Unheld { target: target.clone(), since });
             }
         }
     }
 
-    /// Lets their updates go on.
-    pub(super) async fn unhold(&mut self) {
+    /// Whether there are any.
+    pub fn has_unheld(&self) -> bool {
+        !self.unheld.is_empty()
+    }
+
+    /// Lets their updates go on, but for those that any policy holds back: `kept` are its targets.
+    pub async fn unhold(&mut self, kept: &[TargetRef]) {
+        self.begin();
         let now = self.clock.elapsed();
         for unheld in std::mem::take(&mut self.unheld) {
             let age = now.saturating_sub(unheld.since);
-            if !self.term.lasts() {
+            if kept.iter().any(|target| target.is_same(&unheld.target)) {
+                continue;
+            }
+            if age < LATER || !self.term.lasts() {
                 if age < TRIED {
                     self.unheld.push(unheld);
                 }

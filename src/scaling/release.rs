@@ -84,7 +84,7 @@ impl Release {
                 Some(known) => known.keeps(),
                 None => self.done(cluster, &workload.path, &workload.patch, Released::Resumed).await,
             };
-            became.insert(format!("{}/{}", workload.kind, workload.name), released);
+            became.insert(format!("{}/{}", workload.target.kind, workload.target.name), released);
         }
         Ok((became, unlisted))
     }
@@ -144,14 +144,8 @@ impl Known {
 
     /// Whether it decides how far the update of a workload goes.
     fn updates(&self, workload: &HeldBack) -> bool {
-        self.policy.mode == Mode::Apply
-            && self.policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
-            && self
-                .policy
-                .roles
-                .iter()
-                .filter_map(|role| role.target.as_ref())
-                .any(|target| workload.is_of(target))
+        let targets = self.policy.roles.iter().filter_map(|role| role.target.as_ref());
+        self.policy.holds_updates() && targets.into_iter().any(|target| target.is_same(&workload.target))
     }
 
     /// Whether it opens the gate of this pod. One that only recommends opens those of pods that replace others.

@@ -27,7 +27,7 @@ pub struct Inputs {
     /// The domains that pods can be in, by layer, with the room that they have; `None`: it isn't known.
     pub domains: Option<Layers>,
     /// Pods of each role that need another domain, as the one that they have to be in takes none any more: those that
-    /// wait for a node there, and those that are missing. What is left out is none.
+    /// wait for a node there, those that are missing, and those that run there yet. What is left out is none.
     pub homeless: Vec<u32>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,

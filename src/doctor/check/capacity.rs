@@ -177,10 +177,11 @@ fn orphaned(capacity: &Capacity) -> Option<Finding> {
 fn held_for_nobody(capacity: &Capacity) -> Option<Finding> {
     let mut roles = roles(&capacity.policies);
     roles.retain(|(policy, _)| policy.updates);
-    let is_for =
-        |held: &HeldBack| roles.iter().filter_map(|(_, role)| role.target.as_ref()).any(|of| held.is_of(of));
+    let is_for = |held: &HeldBack| {
+        roles.iter().filter_map(|(_, role)| role.target.as_ref()).any(|of| held.target.is_same(of))
+    };
     let held = capacity.held.iter().filter(|held| !is_for(held));
-    let names: Vec<String> = held.map(|held| format!("{} {}", held.kind, held.name)).collect();
+    let names: Vec<String> = held.map(|held| format!("{} {}", held.target.kind, held.target.name)).collect();
     (!names.is_empty()).then(|| {
         let what = format!("no policy with mode Apply and updates is for {}", names.join(", "));
         Finding::new(&rules::UPDATE_HELD, what)

@@ -140,7 +140,7 @@ impl Asked<'_> {
         }
         let rights = if is_ours { self.rights(policy, is_object, capacity).await } else { Ok(Vec::new()) };
         let opens_gates = policy.mode == Mode::Apply;
-        let updates = opens_gates && policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
+        let updates = policy.holds_updates();
         // A file's is that of the picker that has it.
         let named = if is_object { pool.as_deref() } else { self.plan.name.as_deref() };
         let pools = match &self.plan.selector {

@@ -66,6 +66,10 @@ impl Driver {
         let Some(hands) = &mut self.live.hands else { return };
         hands.keep_retired_gates().await;
         let mut is_late = hands.is_late();
+        if hands.has_unheld() {
+            hands.unhold(&self.shelf.held_targets()).await;
+            is_late |= hands.is_late();
+        }
         if may_act {
             hands.keep_all_gates().await;
             is_late |= hands.is_late();

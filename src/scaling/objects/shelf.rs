@@ -94,6 +94,16 @@ struct Refusal {
 }
 
 impl Shelf {
+    /// Targets whose updates policies of the namespace hold back, those of other pools included.
+    pub fn held_targets(&self) -> Vec<TargetRef> {
+        let policies = self.policies.values().map(|shelved| policy_of(&shelved.object));
+        policies
+            .filter(Policy::holds_updates)
+            .flat_map(|policy| policy.roles)
+            .filter_map(|role| role.target)
+            .collect()
+    }
+
     /// Of the picker of this pool. Nothing is known yet.
     pub fn new(pool: String) -> Self {
         Self { pool, ..Self::default() }
@@ -338,6 +348,7 @@ pub fn policy_of(object: &PolicyObject) -> Policy {
             roles,
             mode: read_part(object, "mode").unwrap_or_default(),
             deploy: read_part(object, "deploy"),
+            update: read_part(object, "update"),
             ..Spec::default()
         }
     });

@@ -54,6 +54,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether it decides how far updates of its targets go.
+    pub fn holds_updates(&self) -> bool {
+        self.mode == Mode::Apply && self.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
+    }
+
     /// The queries whose answers [`Inputs::external`](super::Inputs) is to have, each once.
     pub fn queries(&self) -> BTreeSet<&str> {
         match &self.sizing {

@@ -134,6 +134,14 @@ pub struct TargetRef {
     pub replicas_path: Option<String>,
 }
 
+impl TargetRef {
+    /// Whether it is the same object, of whichever version of its API group.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (group(&self.api_version), &self.kind, &self.name)
+            == (group(&other.api_version), &other.kind, &other.name)
+    }
+}
+
 /// The API group of a group and version.
 pub fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
