@@ -289,6 +289,8 @@ impl Hands {
             }
         });
         let most = needed(rollout.pace.as_ref(), &roles.collect::<Vec<_>>());
+        let homeless = observed.homeless().into_iter().chain(std::iter::repeat(0));
+        let most = most.into_iter().zip(homeless).map(|(most, homeless)| most.saturating_add(homeless));
         let step = examples.into_iter().enumerate().zip(most).map(|((role, needs), most)| {
             let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),

@@ -40,7 +40,9 @@ pub(super) fn keep_beside_no_target(policy: &Policy, plan: &mut Plan, observed: 
         }
         if write(plan) != wanted {
             if let Some(role) = plan.roles.get_mut(place) {
-                role.admitted = role.admitted.min(role.write);
+                let is_more = role.write > wanted;
+                role.admitted =
+                    if is_more { role.admitted.max(role.write) } else { role.admitted.min(role.write) };
             }
             limited.push(place);
         }

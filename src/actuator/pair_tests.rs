@@ -153,6 +153,8 @@ async fn beside_a_role_without_a_target_no_number_is_written_that_breaks_the_rat
         let written = fake.written("/d/scale");
         let number = written.first().map(|body| body["spec"]["replicas"].as_u64().unwrap() as u32);
         assert_eq!(number, expected, "{pods:?} {write:?}");
+        let role = &plan.roles[0];
+        assert_eq!(role.admitted, role.write, "those that stay may be replaced: {pods:?} {write:?}");
         let is_told = plan.conditions.contains(&Condition::NoTarget);
         assert_eq!(is_told, expected != Some(write[0]), "{pods:?} {write:?}");
         assert_eq!(unwritten.contains(&0), expected.is_none(), "{pods:?} {write:?}");

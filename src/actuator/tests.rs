@@ -281,7 +281,13 @@ async fn an_update_that_a_policy_of_another_pool_holds_back_is_left_to_it() {
     hands.attend(std::iter::empty(), &[]);
     clock.set(S(12));
     hands.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
-    assert!(fake.written("/deployments/d").is_empty() && !hands.has_unheld());
+    assert!(fake.written("/deployments/d").is_empty());
+    // It is gone as well.
+    for at in [13, 23] {
+        clock.set(S(at));
+        hands.unhold(&[]).await;
+    }
+    assert_eq!(fake.written("/deployments/d").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

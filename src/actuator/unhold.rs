@@ -53,6 +53,8 @@ impl Hands {
         for unheld in std::mem::take(&mut self.unheld) {
             let age = now.saturating_sub(unheld.since);
             if kept.iter().any(|target| target.is_same(&unheld.target)) {
+                // Until that one is gone as well.
+                self.unheld.push(Unheld { since: now, ..unheld });
                 continue;
             }
             if age < LATER || !self.term.lasts() {

@@ -89,11 +89,15 @@ async fn run(group: &Group, pods: &[(String, String)], node: &str) {
 
 /// A group whose steps have to fit into a rack, and a picker that may see what nodes have.
 async fn on_racks(server: &Server) -> Group {
+    on_racks_with(server, |spec| spec).await
+}
+
+async fn on_racks_with(server: &Server, of: impl FnOnce(String) -> String) -> Group {
     server.define(&[crate::objects::POOLS]).await;
     let reads = [rule(&[""], &["nodes", "pods"], &["get", "list", "watch"])];
     server.grant_everywhere("epp-nodes", user("epp"), &reads).await;
     let topology = format!(", topology: {{layers: [{RACK}], constraint: Required}}");
-    Group::new(server, &pair(&topology)).await
+    Group::new(server, &of(pair(&topology))).await
 }
 
 /// The same, whose pods wait at their gates: room for two steps in one rack, and for one in the other.
@@ -214,6 +218,41 @@ async fn pods_of_a_rack_without_nodes_go_to_another_that_has_room_for_all() {
     let again = eventually("the step elsewhere", async || on("r1", 6).await).await;
     run(&group, &again, "wide").await;
     eventually("the second step", async || on("r1", 12).await).await;
+}
+
+/// A group of one step, which has all the pods that it may have, runs in a rack that nodes go from one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_of_a_rack_that_takes_none_goes_where_all_of_the_rack_have_room() {
+    let Some(server) = Server::own().await else { return };
+    let one_step = |spec: String| {
+        spec.replace("min: 8, max: 16", "min: 4, max: 4").replace("min: 4, max: 8", "min: 2, max: 2")
+    };
+    let group = on_racks_with(&server, one_step).await;
+    node(&group, "tight", "r2", 6).await;
+    group.workload("Deployment", "decode", 4).await;
+    group.workload("Deployment", "prefill", 2).await;
+    gated(&group, "decode", 4).await;
+    gated(&group, "prefill", 2).await;
+    let _picker = group.picker(&server, &[]).await;
+    let on = async |rack: &str, count: usize| {
+        let racks = racks_of(&group, 4, 2).await;
+        (racks.len() == count && racks.iter().all(|(_, found)| found == rack)).then_some(racks)
+    };
+    let all = eventually("the step", async || on("r2", 6).await).await;
+    run(&group, &all, "tight").await;
+    // One has room for one of its pods, the other for all of them.
+    node(&group, "small", "r3", 1).await;
+    node(&group, "large", "r4", 6).await;
+    group.space.send("DELETE", "/api/v1/nodes/tight", &json!({})).await.unwrap();
+    group.space.delete_pod("decode-0", 0).await;
+    // One that waits at its gate says what they need.
+    let more = ["decode-4", "decode-5"].map(str::to_owned);
+    let moved = eventually("the pod that replaces it", async || {
+        make_again(&group, &more).await;
+        let racks = [rack(&group, &more[0]).await, rack(&group, &more[1]).await];
+        racks.into_iter().flatten().find(|rack| rack != "r2")
+    });
+    assert_eq!(moved.await, "r4");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

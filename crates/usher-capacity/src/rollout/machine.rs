@@ -260,8 +260,14 @@ impl Turn<'_> {
             .map(|(role, before)| before.saturating_sub(self.inputs.homeless.get(role).copied().unwrap_or(0)))
             .collect();
         let (need, all) = (needs(&before), needs(&homed));
-        if need != all && self.moves(&all, topology) {
-            return true;
+        if need != all {
+            let homeless: Vec<u32> =
+                all.iter().zip(&need).map(|(all, need)| all.saturating_sub(*need)).collect();
+            if self.moves(&homeless, topology) {
+                // The step comes after them.
+                targets.copy_from_slice(&before);
+                return true;
+            }
         }
         if need.iter().all(|need| *need == 0) {
             return true;
@@ -293,8 +299,8 @@ impl Turn<'_> {
         true
     }
 
-    /// Finds a domain for the pods of a step and those that need another one, so many of each role. Where there is none
-    /// these stay where they were, as their domain may come back.
+    /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
+    /// as their domain may come back.
     fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
         match place(need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
             Place::In(placement) => {
