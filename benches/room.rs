@@ -28,7 +28,7 @@ fn part(pods: u32, most: u32, gpus: u32) -> Part {
     let requests = json!({"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": gpus.to_string()});
     let needs: Result<Needs, _> =
         serde_json::from_value(json!({"containers": [{"resources": {"requests": requests}}]}));
-    Part { pods, most, needs: Some(needs.unwrap_or_else(|error| panic!("{error}"))) }
+    Part { pods, most, first: 0, needs: Some(needs.unwrap_or_else(|error| panic!("{error}"))) }
 }
 
 fn room(criterion: &mut Criterion) {

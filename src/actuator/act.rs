@@ -196,7 +196,9 @@ impl Hands {
         };
         let mut each = observed.targets.iter().zip(&observed.replicas).zip(&plan.roles);
         let is_limited = is_limited && each.any(is_too_large);
-        let kept_beside = keep_beside_no_target(policy, plan, observed);
+        let kept_beside = keep_beside_no_target(policy, plan, observed, |role| {
+            self.let_through.get(&(policy.name.clone(), role.to_owned())).copied().unwrap_or(u32::MAX)
+        });
         if frozen.is_none() && (is_limited || !kept_beside.is_empty()) {
             plan.conditions.push(Condition::NoTarget);
         }
@@ -415,7 +417,7 @@ impl Hands {
         // Those that are called back are missing already where they go.
         let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
-        let step = (before, admitted);
+        let step = (before.min(admitted), admitted);
         let places = self.next_places(policy, &role.name, &staying, step, placement, &homeless.closed);
         // Of which nobody knows where they were wait for a place, as the step does.
         let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)

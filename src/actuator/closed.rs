@@ -15,6 +15,7 @@ use super::observe::Observed;
 use super::places::{Places, place_of};
 use super::pods::PodObject;
 use crate::capacity::Policy;
+use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;
 use crate::cluster::Problem;
 
@@ -46,11 +47,14 @@ impl Hands {
     ) {
         let Some(rollout) = &policy.rollout else { return };
         let is_required = rollout.topology.as_ref().is_some_and(|topology| topology.is_required);
+        let is_ours = policy.mode == Mode::Apply;
         for (place, role) in policy.roles.iter().enumerate() {
             let key = (policy.name.clone(), role.name.clone());
             let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
             let homeless = match needs.get(place) {
-                Some(Some(needs)) if is_required && rollout.is_coordinated(place) => {
+                Some(Some(needs))
+                    if is_required && is_ours && role.target.is_some() && rollout.is_coordinated(place) =>
+                {
                     let body = observed.bodies.get(place).and_then(Option::as_ref);
                     let templates = body.and_then(|body| body.pointer("/spec/volumeClaimTemplates"));
                     let has_volumes = templates.and_then(Value::as_array).is_some_and(|all| !all.is_empty());

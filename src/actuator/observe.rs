@@ -290,14 +290,14 @@ impl Hands {
         });
         let most = needed(rollout.pace.as_ref(), &roles.collect::<Vec<_>>());
         let homeless = observed.homeless().into_iter().chain(std::iter::repeat(0));
-        let most = most.into_iter().zip(homeless).map(|(most, homeless)| most.saturating_add(homeless));
-        let step = examples.into_iter().enumerate().zip(most).map(|((role, needs), most)| {
+        let step = examples.into_iter().enumerate().zip(most).zip(homeless);
+        let step = step.map(|(((role, needs), most), first)| {
             let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),
                 Some(Pace::Skew(_)) => 1,
                 None => 0,
             };
-            Part { pods, most, needs }
+            Part { pods, most: most.saturating_add(first), first, needs }
         });
         let step: Vec<Part> = step.collect();
         let is_unknown =

@@ -7,6 +7,7 @@ use super::observe::Observed;
 use super::ordinals::loss;
 use super::pods::PodObject;
 use super::shrink::Drained;
+use crate::capacity::plan::{Reason, RolePlan};
 use crate::capacity::ratio::RatioBounds;
 use crate::capacity::{Plan, Policy};
 
@@ -20,34 +21,49 @@ pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observe
 
 /// Limits what roles are written to that have a ratio with one which nothing here scales, so that it holds with the
 /// pods that that one has. A role gets its minimum all the same. Returns the places of roles that are limited.
-pub(super) fn keep_beside_no_target(policy: &Policy, plan: &mut Plan, observed: &Observed) -> Vec<usize> {
+///
+/// `passed` says how many pods of a role were let through their gate: so many of those that stay may be replaced.
+pub(super) fn keep_beside_no_target(
+    policy: &Policy,
+    plan: &mut Plan,
+    observed: &Observed,
+    passed: impl Fn(&str) -> u32,
+) -> Vec<usize> {
     let has_none = |of: usize| observed.targets.get(of).is_some_and(Option::is_none);
     let mut limited = Vec::new();
     for (place, own) in policy.roles.iter().enumerate() {
         let Some(replicas) = observed.replicas.get(place).copied().filter(|_| !has_none(place)) else {
             continue;
         };
-        if !partner(policy, place).is_some_and(has_none) {
+        let is_trimmed = |role: &RolePlan| role.reasons.contains(&Reason::Trimmed);
+        if !partner(policy, place).is_some_and(has_none) || plan.roles.get(place).is_some_and(is_trimmed) {
             continue;
         }
         let write = |plan: &Plan| plan.roles.get(place).map_or(replicas, |role| role.write);
         let wanted = write(plan);
         while write(plan) != replicas.max(own.range.min.min(wanted))
             && breaks_alone(policy, plan, observed, place)
+            && changes_ready(plan, observed, place)
         {
             let Some(role) = plan.roles.get_mut(place) else { break };
             role.write = if role.write > replicas { role.write - 1 } else { role.write + 1 };
         }
         if write(plan) != wanted {
             if let Some(role) = plan.roles.get_mut(place) {
-                let is_more = role.write > wanted;
-                role.admitted =
-                    if is_more { role.admitted.max(role.write) } else { role.admitted.min(role.write) };
+                role.admitted = match role.write > wanted {
+                    true => role.admitted.max(role.write.min(passed(&own.name))),
+                    false => role.admitted.min(role.write),
+                };
             }
             limited.push(place);
         }
     }
     limited
+}
+
+/// Whether a write of a role's replicas, by its place, adds pods or takes ready ones away.
+fn changes_ready(plan: &Plan, observed: &Observed, place: usize) -> bool {
+    written(plan, observed, place).is_some_and(|role| role.grows() || role.becomes < role.ready)
 }
 
 /// A role of a ratio.

@@ -58,9 +58,10 @@ impl<'a> Room<'a> {
     pub fn layers(&self, keys: &[String], step: &[Part]) -> Layers {
         let step: Vec<Wanted> = step
             .iter()
-            .map(|Part { pods, most, needs }| Wanted {
+            .map(|Part { pods, most, first, needs }| Wanted {
                 pods: *pods,
                 most: *most,
+                first: *first,
                 requests: needs.as_ref().map(Needs::requests),
                 takes: self
                     .nodes
@@ -93,6 +94,8 @@ pub struct Part {
     pub pods: u32,
     /// Slots beyond this are of no use: the next step has no more pods ([`needed`](super::need::needed)).
     pub most: u32,
+    /// Pods that come before any step, together with those of the other roles.
+    pub first: u32,
     /// Needs of each of them; `None`: not known.
     pub needs: Option<Needs>,
 }
@@ -101,6 +104,7 @@ pub struct Part {
 struct Wanted {
     pods: u32,
     most: u32,
+    first: u32,
     /// Amounts that each of them requests; `None`: not known.
     requests: Option<Amounts>,
     /// Which nodes take them, by place.
@@ -123,15 +127,10 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
         let devices = devices.fold(0i64, |sum, (_, amount)| sum.saturating_add(*amount));
         std::cmp::Reverse((devices, of("memory"), of("cpu")))
     });
-    let mut is_whole = true;
-    let is_enough = |slots: &[u32]| {
-        order.iter().all(|(place, wanted, _)| {
-            wanted.pods == 0 || slots.get(*place).is_none_or(|slots| *slots >= wanted.most)
-        })
-    };
-    while is_whole && !is_enough(&slots) && slots.iter().sum::<u32>() < MOST_SLOTS {
+    let place = |nodes: &mut [(usize, Amounts)], slots: &mut [u32], pods: fn(&Wanted) -> u32| {
+        let mut is_whole = true;
         for (place, wanted, requests) in &order {
-            for _ in 0..wanted.pods {
+            for _ in 0..pods(wanted) {
                 let takes = |node: &usize| wanted.takes.get(*node).copied().unwrap_or(false);
                 let those = nodes.iter_mut().filter(|(node, _)| takes(node)).map(|(_, left)| left);
                 if take(those, requests) {
@@ -141,6 +140,23 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
                 }
             }
         }
+        is_whole
+    };
+    if order.iter().any(|(_, wanted, _)| wanted.first > 0) {
+        let before = (nodes.clone(), slots.clone());
+        if !place(&mut nodes, &mut slots, |wanted| wanted.first) {
+            // Where they have no room, a step may have some.
+            (nodes, slots) = before;
+        }
+    }
+    let mut is_whole = true;
+    let is_enough = |slots: &[u32]| {
+        order.iter().all(|(place, wanted, _)| {
+            wanted.pods == 0 || slots.get(*place).is_none_or(|slots| *slots >= wanted.most)
+        })
+    };
+    while is_whole && !is_enough(&slots) && slots.iter().sum::<u32>() < MOST_SLOTS {
+        is_whole = place(&mut nodes, &mut slots, |wanted| wanted.pods);
     }
     for (slots, wanted) in slots.iter_mut().zip(step) {
         if wanted.requests.is_none() {
@@ -219,7 +235,7 @@ mod tests {
     }
 
     fn part(pods: u32, needs: Option<&Needs>) -> Part {
-        Part { pods, most: MOST_SLOTS, needs: needs.cloned() }
+        Part { pods, most: MOST_SLOTS, first: 0, needs: needs.cloned() }
     }
 
     #[test]
@@ -232,6 +248,17 @@ mod tests {
             assert_eq!(layers["rack"][0].slots, [expected], "{most}");
             assert_eq!(layers["rack"][0].spare, [8 - expected], "{most}");
         }
+    }
+
+    #[test]
+    fn pods_that_come_first_need_no_whole_step() {
+        let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 7, &json!({}))];
+        let needs = needs(1, &json!({}));
+        let part = |pods, first| Part { first, most: 12, ..part(pods, Some(&needs)) };
+        let layers = Room::of(&nodes, []).layers(&["rack".to_owned()], &[part(4, 8), part(2, 0)]);
+        let found: Vec<_> = layers["rack"].iter().map(|domain| domain.slots.clone()).collect();
+        // The other has no room for them, and for a step.
+        assert_eq!(found, [vec![8, 0], vec![5, 2]]);
     }
 
     fn slots(room: &Room<'_>, step: &[(u32, &Needs)]) -> Vec<(String, Vec<u32>)> {

@@ -263,9 +263,17 @@ impl Turn<'_> {
         if need != all {
             let homeless: Vec<u32> =
                 all.iter().zip(&need).map(|(all, need)| all.saturating_sub(*need)).collect();
-            if self.moves(&homeless, topology) {
+            if homeless != all && self.moves(&all, topology, false) {
+                return true;
+            }
+            if self.moves(&homeless, topology, true) {
                 // The step comes after them.
-                targets.copy_from_slice(&before);
+                for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
+                    if self.rollout.is_coordinated(role) {
+                        *target = *before;
+                    }
+                }
+                self.memory.step.0 = targets.to_vec();
                 return true;
             }
         }
@@ -300,16 +308,16 @@ impl Turn<'_> {
     }
 
     /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
-    /// as their domain may come back.
-    fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
+    /// as their domain may come back, which is told where `is_last`.
+    fn moves(&mut self, need: &[u32], topology: &Topology, is_last: bool) -> bool {
         match place(need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
             Place::In(placement) => {
                 self.memory.step.1 = Some(placement);
                 self.plan.moves = true;
                 return true;
             }
-            Place::Nowhere(domains) => self.lacks_room(need.to_vec(), domains, topology),
-            Place::Anywhere | Place::Unknown => {}
+            Place::Nowhere(domains) if is_last => self.lacks_room(need.to_vec(), domains, topology),
+            Place::Nowhere(_) | Place::Anywhere | Place::Unknown => {}
         }
         false
     }
