@@ -210,3 +210,20 @@ fn missing_numbers_keep_gated_pods_of_a_stuck_update() {
     ];
     run(shape, [1, 1], &events).unwrap();
 }
+
+/// One that was held back for a policy which is deleted goes on.
+#[test]
+fn an_update_goes_on_when_its_policy_is_deleted() {
+    let shape = Shape {
+        steps: Some((1, 1)),
+        on_timeout: OnTimeout::Hold,
+        has_gates: false,
+        has_ratio: false,
+        has_rules: false,
+        drains: false,
+        has_updates: true,
+        has_racks: false,
+    };
+    let events = [Event::Acts(true), Event::Revise, Event::Pass(2), Event::Present(false), Event::Pass(5)];
+    run(shape, [1, 3], &events).unwrap();
+}
