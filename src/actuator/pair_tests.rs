@@ -129,9 +129,8 @@ async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
     assert_eq!((unwritten, plan.conditions), (vec![0], vec![Condition::WriteFailed]));
 }
 
-/// What scales the other role isn't known here: it may stay as it is.
 #[tokio::test(start_paused = true)]
-async fn beside_a_role_without_a_target_no_number_is_written_that_breaks_the_ratio() {
+async fn ratio_holds_beside_a_role_without_a_target() {
     let policy = policy_of(false);
     for (pods, write, expected) in [
         // Less than one decode pod for each of prefill, and more than three.

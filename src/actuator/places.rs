@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_of_a_domain_that_takes_none_go_with_the_step() {
+    fn replacements_leave_a_closed_domain_with_the_step() {
         let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
         let now = places(&[("a", 1), ("c", 2)]);
         let passage =

@@ -221,7 +221,7 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_goes_on_that_was_held_back_for_a_policy_which_is_gone() {
+async fn held_update_goes_on_without_its_policy() {
     let update = "update: {maxSkewPercent: 50},";
     let holds = policy("p", &format!("mode: Apply, {update}"));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
@@ -269,7 +269,7 @@ async fn an_update_goes_on_that_was_held_back_for_a_policy_which_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_a_policy_of_another_pool_holds_back_is_left_to_it() {
+async fn update_held_for_another_pool_stays_held() {
     let holds = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
     let (fake, mut hands, clock) = hands(std::slice::from_ref(&holds));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";

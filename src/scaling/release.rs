@@ -1,5 +1,4 @@
-//! What policies that are gone have left: pods that wait at our gate, pods that are marked to go first, and updates that
-//! are held back. Found, and let go.
+//! Leftovers of deleted policies: pods at the scheduling gate, low deletion costs of pods, and updates that are held back.
 
 use std::collections::BTreeMap;
 

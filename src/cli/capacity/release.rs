@@ -19,7 +19,7 @@ pub(super) struct ReleaseArgs {
     /// pods out.
     #[arg(long, short = 'l', value_name = "SELECTOR", default_value = "")]
     selector: String,
-    /// Those as well that a CapacityPolicy is for.
+    /// Include pods and workloads that a CapacityPolicy is for.
     #[arg(long)]
     all: bool,
     /// Say which these are, and change nothing.

@@ -1,4 +1,4 @@
-//! What KEDA is told while numbers are missing: nobody reads here how many pods there are to be.
+//! Replica numbers for KEDA while metrics are missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Asked {
         latest
     }
 
-    /// What KEDA is told of each role.
+    /// Number of pods of each role, as KEDA gets it.
     fn told(&mut self, at: u64, pods: Pods) -> Vec<u32> {
         self.tick(at, pods).plan.roles.iter().map(|role| role.write).collect()
     }
@@ -160,7 +160,7 @@ fn lost_pods_keep_the_number_without_data() {
 }
 
 #[test]
-fn all_pods_that_are_lost_are_asked_for_until_they_should_have_come() {
+fn loss_of_all_pods_keeps_the_number_for_ten_minutes() {
     for sizing in [
         format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1)),
         "total: {metrics: [{name: queue_depth, target: 4}]}".to_owned(),
@@ -179,7 +179,7 @@ fn all_pods_that_are_lost_are_asked_for_until_they_should_have_come() {
 }
 
 #[test]
-fn a_role_with_known_numbers_keeps_what_a_ratio_needs_of_the_pods_that_another_is_asked_to_have() {
+fn ratio_counts_pods_that_a_stale_role_was_asked_for() {
     let down = rule("p-down", "p", "LESS_THAN", 2, -1);
     for (ratio, expected) in [(format!(", {RATIO}"), [8, 4]), (String::new(), [8, 3])] {
         let mut asked = Asked::new(&format!("{ROLES}, {}{ratio}", rules(&down)));
@@ -191,7 +191,7 @@ fn a_role_with_known_numbers_keeps_what_a_ratio_needs_of_the_pods_that_another_i
 }
 
 #[test]
-fn a_number_that_was_missing_once_takes_no_pod_of_a_group_with_steps() {
+fn one_stale_tick_takes_no_pod_of_a_stepped_group() {
     let steps = "deploy: {steps: {d: 1}}";
     let rules = format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1));
     let mut asked = Asked::new(&format!("roles: {{d: {{min: 1, max: 16}}}}, {rules}, {steps}"));
@@ -211,7 +211,7 @@ fn pressed(batch: &str) -> Asked {
 }
 
 #[test]
-fn a_group_whose_size_is_not_known_stays_as_large_while_its_shares_follow_pressure() {
+fn unknown_size_stays_while_shares_follow_pressure() {
     let mut asked = pressed("");
     let (mut ready_pods, mut there) = ([4u8, 4u8], [4u8, 4u8]);
     let waiting = [Some(9.0), Some(1.0)];
@@ -232,7 +232,7 @@ fn a_group_whose_size_is_not_known_stays_as_large_while_its_shares_follow_pressu
 }
 
 #[test]
-fn a_role_shrinks_for_one_that_finds_no_room_though_the_size_is_not_known() {
+fn role_shrinks_for_one_without_room_at_unknown_size() {
     let mut asked = pressed("");
     let mut there = [4u8, 4u8];
     let waiting = [Some(9.0), Some(1.0)];
@@ -246,7 +246,7 @@ fn a_role_shrinks_for_one_that_finds_no_room_though_the_size_is_not_known() {
 }
 
 #[test]
-fn the_number_outlasts_an_edit_and_a_change_of_leader_without_data() {
+fn number_outlasts_edit_and_leader_change_without_data() {
     let rules = rules(&rule("p-up", "p", "GREATER_THAN", 50, 1));
     let spec = format!("{ROLES}, {rules}");
     for is_edit in [true, false] {

@@ -1,4 +1,4 @@
-//! What is known of a policy's ticks elsewhere: by another leader, before a restart, or of an earlier version.
+//! Record of a policy's earlier ticks: by another leader, before a restart, or of an earlier version.
 
 use std::time::Duration;
 
@@ -101,8 +101,8 @@ fn asked(role: &Role, status: &PolicyStatus) -> Option<u32> {
     Some(known.desired.min(known.admitted.max(known.current)))
 }
 
-/// Where a policy's status says that the group was left: in which state, with which goals. `None` where it
-/// doesn't, or says that of another version of the policy.
+/// State and goals of the group in the policy's status. `None`: the status lacks them, or is of another version of the
+/// policy.
 fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
     if status.observed_generation != generation {
         return None;

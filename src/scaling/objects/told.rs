@@ -1,4 +1,4 @@
-//! What has been told of policies in their statuses and by events, and what is due. No I/O.
+//! Record of statuses and events of policies: those that were written, and those that are due. No I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

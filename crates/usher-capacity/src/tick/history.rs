@@ -20,7 +20,7 @@ pub struct History {
     idle: Vec<Option<Idle>>,
     /// Roles on their way to fewer pods.
     shrinking: Vec<Option<Shrinking>>,
-    /// What the last tick asked for, where somebody else writes it.
+    /// Size that the last tick recommended; `None` in mode Apply.
     told: Option<Told>,
     /// Changes of the roles of a group whose size nothing sets.
     changes: Vec<Change>,
