@@ -6,13 +6,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::beside::limit_growth;
-use super::drain::Choice;
 use super::event::Kind;
-use super::found::Homeless;
 use super::hands::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
-use super::ordinals::{loses_gated_only, split};
+use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
@@ -23,6 +21,8 @@ use crate::capacity::plan::{Open, Reason, RolePlan, State};
 use crate::capacity::policy::Mode;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
+
+mod admit;
 
 /// Outcome of a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,26 +47,6 @@ enum Written {
 /// How many pods a role may have past its gate, by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
-}
-
-/// Pods that may pass their gate now, those past it included, and how many pods that makes where some that stay wait
-/// there although others of higher ordinals are to go: these would go first, and never wait for them in vain.
-fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<&'p PodObject>, u32) {
-    let is_held = Choice::of(&target.reference) == Some(Choice::Ordinal)
-        && role.write < target.replicas
-        && !role.reasons.contains(&Reason::Trimmed);
-    if !is_held {
-        return (pods, 0);
-    }
-    let (mut stays, mut goes) = split(&pods, target.replicas, role.write);
-    goes.retain(|pod| !pod.is_gated());
-    let past = stays.iter().filter(|pod| !pod.is_gated()).count();
-    if past == stays.len() || goes.is_empty() {
-        return (pods, 0);
-    }
-    let kept = goes.len() + stays.len().min(past.max(role.admitted as usize));
-    stays.extend(goes);
-    (stays, kept as u32)
 }
 
 /// Lets an update take only pods away that wait at their gate, but for those that are too many anyway.
@@ -385,62 +365,6 @@ impl Hands {
         self.tell(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
         Written::Yes
-    }
-
-    /// Lets the pods of a step through their gates.
-    async fn gates(&mut self, policy: &Policy, plan: &Plan, role: &RolePlan, place: usize, seen: &Observed) {
-        let pods: Vec<&PodObject> = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
-        let Some(Some(target)) = seen.targets.get(place) else { return };
-        // A role that goes its own way was not counted when the place was chosen.
-        let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
-        let placement = plan.placement.as_ref().filter(|_| is_placed);
-        // A place that was found without knowing what some pods of the step need is none for the others.
-        let is_short =
-            |place: &usize| plan.roles.get(*place).is_some_and(|role: &RolePlan| role.admitted > 0);
-        let is_known = !(is_placed && seen.unknown.iter().any(is_short));
-        let key = (policy.name.clone(), role.name.clone());
-        let before = self.let_through.get(&key).copied().unwrap_or(0);
-        let (pods, kept) = kept(pods, role, target);
-        // Pods that replace others are no step, and wait for nothing.
-        let replaced = before.min(role.desired);
-        let admitted = match plan.state {
-            _ if !is_known => replaced,
-            // What is given up goes no further.
-            State::Failed => role.admitted.max(replaced),
-            _ => role.admitted.max(kept),
-        };
-        if is_known {
-            self.let_through.insert(key.clone(), admitted);
-        }
-        let none = Homeless::default();
-        let homeless = seen.homeless.get(place).filter(|_| plan.moves).unwrap_or(&none);
-        // Those that are called back are missing already where they go.
-        let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
-        let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
-        let step = (before.min(admitted), admitted);
-        let places = self.next_places(policy, &role.name, &staying, step, placement, &homeless.closed);
-        // Of which nobody knows where they were wait for a place, as the step does.
-        let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)
-            && seen.homeless.get(place).is_some_and(|of| of.pods > 0);
-        let there = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-        let known = places.iter().take_while(|place| place.is_some()).count() as u32;
-        let may_open = if waits { admitted.min(there + known) } else { admitted };
-        let opened = self.open(policy, &pods, may_open, &places).await;
-        let past = there + opened;
-        // One that is about to be replaced is missing now.
-        let passing = self.passing.entry(key).or_insert(before);
-        *passing = past.max(*passing).min(may_open);
-        if opened > 0 {
-            let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
-            let message = format!(
-                "{opened} pods of {} may be scheduled{}, {admitted} in all, by policy {}",
-                role.name,
-                to.unwrap_or_default(),
-                policy.name
-            );
-            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
-            self.tell(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
-        }
     }
 
     /// Holds an update of a role back, as far as the plan says.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::memory::{Asked, Memory};
-use super::place::{Place, place};
 use super::stand::{Stand, stands};
-use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, Shortfall, Topology, batch, skew, update};
+use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
-use crate::plan::{Condition, Open, Plan, Reason, RolePlan, Shortfalls, State, Stuck};
+use crate::plan::{Condition, Open, Plan, Reason, RolePlan, State, Stuck};
 use crate::policy::{Mode, Policy, Sizing};
+
+mod placing;
 
 /// The role that goes last when a group shrinks: requests end there.
 const LATE: &str = "decode";
@@ -238,98 +239,6 @@ impl Turn<'_> {
             }
         }
         targets
-    }
-
-    /// Finds the domain for the pods of a step. Says whether there is one; without it nothing grows.
-    fn place(&mut self, targets: &mut [u32]) -> bool {
-        if self.memory.step.0 != targets {
-            self.memory.step = (targets.to_vec(), None);
-        }
-        let Some(topology) = &self.rollout.topology else { return true };
-        // Pods that replace others are no step, and wait for no place.
-        let before = self.seen_past();
-        let needs = |before: &[u32]| -> Vec<u32> {
-            let need = |(role, (target, before)): (usize, (&u32, &u32))| {
-                if self.rollout.is_coordinated(role) { target.saturating_sub(*before) } else { 0 }
-            };
-            targets.iter().zip(before).enumerate().map(need).collect()
-        };
-        let homed: Vec<u32> = before
-            .iter()
-            .enumerate()
-            .map(|(role, before)| before.saturating_sub(self.inputs.homeless.get(role).copied().unwrap_or(0)))
-            .collect();
-        let (need, all) = (needs(&before), needs(&homed));
-        if need != all {
-            let homeless: Vec<u32> =
-                all.iter().zip(&need).map(|(all, need)| all.saturating_sub(*need)).collect();
-            if homeless != all && self.moves(&all, topology, false) {
-                return true;
-            }
-            if self.moves(&homeless, topology, true) {
-                // The step comes after them.
-                for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
-                    if self.rollout.is_coordinated(role) {
-                        *target = *before;
-                    }
-                }
-                self.memory.step.0 = targets.to_vec();
-                return true;
-            }
-        }
-        if need.iter().all(|need| *need == 0) {
-            return true;
-        }
-        match place(&need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
-            Place::In(placement) => {
-                if topology.layers.get(topology.layer) != Some(&placement.layer) {
-                    self.because(Reason::WiderDomain);
-                }
-                self.memory.step.1 = Some(placement);
-            }
-            Place::Anywhere => {
-                self.memory.step.1 = None;
-                self.because(Reason::NoDomain);
-            }
-            Place::Unknown => self.because(Reason::TopologyUnknown),
-            Place::Nowhere(domains) => {
-                self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
-                self.lacks_room(need, domains, topology);
-                let open = targets.iter().zip(&self.stands).map(|(target, stand)| {
-                    let open = Open { pods: *target, up: stand.ok, is_update: false };
-                    (*target > stand.there).then_some(open)
-                });
-                self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
-                targets.copy_from_slice(&before);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
-    /// as their domain may come back, which is told where `is_last`.
-    fn moves(&mut self, need: &[u32], topology: &Topology, is_last: bool) -> bool {
-        match place(need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
-            Place::In(placement) => {
-                self.memory.step.1 = Some(placement);
-                self.plan.moves = true;
-                return true;
-            }
-            Place::Nowhere(domains) if is_last => self.lacks_room(need.to_vec(), domains, topology),
-            Place::Nowhere(_) | Place::Anywhere | Place::Unknown => {}
-        }
-        false
-    }
-
-    fn lacks_room(&mut self, need: Vec<u32>, domains: Vec<Shortfall>, topology: &Topology) {
-        let is_told = self.plan.conditions.contains(&Condition::TopologyUnsatisfied);
-        self.condition(Condition::TopologyUnsatisfied);
-        if !is_told {
-            self.because(Reason::NoDomain);
-        }
-        let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
-        self.plan.shortfalls = Some(Shortfalls { layer, need, domains });
     }
 
     /// Looks at how long the step has been going, and does what is to be done when that is too long.
