@@ -20,8 +20,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Record, Scheduler, SchedulerMetrics, Scratch, State};
 
 fn candidates(count: u32) -> Candidates {

@@ -29,8 +29,8 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::queue::{Action, Arrival, Capacity, Queue, Ticket};
 use usher::flow::{Attempts, Dispatcher, Gate, GateMetrics, Policy};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, ProgramAwareParams, WaitingRules};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
 

@@ -15,8 +15,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Effects, Record, SchedulerMetrics, Scratch, State};
 
 /// Endpoints in racks of so many, of two revisions: every other pair is of the second one.

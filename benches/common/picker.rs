@@ -11,8 +11,8 @@ use usher::extproc::metrics::ExtProcMetrics;
 use usher::extproc::parsing::Parsing;
 use usher::flow::{Attempts, Dispatcher, Policy};
 use usher::prefix::Limits;
+use usher::registry::Pipeline;
 use usher::request::Parsers;
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{PrefixCaches, Record, SchedulerMetrics, State};
 
 /// State that an exchange needs, and the server.

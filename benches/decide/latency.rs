@@ -15,8 +15,8 @@ use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Routed};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
 
 const CONFIG: &str = "

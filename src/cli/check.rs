@@ -13,7 +13,7 @@ use serde_json::json;
 pub use usher_terminal::Output;
 
 use crate::config::{ConfigError, EndpointPickerConfig, source};
-use crate::schedule::registry::{Pipeline, PluginTypes};
+use crate::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 
 /// Note on a configuration that doesn't say where endpoints come from.

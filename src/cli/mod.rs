@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::RunError;
-use crate::schedule::registry::PluginTypes;
+use crate::registry::PluginTypes;
 
 use check::CheckArgs;
 use flags::{ServeArgs, as_pflag};

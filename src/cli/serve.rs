@@ -7,7 +7,7 @@ use super::flags::ServeArgs;
 use super::logging;
 use crate::extproc::listen::Listeners;
 use crate::extproc::stop::Stops;
-use crate::schedule::registry::PluginTypes;
+use crate::registry::PluginTypes;
 use crate::settings::Environment;
 use usher_terminal::CliError;
 

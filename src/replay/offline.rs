@@ -20,8 +20,8 @@ use usher_lab::replay::{BuildError, Configured, Follower, Reading, Route, Server
 use usher_lab::sim::{Engine, Histogram};
 
 use crate::flow::{Attempts, Dispatcher, Policy as Dispatching, Routed};
+use crate::registry::Pipeline;
 use crate::schedule::latency::{Model, Report};
-use crate::schedule::registry::Pipeline;
 use crate::schedule::{Record, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, phase};
 

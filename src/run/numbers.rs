@@ -14,7 +14,7 @@ use crate::metrics::{self, Timings};
 use crate::observe::counters::{Kind, Number};
 use crate::observe::endpoints::Attributes;
 use crate::observe::pool;
-use crate::schedule::registry::MetricsSource;
+use crate::registry::MetricsSource;
 use crate::scrape::Engines;
 
 /// Registers the numbers of the process.

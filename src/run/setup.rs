@@ -11,7 +11,7 @@ use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
-use crate::schedule::registry::{Pipeline, PluginTypes};
+use crate::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 

@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use crate::memory::Budget;
-use crate::schedule::registry::Pipeline;
+use crate::registry::Pipeline;
 use crate::schedule::waiting::WaitingRules;
 use crate::settings::ServeSettings;
 

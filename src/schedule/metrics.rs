@@ -97,7 +97,7 @@ impl SchedulerMetrics {
     }
 
     /// Metric families of the plugins themselves.
-    pub(super) fn families(&self) -> &Families {
+    pub(crate) fn families(&self) -> &Families {
         &self.families
     }
 

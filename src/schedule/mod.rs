@@ -5,12 +5,11 @@
 //! the best. A profile handler says which profiles run and whose picks are the
 //! answer. A decision is a function of the request, the candidates and the
 //! random source; it reads live numbers and changes nothing.
-//! [`registry`] builds all of it from a configuration. The interfaces of plugins are those of
+//! [`registry`](crate::registry) builds all of it from a configuration. The interfaces of plugins are those of
 //! [`usher_plugin`], the built-in ones are in [`usher_plugins`].
 
 mod metrics;
 mod profile;
-pub mod registry;
 mod scheduler;
 mod scratch;
 mod stages;

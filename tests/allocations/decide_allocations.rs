@@ -9,8 +9,8 @@ use rand::rngs::StdRng;
 use stats_alloc::Region;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Record, SchedulerMetrics, Scratch, State};
 
 use crate::alone::{ALLOCATOR, passed_alone};

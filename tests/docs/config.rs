@@ -14,7 +14,7 @@ mod schema;
 use prometheus::Registry;
 use required::{beside, required};
 use usher::config::{ConfigError, EndpointPickerConfig};
-use usher::schedule::registry::{Pipeline, PluginType, Stability, plugin_types};
+use usher::registry::{Pipeline, PluginType, Stability, plugin_types};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Result<Pipeline, ConfigError> {

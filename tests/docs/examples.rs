@@ -13,7 +13,7 @@ use pool::{Pod, Pool};
 use prometheus::Registry;
 use usher::cli::check::{CheckArgs, Output, run_with};
 use usher::config::EndpointPickerConfig;
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::{SchedulerMetrics, State};
 
 const FOLDER: &str = "deploy/config";

@@ -1,7 +1,7 @@
 //! docs/migrate-from-llm-d.md says of flags and plugins what the program does.
 
 use usher::cli::{Command, parse};
-use usher::schedule::registry::{find_type, plugin_types};
+use usher::registry::{find_type, plugin_types};
 
 use super::guide::{assert_names, table};
 

@@ -9,7 +9,7 @@ use usher::config::units::parse_duration;
 use usher::config::{ConfigError, EndpointPickerConfig, Node};
 use usher::endpoints::Clock;
 use usher::flow::{Gate, GateCollector, GateMetrics};
-use usher::schedule::registry::{Kind, Parameter, Pipeline, PluginType, Stability, plugin_types};
+use usher::registry::{Kind, Parameter, Pipeline, PluginType, Stability, plugin_types};
 use usher::schedule::{SchedulerMetrics, State};
 
 use crate::config::required::{beside, required};

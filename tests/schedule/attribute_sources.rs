@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::{ConfigError, EndpointPickerConfig};
 use usher::endpoints::{AttributeId, Candidates, Endpoint, Reading};
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Scratch, State};
 use usher::scrape::{Engines, Readings};
 

@@ -8,8 +8,8 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::health::Verdict;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, InFlightId, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Routed};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
 
 const LEAST_BUSY: &str = "

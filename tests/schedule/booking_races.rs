@@ -16,9 +16,9 @@ use usher::endpoints::{
 };
 use usher::flow::{Attempts, Dispatcher, Policy, Routed};
 use usher::metrics::render;
+use usher::registry::Pipeline;
 use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
 
 const CONFIG: &str = "

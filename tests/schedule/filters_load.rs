@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use usher::endpoints::{Candidates, InFlightId};
-use usher::schedule::registry::Use;
+use usher::registry::Use;
 use usher::schedule::{Condition, Metric, State, UtilizationFilter, UtilizationFilterParams};
 
 use crate::pool::{Pool, asking, filtered, labelled, pipeline, profile_of};

@@ -14,8 +14,8 @@ use rand::rngs::StdRng;
 use serde::Deserialize;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{EndpointSpec, Snapshot, Store};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
 use usher::sim::{Engine, EngineConfig, Finish, Kind, SimRequest};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use prometheus::Registry;
 use usher::config::{EndpointPickerConfig, Quantity};
+use usher::registry::{Origin, Pipeline, ResolvedProfile, find_type};
 use usher::request::ParserKind;
-use usher::schedule::registry::{Origin, Pipeline, ResolvedProfile, find_type};
 use usher::schedule::{SchedulerMetrics, State};
 
 fn build(text: &str) -> Pipeline {

@@ -10,8 +10,8 @@ use usher::endpoints::{
     CachedLocator, Candidates, Clock, EndpointSpec, Load, Store, StoreLocator, SubsetHint,
 };
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Context, Filter, Record, SchedulerMetrics, State};
 
 use crate::support::{MAX_AGE, NOW};

@@ -10,8 +10,8 @@ use usher::endpoints::health::Verdict;
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, InFlightId, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Routed};
 use usher::metrics::render;
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
 
 struct Pool {

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use usher::config::{EndpointPickerConfig, Node};
 use usher::endpoints::{AttributeId, Clock, Endpoint, EndpointSpec, Store};
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::{SchedulerMetrics, State};
 use usher::scrape::params::CoreMetricsExtractorParams;
 use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Scraper};

@@ -12,9 +12,9 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
+use usher::registry::Pipeline;
 use usher::request::usage::Usage;
 use usher::request::{ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Served, State};
 
 pub(crate) const BY_QUEUE: &str = "

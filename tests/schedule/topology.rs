@@ -6,7 +6,7 @@ use prometheus::Registry;
 use proptest::prelude::*;
 use usher::config::{ConfigError, EndpointPickerConfig};
 use usher::endpoints::{Candidates, Endpoint, EndpointSpec, Nearness, PLACE_LABELS, Store};
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::{
     Context, Filter, MinAffinity, Outcome, Profile, ProfileHandler, ProfileSet, Record, Runs, ScheduleError,
     Scheduler, SchedulerMetrics, Scorer, State, TopologyAffinityFilter, TopologyAffinityScorer,

@@ -1,6 +1,6 @@
 //! Usher with a scorer of its own.
 
-use usher::schedule::registry::{NameTaken, PluginTypes};
+use usher::registry::{NameTaken, PluginTypes};
 
 pub mod power;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::doctor::Site;
+use crate::registry::Resolved;
 use crate::schedule::latency::{FAR, FEWEST, GroupReport};
-use crate::schedule::registry::Resolved;
 
 /// Path of the picker's page.
 const PAGE: &str = "/latency";

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::schedule::registry::{
+use crate::registry::{
     Origin, Resolved, ResolvedBand, ResolvedFlow, ResolvedPlugin, ResolvedProfile, Stability, Use,
 };
 

@@ -1,7 +1,7 @@
 //! Handlers that disaggregate, and their deciders.
 
 use serde_json::{Value, json};
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 
 use super::{assert_marked, build};
 

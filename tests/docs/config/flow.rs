@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::waiting::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
 
 use super::{assert_parameters_refused, build, build_with};

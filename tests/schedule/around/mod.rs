@@ -12,8 +12,8 @@ use prometheus::Registry;
 use usher::config::{ConfigError, EndpointPickerConfig};
 use usher::endpoints::{CachedLocator, Candidates, Clock, EndpointSpec, Store, StoreLocator};
 use usher::flow::{Attempts, Dispatcher, Policy};
+use usher::registry::Pipeline;
 use usher::request::{ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, State};
 
 /// `pod-0`, `pod-1` … with these labels.

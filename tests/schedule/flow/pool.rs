@@ -15,8 +15,8 @@ use usher::extproc::parsing::Parsing;
 use usher::flow::{
     Attempts, Demand, Dispatcher, Gate, GateCollector, GateMetrics, Policy, Rejection, Routed, keep_moving,
 };
+use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::registry::Pipeline;
 use usher::schedule::{Record, SchedulerMetrics, Stages, State};
 
 /// Room for one request at each endpoint, and whoever is picked is picked at random.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::Registry;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{AttributeId, EndpointSpec};
-use usher::schedule::registry::Pipeline;
+use usher::registry::Pipeline;
 use usher::schedule::{SchedulerMetrics, State};
 use usher::scrape::ScrapeConfig;
 

@@ -62,7 +62,7 @@ pub(super) static ROWS: &[PluginType] = &[
 
 /// Where data about endpoints come from.
 #[derive(Clone, Debug)]
-pub(in crate::schedule::registry) enum Source {
+pub(in crate::registry) enum Source {
     /// It is polled.
     Polled(SourceParams),
     /// It tells of changes, which plugins here hear of from discovery.
@@ -70,7 +70,7 @@ pub(in crate::schedule::registry) enum Source {
 }
 
 /// Marks an extractor that reads lists of models.
-pub(in crate::schedule::registry) struct ReadsModels;
+pub(in crate::registry) struct ReadsModels;
 
 fn file_discovery(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = FileDiscoveryParams::decode(site.parameters)?;

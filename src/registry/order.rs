@@ -63,7 +63,7 @@ fn circle(waiting: &[&Plugin]) -> ConfigError {
 mod tests {
     use super::*;
     use crate::config::{Node, Position};
-    use crate::schedule::registry::Kind;
+    use crate::registry::Kind;
     use usher_plugin::Build;
     use usher_plugin::beta;
 
