@@ -37,7 +37,7 @@ docs-accept:
 test-rust:
 	$(STAGE) tests $(CARGO) test --locked $(if $(CI),--config 'target."cfg(all())".runner = "deploy/ci/limit.sh"')
 	$(STAGE) "a plugin of another package" env CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
-		$(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml $(if $(CI),--config 'target."cfg(all())".runner = "$(CURDIR)/deploy/ci/limit.sh"')
+		CARGO_PROFILE_DEV_DEBUG=line-tables-only $(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml $(if $(CI),--config 'target."cfg(all())".runner = "$(CURDIR)/deploy/ci/limit.sh"')
 
 # The Helm chart and the overlays for kustomize, where there is a helm; the tests check what
 # they render.

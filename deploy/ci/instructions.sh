@@ -12,4 +12,4 @@ if ! command -v valgrind >/dev/null 2>&1; then
     exit 0
 fi
 
-"${CARGO:-cargo}" bench --locked --quiet --bench instructions -- "$1"
+"${CARGO:-cargo}" run --locked --quiet --profile bench --package usher-instructions -- "$1"

@@ -8,10 +8,10 @@ use crate::alone::{ALLOCATOR, passed_alone};
 mod bodies;
 #[path = "../../benches/common/drive.rs"]
 mod drive;
-#[path = "../../benches/instructions/gateway.rs"]
+#[path = "../../benches/instructions/src/gateway.rs"]
 #[allow(dead_code, reason = "the guard uses more of it")]
 mod gateway;
-#[path = "../../benches/instructions/messages.rs"]
+#[path = "../../benches/instructions/src/messages.rs"]
 #[allow(dead_code, reason = "the guard uses more of it")]
 mod messages;
 #[path = "../../benches/common/picker.rs"]

@@ -1,6 +1,6 @@
 //! How counts of instructions are compared with those that were written down.
 
-#[path = "../../benches/instructions/compare.rs"]
+#[path = "../../benches/instructions/src/compare.rs"]
 mod compare;
 
 use compare::{Numbers, compare};

@@ -10,10 +10,10 @@ mod cases;
 mod compare;
 mod gateway;
 mod messages;
-#[path = "../common/picker.rs"]
+#[path = "../../common/picker.rs"]
 mod picker;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use cases::{CASES, Case};
@@ -27,17 +27,13 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const EXPECTED: &str = "benches/instructions/expected.txt";
 
 fn main() -> ExitCode {
-    // Cargo adds a flag of its own.
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         ["check"] => check(),
         ["accept"] => accept(),
         [callgrind::CASE, name] => run(name),
-        _ => {
-            println!("instruction counts are not timed; make instructions checks them");
-            Ok(true)
-        }
+        _ => Err("use: usher-instructions check, or accept to write the numbers down".to_owned()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -102,10 +98,11 @@ fn compiler() -> String {
 
 fn expected_file() -> PathBuf {
     // Of the checkout that cargo runs in, which need not be the one that this was built in.
-    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from).join(EXPECTED)
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from).join("expected.txt")
 }
 
-/// File that callgrind wrote about a case.
+/// File that callgrind wrote about a case, beside this program.
 fn profile(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.out.{name}"))
+    let program = std::env::current_exe().unwrap_or_default();
+    program.with_file_name(format!("callgrind.out.{name}"))
 }
