@@ -48,10 +48,11 @@ impl Hands {
         let Some(rollout) = &policy.rollout else { return };
         let is_required = rollout.topology.as_ref().is_some_and(|topology| topology.is_required);
         let is_ours = policy.mode == Mode::Apply;
+        let mut stay = Vec::new();
         for (place, role) in policy.roles.iter().enumerate() {
             let key = (policy.name.clone(), role.name.clone());
             let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
-            let homeless = match needs.get(place) {
+            let (homeless, staying) = match needs.get(place) {
                 Some(Some(needs))
                     if is_required && is_ours && role.target.is_some() && rollout.is_coordinated(place) =>
                 {
@@ -62,13 +63,22 @@ impl Hands {
                 }
                 _ => {
                     self.closed.remove(&key);
-                    Homeless::default()
+                    self.shut.remove(&key);
+                    (Homeless::default(), 0)
                 }
             };
             observed.homeless.push(homeless);
+            stay.push(staying);
+        }
+        // They go where those of the other roles that run there yet have room, too.
+        if observed.homeless.iter().any(|of| of.pods > 0) {
+            for (homeless, staying) in observed.homeless.iter_mut().zip(stay) {
+                homeless.pods = homeless.pods.saturating_add(staying);
+            }
         }
     }
 
+    /// Pods of a role that need another domain, and beside them how many that run where none is taken any more.
     fn homeless(
         &mut self,
         role: &(String, String),
@@ -76,7 +86,7 @@ impl Hands {
         needs: &Needs,
         (has_volumes, is_adding): (bool, bool),
         now: Duration,
-    ) -> Homeless {
+    ) -> (Homeless, u32) {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let there = Places::of(&all);
         let known = self.places.get(role).unwrap_or(&there);
@@ -113,7 +123,8 @@ impl Hands {
         };
         let stranded: Vec<Arc<PodObject>> = pods.iter().filter(is_stranded).cloned().collect();
         let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
-        let before = self.let_through.get(role).copied().unwrap_or(0);
+        // Those that are admitted and never came are none that are lost.
+        let before = self.let_through(&role.0, &role.1).unwrap_or(0);
         let missing = before.saturating_sub(past.clone().count() as u32);
         let mut of_group = self.places.iter().filter(|((name, _), _)| *name == role.0);
         let has_beside =
@@ -122,17 +133,19 @@ impl Hands {
         let unknown = if has_beside { 0 } else { unknown };
         let lost = known.missing(&there, |at| closed.contains(at)).saturating_add(unknown).min(missing);
         // Volumes are where they were, and of whom no pod is seen that isn't known.
-        let is_bound = has_volumes || all.is_empty() || all.iter().any(|pod| pod.has_own_volume());
-        let lost = if is_bound { 0 } else { lost };
+        let is_bound = has_volumes || all.iter().any(|pod| pod.has_own_volume());
+        let lost = if is_bound || all.is_empty() { 0 } else { lost };
         // Those that run there yet will need room beside them.
-        let stay = past.filter(|pod| is_in_closed(pod).is_some()).count();
-        let homeless = match lost as usize + stranded.len() {
-            0 => 0,
-            _ => lost.saturating_add(stay as u32),
-        };
+        let there = past.filter(|pod| is_in_closed(pod).is_some()).count() as u32;
+        let stay = if is_bound { 0 } else { there.saturating_sub(stranded.len() as u32) };
         drop(listed);
         self.closed.insert(role.clone(), since);
-        Homeless { closed, stranded, pods: homeless }
+        match is_bound {
+            true => drop(self.shut.remove(role)),
+            false => drop(self.shut.insert(role.clone(), closed.clone())),
+        }
+        let pods = lost.saturating_add(stranded.len() as u32);
+        (Homeless { closed, stranded, pods }, stay)
     }
 
     /// Gives back pods of a role that wait for a node of a domain that takes none: others, that wait at their gate, are

@@ -1,6 +1,6 @@
 //! State that is followed and remembered to act on plans, and the two moves: to look, and to act.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +72,8 @@ pub struct Hands {
     pub(super) places: BTreeMap<(String, String), Places>,
     /// Since when domains that pods of a role are in take none any more, by policy and role; 0: they have no node.
     pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
+    /// Those of them that take none any more, of roles whose pods may go elsewhere.
+    pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
     /// Targets whose updates are held back for nobody.
     pub(super) unheld: Vec<Unheld>,
     /// Pods that are about to go, by policy and role.
@@ -157,6 +159,7 @@ impl Hands {
             changed: Arc::default(),
             places: BTreeMap::new(),
             closed: HashMap::new(),
+            shut: HashMap::new(),
             unheld: Vec::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -222,6 +225,7 @@ impl Hands {
         self.passing.retain(|role, _| roles.contains(role));
         self.places.retain(|role, _| roles.contains(role));
         self.closed.retain(|role, _| roles.contains(role));
+        self.shut.retain(|role, _| roles.contains(role));
         // Nobody is to make those smaller that are gone.
         let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
         let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);

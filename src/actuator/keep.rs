@@ -15,7 +15,7 @@ use super::selector::both;
 use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, Role};
-use crate::capacity::resource::status::RoleStatus;
+use crate::capacity::resource::status::{DomainStatus, RoleStatus};
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
 
@@ -66,19 +66,19 @@ impl Hands {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-                let admitted = admitted.min(pods.len() as u32);
+                // Those that need another domain wait until one is chosen.
+                let closed = self.shut.get(&key).cloned().unwrap_or_default();
+                let now = Places::of(&pods);
+                let known =
+                    self.places.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
+                let admitted = admitted.min(pods.len() as u32).saturating_sub(known);
                 if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }
-                let places = self.next_places(
-                    &policy,
-                    &role.name,
-                    &pods,
-                    (admitted, admitted),
-                    None,
-                    &BTreeSet::new(),
-                );
+                let places =
+                    self.next_places(&policy, &role.name, &pods, (admitted, admitted), None, &closed);
                 let opened = self.open(&policy, &pods, admitted, &places).await;
+                let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
                 tell(&policy, &role.name, opened);
             }
             // The runtime has others to serve between two of many policies.
@@ -176,9 +176,10 @@ impl Hands {
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
         self.let_through.insert(key, admitted);
-        let places =
-            self.next_places(policy, &role.name, &pods, (admitted, admitted), None, &BTreeSet::new());
+        let none = BTreeSet::new();
+        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None, &none);
         let opened = self.open(policy, &pods, admitted, &places).await;
+        let opened = self.passed(policy, &role.name, &pods, &opened, &none);
         tell(policy, &role.name, opened);
     }
 
@@ -205,21 +206,36 @@ impl Hands {
         });
         // A step that has no place is sent nowhere.
         let beside = beside.filter(|_| is_placed && admitted <= before);
-        let passage = Passage { past, before, admitted, step, beside: beside.as_ref(), closed };
+        let passage = Passage { past, admitted, step, beside: beside.as_ref(), closed };
         self.places.entry(key).or_insert_with(|| now.clone()).next(&now, passage)
     }
 
-    /// Lets pods through until `admitted` are past the gate, each to its place. Says how many it were.
+    /// Notes where pods of a role have passed their gate, beside those that were past it. Returns how many they are.
+    pub(super) fn passed(
+        &mut self,
+        policy: &Policy,
+        role: &str,
+        pods: &[&PodObject],
+        opened: &[Option<Placement>],
+        closed: &BTreeSet<Placement>,
+    ) -> u32 {
+        if let Some(known) = self.places.get_mut(&(policy.name.clone(), role.to_owned())) {
+            known.passed(&Places::of(pods), opened, closed);
+        }
+        opened.len() as u32
+    }
+
+    /// Lets pods through until `admitted` are past the gate, each to its place. Returns the places of those that passed.
     pub(super) async fn open(
         &mut self,
         policy: &Policy,
         pods: &[&PodObject],
         admitted: u32,
         places: &[Option<Placement>],
-    ) -> u32 {
+    ) -> Vec<Option<Placement>> {
         let topology = policy.rollout.as_ref().and_then(|rollout| rollout.topology.as_ref());
         let is_required = topology.is_some_and(|topology| topology.is_required);
-        let mut opened = 0;
+        let mut opened = Vec::new();
         for (nth, pod) in gates::to_open(pods, admitted).into_iter().enumerate() {
             let placement = places.get(nth).and_then(Option::as_ref);
             let Some(patch) = gates::opening(pod, placement, is_required).filter(|_| self.term.lasts())
@@ -230,7 +246,7 @@ impl Hands {
             let patched: Result<Value, Problem> =
                 self.term.write(self.cluster.patch(&path, PatchType::Json, &patch)).await;
             match patched {
-                Ok(_) => opened += 1,
+                Ok(_) => opened.push(placement.cloned()),
                 // It changed since it was read; the next tick sees it as it is.
                 Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
                 Err(problem) => {
@@ -239,7 +255,7 @@ impl Hands {
                 }
             }
         }
-        if opened > 0 {
+        if !opened.is_empty() {
             self.works("gates of pods");
         }
         opened
@@ -252,6 +268,7 @@ impl Hands {
         self.passing.clear();
         self.places.clear();
         self.closed.clear();
+        self.shut.clear();
         self.drains.clear();
         self.leaving.clear();
         self.unready_since.clear();
@@ -266,17 +283,35 @@ impl Hands {
         self.passing.remove(role);
         self.places.remove(role);
         self.closed.remove(role);
+        self.shut.remove(role);
     }
 
-    /// Takes over how many pods of each role of a policy were let through by the one that led before, as the
-    /// status says, where the role has the same pods.
+    /// Takes over how many pods of each role of a policy were let through by the one that led before, and where they
+    /// are, as the status says, where the role has the same pods.
     pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
         for role in &policy.roles {
-            let known = roles.iter().find(|known| known.is_of(role)).and_then(|known| known.let_through);
-            if let Some(pods) = known {
-                self.let_through.entry((policy.name.clone(), role.name.clone())).or_insert(pods);
+            let key = (policy.name.clone(), role.name.clone());
+            let Some(known) = roles.iter().find(|known| known.is_of(role)) else { continue };
+            if let (Some(pods), false) = (known.let_through, self.let_through.contains_key(&key)) {
+                self.let_through.insert(key.clone(), pods);
+                if !known.domains.is_empty() {
+                    let counts = known.domains.iter();
+                    let counts = counts.map(|of| {
+                        (Placement { layer: of.layer.clone(), domain: of.domain.clone() }, of.pods)
+                    });
+                    self.places.insert(key, Places::said(counts));
+                }
             }
         }
+    }
+
+    /// Domains of a role's pods that were let through their gate, with how many belong in each.
+    pub fn domains(&self, policy: &str, role: &str) -> Vec<DomainStatus> {
+        let known = self.places.get(&(policy.to_owned(), role.to_owned()));
+        let of = |(at, pods): (&Placement, u32)| {
+            (pods > 0).then(|| DomainStatus { layer: at.layer.clone(), domain: at.domain.clone(), pods })
+        };
+        known.map(|places| places.counts().filter_map(of).collect()).unwrap_or_default()
     }
 
     /// Pods of a role that were let through their gate, those that were admitted and didn't come yet left out;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::drain::Choice;
 use super::observe::Observed;
-use super::ordinals::loss;
+use super::ordinals::{loses_gated_only, loss};
 use super::pods::PodObject;
 use super::shrink::Drained;
-use crate::capacity::plan::{Reason, RolePlan};
+use crate::capacity::plan::Reason;
 use crate::capacity::ratio::RatioBounds;
 use crate::capacity::{Plan, Policy};
 
@@ -35,15 +35,14 @@ pub(super) fn keep_beside_no_target(
         let Some(replicas) = observed.replicas.get(place).copied().filter(|_| !has_none(place)) else {
             continue;
         };
-        let is_trimmed = |role: &RolePlan| role.reasons.contains(&Reason::Trimmed);
-        if !partner(policy, place).is_some_and(has_none) || plan.roles.get(place).is_some_and(is_trimmed) {
+        if !partner(policy, place).is_some_and(has_none) {
             continue;
         }
         let write = |plan: &Plan| plan.roles.get(place).map_or(replicas, |role| role.write);
         let wanted = write(plan);
         while write(plan) != replicas.max(own.range.min.min(wanted))
             && breaks_alone(policy, plan, observed, place)
-            && changes_ready(plan, observed, place)
+            && changes_serving(plan, observed, place)
         {
             let Some(role) = plan.roles.get_mut(place) else { break };
             role.write = if role.write > replicas { role.write - 1 } else { role.write + 1 };
@@ -61,9 +60,21 @@ pub(super) fn keep_beside_no_target(
     limited
 }
 
-/// Whether a write of a role's replicas, by its place, adds pods or takes ready ones away.
-fn changes_ready(plan: &Plan, observed: &Observed, place: usize) -> bool {
-    written(plan, observed, place).is_some_and(|role| role.grows() || role.becomes < role.ready)
+/// Whether a write of a role's replicas, by its place, adds pods or takes some away that serve or may in a moment.
+fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
+    let Some((role, pods)) = written(plan, observed, place).zip(observed.objects.get(place)) else {
+        return false;
+    };
+    let Some((own, target)) = plan.roles.get(place).zip(observed.targets.get(place).and_then(Option::as_ref))
+    else {
+        return false;
+    };
+    if role.grows() || role.becomes < role.ready {
+        return true;
+    }
+    // Pods that did not get ready in time are given up.
+    let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
+    !own.reasons.contains(&Reason::Trimmed) && !loses_gated_only(&pods, target, own.write)
 }
 
 /// A role of a ratio.

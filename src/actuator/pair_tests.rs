@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::fake::Fake;
 use super::tests::{S, look};
 use super::{Hands, Outcome};
-use crate::capacity::plan::RolePlan;
+use crate::capacity::plan::{Reason, RolePlan};
 use crate::capacity::policy::file;
 use crate::capacity::{Condition, Plan, Policy};
 use crate::endpoints::Clock;
@@ -157,5 +157,34 @@ async fn ratio_holds_beside_a_role_without_a_target() {
         let is_told = plan.conditions.contains(&Condition::NoTarget);
         assert_eq!(is_told, expected != Some(write[0]), "{pods:?} {write:?}");
         assert_eq!(unwritten.contains(&0), expected.is_none(), "{pods:?} {write:?}");
+    }
+}
+
+/// Of six decode pods one isn't ready for a moment, or two are given up that never got ready.
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
+    let policy = policy_of(false);
+    for (pods, unready, is_trimmed, expected) in
+        [(6, 1, false, None), (8, 2, true, Some(6)), (6, 0, true, None)]
+    {
+        let (fake, mut hands) = hands(&policy, [pods, 6]);
+        for number in 0..unready {
+            fake.unready_pod(&format!("d-{number}"), "decode");
+        }
+        let mut plan = plan([4, 6]);
+        if is_trimmed {
+            plan.roles[0].reasons.push(Reason::Trimmed);
+        }
+        // Again and again: nothing is given up bit by bit.
+        for at in 1..4 {
+            let seen = look(&mut hands, &policy, at, (pods + 6) as usize).await;
+            let outcome = hands.act(&policy, &plan, seen, S(at), None).await;
+            assert!(outcome.plan.conditions.contains(&Condition::NoTarget), "{pods} {unready}");
+        }
+        let written = fake.written("/d/scale");
+        let numbers: Vec<_> =
+            written.iter().map(|body| body["spec"]["replicas"].as_u64().unwrap() as u32).collect();
+        assert!(numbers.iter().all(|number| Some(*number) == expected), "{pods} {unready}: {numbers:?}");
+        assert_eq!(numbers.is_empty(), expected.is_none(), "{pods} {unready}");
     }
 }

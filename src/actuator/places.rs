@@ -6,7 +6,8 @@ use super::SENT;
 use super::pods::PodObject;
 use crate::capacity::rollout::Placement;
 
-/// Number of pods of a role that are sent to each domain.
+/// Number of pods of a role that belong in each domain: those that passed their gate, until they are replaced
+/// elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places(BTreeMap<Placement, u32>);
 
@@ -15,11 +16,9 @@ pub(super) struct Places(BTreeMap<Placement, u32>);
 pub(super) struct Passage<'a> {
     /// Pods past it now.
     pub(super) past: u32,
-    /// Pods that were allowed past it until now.
-    pub(super) before: u32,
     /// Pods that are allowed past it from now on.
     pub(super) admitted: u32,
-    /// Domain of the current step.
+    /// Domain of pods that are no replacements, and of those that leave domains which are closed.
     pub(super) step: Option<&'a Placement>,
     /// Domain of replacements when no other is known.
     pub(super) beside: Option<&'a Placement>,
@@ -67,29 +66,52 @@ impl Places {
     }
 
     /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
+    ///
+    /// Where pods go that aren't there yet is not kept: by the time they come, their domain may be full.
     pub(super) fn next(&mut self, now: &Self, passage: Passage<'_>) -> Vec<Option<Placement>> {
-        let Passage { past, before, admitted, step, beside, closed } = passage;
-        // Those whose domain takes none any more go where the step goes.
-        let before = before.saturating_sub(self.missing(now, |place| closed.contains(place)));
-        for (place, wanted) in self.0.iter_mut().filter(|(place, _)| closed.contains(*place)) {
-            *wanted = (*wanted).min(now.in_domain(place));
-        }
-        let more = admitted.saturating_sub(before.max(past));
-        if let Some(step) = step.filter(|_| more > 0) {
-            *self.0.entry(step.clone()).or_default() += more;
-        }
+        let Passage { past, admitted, step, beside, closed } = passage;
         if past >= admitted {
             // All are there, or fewer are to be.
             self.clone_from(now);
             return Vec::new();
         }
         let mut next: Vec<Option<Placement>> = Vec::new();
-        for (place, wanted) in &self.0 {
+        for (place, wanted) in self.0.iter().filter(|(place, _)| !closed.contains(*place)) {
             let missing = wanted.saturating_sub(now.in_domain(place));
             next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
         }
         next.resize((admitted - past) as usize, step.or(beside).cloned());
         next
+    }
+
+    /// Notes the domains of pods that have passed their gate, `now` being those that were past it before. Those that a
+    /// domain didn't lack are no more missing in the `closed` ones.
+    pub(super) fn passed(&mut self, now: &Self, opened: &[Option<Placement>], closed: &BTreeSet<Placement>) {
+        let mut there = now.clone();
+        for place in opened.iter().flatten() {
+            *there.0.entry(place.clone()).or_default() += 1;
+        }
+        let mut moved = 0u32;
+        for (place, there) in there.0.into_iter().filter(|(place, there)| *there > now.in_domain(place)) {
+            let wanted = self.0.entry(place).or_default();
+            moved = moved.saturating_add(there.saturating_sub(*wanted));
+            *wanted = (*wanted).max(there);
+        }
+        for (place, wanted) in self.0.iter_mut().filter(|(place, _)| closed.contains(*place)) {
+            let gone = wanted.saturating_sub(now.in_domain(place)).min(moved);
+            *wanted -= gone;
+            moved -= gone;
+        }
+    }
+
+    /// The domains, with the number of pods in each.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&Placement, u32)> {
+        self.0.iter().map(|(place, pods)| (place, *pods))
+    }
+
+    /// Those of which another replica has said that they are in each domain.
+    pub(super) fn said(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
+        Self(counts.collect())
     }
 }
 
@@ -131,27 +153,49 @@ mod tests {
     #[test]
     fn replacements_go_where_pods_are_missing() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
-        let whole =
-            Passage { past: 4, before: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
-        assert_eq!(domains(&all.next(&places(&[("a", 4)]), whole)), ["b"; 4]);
+        let whole = Passage { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
+        let four = places(&[("a", 4)]);
+        let next = all.next(&four, whole);
+        assert_eq!(domains(&next), ["b"; 4]);
+        all.passed(&four, &next[..2], &NONE);
         // Two of the new step are there, and one of the old is gone.
-        let some =
-            Passage { past: 5, before: 8, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
-        assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 2)]), some)), ["a", "b", "b"]);
-        let none = Passage { past: 8, before: 8, admitted: 8, step: None, beside: None, closed: &NONE };
+        let some = Passage { past: 5, ..whole };
+        let now = places(&[("a", 3), ("b", 2)]);
+        let next = all.next(&now, some);
+        assert_eq!(domains(&next), ["a", "b", "b"]);
+        all.passed(&now, &next, &NONE);
+        // One of the new step is gone before it was seen.
+        let now = places(&[("a", 4), ("b", 3)]);
+        assert_eq!(domains(&all.next(&now, Passage { past: 7, step: None, ..whole })), ["b"]);
+        let none = Passage { past: 8, admitted: 8, step: None, beside: None, closed: &NONE };
         assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
         let later = Passage { past: 6, step: None, ..none };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
     }
 
     #[test]
+    fn pods_that_come_late_go_where_the_step_goes_by_then() {
+        let (b, c) = (at("b"), at("c"));
+        let (mut all, now) = (places(&[("a", 4)]), places(&[("a", 4)]));
+        let passage = Passage { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE };
+        assert_eq!(domains(&all.next(&now, passage)), ["b"; 4]);
+        all.passed(&now, &[], &NONE);
+        // Another group has taken the room of b before they came.
+        assert_eq!(domains(&all.next(&now, Passage { step: Some(&c), ..passage })), ["c"; 4]);
+    }
+
+    #[test]
     fn replacements_leave_a_closed_domain_with_the_step() {
         let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
         let now = places(&[("a", 1), ("c", 2)]);
-        let passage =
-            Passage { past: 3, before: 7, admitted: 7, step: Some(&step), beside: None, closed: &closed };
+        let passage = Passage { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed };
         let mut all = places(&[("a", 4), ("c", 3)]);
-        assert_eq!(domains(&all.next(&now, passage)), ["b", "b", "b", "c"]);
+        let next = all.next(&now, passage);
+        assert_eq!(domains(&next), ["c", "b", "b", "b"]);
+        assert_eq!(all, places(&[("a", 4), ("c", 3)]), "none has passed yet");
+        all.passed(&now, &next[..2], &closed);
+        assert_eq!(all, places(&[("a", 3), ("b", 1), ("c", 3)]), "two need another domain yet");
+        all.passed(&places(&[("a", 1), ("b", 1), ("c", 3)]), &next[2..], &closed);
         assert_eq!(
             all,
             places(&[("a", 1), ("b", 3), ("c", 3)]),
@@ -165,17 +209,16 @@ mod tests {
     #[test]
     fn a_smaller_role_forgets_its_old_places() {
         let mut all = places(&[("a", 4), ("b", 4)]);
-        let fewer = Passage { past: 4, before: 8, admitted: 4, step: None, beside: None, closed: &NONE };
+        let fewer = Passage { past: 4, admitted: 4, step: None, beside: None, closed: &NONE };
         assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
-        let one = Passage { past: 3, before: 4, ..fewer };
+        let one = Passage { past: 3, ..fewer };
         assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
     }
 
     #[test]
     fn pods_of_unknown_place_go_beside_their_siblings() {
         let (mut all, beside) = (Places::default(), at("a"));
-        let passage =
-            Passage { past: 1, before: 2, admitted: 2, step: None, beside: Some(&beside), closed: &NONE };
+        let passage = Passage { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE };
         assert_eq!(domains(&all.next(&places(&[("a", 1)]), passage)), ["a"]);
         assert_eq!(domains(&all.next(&places(&[]), Passage { beside: None, ..passage })), ["anywhere"]);
     }

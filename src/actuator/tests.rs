@@ -11,6 +11,7 @@ use super::fake::Fake;
 use super::{Hands, Observed, PodLoad};
 use crate::capacity::plan::{Open, Reason};
 use crate::capacity::policy::file;
+use crate::capacity::resource::status::{DomainStatus, RoleStatus};
 use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
 use crate::endpoints::Clock;
 use crate::leader::Term;
@@ -123,6 +124,31 @@ async fn a_role_with_other_pods_begins_without_replacements() {
         hands.attend(std::iter::once(&after), &[]);
         assert_eq!(hands.let_through("p", "decode"), known, "{after:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_knows_the_domains_of_pods_that_were_let_through() {
+    let policy = policy("p", "mode: Apply,");
+    let (_fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let role = &policy.roles[0];
+    let domain =
+        |domain: &str, pods| DomainStatus { layer: "rack".to_owned(), domain: domain.to_owned(), pods };
+    let status = |let_through, domains| RoleStatus {
+        name: role.name.clone(),
+        selector: Some(role.label_selector()),
+        target: role.target_name(),
+        let_through: Some(let_through),
+        domains,
+        ..RoleStatus::default()
+    };
+    hands.take_over(&policy, &[status(5, vec![domain("r1", 3), domain("r2", 2)])]);
+    assert_eq!(hands.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
+    // Its own knowledge is newer.
+    hands.take_over(&policy, &[status(9, vec![domain("r3", 9)])]);
+    assert_eq!(hands.let_through("p", "decode"), Some(5));
+    assert_eq!(hands.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
+    hands.forget();
+    assert_eq!(hands.domains("p", "decode"), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::groups::Group;
 use super::objects::Known;
 use crate::actuator::Write;
+use crate::capacity::resource::status::LetThrough;
 use crate::capacity::{Condition, Plan};
 
 /// All policies and their last plans. Replaced as a whole.
@@ -30,8 +31,8 @@ pub struct Standing {
     pub held: Option<Held>,
     /// The last write to the replicas of each role that was written to, by its name.
     pub writes: Vec<(String, Write)>,
-    /// Pods of each role that were let through their gate, by its name, where that is known.
-    pub let_through: Vec<(String, u32)>,
+    /// Pods of each role that were let through their gate, where that is known.
+    pub let_through: Vec<LetThrough>,
 }
 
 /// Why a policy is not ticked.

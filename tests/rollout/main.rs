@@ -12,6 +12,8 @@ mod capacity;
 mod cluster;
 mod docs;
 mod failures;
+mod group;
+mod placing;
 mod policies;
 mod room;
 mod skew;

@@ -1,13 +1,10 @@
 //! States and steps of the state machine, tick by tick.
 
-use std::time::Duration;
+use serde_json::json;
+use usher::capacity::{Condition, Plan, State};
 
-use serde_json::{Value, json};
-use usher::capacity::policy::Policy;
-use usher::capacity::timeline::parse;
-use usher::capacity::{Condition, History, Inputs, Plan, State, tick};
-
-use crate::cluster::{Cluster, admitted, policy};
+use crate::cluster::{Cluster, admitted};
+use crate::group::Group;
 
 const STEPS: &str = "steps: {decode: 4, prefill: 2}";
 
@@ -15,54 +12,6 @@ fn deploy(more: &str) -> String {
     format!(
         "{{roles: {{decode: {{min: 8, max: 8}}, prefill: {{min: 4, max: 4}}}}, deploy: {{{STEPS}{more}}}}}"
     )
-}
-
-/// A policy that is ticked with lines.
-struct Group {
-    policy: Policy,
-    history: History,
-}
-
-impl Group {
-    fn new(spec: &str) -> Self {
-        Self { policy: policy(spec), history: History::default() }
-    }
-
-    /// `pods` are (role, how many, what they say).
-    fn tick(&mut self, t: u64, replicas: [u32; 2], pods: &[(&str, u32, &str)], more: &Value) -> Plan {
-        self.tick_with(t, replicas, pods, more, |_| {})
-    }
-
-    /// The same, with inputs that no line says.
-    fn tick_with(
-        &mut self,
-        t: u64,
-        replicas: [u32; 2],
-        pods: &[(&str, u32, &str)],
-        more: &Value,
-        set: impl FnOnce(&mut Inputs),
-    ) -> Plan {
-        let endpoints: Vec<Value> = pods
-            .iter()
-            .flat_map(|(role, count, states)| {
-                let mut pod = json!({"role": role});
-                states.split_whitespace().for_each(|state| match state {
-                    "outdated" => pod["updated"] = false.into(),
-                    state => pod[state] = true.into(),
-                });
-                vec![pod; *count as usize]
-            })
-            .collect();
-        let [decode, prefill] = replicas;
-        let mut line =
-            json!({"t": t, "replicas": {"decode": decode, "prefill": prefill}, "endpoints": endpoints});
-        for (key, value) in more.as_object().into_iter().flatten() {
-            line[key] = value.clone();
-        }
-        let mut line = parse(&line.to_string(), &self.policy).unwrap();
-        set(&mut line.inputs);
-        tick(&line.inputs, &self.policy, &mut self.history, Duration::from_secs(t))
-    }
 }
 
 fn says(plan: &Plan) -> (State, Vec<u32>) {
@@ -114,75 +63,6 @@ fn pods_at_gates_are_let_through_in_steps() {
     // Lost pods come back at once, all of them.
     let lost = [("decode", 7, "gated"), ("decode", 1, "ready"), ("prefill", 4, "ready")];
     assert_eq!(says(&group.tick(45, [8, 4], &lost, &none)), (State::Scale, vec![8, 4]));
-}
-
-#[test]
-fn pods_that_replace_others_need_no_room_in_a_required_domain() {
-    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
-    let mut group = Group::new(spec);
-    let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
-    let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
-    group.tick(0, [8, 4], &[("decode", 8, "gated"), ("prefill", 4, "gated")], &json!({}));
-    for at in [15, 30] {
-        group.tick(at, [8, 4], &up, &json!({}));
-    }
-    // One is lost, and another comes in its place, when its room is taken.
-    for decode in [&[("decode", 7, "ready")][..], &[("decode", 7, "ready"), ("decode", 1, "gated")]] {
-        let pods = [decode, &[("prefill", 4, "ready")]].concat();
-        let plan = group.tick(45, [8, 4], &pods, &full);
-        assert_eq!(admitted(&plan), [8, 4], "{plan:?}");
-        assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
-    }
-}
-
-/// Nobody has seen a gate of a group that was up, and what it has lost is more than a step.
-#[test]
-fn all_pods_that_are_lost_at_once_pass_the_first_gates_that_are_seen() {
-    let spec = "{roles: {decode: {min: 12, max: 12}, prefill: {min: 6, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
-    let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
-    let up = [("decode", 12, "ready"), ("prefill", 6, "ready")];
-    for first in [&[8][..], &[4, 8], &[1]] {
-        let mut group = Group::new(spec);
-        group.history.rollout.resume_admitted(vec![12, 6]);
-        for at in [0, 15] {
-            group.tick(at, [12, 6], &up, &full);
-        }
-        for (tick, lost) in (2..).zip(first) {
-            let pods = [("decode", 12 - lost, "ready"), ("decode", *lost, "gated"), ("prefill", 6, "ready")];
-            let plan = group.tick(tick * 15, [12, 6], &pods, &full);
-            assert_eq!(admitted(&plan), [12, 6], "{first:?}: {plan:?}");
-        }
-    }
-}
-
-/// Four pods of a rack are lost, or wait there, and it has no node any more.
-#[test]
-fn pods_whose_domain_takes_none_go_to_another_that_has_room_for_them() {
-    let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
-    let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
-    for missing in ["gated", "unschedulable"] {
-        let pods = [("decode", 4, missing), ("decode", 4, "ready"), ("prefill", 4, "ready")];
-        let homeless = |line: &mut Inputs| line.homeless = vec![4];
-        let mut group = Group::new(spec);
-        group.history.rollout.resume_admitted(vec![8, 4]);
-        for at in [0, 15, 30] {
-            // Its nodes may come back.
-            let plan = group.tick_with(at, [8, 4], &pods, &room(3), homeless);
-            assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], false), "{plan:?}");
-            assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
-            assert_eq!(plan.shortfalls.unwrap().need, [4, 0]);
-        }
-        let plan = group.tick_with(45, [8, 4], &pods, &room(4), homeless);
-        assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], true));
-        assert_eq!(plan.placement.map(|at| at.domain), Some("r".to_owned()));
-        assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{:?}", plan.conditions);
-        // One that is lost later comes back whatever room there is.
-        let up = [("decode", 8, "ready"), ("prefill", 4, "ready")];
-        group.tick(60, [8, 4], &up, &room(0));
-        let lost = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
-        let plan = group.tick(75, [8, 4], &lost, &room(0));
-        assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], false));
-    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Hands {
             self.let_through.insert(key.clone(), admitted);
         }
         let none = Homeless::default();
-        let homeless = seen.homeless.get(place).filter(|_| plan.moves).unwrap_or(&none);
+        let homeless = seen.homeless.get(place).filter(|of| plan.moves && of.pods > 0).unwrap_or(&none);
         // Those that are called back are missing already where they go.
         let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
@@ -80,6 +80,7 @@ impl Hands {
         let known = places.iter().take_while(|place| place.is_some()).count() as u32;
         let may_open = if waits { admitted.min(there + known) } else { admitted };
         let opened = self.open(policy, &pods, may_open, &places).await;
+        let opened = self.passed(policy, &role.name, &staying, &opened, &homeless.closed);
         let past = there + opened;
         // One that is about to be replaced is missing now.
         let passing = self.passing.entry(key).or_insert(before);

@@ -28,6 +28,7 @@ use super::query::{Asking, Server};
 use crate::actuator::{Hands, Owner, Write};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
+use crate::capacity::resource::status::LetThrough;
 use crate::endpoints::Clock;
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
 use acts::Acts;
@@ -271,9 +272,16 @@ impl Driver {
         policy.roles.iter().filter_map(of).collect()
     }
 
-    fn let_through(&self, policy: &Policy) -> Vec<(String, u32)> {
+    fn let_through(&self, policy: &Policy) -> Vec<LetThrough> {
         let Some(hands) = &self.live.hands else { return Vec::new() };
-        let of = |role: &Role| Some((role.name.clone(), hands.let_through(&policy.name, &role.name)?));
+        let of = |role: &Role| {
+            let pods = hands.let_through(&policy.name, &role.name)?;
+            Some(LetThrough {
+                role: role.name.clone(),
+                pods,
+                domains: hands.domains(&policy.name, &role.name),
+            })
+        };
         policy.roles.iter().filter_map(of).collect()
     }
 

@@ -29,7 +29,8 @@ pub(super) struct Due {
 /// Parts of a status that the next leader reads: last times of rules, last writes, pods let through their gate.
 fn left(status: &PolicyStatus) -> impl PartialEq {
     let fired = status.rules.iter().map(|rule| (rule.name.clone(), rule.last_trigger_time.clone()));
-    let let_through = status.roles.iter().map(|role| (role.name.clone(), role.let_through));
+    let let_through =
+        status.roles.iter().map(|role| (role.name.clone(), role.let_through, role.domains.clone()));
     (fired.collect::<Vec<_>>(), status.last_writes.clone(), let_through.collect::<Vec<_>>())
 }
 
@@ -221,6 +222,7 @@ mod tests {
     use super::*;
     use crate::capacity::plan::{Plan, RolePlan, RuleOutcome, RuleStage, Stages, State};
     use crate::capacity::policy::file;
+    use crate::capacity::resource::status::LetThrough;
     use crate::capacity::resource::status::Verdict;
     use crate::endpoints::Clock;
     use crate::scaling::objects::times::at_zero;
@@ -306,7 +308,8 @@ mod tests {
         told.note(first, SECOND, Ok(()));
         let fired = || plans(1, RuleOutcome::Cooldown, Some(2 * SECOND));
         let mut passed = plans(1, RuleOutcome::Quiet, None);
-        passed.policies[0].let_through = vec![("a".to_owned(), 3)];
+        passed.policies[0].let_through =
+            vec![LetThrough { role: "a".to_owned(), pods: 3, domains: Vec::new() }];
         let mut wrote = plans(1, RuleOutcome::Quiet, None);
         let write = Write { from: 1, to: 2, at: SECOND, reason: String::new() };
         wrote.policies[0].writes = vec![("a".to_owned(), write)];

@@ -240,19 +240,68 @@ async fn a_pod_of_a_rack_that_takes_none_goes_where_all_of_the_rack_have_room() 
     };
     let all = eventually("the step", async || on("r2", 6).await).await;
     run(&group, &all, "tight").await;
-    // One has room for one of its pods, the other for all of them.
-    node(&group, "small", "r3", 1).await;
+    // One has room for the pods of one role, the other for all of them.
+    node(&group, "small", "r3", 4).await;
     node(&group, "large", "r4", 6).await;
     group.space.send("DELETE", "/api/v1/nodes/tight", &json!({})).await.unwrap();
     group.space.delete_pod("decode-0", 0).await;
-    // One that waits at its gate says what they need.
-    let more = ["decode-4", "decode-5"].map(str::to_owned);
+    // One of each role that waits at its gate says what they need.
+    let more = ["decode-4", "decode-5", "prefill-2"].map(str::to_owned);
     let moved = eventually("the pod that replaces it", async || {
         make_again(&group, &more).await;
         let racks = [rack(&group, &more[0]).await, rack(&group, &more[1]).await];
         racks.into_iter().flatten().find(|rack| rack != "r2")
     });
     assert_eq!(moved.await, "r4");
+}
+
+/// The nodes of a rack go while pods of a StatefulSet that have volumes there run, and those of a Deployment that have none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_a_volume_of_its_own_stays_when_those_of_another_role_move() {
+    let Some(server) = Server::own().await else { return };
+    let one_step = |spec: String| {
+        spec.replace("min: 8, max: 16", "min: 4, max: 4")
+            .replace("min: 4, max: 8", "min: 2, max: 2")
+            .replacen("kind: Deployment, name: prefill", "kind: StatefulSet, name: prefill", 1)
+    };
+    let group = on_racks_with(&server, one_step).await;
+    node(&group, "tight", "r2", 6).await;
+    group.workload("Deployment", "decode", 4).await;
+    group.workload("StatefulSet", "prefill", 2).await;
+    gated(&group, "decode", 4).await;
+    let with_volume = async |name: &str| {
+        let spec = json!({
+            "schedulingGates": [{"name": "usher.dev/rollout"}],
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": format!("v-{name}")}}],
+        });
+        group.pod(name, "prefill", spec).await;
+    };
+    with_volume("prefill-0").await;
+    with_volume("prefill-1").await;
+    let picker = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
+    let all =
+        eventually("the step", async || Some(racks_of(&group, 4, 2).await).filter(|all| all.len() == 6));
+    run(&group, &all.await, "tight").await;
+    picker.exports("usher_capacity_state{policy=\"p\",state=\"Idle\"} 1").await;
+    node(&group, "large", "r4", 6).await;
+    group.space.send("DELETE", "/api/v1/nodes/tight", &json!({})).await.unwrap();
+    for name in ["decode-0", "decode-1", "decode-2", "decode-3", "prefill-1"] {
+        group.space.delete_pod(name, 0).await;
+    }
+    let more: Vec<String> = (4..8).map(|number| format!("decode-{number}")).collect();
+    eventually("those without volumes elsewhere", async || {
+        make_again(&group, &more).await;
+        let mut moved = Vec::new();
+        for name in &more {
+            moved.extend(rack(&group, name).await.filter(|rack| rack == "r4"));
+        }
+        (moved.len() == 4).then_some(())
+    })
+    .await;
+    with_volume("prefill-1").await;
+    let found = eventually("the pod with a volume", async || rack(&group, "prefill-1").await).await;
+    assert_eq!(found, "r2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

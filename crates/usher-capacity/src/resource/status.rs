@@ -59,6 +59,9 @@ pub struct RoleStatus {
     /// Pods that were let through their gate and may be replaced by others. Absent: none is known to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub let_through: Option<u32>,
+    /// Domains of the topology that those belong in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainStatus>,
     /// From which ordinal on pods may be of the newest revision, where some are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
@@ -67,6 +70,30 @@ pub struct RoleStatus {
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<String>,
+}
+
+/// Pods of a role in a domain of the topology.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["layer", "domain", "pods"]))]
+pub struct DomainStatus {
+    /// Layer of the domain: a label of nodes.
+    pub layer: String,
+    /// The domain: a value of that label.
+    pub domain: String,
+    /// Pods that were let through their gate for this domain.
+    pub pods: u32,
+}
+
+/// Pods of a role that were let through their gate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetThrough {
+    /// The role's name.
+    pub role: String,
+    /// How many there are.
+    pub pods: u32,
+    /// Domains that they belong in.
+    pub domains: Vec<DomainStatus>,
 }
 
 impl RoleStatus {
@@ -171,8 +198,8 @@ pub struct Ticked<'a> {
     pub fired: &'a [Option<String>],
     /// The last write to each role's replicas, of those that this replica wrote to.
     pub writes: &'a [LastWrite],
-    /// Pods of each role that were let through their gate, by its name, where that is known.
-    pub let_through: &'a [(String, u32)],
+    /// Pods of each role that were let through their gate, where that is known.
+    pub let_through: &'a [LetThrough],
 }
 
 /// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
@@ -203,6 +230,7 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         }
     }
     let of = |role: &crate::plan::RolePlan| policy.roles.iter().find(|of| of.name == role.name);
+    let passed = |role: &crate::plan::RolePlan| let_through.iter().find(|of| of.role == role.name);
     let role = |role: &crate::plan::RolePlan| RoleStatus {
         name: role.name.clone(),
         selector: of(role).map(Role::label_selector),
@@ -212,7 +240,8 @@ pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicySta
         desired: role.desired,
         goal: role.counts_as.filter(|goal| *goal != role.desired),
         admitted: role.admitted,
-        let_through: let_through.iter().find(|(name, _)| *name == role.name).map(|(_, pods)| *pods),
+        let_through: passed(role).map(|of| of.pods),
+        domains: passed(role).map(|of| of.domains.clone()).unwrap_or_default(),
         partition: role.partition,
         layer: role.layer.clone(),
         reasons: role.reasons.iter().map(|reason| format!("{reason:?}")).collect(),
@@ -398,7 +427,8 @@ mod tests {
     }
 
     fn of(plan: &Plan, fired: &[Option<String>], before: &PolicyStatus, now: &str) -> PolicyStatus {
-        let let_through = [("a".to_owned(), 2)];
+        let domain = DomainStatus { layer: "rack".to_owned(), domain: "r1".to_owned(), pods: 2 };
+        let let_through = [LetThrough { role: "a".to_owned(), pods: 2, domains: vec![domain] }];
         let ticked = Ticked { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
         status(Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
     }
@@ -465,6 +495,7 @@ mod tests {
         assert_eq!((refused.roles[0].admitted, first.roles[0].let_through), (2, Some(2)));
         let role = &refused.roles[0];
         assert_eq!((role.let_through, role.selector.as_deref()), (Some(2), Some("llm-d.ai/role=a")));
+        assert_eq!((role.domains[0].domain.as_str(), role.domains[0].pods), ("r1", 2));
         assert_eq!(condition(&refused, "Progressing"), condition(&first, "Progressing"));
         let read: PolicyStatus = serde_json::from_str(&serde_json::to_string(&refused).unwrap()).unwrap();
         assert_eq!(read, refused);

@@ -387,14 +387,15 @@ impl Turn<'_> {
         memory.floor = if memory.has_gates { floors.collect() } else { Vec::new() };
         memory.past.iter_mut().zip(&memory.floor).for_each(|(past, floor)| *past = (*past).min(*floor));
         self.plan.state = state;
-        self.plan.placement = memory.step.1.clone();
+        let placement = if self.plan.moves { memory.home.clone() } else { memory.step.1.clone() };
+        self.plan.placement.clone_from(&placement);
         memory.asked.clear();
         for (place, role) in self.plan.roles.iter_mut().enumerate() {
             let (Some(admitted), Some(stand)) = (outcome.admitted.get(place), self.stands.get(place)) else {
                 continue;
             };
             role.admitted = *admitted;
-            let placement = memory.step.1.as_ref().filter(|_| self.rollout.is_coordinated(place));
+            let placement = placement.as_ref().filter(|_| self.rollout.is_coordinated(place));
             role.layer = placement.map(|placement| placement.layer.clone());
             // Pods that wait for their step have the highest ordinals. They may be replaced at any time.
             let all = if memory.is_updating { stand.size } else { role.current };

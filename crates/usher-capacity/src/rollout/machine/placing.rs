@@ -29,19 +29,20 @@ impl Turn<'_> {
         if need != all {
             let homeless: Vec<u32> =
                 all.iter().zip(&need).map(|(all, need)| all.saturating_sub(*need)).collect();
-            if homeless != all && self.moves(&all, topology, false) {
+            if homeless != all && self.moves_with_step(&all, topology) {
                 return true;
             }
-            if self.moves(&homeless, topology, true) {
-                // The step comes after them.
+            if self.moves(&homeless, topology) {
+                // The step comes after them, and goes on where it began.
                 for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
                     if self.rollout.is_coordinated(role) {
                         *target = *before;
                     }
                 }
-                self.memory.step.0 = targets.to_vec();
                 return true;
             }
+        } else {
+            self.memory.home = None;
         }
         if need.iter().all(|need| *need == 0) {
             return true;
@@ -73,17 +74,34 @@ impl Turn<'_> {
         true
     }
 
+    /// Finds a domain for pods that need another one and for those of the step, so many of each role. Of a step that has
+    /// begun it is the step's.
+    fn moves_with_step(&mut self, need: &[u32], topology: &Topology) -> bool {
+        let step = self.memory.step.1.as_ref();
+        let Place::In(placement) = place(need, topology, self.inputs.domains.as_ref(), step) else {
+            return false;
+        };
+        if step.is_some_and(|step| *step != placement) {
+            return false;
+        }
+        self.memory.step.1 = Some(placement.clone());
+        self.memory.home = Some(placement);
+        self.plan.moves = true;
+        true
+    }
+
     /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
-    /// as their domain may come back, which is told where `is_last`.
-    fn moves(&mut self, need: &[u32], topology: &Topology, is_last: bool) -> bool {
-        match place(need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
+    /// as their domain may come back.
+    fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
+        let last = self.memory.home.as_ref().or(self.memory.step.1.as_ref());
+        match place(need, topology, self.inputs.domains.as_ref(), last) {
             Place::In(placement) => {
-                self.memory.step.1 = Some(placement);
+                self.memory.home = Some(placement);
                 self.plan.moves = true;
                 return true;
             }
-            Place::Nowhere(domains) if is_last => self.lacks_room(need.to_vec(), domains, topology),
-            Place::Nowhere(_) | Place::Anywhere | Place::Unknown => {}
+            Place::Nowhere(domains) => self.lacks_room(need.to_vec(), domains, topology),
+            Place::Anywhere | Place::Unknown => {}
         }
         false
     }
