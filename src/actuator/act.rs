@@ -279,7 +279,9 @@ impl Hands {
             let Some(role) = plan.roles.get(place) else { continue };
             if let Some(own) = policy.roles.get(place).filter(|own| own.target.is_none()) {
                 let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
-                self.keep_gates_of_role(policy, own, pods, u32::MAX).await;
+                let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
+                let step = plan.placement.as_ref().filter(|_| is_placed && !plan.moves);
+                self.keep_gates_of_role(policy, own, pods, u32::MAX, step).await;
                 continue;
             }
             self.gates(policy, plan, role, place, observed).await;

@@ -78,6 +78,18 @@ impl Hands {
         }
     }
 
+    /// Domains that took no pods of a role when it was looked at last, and don't yet take one that waits at its gate.
+    pub(super) fn still_shut(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
+        let mut shut = self.shut.get(role).cloned().unwrap_or_default();
+        let waits = pods.iter().find(|pod| pod.is_gated()).filter(|_| !shut.is_empty());
+        if let (Some(pod), Some(all)) = (waits, &self.nodes) {
+            let (needs, nodes) = (pod.own_needs(), all.nodes.objects());
+            let nodes = || nodes.iter().flat_map(|nodes| nodes.values()).map(Arc::as_ref);
+            shut.retain(|at| takes(nodes(), at, &needs) != Some(true));
+        }
+        shut
+    }
+
     /// Pods of a role that need another domain, and beside them how many that run where none is taken any more.
     fn homeless(
         &mut self,
@@ -89,7 +101,8 @@ impl Hands {
     ) -> (Homeless, u32) {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let there = Places::of(&all);
-        let known = self.places.get(role).unwrap_or(&there);
+        // Those that wait for a node count where they wait: once they are gone, they are missing there.
+        let known = self.places.entry(role.clone()).or_insert_with(|| there.clone()).clone();
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
         let mut since = self.closed.remove(role).unwrap_or_default();
         since.retain(|at, _| domains.contains(at));

@@ -67,16 +67,17 @@ impl Hands {
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 // Those that need another domain wait until one is chosen.
-                let closed = self.shut.get(&key).cloned().unwrap_or_default();
+                let closed = self.still_shut(&key, &pods);
                 let now = Places::of(&pods);
                 let known =
                     self.places.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
-                let admitted = admitted.min(pods.len() as u32).saturating_sub(known);
+                let admitted = admitted.saturating_sub(known).min(pods.len() as u32);
                 if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }
+                let domains = (&closed, &closed);
                 let places =
-                    self.next_places(&policy, &role.name, &pods, (admitted, admitted), None, &closed);
+                    self.next_places(&policy, &role.name, &pods, (admitted, admitted), None, domains);
                 let opened = self.open(&policy, &pods, admitted, &places).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
                 tell(&policy, &role.name, opened);
@@ -155,17 +156,18 @@ impl Hands {
     ) {
         for (place, (role, pods)) in policy.roles.iter().zip(objects).enumerate() {
             let most = replicas.get(place).copied().unwrap_or(u32::MAX);
-            self.keep_gates_of_role(policy, role, pods, most).await;
+            self.keep_gates_of_role(policy, role, pods, most, None).await;
         }
     }
 
-    /// Does so for one role. Of one whose number somebody else decides on, all pods pass.
+    /// Does so for one role. Of one whose number somebody else decides on, all pods pass, those of a step to its domain.
     pub(super) async fn keep_gates_of_role(
         &mut self,
         policy: &Policy,
         role: &Role,
         pods: &[Arc<PodObject>],
         most: u32,
+        step: Option<&Placement>,
     ) {
         let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let alive = pods.iter().filter(|pod| pod.is_alive()).count() as u32;
@@ -175,16 +177,18 @@ impl Hands {
         let is_sized = policy.mode != Mode::Apply || role.target.is_some();
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
+        let late = self.still_shut(&key, &pods);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
-        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), None, &none);
+        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), step, (&none, &late));
         let opened = self.open(policy, &pods, admitted, &places).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
         tell(policy, &role.name, opened);
     }
 
     /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
-    /// domain of pods that are no replacements, and of those that leave domains which are `closed`.
+    /// domain of pods that are no replacements, and of those that leave domains which are `closed`; those of `late`
+    /// ones come last.
     pub(super) fn next_places(
         &mut self,
         policy: &Policy,
@@ -192,7 +196,7 @@ impl Hands {
         pods: &[&PodObject],
         (before, admitted): (u32, u32),
         step: Option<&Placement>,
-        closed: &BTreeSet<Placement>,
+        (closed, late): (&BTreeSet<Placement>, &BTreeSet<Placement>),
     ) -> Vec<Option<Placement>> {
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
         let now = Places::of(pods);
@@ -206,7 +210,7 @@ impl Hands {
         });
         // A step that has no place is sent nowhere.
         let beside = beside.filter(|_| is_placed && admitted <= before);
-        let passage = Passage { past, admitted, step, beside: beside.as_ref(), closed };
+        let passage = Passage { past, admitted, step, beside: beside.as_ref(), closed, late };
         self.places.entry(key).or_insert_with(|| now.clone()).next(&now, passage)
     }
 

@@ -119,10 +119,14 @@ impl Hands {
             observed.domains = self.room(policy, rollout, &mut observed, now).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
             if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
+                self.shut.retain(|(name, _), _| *name != policy.name);
                 self.problems.extend(self.nodes_lack());
                 return None;
             }
             observed.is_blind = observed.domains.is_none();
+        }
+        if observed.domains.is_none() {
+            self.shut.retain(|(name, _), _| *name != policy.name);
         }
         Some(observed)
     }

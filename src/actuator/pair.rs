@@ -56,8 +56,31 @@ pub(super) fn keep_beside_no_target(
             }
             limited.push(place);
         }
+        if keeps_trimmed(policy, plan, observed, place) && !limited.contains(&place) {
+            limited.push(place);
+        }
     }
     limited
+}
+
+/// Keeps ready pods of a role, by its place, that a trim would evict at gates and the ratio needs. Says whether some
+/// are kept.
+fn keeps_trimmed(policy: &Policy, plan: &mut Plan, observed: &Observed, place: usize) -> bool {
+    let Some((ratio, other)) = policy.ratio.as_ref().zip(partner(policy, place)) else { return false };
+    let Some((own, other)) = written(plan, observed, place).zip(written(plan, observed, other)) else {
+        return false;
+    };
+    let Some(role) = plan.roles.get_mut(place).filter(|role| role.reasons.contains(&Reason::Trimmed)) else {
+        return false;
+    };
+    let before = role.admitted;
+    let left = |becomes: u32| Written { becomes: becomes.min(own.ready), ..own };
+    while role.admitted < own.ready
+        && breaks(&ratio.bounds, left(role.admitted), other, place == ratio.numerator)
+    {
+        role.admitted += 1;
+    }
+    role.admitted > before
 }
 
 /// Whether a write of a role's replicas, by its place, adds pods or takes some away that serve or may in a moment.

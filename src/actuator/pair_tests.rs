@@ -188,3 +188,23 @@ async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
         assert_eq!(numbers.is_empty(), expected.is_none(), "{pods} {unready}");
     }
 }
+
+/// With gates a trim leaves replicas as they are, and evicts.
+#[tokio::test(start_paused = true)]
+async fn a_trim_at_gates_keeps_ready_pods_that_a_ratio_needs() {
+    let policy = policy_of(false);
+    // Pods that prefill has, and those of decode that are kept.
+    for (prefill, kept) in [(6, 6), (5, 5), (3, 4)] {
+        let (fake, mut hands) = hands(&policy, [8, prefill]);
+        for number in 0..2 {
+            fake.unready_pod(&format!("d-{number}"), "decode");
+        }
+        let mut plan = plan([8, prefill]);
+        plan.roles[0].admitted = 4;
+        plan.roles[0].reasons.push(Reason::Trimmed);
+        let seen = look(&mut hands, &policy, 1, (8 + prefill) as usize).await;
+        let outcome = hands.act(&policy, &plan, seen, S(1), None).await;
+        assert_eq!(outcome.plan.roles[0].admitted, kept, "{prefill}");
+        assert_eq!(outcome.plan.conditions.contains(&Condition::NoTarget), kept > 4, "{prefill}");
+    }
+}

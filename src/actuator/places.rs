@@ -9,7 +9,11 @@ use crate::capacity::rollout::Placement;
 /// Number of pods of a role that belong in each domain: those that passed their gate, until they are replaced
 /// elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places(BTreeMap<Placement, u32>);
+pub(super) struct Places {
+    counts: BTreeMap<Placement, u32>,
+    /// Domain of the step that was admitted last, until all its pods are there.
+    step: Option<Placement>,
+}
 
 /// Pods that may be past their gate.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +26,10 @@ pub(super) struct Passage<'a> {
     pub(super) step: Option<&'a Placement>,
     /// Domain of replacements when no other is known.
     pub(super) beside: Option<&'a Placement>,
-    /// Domains that take no pods any more.
+    /// Domains whose pods go elsewhere.
     pub(super) closed: &'a BTreeSet<Placement>,
+    /// Domains that take no pods now: those that are missing elsewhere come first.
+    pub(super) late: &'a BTreeSet<Placement>,
 }
 
 /// The domain that a pod was sent to, and its layer.
@@ -40,46 +46,54 @@ impl Places {
         for place in past.filter_map(|pod| place_of(pod)) {
             *places.entry(place).or_default() += 1;
         }
-        Self(places)
+        Self { counts: places, step: None }
     }
 
     /// The domain with the most pods, of those that still take some.
     pub(super) fn most(&self, closed: &BTreeSet<Placement>) -> Option<&Placement> {
-        let open = self.0.iter().filter(|(place, _)| !closed.contains(*place));
+        let open = self.counts.iter().filter(|(place, _)| !closed.contains(*place));
         open.max_by_key(|(_, pods)| **pods).map(|(place, _)| place)
     }
 
     /// The domains.
     pub(super) fn all(&self) -> impl Iterator<Item = &Placement> {
-        self.0.keys()
+        self.counts.keys()
     }
 
     /// Number of pods that are missing in these domains, with `now` those that are there.
     pub(super) fn missing(&self, now: &Self, of: impl Fn(&Placement) -> bool) -> u32 {
-        let wanted = self.0.iter().filter(|(place, _)| of(place));
+        let wanted = self.counts.iter().filter(|(place, _)| of(place));
         let missing = wanted.map(|(place, wanted)| wanted.saturating_sub(now.in_domain(place)));
         missing.fold(0, u32::saturating_add)
     }
 
     fn in_domain(&self, place: &Placement) -> u32 {
-        self.0.get(place).copied().unwrap_or(0)
+        self.counts.get(place).copied().unwrap_or(0)
     }
 
     /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
     ///
-    /// Where pods go that aren't there yet is not kept: by the time they come, their domain may be full.
+    /// How many go to which domain that aren't there yet is not kept: by the time they come, it may be full, and the
+    /// step has another.
     pub(super) fn next(&mut self, now: &Self, passage: Passage<'_>) -> Vec<Option<Placement>> {
-        let Passage { past, admitted, step, beside, closed } = passage;
+        let Passage { past, admitted, step, beside, closed, late } = passage;
         if past >= admitted {
             // All are there, or fewer are to be.
             self.clone_from(now);
             return Vec::new();
         }
-        let mut next: Vec<Option<Placement>> = Vec::new();
-        for (place, wanted) in self.0.iter().filter(|(place, _)| !closed.contains(*place)) {
-            let missing = wanted.saturating_sub(now.in_domain(place));
-            next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
+        if step.is_some() {
+            self.step = step.cloned();
         }
+        let mut next: Vec<Option<Placement>> = Vec::new();
+        for is_late in [false, true] {
+            let is_now = |place: &Placement| !closed.contains(place) && late.contains(place) == is_late;
+            for (place, wanted) in self.counts.iter().filter(|(place, _)| is_now(place)) {
+                let missing = wanted.saturating_sub(now.in_domain(place));
+                next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
+            }
+        }
+        let step = self.step.as_ref().filter(|step| !closed.contains(*step));
         next.resize((admitted - past) as usize, step.or(beside).cloned());
         next
     }
@@ -89,15 +103,16 @@ impl Places {
     pub(super) fn passed(&mut self, now: &Self, opened: &[Option<Placement>], closed: &BTreeSet<Placement>) {
         let mut there = now.clone();
         for place in opened.iter().flatten() {
-            *there.0.entry(place.clone()).or_default() += 1;
+            *there.counts.entry(place.clone()).or_default() += 1;
         }
         let mut moved = 0u32;
-        for (place, there) in there.0.into_iter().filter(|(place, there)| *there > now.in_domain(place)) {
-            let wanted = self.0.entry(place).or_default();
+        for (place, there) in there.counts.into_iter().filter(|(place, there)| *there > now.in_domain(place))
+        {
+            let wanted = self.counts.entry(place).or_default();
             moved = moved.saturating_add(there.saturating_sub(*wanted));
             *wanted = (*wanted).max(there);
         }
-        for (place, wanted) in self.0.iter_mut().filter(|(place, _)| closed.contains(*place)) {
+        for (place, wanted) in self.counts.iter_mut().filter(|(place, _)| closed.contains(*place)) {
             let gone = wanted.saturating_sub(now.in_domain(place)).min(moved);
             *wanted -= gone;
             moved -= gone;
@@ -106,12 +121,12 @@ impl Places {
 
     /// The domains, with the number of pods in each.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&Placement, u32)> {
-        self.0.iter().map(|(place, pods)| (place, *pods))
+        self.counts.iter().map(|(place, pods)| (place, *pods))
     }
 
     /// Those of which another replica has said that they are in each domain.
     pub(super) fn said(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
-        Self(counts.collect())
+        Self { counts: counts.collect(), step: None }
     }
 }
 
@@ -129,7 +144,7 @@ mod tests {
     }
 
     fn places(counts: &[(&str, u32)]) -> Places {
-        Places(counts.iter().map(|(domain, pods)| (at(domain), *pods)).collect())
+        Places::said(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
     }
 
     fn domains(next: &[Option<Placement>]) -> Vec<&str> {
@@ -153,7 +168,8 @@ mod tests {
     #[test]
     fn replacements_go_where_pods_are_missing() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
-        let whole = Passage { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE };
+        let whole =
+            Passage { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE, late: &NONE };
         let four = places(&[("a", 4)]);
         let next = all.next(&four, whole);
         assert_eq!(domains(&next), ["b"; 4]);
@@ -167,7 +183,7 @@ mod tests {
         // One of the new step is gone before it was seen.
         let now = places(&[("a", 4), ("b", 3)]);
         assert_eq!(domains(&all.next(&now, Passage { past: 7, step: None, ..whole })), ["b"]);
-        let none = Passage { past: 8, admitted: 8, step: None, beside: None, closed: &NONE };
+        let none = Passage { past: 8, admitted: 8, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
         let later = Passage { past: 6, step: None, ..none };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
@@ -177,9 +193,15 @@ mod tests {
     fn pods_that_come_late_go_where_the_step_goes_by_then() {
         let (b, c) = (at("b"), at("c"));
         let (mut all, now) = (places(&[("a", 4)]), places(&[("a", 4)]));
-        let passage = Passage { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE };
+        let passage =
+            Passage { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE, late: &NONE };
         assert_eq!(domains(&all.next(&now, passage)), ["b"; 4]);
         all.passed(&now, &[], &NONE);
+        // While nothing is looked at, they go where they were to go.
+        assert_eq!(
+            domains(&all.next(&now, Passage { step: None, beside: Some(&at("a")), ..passage })),
+            ["b"; 4]
+        );
         // Another group has taken the room of b before they came.
         assert_eq!(domains(&all.next(&now, Passage { step: Some(&c), ..passage })), ["c"; 4]);
     }
@@ -188,17 +210,23 @@ mod tests {
     fn replacements_leave_a_closed_domain_with_the_step() {
         let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
         let now = places(&[("a", 1), ("c", 2)]);
-        let passage = Passage { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed };
+        let passage =
+            Passage { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed, late: &closed };
         let mut all = places(&[("a", 4), ("c", 3)]);
         let next = all.next(&now, passage);
         assert_eq!(domains(&next), ["c", "b", "b", "b"]);
-        assert_eq!(all, places(&[("a", 4), ("c", 3)]), "none has passed yet");
+        let counts =
+            |all: &Places| all.counts().map(|(at, pods)| (at.domain.clone(), pods)).collect::<Vec<_>>();
+        let of = |pods: &[(&str, u32)]| {
+            pods.iter().map(|(at, pods)| ((*at).to_owned(), *pods)).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&all), of(&[("a", 4), ("c", 3)]), "none has passed yet");
         all.passed(&now, &next[..2], &closed);
-        assert_eq!(all, places(&[("a", 3), ("b", 1), ("c", 3)]), "two need another domain yet");
+        assert_eq!(counts(&all), of(&[("a", 3), ("b", 1), ("c", 3)]), "two need another domain yet");
         all.passed(&places(&[("a", 1), ("b", 1), ("c", 3)]), &next[2..], &closed);
         assert_eq!(
-            all,
-            places(&[("a", 1), ("b", 3), ("c", 3)]),
+            counts(&all),
+            of(&[("a", 1), ("b", 3), ("c", 3)]),
             "they are missed there if they are lost again"
         );
         // Without a step for them none is admitted.
@@ -207,9 +235,16 @@ mod tests {
     }
 
     #[test]
+    fn pods_of_a_domain_that_takes_some_pass_before_those_of_one_that_takes_none() {
+        let (mut all, late) = (places(&[("a", 4), ("b", 4)]), BTreeSet::from([at("a")]));
+        let passage = Passage { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
+        assert_eq!(domains(&all.next(&places(&[("b", 3)]), passage)), ["b", "a", "a", "a", "a"]);
+    }
+
+    #[test]
     fn a_smaller_role_forgets_its_old_places() {
         let mut all = places(&[("a", 4), ("b", 4)]);
-        let fewer = Passage { past: 4, admitted: 4, step: None, beside: None, closed: &NONE };
+        let fewer = Passage { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
         let one = Passage { past: 3, ..fewer };
         assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
@@ -218,7 +253,8 @@ mod tests {
     #[test]
     fn pods_of_unknown_place_go_beside_their_siblings() {
         let (mut all, beside) = (Places::default(), at("a"));
-        let passage = Passage { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE };
+        let passage =
+            Passage { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE, late: &NONE };
         assert_eq!(domains(&all.next(&places(&[("a", 1)]), passage)), ["a"]);
         assert_eq!(domains(&all.next(&places(&[]), Passage { beside: None, ..passage })), ["anywhere"]);
     }

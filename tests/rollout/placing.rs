@@ -1,7 +1,7 @@
 //! Domains for the pods of a step, and for pods whose domain takes none any more.
 
 use serde_json::json;
-use usher::capacity::{Condition, Inputs};
+use usher::capacity::{Condition, Inputs, State};
 
 use crate::cluster::admitted;
 use crate::group::Group;
@@ -101,4 +101,30 @@ fn a_step_ends_in_its_domain_though_other_pods_move_meanwhile() {
     let moved = [("decode", 4, "ready"), ("decode", 2, ""), ("decode", 2, "gated"), ("prefill", 4, "ready")];
     let plan = group.tick(17, [8, 4], &moved, &racks(&[("r7", 2), ("r3", 3), ("r5", 5)]));
     assert_eq!((plan.moves, plan.placement.map(|at| at.domain)), (false, Some("r7".to_owned())));
+}
+
+/// Four pods of a group that was given up, or of which a part was, are lost with their rack.
+#[test]
+fn pods_of_a_closed_domain_move_whatever_became_of_the_step() {
+    for on_timeout in ["Fail", "Trim"] {
+        let spec = format!(
+            "{{roles: {{decode: {{min: 8, max: 8}}, prefill: {{min: 4, max: 4}}}}, deploy: {{steps: {{decode: 4, prefill: 2}}, batchTimeout: 1m, onTimeout: {on_timeout}, topology: {{layers: [rack], constraint: Required}}}}}}"
+        );
+        let mut group = Group::new(&spec);
+        let room = json!({"domains": {"rack": {"r": {"decode": 4, "prefill": 4}}}});
+        let stuck = [
+            ("decode", 4, "ready"),
+            ("decode", 4, "unschedulable"),
+            ("prefill", 2, "ready"),
+            ("prefill", 2, "unschedulable"),
+        ];
+        group.tick(0, [8, 4], &[("decode", 8, "gated"), ("prefill", 4, "gated")], &room);
+        let states = [15, 30, 60, 100, 101].map(|at| group.tick(at, [8, 4], &stuck, &room).state);
+        let expected = if on_timeout == "Fail" { State::Failed } else { State::Blocked };
+        assert_eq!(states.last(), Some(&expected), "{states:?}");
+        let homeless = |line: &mut Inputs| line.homeless = vec![4];
+        let plan = group.tick_with(102, [8, 4], &stuck, &room, homeless);
+        assert!(plan.moves, "{on_timeout}: {plan:?}");
+        assert_eq!(plan.placement.map(|at| at.domain), Some("r".to_owned()));
+    }
 }

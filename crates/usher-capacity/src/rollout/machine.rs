@@ -138,6 +138,7 @@ impl Turn<'_> {
         if is_failed && !self.memory.is_updating {
             self.condition(Condition::BatchTimeout);
             self.because(Reason::Failed);
+            self.rehome();
             let admitted = self.there();
             return Outcome { admitted, state: Some(State::Failed), updated };
         }
@@ -148,6 +149,7 @@ impl Turn<'_> {
                 self.condition(Condition::Deadlock);
             }
             self.because(Reason::Trimmed);
+            self.rehome();
             let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
             return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
         }

@@ -74,6 +74,21 @@ impl Turn<'_> {
         true
     }
 
+    /// Finds a domain for pods that need another one while there is no step.
+    pub(super) fn rehome(&mut self) {
+        let Some(topology) = &self.rollout.topology else { return };
+        let before = self.seen_past();
+        let homeless = |(role, before): (usize, &u32)| {
+            let homeless = self.inputs.homeless.get(role).copied().unwrap_or(0);
+            if self.rollout.is_coordinated(role) { homeless.min(*before) } else { 0 }
+        };
+        let homeless: Vec<u32> = before.iter().enumerate().map(homeless).collect();
+        match homeless.iter().any(|pods| *pods > 0) {
+            true => drop(self.moves(&homeless, topology)),
+            false => self.memory.home = None,
+        }
+    }
+
     /// Finds a domain for pods that need another one and for those of the step, so many of each role. Of a step that has
     /// begun it is the step's.
     fn moves_with_step(&mut self, need: &[u32], topology: &Topology) -> bool {
