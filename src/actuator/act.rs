@@ -280,7 +280,9 @@ impl Hands {
             if let Some(own) = policy.roles.get(place).filter(|own| own.target.is_none()) {
                 let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
                 let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
-                let step = plan.placement.as_ref().filter(|_| is_placed && !plan.moves);
+                // The domain has room for one step, and not for all of the role's pods at once.
+                let is_step = pods.iter().filter(|pod| pod.is_alive()).count() as u32 <= role.admitted;
+                let step = plan.placement.as_ref().filter(|_| is_placed && is_step && !plan.moves);
                 self.keep_gates_of_role(policy, own, pods, u32::MAX, step).await;
                 continue;
             }

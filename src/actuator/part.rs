@@ -33,6 +33,7 @@ impl Hands {
             copy(&self.writes, &mut part.writes, &key);
             copy(&self.let_through, &mut part.let_through, &key);
             copy(&self.passing, &mut part.passing, &key);
+            copy(&self.shut, &mut part.shut, &key);
             copy(&self.unready_since, &mut part.unready_since, &key);
             copy_ordered(&self.places, &mut part.places, &key);
             copy_ordered(&self.drains, &mut part.drains, &key);

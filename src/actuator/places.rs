@@ -85,16 +85,25 @@ impl Places {
         if step.is_some() {
             self.step = step.cloned();
         }
-        let mut next: Vec<Option<Placement>> = Vec::new();
-        for is_late in [false, true] {
+        let missing = |is_late: bool| {
             let is_now = |place: &Placement| !closed.contains(place) && late.contains(place) == is_late;
+            let mut all: Vec<Option<Placement>> = Vec::new();
             for (place, wanted) in self.counts.iter().filter(|(place, _)| is_now(place)) {
                 let missing = wanted.saturating_sub(now.in_domain(place));
-                next.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
+                all.extend(std::iter::repeat_n(Some(place.clone()), missing as usize));
             }
+            all
+        };
+        let (mut next, waiting) = (missing(false), missing(true));
+        let all = (admitted - past) as usize;
+        let step = self.step.as_ref().filter(|step| !closed.contains(*step)).or(beside);
+        let more = all.saturating_sub(next.len() + waiting.len());
+        // Those of the step may have room where others wait for a node.
+        if !step.is_some_and(|step| late.contains(step)) {
+            next.extend(std::iter::repeat_n(step.cloned(), more));
         }
-        let step = self.step.as_ref().filter(|step| !closed.contains(*step));
-        next.resize((admitted - past) as usize, step.or(beside).cloned());
+        next.extend(waiting);
+        next.resize(all, step.cloned());
         next
     }
 
@@ -239,6 +248,10 @@ mod tests {
         let (mut all, late) = (places(&[("a", 4), ("b", 4)]), BTreeSet::from([at("a")]));
         let passage = Passage { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
         assert_eq!(domains(&all.next(&places(&[("b", 3)]), passage)), ["b", "a", "a", "a", "a"]);
+        // So do those of a step.
+        let step = at("c");
+        let passage = Passage { past: 4, admitted: 10, step: Some(&step), ..passage };
+        assert_eq!(domains(&all.next(&places(&[("b", 4)]), passage)), ["c", "c", "a", "a", "a", "a"]);
     }
 
     #[test]

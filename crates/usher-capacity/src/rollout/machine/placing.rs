@@ -3,6 +3,7 @@
 use super::Turn;
 use crate::plan::{Condition, Open, Reason, Shortfalls};
 use crate::rollout::place::{Place, place};
+use crate::rollout::stand::Stand;
 use crate::rollout::{Shortfall, Topology};
 
 impl Turn<'_> {
@@ -77,12 +78,11 @@ impl Turn<'_> {
     /// Finds a domain for pods that need another one while there is no step.
     pub(super) fn rehome(&mut self) {
         let Some(topology) = &self.rollout.topology else { return };
-        let before = self.seen_past();
-        let homeless = |(role, before): (usize, &u32)| {
+        let homeless = |(role, stand): (usize, &Stand)| {
             let homeless = self.inputs.homeless.get(role).copied().unwrap_or(0);
-            if self.rollout.is_coordinated(role) { homeless.min(*before) } else { 0 }
+            if self.rollout.is_coordinated(role) { homeless.min(stand.goal) } else { 0 }
         };
-        let homeless: Vec<u32> = before.iter().enumerate().map(homeless).collect();
+        let homeless: Vec<u32> = self.stands.iter().enumerate().map(homeless).collect();
         match homeless.iter().any(|pods| *pods > 0) {
             true => drop(self.moves(&homeless, topology)),
             false => self.memory.home = None,
