@@ -8,9 +8,9 @@ STAGE := @deploy/ci/stage.sh
 .PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny instructions instructions-accept bench bench-wire bench-live fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
-# ARGS="--keep" leaves them running; `usher demo --help` lists the rest.
+# ARGS="--keep" leaves them running; ARGS=--help lists the rest.
 demo:
-	$(CARGO) run --quiet --release --bin usher -- demo $(ARGS)
+	@CARGO="$(CARGO)" deploy/demo.sh $(ARGS)
 
 test: fmt-check clippy doc chart test-rust instructions deny
 

@@ -116,9 +116,9 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
 
-    assert_eq!(report["requests"], 30);
-    assert_eq!(report["statuses"], serde_json::json!({"200": 30}));
-    assert_eq!(report["failures"], serde_json::json!({}));
+    let runs = report["runs"].as_array().unwrap();
+    let policies: Vec<&Value> = runs.iter().map(|run| &run["policy"]).collect();
+    assert_eq!(policies, ["llm-d-router's", "Usher's"]);
     // The first 30 rows: a prompt costs its tokens, one for its role and three for that of the answer.
     let rows: Vec<Value> = fs::read_to_string("deploy/demo/trace.jsonl")
         .unwrap()
@@ -127,26 +127,29 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let sum = |of: &dyn Fn(&Value) -> u64| rows.iter().map(of).sum::<u64>();
-    assert_eq!(report["tokens"]["prompt"], sum(&|row| row["input_length"].as_u64().unwrap() + 4));
-    assert_eq!(
-        report["tokens"]["completion"],
-        sum(&|row| (row["output_length"].as_u64().unwrap() / 8).max(1))
-    );
-    // All rows begin with the same block, and 30 requests at 2 servers meet it again.
-    assert!(report["tokens"]["cached"].as_u64().unwrap() >= 512, "{report}");
-    let pods = report["pods"].as_object().unwrap();
-    assert_eq!(pods.keys().collect::<Vec<_>>(), ["sim-0", "sim-1"]);
-    for field in ["requests", "prompt", "completion", "cached"] {
-        let of_pods: u64 = pods.values().map(|pod| pod[field].as_u64().unwrap()).sum();
-        assert_eq!(report["tokens"][field], of_pods, "{field}");
+    for run in runs {
+        assert_eq!((&run["requests"], &run["statuses"]), (&30.into(), &json!({"200": 30})));
+        assert_eq!(run["failures"], json!({}));
+        assert_eq!(run["tokens"]["prompt"], sum(&|row| row["input_length"].as_u64().unwrap() + 4));
+        let completion = sum(&|row| (row["output_length"].as_u64().unwrap() / 8).max(1));
+        assert_eq!(run["tokens"]["completion"], completion);
+        // All rows begin with the same block, and 30 requests at 2 servers meet it again.
+        assert!(run["tokens"]["cached"].as_u64().unwrap() >= 512, "{run}");
+        let pods = run["pods"].as_object().unwrap();
+        assert_eq!(pods.keys().collect::<Vec<_>>(), ["sim-0", "sim-1"]);
+        for field in ["requests", "prompt", "completion", "cached"] {
+            let of_pods: u64 = pods.values().map(|pod| pod[field].as_u64().unwrap()).sum();
+            assert_eq!(run["tokens"][field], of_pods, "{field}");
+        }
+        let added = &run["added_ms"];
+        assert_eq!((added["samples"].as_u64(), added["failed"].as_u64()), (Some(20), Some(0)));
+        for times in [added, &run["ttft_ms"], &run["tpot_ms"], &run["latency_ms"]] {
+            assert!(times["p50"].as_f64().unwrap() <= times["p99"].as_f64().unwrap(), "{run}");
+        }
+        let good = run["good_percent"].as_f64().unwrap();
+        assert!((0.0..=100.0).contains(&good), "{run}");
+        assert!(run["usher"]["peak_memory_bytes"].as_u64().unwrap() > 1 << 20, "{run}");
     }
-
-    let added = &report["added_ms"];
-    assert_eq!((added["samples"].as_u64(), added["failed"].as_u64()), (Some(20), Some(0)));
-    for times in [added, &report["first_token_ms"], &report["answer_ms"]] {
-        assert!(times["p50"].as_f64().unwrap() <= times["p99"].as_f64().unwrap(), "{report}");
-    }
-    assert!(report["usher"]["memory_bytes"].as_u64().unwrap() > 1 << 20, "{report}");
 
     let ports = report["ports"].as_object().unwrap().values();
     let ports = ports.flat_map(|port| port.as_array().cloned().unwrap_or_else(|| vec![port.clone()]));
@@ -389,7 +392,7 @@ fn ctrl_c_in_the_middle_is_one_line_and_leaves_nothing() {
     // At this speed the replay takes hours.
     let mut child = working_demo(&folder, &["--speed", "0.01"]).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
-    line_with("replaying", &mut errors);
+    line_with("1 of 2, ", &mut errors);
     signal("-INT", &child);
     let line = line_with("usher: ", &mut errors);
     assert!(line.contains("interrupted"), "{line}");

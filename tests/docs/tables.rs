@@ -46,16 +46,31 @@ const SECTIONS: [(&str, &[Kind]); 10] = [
 /// All tables: a row per plugin type, where its first kind belongs.
 fn tables() -> String {
     let mut text = String::new();
+    let mut before = Vec::new();
     for (title, kinds) in SECTIONS {
         let of = |plugin_type: &&PluginType| kinds.contains(&plugin_type.kinds[0]);
         writeln!(text, "\n## {title}\n").unwrap();
         text += "| type | what it does | parameters | when to use it |\n|---|---|---|---|\n";
-        plugin_types().filter(of).for_each(|plugin_type| text += &row(plugin_type));
+        plugin_types().filter(of).for_each(|plugin_type| text += &row(plugin_type, &mut before));
     }
     text
 }
 
-fn row(plugin_type: &PluginType) -> String {
+/// Parameters of a type. Those that one of the types `before` has as well are named by it.
+fn parameters(plugin_type: &PluginType, before: &mut Vec<(&'static str, Vec<String>)>) -> String {
+    let own: Vec<String> = (plugin_type.parameters)().iter().map(parameter).collect();
+    let is_part = |(_, others): &&(&str, Vec<String>)| others.iter().all(|other| own.contains(other));
+    let same = before.iter().filter(is_part).max_by_key(|(_, others)| others.len());
+    let same = same.filter(|(_, others)| others.len() >= 2 || others.len() == own.len());
+    let mut rows: Vec<String> = same.map(|(name, _)| format!("Those of `{name}`.")).into_iter().collect();
+    rows.extend(own.iter().filter(|row| !same.is_some_and(|(_, others)| others.contains(row))).cloned());
+    if !own.is_empty() {
+        before.push((plugin_type.name, own));
+    }
+    if rows.is_empty() { "none".to_owned() } else { rows.join("<br>") }
+}
+
+fn row(plugin_type: &PluginType, before: &mut Vec<(&'static str, Vec<String>)>) -> String {
     let mut name = format!("`{}`", plugin_type.name);
     if plugin_type.stability == Stability::Alpha {
         name += " (experimental)";
@@ -72,8 +87,7 @@ fn row(plugin_type: &PluginType) -> String {
         let others: Vec<&str> = others.iter().map(|kind| kind.a()).collect();
         write!(what, " Also {}.", others.join(", ")).unwrap();
     }
-    let parameters: Vec<String> = (plugin_type.parameters)().iter().map(parameter).collect();
-    let parameters = if parameters.is_empty() { "none".to_owned() } else { parameters.join("<br>") };
+    let parameters = parameters(plugin_type, before);
     let cells = [name, what, parameters, plugin_type.when.to_owned()];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }

@@ -2,10 +2,12 @@
 
 mod error;
 mod output;
+#[cfg(feature = "progress")]
 mod progress;
 mod table;
 
 pub use error::CliError;
 pub use output::Output;
+#[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use table::{grouped, line};

@@ -97,7 +97,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), CliError> {
             && shown.elapsed() >= PAUSE
         {
             shown = Instant::now();
-            progress.step(&format!("{:.0} %", share * 100.0));
+            progress.part((share * 100.0) as u64, 100, "%");
         }
     });
     drop(progress);

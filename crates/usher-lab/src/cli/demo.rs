@@ -7,6 +7,7 @@ mod client;
 pub mod envoy;
 mod latency;
 mod pd;
+mod plain;
 pub mod ports;
 mod replay;
 mod report;
@@ -28,15 +29,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::load::trace::{Row, parse};
 pub use args::{DemoArgs, Scenario};
 use ports::Ports;
-use replay::replayed;
-use report::{Measured, Report};
-use stack::{Plan, Setup, Stack};
+use stack::Stack;
 use trace::MODEL;
 pub(super) use trace::TRACE;
 use usher_terminal::{CliError, Output, Progress};
-
-/// Usher's configuration where a scenario has no other.
-const CONFIG: &str = include_str!("../../../../deploy/demo/expected-latency.yaml");
 
 /// Runs the demo.
 ///
@@ -177,12 +173,9 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
-    let setup = Setup { config: Some(CONFIG.to_owned()), ..Setup::default() };
-    let plan = Plan { dir: args.dir.clone(), ports, speed: args.speed(), setup };
-    let mut stack = Stack::start(plan, &mut progress).await?;
-    let report = measure(&mut stack, rows, args.speed(), &mut progress).await?;
+    let (stack, report) = plain::compare(args, rows, ports, &mut progress).await?;
     let text = args.output.render(&report)?;
-    Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }))
+    Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }))
 }
 
 fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
@@ -194,21 +187,6 @@ fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result
     }
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print the result")
-}
-
-async fn measure(
-    stack: &mut Stack,
-    rows: &Arc<[Row]>,
-    speed: f64,
-    progress: &mut Progress,
-) -> anyhow::Result<Report> {
-    let (envoy, servers) = (stack.envoy(), stack.servers());
-    let before = stack.usher();
-    let probes = latency::measure(envoy, &servers, rows, replay::span(rows, speed));
-    let (outcomes, took, added) = replayed(stack, rows, speed, progress, "replaying", probes).await?;
-    let usher = before.zip(stack.usher());
-    let measured = Measured { outcomes, added, took, usher };
-    Ok(Report::new(&measured, speed, stack.ports().clone(), stack.names()))
 }
 
 fn curl(envoy: SocketAddr) -> String {

@@ -92,7 +92,7 @@ impl Picker {
                         notes.push(note);
                     }
                 }
-                progress.update(&format!("{title}, {request} of {} requests", plan.rows.len()));
+                progress.part(request as u64, plan.rows.len() as u64, &format!("requests, {title}"));
             }
             sleep(plan.pause).await;
             let asked = timeout(DECISION, asker.ask(request as u64, row)).await;

@@ -16,7 +16,8 @@ const AUTOSCALE_REQUESTS: usize = 300;
 /// Scenario of a demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Every server does all of a request, and Usher chooses by the expected delay.
+    /// Every server does all of a request. The trace is replayed with llm-d-router's default policy and
+    /// with Usher's own, and a table compares these.
     Plain,
     /// Half of the servers compute prompts and half of them decode, in two racks. The
     /// trace is replayed once for each way to pair them, and a table compares these.
@@ -40,9 +41,9 @@ pub enum Scenario {
 ///
 /// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
 /// that --dir names, unless the environment variable USHER_ENVOY is the path of one.
-/// Ends with a table: statuses, tokens, requests and prefix hits per server, the latency
-/// that Envoy and Usher add, CPU and memory of Usher. Trace and servers run --speed
-/// times as fast as in reality, and answers are 8 times shorter than in the trace.
+/// Ends with a table: latencies, goodput, prefix hits and requests per server, CPU and
+/// memory of Usher. Trace and servers run --speed times as fast as in reality, and
+/// responses are 8 times shorter than in the trace.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// Scenario to show.

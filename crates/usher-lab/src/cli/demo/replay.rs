@@ -145,7 +145,7 @@ pub(super) async fn show(
         let (sent, done) = (counters.sent.load(Relaxed), counters.done.load(Relaxed));
         let open = sent.saturating_sub(done);
         let seconds = begin.elapsed().as_secs_f64();
-        progress.update(&format!("replaying: {done} of {all} answered, {open} open, {seconds:.1} s"));
+        progress.part(done as u64, all as u64, &format!("answered, {open} open, {seconds:.1} s"));
         tokio::time::sleep(TICK).await;
     }
 }

@@ -231,7 +231,7 @@ fn keep(shared: &Mutex<(Vec<Done>, Option<File>, Progress)>, done: Done, all: us
     }
     let text = format!("{}, {}, {} %", done.engine, done.case, done.utilization * 100.0);
     list.push(done);
-    progress.update(&format!("{} of {all} runs: {text}", list.len()));
+    progress.part(list.len() as u64, all as u64, &format!("runs: {text}"));
 }
 
 fn named<T: Copy>(

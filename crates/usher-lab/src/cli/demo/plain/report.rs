@@ -1,0 +1,411 @@
+//! The numbers of each policy, side by side.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::demo::latency::{Added, METHOD, percentile};
+use crate::cli::demo::ports::Ports;
+use crate::cli::demo::replay::Outcome;
+use crate::cli::demo::report::{Tokens, ends};
+use crate::cli::demo::trace::OUTPUT_DIVISOR;
+use crate::load::process::Usage;
+use usher_terminal::grouped;
+
+/// A good response has its first token within this time, as in reality.
+const TTFT_MS: f64 = 2000.0;
+
+/// And the tokens after it within so much each.
+const TPOT_MS: f64 = 50.0;
+
+/// Widths of the table: its titles, and a policy's numbers. Together they fit 60 columns.
+const TITLE: usize = 26;
+const NUMBERS: usize = 17;
+
+/// Widest bar.
+const BAR: usize = 11;
+
+/// Everything that is told about the runs. Times are those of servers and clients in reality: what was measured,
+/// as many times as long as the demo is faster.
+#[derive(Debug, Serialize)]
+pub(in crate::cli::demo) struct PlainReport {
+    /// How many times as fast as in reality trace and servers run.
+    speed: f64,
+    /// Responses are so many times shorter than in the trace.
+    output_divisor: u32,
+    /// Bounds of a good response.
+    ttft_limit_ms: f64,
+    tpot_limit_ms: f64,
+    /// One for each policy.
+    pub(super) runs: Vec<Run>,
+    /// Where everything listens.
+    ports: Ports,
+}
+
+/// The numbers of one policy.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    policy: &'static str,
+    /// Requests of the trace that were sent.
+    requests: usize,
+    /// From the first request to the end of the last response, by the clock.
+    seconds: f64,
+    /// Responses by status.
+    statuses: BTreeMap<u16, usize>,
+    /// Requests without a whole response, by reason.
+    failures: BTreeMap<String, usize>,
+    /// Tokens of all responses.
+    tokens: Tokens,
+    /// From when a request was due to the first byte of its response.
+    ttft_ms: Times,
+    /// For each token after the first.
+    tpot_ms: Times,
+    /// From when a request was due to the end of its response.
+    latency_ms: Times,
+    /// Requests within both bounds, in percent.
+    good_percent: f64,
+    /// Time that Envoy and Usher add to a request, by the clock.
+    added_ms: AddedReport,
+    /// CPU time and memory that Usher used during the replay, where the system reports them.
+    usher: Option<UsherReport>,
+    /// Each server, by name.
+    pods: BTreeMap<String, Tokens>,
+}
+
+/// Milliseconds; none without a sample.
+#[derive(Debug, Default, Serialize)]
+struct Times {
+    mean: Option<f64>,
+    p50: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl Times {
+    fn of(samples: &[f64]) -> Self {
+        let mean = (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64);
+        let [p50, p90, p99] = [50.0, 90.0, 99.0].map(|part| percentile(samples, part));
+        Self { mean, p50, p90, p99 }
+    }
+}
+
+/// Time that Envoy and Usher add to a request, in milliseconds.
+#[derive(Debug, Serialize)]
+struct AddedReport {
+    #[serde(flatten)]
+    times: Times,
+    samples: usize,
+    failed: usize,
+    method: &'static str,
+}
+
+/// CPU time and memory that Usher used during the replay, scraping included.
+#[derive(Debug, Serialize)]
+struct UsherReport {
+    cpu_seconds: f64,
+    /// Requests that it decided: those of the trace, and those that measure latency.
+    decided: usize,
+    /// For each of those.
+    cpu_ms_per_request: f64,
+    peak_memory_bytes: u64,
+}
+
+/// Measurements of a replay.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) added: Added,
+    /// How long the replay took.
+    pub(super) took: Duration,
+    /// Usher before and after the replay.
+    pub(super) usher: Option<(Usage, Usage)>,
+}
+
+impl Run {
+    /// Adds up what was measured at this speed. `pods` are the names of all servers, so that one without a request
+    /// shows too.
+    pub(super) fn new(policy: &'static str, measured: &Measured, speed: f64, pods: Vec<String>) -> Self {
+        let Measured { outcomes, added, took, usher } = measured;
+        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
+        let mut pods: BTreeMap<String, Tokens> =
+            pods.into_iter().map(|name| (name, Tokens::default())).collect();
+        let (mut tokens, mut good) = (Tokens::default(), 0usize);
+        let (mut ttft, mut tpot, mut latency) = (Vec::new(), Vec::new(), Vec::new());
+        for outcome in outcomes {
+            let answer = match &outcome.answer {
+                Ok(answer) => answer,
+                Err(reason) => {
+                    *failures.entry(reason.clone()).or_default() += 1;
+                    continue;
+                }
+            };
+            *statuses.entry(answer.status).or_default() += 1;
+            if answer.status != 200 {
+                continue;
+            }
+            let real = |time: Duration| time.as_secs_f64() * 1e3 * speed;
+            let later = answer.usage.completion_tokens.unwrap_or(0).saturating_sub(1);
+            let first = outcome.first.map(real);
+            let each = first.filter(|_| later > 0).map(|first| (real(outcome.total) - first) / later as f64);
+            let is_good = first.is_some_and(|first| first <= TTFT_MS) && each.unwrap_or(0.0) <= TPOT_MS;
+            good += usize::from(is_good);
+            ttft.extend(first);
+            tpot.extend(each);
+            latency.push(real(outcome.total));
+            let pod = answer.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
+            tokens.add(&answer.usage);
+            pods.entry(pod).or_default().add(&answer.usage);
+        }
+        Self {
+            policy,
+            requests: outcomes.len(),
+            seconds: took.as_secs_f64(),
+            statuses,
+            failures,
+            tokens,
+            ttft_ms: Times::of(&ttft),
+            tpot_ms: Times::of(&tpot),
+            latency_ms: Times::of(&latency),
+            good_percent: good as f64 / outcomes.len().max(1) as f64 * 100.0,
+            added_ms: AddedReport {
+                times: Times::of(&added.samples),
+                samples: added.samples.len(),
+                failed: added.failed,
+                method: METHOD,
+            },
+            usher: usher.map(|(before, after)| {
+                let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
+                let decided = outcomes.len() + added.samples.len() + added.failed;
+                UsherReport {
+                    cpu_seconds: cpu,
+                    decided,
+                    cpu_ms_per_request: cpu * 1e3 / decided.max(1) as f64,
+                    peak_memory_bytes: after.peak_memory,
+                }
+            }),
+            pods,
+        }
+    }
+
+    fn failed(&self) -> usize {
+        self.requests - self.tokens.requests
+    }
+}
+
+impl PlainReport {
+    /// A report without runs.
+    pub(super) fn new(speed: f64, ports: Ports) -> Self {
+        Self {
+            speed,
+            output_divisor: OUTPUT_DIVISOR,
+            ttft_limit_ms: TTFT_MS,
+            tpot_limit_ms: TPOT_MS,
+            runs: Vec::new(),
+            ports,
+        }
+    }
+
+    /// Requests of all runs.
+    pub(in crate::cli::demo) fn requests(&self) -> usize {
+        self.runs.iter().map(|run| run.requests).sum()
+    }
+
+    /// Of these, requests that did not end with status 200.
+    pub(in crate::cli::demo) fn failed(&self) -> usize {
+        self.runs.iter().map(Run::failed).sum()
+    }
+
+    /// A line with a cell for each run.
+    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
+        write!(f, "{title:<TITLE$}")?;
+        self.runs.iter().try_for_each(|run| write!(f, "{:>NUMBERS$}", cell(run)))?;
+        writeln!(f)
+    }
+
+    /// Requests of each pod, as numbers and as bars of one scale.
+    fn pods(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let counts = self.runs.iter().flat_map(|run| run.pods.values()).map(|pod| pod.requests);
+        let most = counts.max().unwrap_or(0).max(1);
+        self.row(f, "requests per pod", |run| run.policy.to_owned())?;
+        for name in self.runs.first().into_iter().flat_map(|run| run.pods.keys()) {
+            write!(f, "{name:<TITLE$}")?;
+            for run in &self.runs {
+                let requests = run.pods.get(name).map_or(0, |pod| pod.requests);
+                let bar = "█".repeat((requests * BAR).div_ceil(most));
+                write!(f, "{bar:>12} {requests:>4}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for PlainReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let requests = self.runs.first().map_or(0, |run| run.requests);
+        let servers = self.ports.servers.len();
+        writeln!(f, "{requests} requests of a chat trace, through Envoy and Usher to")?;
+        writeln!(f, "{servers} simulated servers: with llm-d-router's default policy, and")?;
+        writeln!(f, "with Usher's own (expected-latency-scorer).")?;
+        writeln!(f, "Trace and servers run {} times as fast as in reality, and", self.speed)?;
+        writeln!(f, "responses are {} times shorter; times are as in reality.\n", self.output_divisor)?;
+
+        let times = |time: Option<f64>, digits: usize| match time {
+            Some(time) => format!("{time:.digits$} ms"),
+            None => "no sample".to_owned(),
+        };
+        self.row(f, "policy", |run| run.policy.to_owned())?;
+        self.row(f, "first token, mean", |run| times(run.ttft_ms.mean, 0))?;
+        self.row(f, "first token, p50", |run| times(run.ttft_ms.p50, 0))?;
+        self.row(f, "first token, p90", |run| times(run.ttft_ms.p90, 0))?;
+        self.row(f, "each token after it, p90", |run| times(run.tpot_ms.p90, 1))?;
+        self.row(f, "goodput", |run| format!("{:.1} %", run.good_percent))?;
+        self.row(f, "prompt tokens in caches", |run| format!("{:.1} %", run.tokens.hit_percent()))?;
+        self.row(f, "failed requests", |run| grouped(run.failed() as u64))?;
+        self.row(f, "Usher: CPU per request", |run| {
+            run.usher.as_ref().map_or("unknown".to_owned(), |of| format!("{:.2} ms", of.cpu_ms_per_request))
+        })?;
+        self.row(f, "Usher: peak memory", |run| {
+            run.usher
+                .as_ref()
+                .map_or("unknown".to_owned(), |of| format!("{} MiB", of.peak_memory_bytes >> 20))
+        })?;
+        self.row(f, "Usher and Envoy add, p50", |run| times(run.added_ms.times.p50, 1))?;
+        writeln!(f)?;
+        self.pods(f)?;
+        writeln!(
+            f,
+            "\nGoodput: first token within {} s, {} ms or less for each\ntoken after it. CPU (with scraping) and added time are\nmeasured, not scaled.",
+            TTFT_MS / 1e3,
+            TPOT_MS
+        )?;
+        for run in self.runs.iter().filter(|run| run.failed() > 0) {
+            writeln!(f, "{}: {}", run.policy, ends(&run.statuses, &run.failures))?;
+        }
+        if let [default, own] = &self.runs[..] {
+            writeln!(
+                f,
+                "\n=> On the same servers, {:.0} % of requests were good with\n   llm-d-router's default policy, and {:.0} % with Usher's,\n   which has no weights to tune.",
+                default.good_percent, own.good_percent
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::demo::client::Answer;
+    use usher_core::request::usage::Usage as TokenUsage;
+
+    const TABLE: &str = "\
+4 requests of a chat trace, through Envoy and Usher to
+3 simulated servers: with llm-d-router's default policy, and
+with Usher's own (expected-latency-scorer).
+Trace and servers run 12 times as fast as in reality, and
+responses are 8 times shorter; times are as in reality.
+
+policy                       llm-d-router's          Usher's
+first token, mean                    240 ms           240 ms
+first token, p50                     240 ms           240 ms
+first token, p90                     240 ms           240 ms
+each token after it, p90            26.7 ms          26.7 ms
+goodput                              50.0 %          100.0 %
+prompt tokens in caches              50.0 %           50.0 %
+failed requests                           2                0
+Usher: CPU per request             10.00 ms          unknown
+Usher: peak memory                   20 MiB          unknown
+Usher and Envoy add, p50             2.0 ms        no sample
+
+requests per pod             llm-d-router's          Usher's
+sim-0                      ███████████    2 ███████████    2
+sim-1                                     0                0
+sim-2                                     0                0
+
+Goodput: first token within 2 s, 50 ms or less for each
+token after it. CPU (with scraping) and added time are
+measured, not scaled.
+llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
+
+=> On the same servers, 50 % of requests were good with
+   llm-d-router's default policy, and 100 % with Usher's,
+   which has no weights to tune.
+";
+
+    fn outcome(pod: &str, status: u16, prompt: u64, cached: u64) -> Outcome {
+        let usage = TokenUsage {
+            prompt_tokens: Some(prompt),
+            completion_tokens: Some(10),
+            cached_tokens: Some(cached),
+        };
+        let reason = String::new();
+        Outcome {
+            due: Duration::ZERO,
+            first: Some(Duration::from_millis(20)),
+            total: Duration::from_millis(40),
+            answer: Ok(Answer { status, pod: Some(pod.to_owned()), first: None, usage, reason }),
+        }
+    }
+
+    fn report() -> PlainReport {
+        let failed = Outcome {
+            due: Duration::ZERO,
+            first: None,
+            total: Duration::from_secs(60),
+            answer: Err("the answer broke off".to_owned()),
+        };
+        let usage = |cpu, memory| Usage { cpu: Duration::from_millis(cpu), memory, peak_memory: memory };
+        let whole = || vec![outcome("sim-0", 200, 1500, 500), outcome("sim-0", 200, 500, 500)];
+        let mut broken = whole();
+        broken.extend([outcome("sim-1", 503, 7, 0), failed]);
+        let first = Measured {
+            outcomes: broken,
+            added: Added { samples: vec![2.0, -1.0, 3.0], failed: 1 },
+            took: Duration::from_secs(4),
+            usher: Some((usage(500, 1 << 20), usage(580, 20 << 20))),
+        };
+        let second = Measured {
+            outcomes: whole(),
+            added: Added { samples: Vec::new(), failed: 0 },
+            took: Duration::from_secs(4),
+            usher: None,
+        };
+        let names = || ["sim-0", "sim-1", "sim-2"].map(str::to_owned).to_vec();
+        let mut report = PlainReport::new(12.0, Ports::from_first(8081, 3).unwrap());
+        report.runs.push(Run::new("llm-d-router's", &first, 12.0, names()));
+        report.runs.push(Run::new("Usher's", &second, 12.0, names()));
+        report
+    }
+
+    #[test]
+    fn the_table_reads_like_this_and_fits_60_columns() {
+        assert_eq!(report().to_string(), TABLE);
+        let wide: Vec<&str> = TABLE.lines().filter(|line| line.chars().count() > 60).collect();
+        assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off"]);
+    }
+
+    #[test]
+    fn sums_are_over_good_responses_and_all_pods_show() {
+        let report = report();
+        assert_eq!((report.requests(), report.failed()), (6, 2));
+        let run = &report.runs[0];
+        assert_eq!(run.statuses, BTreeMap::from([(200, 2), (503, 1)]));
+        assert_eq!(run.failures["the answer broke off"], 1);
+        assert_eq!(run.pods["sim-0"], Tokens { requests: 2, prompt: 2000, completion: 20, cached: 1000 });
+        assert_eq!((&run.tokens, &run.pods["sim-1"]), (&run.pods["sim-0"], &Tokens::default()));
+        assert_eq!(run.pods.len(), 3);
+    }
+
+    #[test]
+    fn json_has_the_numbers() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["runs"][0]["added_ms"]["p50"], 2.0);
+        assert_eq!(json["runs"][0]["usher"]["cpu_ms_per_request"], 10.0);
+        assert_eq!(json["runs"][0]["statuses"]["503"], 1);
+        assert_eq!(json["runs"][0]["ttft_ms"]["p99"], 240.0);
+        assert_eq!((&json["ports"]["envoy"], &json["ttft_limit_ms"]), (&8081.into(), &2000.0.into()));
+    }
+}
