@@ -27,7 +27,7 @@ pub struct CheckArgs {
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
-    /// Accept plugin types that the peer calls Alpha
+    /// Accept plugin types that llm-d-router calls Alpha
     #[arg(long)]
     pub allow_experimental_plugins: bool,
     /// Admin port of a running picker, to warn of constants that are far from what it has learned

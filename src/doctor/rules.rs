@@ -290,7 +290,7 @@ rules! {
         "This Envoy does not know FULL_DUPLEX_STREAMED, which pickers need.",
         "Use Envoy 1.33 or later; 1.40 is what the tests run.";
     ENVOY_DUPLICATES: Warning "envoy-duplicates",
-        "These versions send the last part of a long body twice (envoy#46237). Usher takes the first; the Go picker answers 400.",
+        "These versions send the last part of a long body twice (envoy#46237). Usher takes the first; llm-d-router answers 400.",
         "Use Envoy 1.38 or later.";
     VERSIONS_DIFFER: Warning "versions-differ",
         "The doctor of one version does not know what another does differently.",

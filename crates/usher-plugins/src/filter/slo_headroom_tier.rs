@@ -17,7 +17,7 @@ use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, b
 pub static TYPE: PluginType = beta("slo-headroom-tier-filter", &[Kind::Filter],
     "Keeps the endpoints that are predicted to keep a request's latency targets, or now and then the others; all of them where none does.",
     Build::Reading(build)).takes::<SloHeadroomTierParams>()
-    .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer weighs targets without it.");
+    .when("Configurations of llm-d-router with predicted latencies. expected-latency-scorer weighs targets without it.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = SloHeadroomTierParams::decode(site.parameters)?;

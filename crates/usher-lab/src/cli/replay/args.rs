@@ -142,7 +142,7 @@ pub enum Baseline {
     RoundRobin,
     /// The shortest queue, as the servers report it.
     Queue,
-    /// The Go picker's built-in configuration.
+    /// llm-d-router's built-in configuration.
     PeerDefault,
     /// Sticky until saturated: the servers that have the prefix in their caches, until they are full.
     Sticky,

@@ -19,7 +19,7 @@ pub use params::{LatencyScorerParams, Strategy};
 pub static TYPE: PluginType = beta("latency-scorer", &[Kind::Scorer],
     "Scores by headroom, the latency target less what is predicted: endpoints that keep both targets go first, by the strategy; without targets, the soonest.",
     Build::Reading(build)).takes::<LatencyScorerParams>()
-    .when("Configurations of the Go picker with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others.");
+    .when("Configurations of llm-d-router with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others.");
 
 fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
     let params = LatencyScorerParams::decode(site.parameters)?;

@@ -38,6 +38,8 @@ pub(in crate::cli::demo) struct PlainReport {
     /// Bounds of a good response.
     ttft_limit_ms: f64,
     tpot_limit_ms: f64,
+    /// Whether Usher is optimised as in a release.
+    is_optimised: bool,
     /// One for each policy.
     pub(super) runs: Vec<Run>,
     /// Where everything listens.
@@ -202,6 +204,7 @@ impl PlainReport {
             output_divisor: OUTPUT_DIVISOR,
             ttft_limit_ms: TTFT_MS,
             tpot_limit_ms: TPOT_MS,
+            is_optimised: env!("USHER_OPT_LEVEL") == "3",
             runs: Vec::new(),
             ports,
         }
@@ -281,6 +284,9 @@ impl Display for PlainReport {
             TTFT_MS / 1e3,
             TPOT_MS
         )?;
+        if !self.is_optimised {
+            writeln!(f, "This build is not optimised; a release takes less CPU.")?;
+        }
         for run in self.runs.iter().filter(|run| run.failed() > 0) {
             writeln!(f, "{}: {}", run.policy, ends(&run.statuses, &run.failures))?;
         }
@@ -328,6 +334,7 @@ sim-2                                     0                0
 Goodput: first token within 2 s, 50 ms or less for each
 token after it. CPU (with scraping) and added time are
 measured, not scaled.
+This build is not optimised; a release takes less CPU.
 llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
 
 => On the same servers, 50 % of requests were good with
@@ -375,6 +382,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
         };
         let names = || ["sim-0", "sim-1", "sim-2"].map(str::to_owned).to_vec();
         let mut report = PlainReport::new(12.0, Ports::from_first(8081, 3).unwrap());
+        report.is_optimised = false;
         report.runs.push(Run::new("llm-d-router's", &first, 12.0, names()));
         report.runs.push(Run::new("Usher's", &second, 12.0, names()));
         report
