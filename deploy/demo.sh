@@ -4,22 +4,23 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-build() {
-    "${CARGO:-cargo}" build --locked --profile demo --bin usher
-}
-
-if [ -t 2 ]; then
-    build
-else
+# CARGO may have arguments.
+cargo=${CARGO:-cargo}
+if [ ! -t 2 ]; then
     # Cargo draws no bar here, and its last packages take a minute.
-    build &
+    # shellcheck disable=SC2086
+    $cargo build --locked --profile demo --bin usher &
     pid=$!
-    trap 'kill "$pid" 2>/dev/null' INT TERM
+    trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
     while sleep 2 && kill -0 "$pid" 2>/dev/null; do
         printf . >&2
     done
     trap - INT TERM
     wait "$pid"
     printf '\n' >&2
+else
+    # shellcheck disable=SC2086
+    $cargo build --locked --profile demo --bin usher
 fi
-exec "${CARGO_TARGET_DIR:-target}/demo/usher" demo "$@"
+# shellcheck disable=SC2086
+exec $cargo run --locked --quiet --profile demo --bin usher -- demo "$@"

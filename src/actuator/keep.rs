@@ -65,6 +65,7 @@ impl Hands {
             for (role, pods) in policy.roles.iter().zip(objects.iter()) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
+                let is_sized = admitted != u32::MAX;
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 // Those that need another domain wait until one is chosen.
                 let closed = self.still_shut(&key, &pods);
@@ -76,8 +77,8 @@ impl Hands {
                     continue;
                 }
                 let domains = (&closed, &closed);
-                let places =
-                    self.next_places(&policy, &role.name, &pods, (admitted, admitted), None, domains);
+                let before = self.replaced(&key, is_sized, admitted);
+                let places = self.next_places(&policy, &role.name, &pods, (before, admitted), None, domains);
                 let opened = self.open(&policy, &pods, admitted, &places).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
                 tell(&policy, &role.name, opened);
@@ -178,12 +179,20 @@ impl Hands {
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
         let late = self.still_shut(&key, &pods);
+        let before = self.replaced(&key, is_sized, admitted);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
-        let places = self.next_places(policy, &role.name, &pods, (admitted, admitted), step, (&none, &late));
+        let places = self.next_places(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
         let opened = self.open(policy, &pods, admitted, &places).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
         tell(policy, &role.name, opened);
+    }
+
+    /// How many of the pods of a role that are admitted replace others. Those of one whose number somebody else decides on
+    /// may be new, and more than have room beside their siblings.
+    fn replaced(&self, role: &(String, String), is_sized: bool, admitted: u32) -> u32 {
+        let before = self.let_through.get(role).copied().unwrap_or(0);
+        if is_sized { admitted } else { before.min(admitted) }
     }
 
     /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the

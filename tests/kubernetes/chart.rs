@@ -121,7 +121,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 fn what_is_wrong_in_the_values_is_said() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 30] = [
+    let table: [(&[&str], &[&str]); 31] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -167,6 +167,10 @@ fn what_is_wrong_in_the_values_is_said() {
         ),
         (&[labels, "router.tokenizer.enabled=true"], &["router.tokenizer.enabled"]),
         (&[labels, "router.epp.autoscaling.enabled=true"], &["router.epp.autoscaling.enabled"]),
+        (
+            &[labels, "router.epp.flags.client-ca-path=/ca.pem", "router.monitoring.prometheus.enabled=true"],
+            &["client-ca-path", "router.monitoring.prometheus.enabled to false"],
+        ),
         (
             &[labels, "router.proxy.enabled=true,httpRoute.create=true"],
             &["httpRoute.create is for gateway mode"],

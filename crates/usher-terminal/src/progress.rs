@@ -17,6 +17,8 @@ const FRAME: Duration = Duration::from_millis(100);
 pub struct Progress {
     /// On a terminal.
     bar: Option<ProgressBar>,
+    /// Whether there was a step.
+    has_begun: bool,
     /// When a line was written last, elsewhere.
     last: Option<Instant>,
 }
@@ -24,13 +26,15 @@ pub struct Progress {
 impl Default for Progress {
     /// Nothing shown yet.
     fn default() -> Self {
-        Self { bar: stderr().is_terminal().then(ProgressBar::new_spinner), last: None }
+        let bar = stderr().is_terminal().then(ProgressBar::new_spinner);
+        Self { bar: bar.filter(|bar| !bar.is_hidden()), has_begun: false, last: None }
     }
 }
 
 impl Progress {
     /// A new step.
     pub fn step(&mut self, text: &str) {
+        self.has_begun = true;
         match &self.bar {
             Some(bar) => {
                 bar.unset_length();
@@ -50,7 +54,8 @@ impl Progress {
     /// How far the step is. May be called often.
     pub fn update(&mut self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.set_message(text.to_owned()),
+            Some(bar) if self.has_begun => bar.set_message(text.to_owned()),
+            Some(_) => self.step(text),
             None if self.last.is_none_or(|last| last.elapsed() >= PAUSE) => self.step(text),
             None => {}
         }

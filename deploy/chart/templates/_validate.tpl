@@ -25,6 +25,9 @@
 {{- if ($router.priorityRouting | default dict).enabled }}
 {{- fail "router.priorityRouting.enabled: this chart does not have it; set it to false" }}
 {{- end }}
+{{- if and $router.monitoring.prometheus.enabled (index $router.epp.flags "client-ca-path") }}
+{{- fail "router.epp.flags.client-ca-path: the metrics port asks for a client certificate as well, and the monitors of this chart show none; set router.monitoring.prometheus.enabled to false and write a monitor of your own" }}
+{{- end }}
 {{- if and $router.epp.pluginsConfig (hasKey $router.epp.pluginsCustomConfig $router.epp.pluginsConfigFile) }}
 {{- fail (printf "%s is in both router.epp.pluginsConfig and router.epp.pluginsCustomConfig" $router.epp.pluginsConfigFile) }}
 {{- end }}

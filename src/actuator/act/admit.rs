@@ -72,8 +72,8 @@ impl Hands {
         let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
         let step = (before.min(admitted), admitted);
-        let late = seen.homeless.get(place).map_or(&none.closed, |of| &of.closed);
-        let domains = (&homeless.closed, late);
+        let late = self.shut.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
+        let domains = (&homeless.closed, &late);
         let places = self.next_places(policy, &role.name, &staying, step, placement, domains);
         // Of which nobody knows where they were wait for a place, as the step does.
         let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)

@@ -136,9 +136,15 @@ impl Stop {
 }
 
 fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
-    let Some(path) = &args.trace else { return Ok(parse(TRACE, args.requests())?) };
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text, args.requests()).with_context(|| format!("cannot use {}", path.display()))
+    let mut rows = match &args.trace {
+        None => parse(TRACE, args.requests())?,
+        Some(path) => {
+            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            parse(&text, args.requests()).with_context(|| format!("cannot use {}", path.display()))?
+        }
+    };
+    trace::spread(&mut rows);
+    Ok(rows)
 }
 
 /// How a demo went.

@@ -27,7 +27,7 @@ pub fn run(args: LoadArgs) -> Result<(), CliError> {
     let mut progress = io::stderr().is_terminal().then(Progress::default);
     let show = |standing: Standing| {
         if let Some(progress) = &mut progress {
-            progress.step(&line(standing));
+            progress.update(&line(standing));
         }
     };
     let outcome = runtime.block_on(generate(settings, show, interrupted()));

@@ -41,7 +41,7 @@ pub fn run(args: &ReplayArgs, build: &Build<'_>) -> Result<(), CliError> {
             && shown.elapsed() >= PAUSE
         {
             shown = Instant::now();
-            progress.step(&line(done, all));
+            progress.update(&line(done, all));
         }
     });
     drop(progress);

@@ -69,7 +69,7 @@ pub(super) async fn compare(
         let setup = Setup { servers: layout(ports.servers.len()), config, ..Setup::default() };
         let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed(), setup };
         let mut stack = Stack::start(plan, progress).await?;
-        let what = format!("pairing {}: replaying", pairing.name);
+        let what = format!("pairing {}", pairing.name);
         let (outcomes, took, ()) =
             replayed(&mut stack, rows, args.speed(), progress, &what, std::future::ready(())).await?;
         let mut servers = Vec::new();

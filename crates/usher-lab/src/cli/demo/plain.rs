@@ -54,7 +54,7 @@ pub(super) async fn compare(
         let before = stack.usher();
         let servers = stack.servers();
         let probes = latency::measure(stack.envoy(), &servers, rows, span(rows, speed));
-        let what = format!("{number} of {}, {} policy: replaying", POLICIES.len(), policy.name);
+        let what = format!("{number} of {}, {} policy", POLICIES.len(), policy.name);
         let (outcomes, took, added) = replayed(&mut stack, rows, speed, progress, &what, probes).await?;
         let usher = before.zip(stack.usher());
         let measured = Measured { outcomes, added, took, usher };

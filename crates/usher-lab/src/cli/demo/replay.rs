@@ -116,7 +116,7 @@ pub(super) async fn replayed<T>(
     what: &str,
     beside: impl Future<Output = T>,
 ) -> anyhow::Result<(Vec<Outcome>, Duration, T)> {
-    progress.step(&format!("{what} {} requests", rows.len()));
+    progress.step(&format!("{what}: {} requests", rows.len()));
     let envoy = stack.envoy();
     let (client, counters) = (Client::default(), Arc::new(Counters::default()));
     let begin = Instant::now();
@@ -129,7 +129,7 @@ pub(super) async fn replayed<T>(
     let ((outcomes, took), other) = tokio::select! {
         done = work => done,
         error = stack.broken() => return Err(error),
-        never = show(progress, &counters, rows.len(), begin) => match never {},
+        never = show(progress, &counters, rows.len(), begin, what) => match never {},
     };
     Ok((outcomes, took, other))
 }
@@ -140,12 +140,13 @@ pub(super) async fn show(
     counters: &Counters,
     all: usize,
     begin: Instant,
+    what: &str,
 ) -> Infallible {
     loop {
         let (sent, done) = (counters.sent.load(Relaxed), counters.done.load(Relaxed));
         let open = sent.saturating_sub(done);
         let seconds = begin.elapsed().as_secs_f64();
-        progress.part(done as u64, all as u64, &format!("answered, {open} open, {seconds:.1} s"));
+        progress.part(done as u64, all as u64, &format!("({what}), {open} open, {seconds:.1} s"));
         tokio::time::sleep(TICK).await;
     }
 }

@@ -16,6 +16,24 @@ pub(super) const OUTPUT_DIVISOR: u32 = 8;
 /// The name that requests ask for. The servers take any.
 pub(super) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
+/// Longest time that one arrival of a trace stands for, in milliseconds: Mooncake's are rounded to it.
+const ROUNDED: u64 = 3000;
+
+/// Spreads requests that arrive at one moment over the time until the next ones. All at once they would favour a policy
+/// that counts what it has just sent.
+pub(super) fn spread(rows: &mut [Row]) {
+    let mut start = 0;
+    while let Some(at) = rows.get(start).map(|row| row.timestamp) {
+        let same = rows.iter().skip(start).take_while(|row| row.timestamp == at).count();
+        let next = rows.get(start + same).map_or(at + ROUNDED, |row| row.timestamp);
+        let gap = next.saturating_sub(at).min(ROUNDED);
+        for (number, row) in (0u64..).zip(rows.iter_mut().skip(start).take(same)) {
+            row.timestamp = at + gap * number / same as u64;
+        }
+        start += same;
+    }
+}
+
 /// The body of a streaming chat request. Rows of different `salt` share no text; with
 /// the same salt they share what the trace says.
 pub(super) fn body(row: &Row, salt: u64) -> Bytes {
@@ -44,6 +62,16 @@ mod tests {
         assert_eq!(body["stream_options"]["include_usage"], true);
         assert_eq!(body["max_tokens"], 500 / OUTPUT_DIVISOR);
         assert_eq!(output_tokens(&Row { output_length: 1, ..row }), 1);
+    }
+
+    #[test]
+    fn requests_of_one_moment_are_spread_until_the_next() {
+        let row = |timestamp| Row { timestamp, input_length: 1, output_length: 1, hash_ids: vec![0] };
+        let mut rows: Vec<Row> = [0, 0, 0, 3000, 90_000, 90_000].map(row).to_vec();
+        spread(&mut rows);
+        let times: Vec<u64> = rows.iter().map(|row| row.timestamp).collect();
+        assert_eq!(times, [0, 1000, 2000, 3000, 90_000, 91_500]);
+        spread(&mut []);
     }
 
     #[test]

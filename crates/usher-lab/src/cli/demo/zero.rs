@@ -65,7 +65,7 @@ pub(super) async fn hold(
         done = &mut work => Some(done?),
         error = stack.broken() => return Err(error),
         () = sleep(COLD) => None,
-        never = show(progress, &counters, rows.len(), begin) => match never {},
+        never = show(progress, &counters, rows.len(), begin, "replaying") => match never {},
     };
     if early.is_some() {
         bail!(
@@ -78,7 +78,7 @@ pub(super) async fn hold(
     let (outcomes, took) = tokio::select! {
         done = &mut work => done?,
         error = stack.broken() => return Err(error),
-        never = show(progress, &counters, rows.len(), begin) => match never {},
+        never = show(progress, &counters, rows.len(), begin, "replaying") => match never {},
     };
     let page = Page::read(&client.text(metrics, METRICS).await?);
     let measured = Measured { outcomes, took, samples: samples.take(), waited: page.waited };

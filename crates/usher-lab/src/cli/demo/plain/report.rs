@@ -27,8 +27,8 @@ const NUMBERS: usize = 17;
 /// Widest bar.
 const BAR: usize = 11;
 
-/// Everything that is told about the runs. Times are those of servers and clients in reality: what was measured,
-/// as many times as long as the demo is faster.
+/// Everything that is told about the runs. Times of responses are what was measured, as many times as long as the demo is
+/// faster than reality.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PlainReport {
     /// How many times as fast as in reality trace and servers run.
@@ -253,7 +253,7 @@ impl Display for PlainReport {
         writeln!(f, "{servers} simulated servers: with llm-d-router's default policy, and")?;
         writeln!(f, "with Usher's own (expected-latency-scorer).")?;
         writeln!(f, "Trace and servers run {} times as fast as in reality, and", self.speed)?;
-        writeln!(f, "responses are {} times shorter; times are as in reality.\n", self.output_divisor)?;
+        writeln!(f, "responses are {} times shorter; times are scaled back.\n", self.output_divisor)?;
 
         let times = |time: Option<f64>, digits: usize| match time {
             Some(time) => format!("{time:.digits$} ms"),
@@ -280,15 +280,19 @@ impl Display for PlainReport {
         self.pods(f)?;
         writeln!(
             f,
-            "\nGoodput: first token within {} s, {} ms or less for each\ntoken after it. CPU (with scraping) and added time are\nmeasured, not scaled.",
+            "\nGoodput: first token within {} s, {} ms or less for each\ntoken after it. Metrics are {} times as old as in reality,\nwhich favours Usher's. CPU and added time are not scaled.",
             TTFT_MS / 1e3,
-            TPOT_MS
+            TPOT_MS,
+            self.speed
         )?;
         if !self.is_optimised {
             writeln!(f, "This build is not optimised; a release takes less CPU.")?;
         }
         for run in self.runs.iter().filter(|run| run.failed() > 0) {
             writeln!(f, "{}: {}", run.policy, ends(&run.statuses, &run.failures))?;
+        }
+        if let [only] = &self.runs[..] {
+            writeln!(f, "After {} policy the rest was left out.", only.policy)?;
         }
         if let [default, own] = &self.runs[..] {
             writeln!(
@@ -312,7 +316,7 @@ mod tests {
 3 simulated servers: with llm-d-router's default policy, and
 with Usher's own (expected-latency-scorer).
 Trace and servers run 12 times as fast as in reality, and
-responses are 8 times shorter; times are as in reality.
+responses are 8 times shorter; times are scaled back.
 
 policy                       llm-d-router's          Usher's
 first token, mean                    240 ms           240 ms
@@ -332,8 +336,8 @@ sim-1                                     0                0
 sim-2                                     0                0
 
 Goodput: first token within 2 s, 50 ms or less for each
-token after it. CPU (with scraping) and added time are
-measured, not scaled.
+token after it. Metrics are 12 times as old as in reality,
+which favours Usher's. CPU and added time are not scaled.
 This build is not optimised; a release takes less CPU.
 llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
 
