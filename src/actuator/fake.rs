@@ -51,8 +51,18 @@ fn ready(status: &str) -> Value {
 
 /// Applies a JSON patch of a gate, or a merge patch of annotations.
 fn patch(pod: &mut Value, body: &Value) {
-    if body.is_array() {
+    if let Some(operations) = body.as_array() {
         pod["spec"]["schedulingGates"] = json!([]);
+        for operation in operations {
+            match operation["path"].as_str().and_then(|path| path.strip_prefix("/metadata/annotations")) {
+                Some("") => pod["metadata"]["annotations"] = operation["value"].clone(),
+                Some(key) => {
+                    let key = key.trim_start_matches('/').replace("~1", "/");
+                    pod["metadata"]["annotations"][key] = operation["value"].clone();
+                }
+                None => {}
+            }
+        }
         return;
     }
     for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {

@@ -72,7 +72,7 @@ pub struct Hands {
     pub(super) places: BTreeMap<(String, String), Places>,
     /// Since when domains that pods of a role are in take none any more, by policy and role; 0: they have no node.
     pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
-    /// Those of them that take none any more, of roles whose pods may go elsewhere.
+    /// Closed domains of roles whose pods may go elsewhere.
     pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
     /// Targets whose updates are held back for nobody.
     pub(super) unheld: Vec<Unheld>,

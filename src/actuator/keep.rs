@@ -72,7 +72,8 @@ impl Hands {
                 let now = Places::of(&pods);
                 let known =
                     self.places.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
-                let admitted = admitted.saturating_sub(known).min(pods.len() as u32);
+                let alive = pods.iter().filter(|pod| pod.is_alive()).count() as u32;
+                let admitted = admitted.saturating_sub(known).min(alive);
                 if gates::to_open(&pods, admitted).is_empty() {
                     continue;
                 }

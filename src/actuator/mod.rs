@@ -58,6 +58,8 @@ mod tell;
 mod tests;
 mod trim;
 mod unhold;
+#[cfg(test)]
+mod untargeted_tests;
 mod watch;
 mod whose;
 mod write;

@@ -133,7 +133,7 @@ impl Places {
         self.counts.iter().map(|(place, pods)| (place, *pods))
     }
 
-    /// Those of which another replica has said that they are in each domain.
+    /// Counts by domain that another replica left.
     pub(super) fn said(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
         Self { counts: counts.collect(), step: None }
     }

@@ -30,7 +30,7 @@ pub struct Memory {
     before: Vec<u32>,
     /// Targets of a step by role, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),
-    /// Where pods go that need another domain.
+    /// Domain of pods that need another one.
     pub(super) home: Option<Placement>,
     /// Pods of the last step that no domain had room for, where one is required.
     pub(super) unplaced: u32,

@@ -42,7 +42,7 @@ pub(in crate::cli::demo) struct PlainReport {
     is_optimised: bool,
     /// One for each policy.
     pub(super) runs: Vec<Run>,
-    /// Where everything listens.
+    /// Ports of all processes.
     ports: Ports,
 }
 
