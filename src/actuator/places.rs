@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_domain_that_takes_some_pass_before_those_of_one_that_takes_none() {
+    fn open_domains_are_refilled_before_closed_ones() {
         let (mut all, late) = (places(&[("a", 4), ("b", 4)]), BTreeSet::from([at("a")]));
         let passage = Passage { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
         assert_eq!(domains(&all.next(&places(&[("b", 3)]), passage)), ["b", "a", "a", "a", "a"]);

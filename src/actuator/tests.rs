@@ -127,7 +127,7 @@ async fn a_role_with_other_pods_begins_without_replacements() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_knows_the_domains_of_pods_that_were_let_through() {
+async fn new_leader_takes_over_domains_of_admitted_pods() {
     let policy = policy("p", "mode: Apply,");
     let (_fake, mut hands, _) = hands(std::slice::from_ref(&policy));
     let role = &policy.roles[0];

@@ -7,7 +7,7 @@ use crate::cluster::admitted;
 use crate::group::Group;
 
 #[test]
-fn pods_that_replace_others_need_no_room_in_a_required_domain() {
+fn replacements_need_no_room_in_a_required_domain() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let mut group = Group::new(spec);
     let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
@@ -27,7 +27,7 @@ fn pods_that_replace_others_need_no_room_in_a_required_domain() {
 
 /// Nobody has seen a gate of a group that was up, and what it has lost is more than a step.
 #[test]
-fn all_pods_that_are_lost_at_once_pass_the_first_gates_that_are_seen() {
+fn pods_lost_before_the_first_gate_all_come_back() {
     let spec = "{roles: {decode: {min: 12, max: 12}, prefill: {min: 6, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
     let up = [("decode", 12, "ready"), ("prefill", 6, "ready")];
@@ -47,7 +47,7 @@ fn all_pods_that_are_lost_at_once_pass_the_first_gates_that_are_seen() {
 
 /// Four pods of a rack are lost, or wait there, and it has no node any more.
 #[test]
-fn pods_whose_domain_takes_none_go_to_another_that_has_room_for_them() {
+fn pods_of_a_closed_domain_move_to_one_with_room() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
     for missing in ["gated", "unschedulable"] {
@@ -77,7 +77,7 @@ fn pods_whose_domain_takes_none_go_to_another_that_has_room_for_them() {
 
 /// Half of a step is up in one rack when a pod of another rack has to leave it.
 #[test]
-fn a_step_ends_in_its_domain_though_other_pods_move_meanwhile() {
+fn step_keeps_its_domain_while_other_pods_move() {
     let spec = "{roles: {decode: {min: 8, max: 8}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let mut group = Group::new(spec);
     let racks = |racks: &[(&str, u32)]| {
@@ -105,7 +105,7 @@ fn a_step_ends_in_its_domain_though_other_pods_move_meanwhile() {
 
 /// Four pods of a group that was given up, or of which a part was, are lost with their rack.
 #[test]
-fn pods_of_a_closed_domain_move_whatever_became_of_the_step() {
+fn pods_of_a_closed_domain_move_after_failed_and_trimmed_steps() {
     for on_timeout in ["Fail", "Trim"] {
         let spec = format!(
             "{{roles: {{decode: {{min: 8, max: 8}}, prefill: {{min: 4, max: 4}}}}, deploy: {{steps: {{decode: 4, prefill: 2}}, batchTimeout: 1m, onTimeout: {on_timeout}, topology: {{layers: [rack], constraint: Required}}}}}}"

@@ -257,7 +257,7 @@ async fn a_pod_of_a_rack_that_takes_none_goes_where_all_of_the_rack_have_room() 
 
 /// The nodes of a rack go while pods of a StatefulSet that have volumes there run, and those of a Deployment that have none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_with_a_volume_of_its_own_stays_when_those_of_another_role_move() {
+async fn pod_with_own_volume_stays_when_another_role_moves() {
     let Some(server) = Server::own().await else { return };
     let one_step = |spec: String| {
         spec.replace("min: 8, max: 16", "min: 4, max: 4")
