@@ -10,7 +10,7 @@
 //! ```
 //!
 //! YAML or JSON, as the peer reads it. What is wrong with one entry is reported
-//! and costs that entry alone. A field that nobody knows costs nothing: it is
+//! and costs that entry alone. A field that is not known costs nothing: it is
 //! reported, because it may be a slip, and the entry counts, because a pod that
 //! serves is worth more than a label that is misspelt.
 
@@ -59,7 +59,11 @@ pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigErro
     let no_list = |at, what: &str| ConfigError::at(at, what).hint(EMPTY_POOL);
     let Value::Map(fields) = &root.value else { return Err(no_list(root.at, "not a map with `endpoints`")) };
     let entries = match root.get("endpoints") {
-        None => return Err(no_list(root.at, "`endpoints` is missing")),
+        None => {
+            let mut unknown = fields.iter().map(|field| unknown_field(field, "", &["endpoints"]));
+            let slip = unknown.find(|error| error.hint_text().is_some());
+            return Err(slip.unwrap_or_else(|| no_list(root.at, "`endpoints` is missing")));
+        }
         Some(Node { value: Value::List(entries), .. }) => entries.as_slice(),
         // What a template leaves behind that had nothing to list.
         Some(Node { value: Value::Null, .. }) => &[],
@@ -68,11 +72,8 @@ pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigErro
     let mut problems: Vec<Problem> = (fields.iter())
         .filter(|field| field.key != "endpoints")
         .map(|field| {
-            let what = format!("unknown field `{}`", shown(&field.key));
-            Problem {
-                error: ConfigError::at(field.at, what).hint("only `endpoints` is read"),
-                skipped: false,
-            }
+            let error = unknown_field(field, "", &["endpoints"]);
+            Problem { error: or_hint(error, "only `endpoints` is read"), skipped: false }
         })
         .collect();
     let mut specs = Vec::with_capacity(entries.len());
@@ -83,6 +84,18 @@ pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigErro
         }
     }
     Ok((last_of_each_name(specs, &mut problems), problems))
+}
+
+/// The error of a field that is not known, with a similar one that may have been meant as its hint.
+fn unknown_field(field: &Entry, place: &str, known: &[&str]) -> ConfigError {
+    let key = shown(&field.key);
+    ConfigError::at(field.at, format!("{place}unknown field `{key}`"))
+        .did_you_mean(key, known.iter().copied())
+}
+
+/// The error with this hint, unless it has one.
+fn or_hint(error: ConfigError, hint: &str) -> ConfigError {
+    if error.hint_text().is_some() { error } else { error.hint(hint) }
 }
 
 fn place(index: usize, entry: &Node) -> String {
@@ -125,14 +138,10 @@ struct Reader<'n, 'p> {
 }
 
 impl<'n> Reader<'n, '_> {
-    fn report(&mut self, at: Position, what: &str, hint: &str, skipped: bool) {
-        let error = ConfigError::at(at, format!("{}: {what}", self.place)).hint(hint);
-        self.problems.push(Problem { error, skipped });
-    }
-
     /// Notes why the entry doesn't count.
     fn skip<T>(&mut self, at: Position, what: &str, hint: &str) -> Option<T> {
-        self.report(at, what, hint, true);
+        let error = ConfigError::at(at, format!("{}: {what}", self.place)).hint(hint);
+        self.problems.push(Problem { error, skipped: true });
         None
     }
 
@@ -148,6 +157,12 @@ impl<'n> Reader<'n, '_> {
         let Value::Map(fields) = &self.entry.value else {
             return self.skip(self.entry.at, "not a map", "write name, address and port");
         };
+        // First of all: a field that is misspelt is why another one is missing.
+        for field in fields.iter().filter(|field| !FIELDS.contains(&field.key.as_str())) {
+            let known = format!("known are {}", FIELDS.join(", "));
+            let error = unknown_field(field, &format!("{}: ", self.place), &FIELDS);
+            self.problems.push(Problem { error: or_hint(error, &known), skipped: false });
+        }
         let name = self.name()?;
         let namespace = match self.field("namespace") {
             (_, None) => "default".to_owned(),
@@ -158,10 +173,6 @@ impl<'n> Reader<'n, '_> {
         let ip = self.address()?;
         let port = self.port()?;
         let labels = self.labels()?;
-        for Entry { key, at, .. } in fields.iter().filter(|field| !FIELDS.contains(&field.key.as_str())) {
-            let known = format!("known are {}", FIELDS.join(", "));
-            self.report(*at, &format!("unknown field `{}`", shown(key)), &known, false);
-        }
         let pod = name.clone();
         Some(EndpointSpec {
             namespace,
@@ -300,16 +311,30 @@ endpoints:
     }
 
     #[test]
-    fn what_nobody_knows_is_reported_and_costs_nothing() {
-        let (specs, problems) =
-            read_ok("endpoints: [{name: a, address: 10.0.0.1, port: '80', lables: {}}]\nversion: 2\n");
+    fn unknown_fields_are_reported_and_cost_nothing() {
+        let (specs, problems) = read_ok(
+            "endpoints: [{name: a, address: 10.0.0.1, port: '80', lables: {}, weight: 2}]\nversion: 2\n",
+        );
         assert_eq!(specs, ["default/a@10.0.0.1:80"]);
-        let known = "known are name, namespace, address, port, labels";
         let want = [
-            "f:2:1: unknown field `version` (only `endpoints` is read)".to_owned(),
-            format!("f:1:54: endpoints[0] (a): unknown field `lables` ({known})"),
+            "f:2:1: unknown field `version` (only `endpoints` is read)",
+            "f:1:54: endpoints[0] (a): unknown field `lables` (did you mean `labels`?)",
+            "f:1:66: endpoints[0] (a): unknown field `weight` (known are name, namespace, address, port, labels)",
         ];
         assert_eq!(problems, want);
+    }
+
+    #[test]
+    fn a_misspelt_field_is_named_before_the_one_that_is_missing() {
+        let (specs, problems) = read_ok("endpoints:\n- name: a\n  adress: 10.0.0.1\n  port: '80'\n");
+        assert_eq!(specs, [""; 0]);
+        let want = [
+            "f:3:3: endpoints[0] (a): unknown field `adress` (did you mean `address`?)",
+            "f:2:3: endpoints[0] (a): `address` is missing (write an IP address, such as 10.0.0.1 or fd00::1); entry skipped",
+        ];
+        assert_eq!(problems, want);
+        let error = parse("endpoint:\n- {name: a, address: 10.0.0.1, port: '80'}\n").unwrap_err();
+        assert_eq!(error.in_file("f"), "f:1:1: unknown field `endpoint` (did you mean `endpoints`?)");
     }
 
     #[test]

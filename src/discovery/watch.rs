@@ -55,6 +55,14 @@ pub enum FileError {
     /// No endpoint, where there were some.
     #[error("{path}: the endpoints file lists no endpoint that can be used (--allow-empty-endpoints makes the pool empty then)", path = .0.display())]
     Empty(PathBuf),
+    /// Every entry has something wrong with it.
+    #[error("{path}: no entry of the endpoints file can be used; the first problem: {first}", path = .path.display())]
+    NoneUsable {
+        /// The file.
+        path: PathBuf,
+        /// The first problem, with its place.
+        first: String,
+    },
 }
 
 /// Discovery by an endpoints file.
@@ -147,16 +155,16 @@ impl FileDiscovery {
     /// can't be used are logged and left out.
     ///
     /// # Errors
-    /// When the file can't be read, or has no list of endpoints.
+    /// When the file can't be read, has no list of endpoints, or none of its entries can be used.
     pub fn load_into(&mut self, store: &Store) -> Result<Change, FileError> {
         self.seen = Some(Seen { stamp: stamp(&self.path), settled: false });
-        let loaded = load(&self.path)?;
+        let loaded = load(&self.path).and_then(|loaded| self.keep(loaded, store))?;
         Ok(self.publish(loaded, store))
     }
 
     /// Follows the file until `shutdown`; returns at once if it isn't to be
-    /// watched. A file that is gone, can't be used or lists no endpoint any more leaves the
-    /// membership as it was.
+    /// watched. A file that is gone, can't be used, lists no endpoint any more or none that can be
+    /// used leaves the membership as it was.
     pub async fn watch(self, store: Arc<Store>, shutdown: CancellationToken) {
         self.watch_with(shutdown, move |discovery| discovery.look(&store)).await;
     }
@@ -220,15 +228,25 @@ impl FileDiscovery {
         }
     }
 
-    /// Returns the loaded endpoints, or an error where they would empty a pool that has some.
+    /// Returns the loaded endpoints, or an error where they would empty a pool that has some. Entries
+    /// none of which can be used are a mistake, whatever is allowed of an empty list.
     fn keep(&mut self, loaded: Loaded, store: &Store) -> Result<Loaded, FileError> {
-        if self.allow_empty || !loaded.specs.is_empty() || store.snapshot().endpoints().is_empty() {
+        if !loaded.specs.is_empty() {
             return Ok(loaded);
         }
+        let path = self.path.clone();
+        let error = if loaded.problems.iter().any(|problem| problem.skipped) {
+            let first = loaded.problems.first().map(|problem| problem.error.in_file(&path.display().to_string()));
+            FileError::NoneUsable { path, first: first.unwrap_or_default() }
+        } else if self.allow_empty || store.snapshot().endpoints().is_empty() {
+            return Ok(loaded);
+        } else {
+            FileError::Empty(path)
+        };
         if self.loaded.replace(loaded.hash) != Some(loaded.hash) {
             self.log(&loaded.problems);
         }
-        Err(FileError::Empty(self.path.clone()))
+        Err(error)
     }
 
     /// Notes whether the file can't be used; returns whether it couldn't before.

@@ -123,11 +123,19 @@ async fn a_list_that_becomes_empty_keeps_the_last_endpoints() {
 async fn a_list_empties_the_pool_where_that_is_meant() {
     let prepare = |dir: &Path| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap();
     let mut watched = Watched::start_with(prepare, |discovery| discovery.allow_empty(true));
+    let misspelt = text(&["b", "c"]).replace("address", "adress");
+    watched.put(&misspelt);
+    watched.looks().await;
+    assert_eq!((watched.names(), watched.current.get()), (vec!["a".to_owned()], 0), "a typo is not empty");
     watched.put(&text(&[]));
     assert!(watched.changed().await.is_empty());
     assert_eq!(watched.current.get(), 1);
+    watched.put(&misspelt);
+    watched.looks().await;
+    assert_eq!(watched.current.get(), 0, "the file says nothing that can be used");
     watched.put(&text(&["b"]));
     assert_eq!(watched.changed().await, ["b"]);
+    assert_eq!(watched.current.get(), 1);
     fs::remove_file(watched.path("endpoints.yaml")).unwrap();
     watched.looks().await;
     assert_eq!((watched.names(), watched.current.get()), (vec!["b".to_owned()], 0), "gone is not empty");
@@ -238,4 +246,10 @@ fn a_start_without_a_usable_file_is_an_error_that_says_why() {
     assert!(load().to_string().contains("UTF-8"));
     fs::write(&path, format!("endpoints: [] # {}", "ü".repeat(1 << 19))).unwrap();
     assert!(matches!(load(), FileError::TooLarge(_)));
+    fs::write(&path, text(&["a", "b"]).replace("address", "adress")).unwrap();
+    let file = path.display();
+    let want = format!(
+        "{file}: no entry of the endpoints file can be used; the first problem: {file}:2:13: endpoints[0] (a): unknown field `adress` (did you mean `address`?)"
+    );
+    assert_eq!(load().to_string(), want);
 }
