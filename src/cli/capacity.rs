@@ -24,7 +24,7 @@ pub struct CapacityArgs {
 
 #[derive(Debug, Subcommand)]
 enum CapacityCommand {
-    /// Validate policies, and print what they come to.
+    /// Validate files of policies, and print what they come to.
     Check(check::CheckArgs),
     /// Say what a policy does with a timeline.
     Simulate(simulate::SimulateArgs),
@@ -44,7 +44,7 @@ enum CapacityCommand {
 /// [`CliError::Failed`] for a timeline with a broken line, and when the result can't be printed.
 pub fn run(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        CapacityCommand::Check(args) => check::run(args),
+        CapacityCommand::Check(args) => return Ok(check::run(args)),
         CapacityCommand::Simulate(args) => simulate::run(args),
         #[cfg(feature = "lab")]
         CapacityCommand::Compare(args) => compare::run(args),

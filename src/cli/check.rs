@@ -1,6 +1,8 @@
-//! `usher check`: is a configuration valid, and what does it come to?
+//! `usher check`: whether files are valid, and what they come to.
 
+mod file;
 mod learned;
+mod policies;
 mod report;
 
 use std::io::{self, Read, Write};
@@ -8,23 +10,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use prometheus::Registry;
 use serde_json::json;
+use usher_terminal::excerpt;
 pub use usher_terminal::Output;
 
-use crate::config::{ConfigError, EndpointPickerConfig, source};
-use crate::registry::{Pipeline, PluginTypes};
-use crate::schedule::{SchedulerMetrics, State};
+use crate::config::{ConfigError, FileKind, Position};
+use crate::registry::PluginTypes;
+use file::{Checked, Outcome, Rules};
 
-/// Note on a configuration that doesn't say where endpoints come from.
-const NO_DISCOVERY: &str = "none: give usher serve --endpoints-file, --pool-name or --endpoint-selector";
-
-/// Validates a configuration and prints what it comes to, defaults filled in.
+/// Validates files and prints what they come to, defaults filled in.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// The configuration (YAML or JSON); - reads standard input
-    pub file: PathBuf,
-    /// How to print the result
+    /// Files (YAML or JSON): EndpointPickerConfig, capacity policies, lists of endpoints; - reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// How to print the result, errors included
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
     /// Accept plugin types that llm-d-router calls Alpha
@@ -35,68 +35,105 @@ pub struct CheckArgs {
     pub admin: Option<String>,
 }
 
-/// Checks the file. 0: valid; 2: invalid or unreadable, with one line on standard
-/// error; 1: the result could not be written, or the picker could not be asked.
-pub(super) fn run(args: &CheckArgs, types: &PluginTypes) -> ExitCode {
-    ExitCode::from(print(check(args, types, &mut io::stdin()), &mut io::stdout(), &mut io::stderr()))
+/// Files to check, and how.
+pub(super) struct Task<'a> {
+    pub(super) args: &'a CheckArgs,
+    /// Plugin types that configurations may name.
+    pub(super) types: &'a PluginTypes,
+    /// Kind that every file has to be of; `None`: each says its own.
+    pub(super) only: Option<FileKind>,
 }
 
-/// The same of the built-in plugins, with streams of the caller's choice. Returns the exit code.
-pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    print(check(args, &PluginTypes::default(), input), out, err)
-}
-
-fn print(checked: Result<String, (u8, String)>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    let (code, result) = match checked {
-        Ok(report) => (0, out.write_all(report.as_bytes()).and_then(|()| out.flush())),
-        Err((code, line)) => (code, writeln!(err, "{line}")),
-    };
-    if result.is_ok() { code } else { 1 }
-}
-
-/// The report, or the exit code with a line about what is wrong.
-fn check(args: &CheckArgs, types: &PluginTypes, input: &mut dyn Read) -> Result<String, (u8, String)> {
-    let (name, text) = read(args, input).map_err(|line| (2, line))?;
-    let locate = |error: ConfigError| (2, error.in_file(&name));
-    let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(locate)?;
-    let metrics = SchedulerMetrics::register(&Registry::new()).map_err(|error| (2, error.to_string()))?;
-    let state = State::default();
-    let allowed = args.allow_experimental_plugins;
-    let pipeline = Pipeline::build_with(types, config.as_ref(), allowed, &metrics, &state).map_err(locate)?;
-    // How often serve polls what names no interval is not known here.
-    let stale = pipeline.notes_on_staleness(None);
-    let (mut notes, mut warnings) = (pipeline.notes, pipeline.warnings);
-    notes.extend(stale);
-    if let Some(admin) = &args.admin {
-        let learned = learned::learned(admin, &pipeline.resolved).map_err(|line| (1, line))?;
-        warnings.extend(learned.warnings);
-        notes.extend(learned.notes);
+impl Task<'_> {
+    /// Checks the files. 0: all are valid; 1: one is not, the result could not be written, or the picker
+    /// could not be asked; 2: one could not be read, or is given twice.
+    pub(super) fn run(&self) -> ExitCode {
+        ExitCode::from(self.run_with(&mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
     }
-    if pipeline.discovery.is_none() {
-        notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
+
+    fn run_with(&self, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+        let (code, result) = match self.check(input) {
+            Ok(checked) => {
+                let printed = match self.args.output {
+                    Output::Text => text(&checked, out, err),
+                    Output::Json => json(&checked, out),
+                };
+                (checked.iter().map(Checked::code).max().unwrap_or(0), printed)
+            }
+            Err((code, line)) => (code, writeln!(err, "{line}")),
+        };
+        if result.is_ok() { code } else { 1 }
     }
-    let title = match config {
-        Some(_) => format!("{name} is valid"),
-        None => format!("{name} is empty, which asks for the built-in configuration"),
-    };
-    let resolved = &pipeline.resolved;
-    Ok(match args.output {
-        Output::Text => report::text(&title, resolved, (&warnings, &notes), NO_DISCOVERY),
-        Output::Json => {
-            let report = json!({"valid": true, "pipeline": resolved, "warnings": warnings, "notes": notes});
-            format!("{report:#}\n")
+
+    /// All files, or the exit code with a line about what is wrong.
+    fn check(&self, input: &mut dyn Read) -> Result<Vec<Checked>, (u8, String)> {
+        let files = &self.args.files;
+        for (index, file) in files.iter().enumerate() {
+            if files[..index].contains(file) {
+                let name = file.display();
+                return Err((2, format!("usher: {name} is given twice; name each file once")));
+            }
         }
-    })
+        let rules = Rules {
+            types: self.types,
+            allow_experimental: self.args.allow_experimental_plugins,
+            only: self.only.clone(),
+            admin: self.args.admin.as_deref(),
+        };
+        let checked = files.iter().map(|file| rules.check(file, input));
+        checked.collect::<Result<_, _>>().map_err(|line| (1, line))
+    }
 }
 
-fn read(args: &CheckArgs, input: &mut dyn Read) -> Result<(String, String), String> {
-    let (name, text) = if args.file.as_os_str() == "-" {
-        ("<stdin>".to_owned(), source::read(input))
-    } else {
-        (args.file.display().to_string(), source::read_file(&args.file))
-    };
-    match text {
-        Ok(text) => Ok((name, text)),
-        Err(error) => Err(error.in_file(&name)),
+/// Checks the files, with the built-in plugins and streams of the caller's choice. Returns the exit code.
+pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    Task { args, types: &PluginTypes::default(), only: None }.run_with(input, out, err)
+}
+
+/// Prints what valid files come to, and below each other the errors of the others, with the lines that they
+/// are about.
+fn text(checked: &[Checked], out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+    let mut separator = "";
+    for Checked { name, text, outcome, .. } in checked {
+        match outcome {
+            Outcome::Valid(meaning) => {
+                for warning in meaning.warnings() {
+                    write!(err, "warning: {}", shown(warning, name, text))?;
+                }
+                write!(out, "{separator}{}", meaning.text(name))?;
+                separator = "\n";
+            }
+            Outcome::Invalid(errors) => {
+                for error in errors {
+                    write!(err, "{}", shown(error, name, text))?;
+                }
+            }
+            Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
+        }
     }
+    out.flush()?;
+    let (errors, wrong) = (count(checked), checked.iter().filter(|file| file.code() > 0).count());
+    match (checked.len(), errors) {
+        (_, 0) | (1, 1) => Ok(()),
+        (1, errors) => writeln!(err, "{errors} errors"),
+        (files, 1) => writeln!(err, "1 error in 1 of {files} files"),
+        (files, errors) => writeln!(err, "{errors} errors in {wrong} of {files} files"),
+    }
+}
+
+/// An error with its line and a caret.
+fn shown(error: &ConfigError, name: &str, text: &str) -> String {
+    let place = error.position().map(|Position { line, column }| excerpt(text, line, column));
+    format!("{}\n{}", error.in_file(name), place.unwrap_or_default())
+}
+
+fn count(checked: &[Checked]) -> usize {
+    checked.iter().map(|file| file.outcome.errors().len()).sum()
+}
+
+fn json(checked: &[Checked], out: &mut dyn Write) -> io::Result<()> {
+    let files: Vec<_> = checked.iter().map(Checked::json).collect();
+    let valid = checked.iter().all(|file| file.code() == 0);
+    writeln!(out, "{:#}", json!({"valid": valid, "files": files}))?;
+    out.flush()
 }

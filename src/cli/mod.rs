@@ -39,7 +39,7 @@ pub enum Command {
     Lab(usher_lab::cli::Command),
     /// Find out what is wrong with a gateway, its picker and the cluster around them.
     Doctor(Box<doctor::DoctorArgs>),
-    /// Validate a configuration, and print the pipeline it comes to.
+    /// Validate configurations, capacity policies and lists of endpoints, and print what they come to.
     Check(CheckArgs),
     /// Check capacity policies, and try them on a timeline.
     Capacity(capacity::CapacityArgs),
@@ -92,7 +92,7 @@ fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
         #[cfg(feature = "lab")]
         Command::Lab(command) => usher_lab::cli::run(command, &crate::replay::build),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Check(args) => Ok(check::run(&args, types)),
+        Command::Check(args) => Ok(check::Task { args: &args, types, only: None }.run()),
         Command::Capacity(args) => capacity::run(&args),
     }
 }

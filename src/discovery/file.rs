@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::{ConfigError, Entry, Node, Position, Value};
+use crate::config::{ConfigError, Entry, FileKind, Node, Position, Value};
 use crate::endpoints::EndpointSpec;
 
 /// The largest file that is read, as the peer's.
@@ -60,6 +60,9 @@ pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigErro
     let Value::Map(fields) = &root.value else { return Err(no_list(root.at, "not a map with `endpoints`")) };
     let entries = match root.get("endpoints") {
         None => {
+            if let Some((kind @ (FileKind::Config | FileKind::Policy | FileKind::Other(_)), at)) = FileKind::of(&root) {
+                return Err(kind.instead_of(&FileKind::Endpoints, at));
+            }
             let mut unknown = fields.iter().map(|field| unknown_field(field, "", &["endpoints"]));
             let slip = unknown.find(|error| error.hint_text().is_some());
             return Err(slip.unwrap_or_else(|| no_list(root.at, "`endpoints` is missing")));
@@ -333,6 +336,11 @@ endpoints:
             "f:2:3: endpoints[0] (a): `address` is missing (write an IP address, such as 10.0.0.1 or fd00::1); entry skipped",
         ];
         assert_eq!(problems, want);
+        let error = parse("plugins: []\n").unwrap_err().in_file("f");
+        assert_eq!(
+            error,
+            "f:1:1: this is an EndpointPickerConfig, not an endpoints file (serve takes it as --config-file)"
+        );
         let error = parse("endpoint:\n- {name: a, address: 10.0.0.1, port: '80'}\n").unwrap_err();
         assert_eq!(error.in_file("f"), "f:1:1: unknown field `endpoint` (did you mean `endpoints`?)");
     }

@@ -55,7 +55,7 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
                 "{example}, experimental plugins allowed: {allowed}: {built:?}"
             );
             let args = CheckArgs {
-                file: path(&example),
+                files: vec![path(&example)],
                 output: Output::Text,
                 allow_experimental_plugins: allowed,
                 admin: None,

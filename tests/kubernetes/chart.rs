@@ -65,7 +65,7 @@ fn the_program_takes_what_the_chart_gives_it() {
         let settings = flags.settings(environment).unwrap_or_else(|error| panic!("{values}: {error}"));
         assert_eq!(settings.pool.namespace, "models");
         let arguments = CheckArgs {
-            file: "-".into(),
+            files: vec!["-".into()],
             output: Output::Json,
             allow_experimental_plugins: false,
             admin: None,

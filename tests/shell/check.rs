@@ -1,17 +1,27 @@
 //! `usher check` as a program sees it: standard output, standard error, exit code.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 use usher::cli::check::{CheckArgs, Output, run_with};
 
 /// Exit code, standard output, standard error.
 fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
     let args =
-        CheckArgs { file: PathBuf::from(file), output, allow_experimental_plugins: false, admin: None };
+        CheckArgs { files: vec![file.into()], output, allow_experimental_plugins: false, admin: None };
+    check_with(&args, input)
+}
+
+fn check_with(args: &CheckArgs, input: &str) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run_with(&args, &mut input.as_bytes(), &mut out, &mut err);
+    let code = run_with(args, &mut input.as_bytes(), &mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+/// The only file of a report.
+fn only(report: &str) -> Value {
+    let report: Value = serde_json::from_str(report).unwrap();
+    let [file] = &report["files"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!(file["valid"], report["valid"]);
+    file.clone()
 }
 
 /// Two scorers, one of which needs data that nobody declares.
@@ -81,7 +91,7 @@ plugins
 #[test]
 fn json_says_who_produces_what_is_read() {
     let (_, out, _) = check("-", TEXT, Output::Json);
-    let report: Value = serde_json::from_str(&out).unwrap();
+    let report = only(&out);
     let pipeline = &report["pipeline"];
     assert_eq!(pipeline["discovery"], Value::Null);
     assert_eq!(pipeline["stages"]["producers"], json!(["token-producer", "inflight-load-producer"]));
@@ -126,7 +136,7 @@ fn deprecated_types_say_what_to_use() {
     let note = "  - plugin 't': the type tokenizer is deprecated, use token-producer";
     assert!(out.contains(note), "{out}");
     let (_, out, _) = check("-", text, Output::Json);
-    let report: Value = serde_json::from_str(&out).unwrap();
+    let report = only(&out);
     assert_eq!(report["pipeline"]["plugins"][0]["deprecated"], "token-producer");
 }
 
@@ -139,7 +149,7 @@ fn an_empty_configuration_is_the_built_in_one() {
     assert!(out.contains("\n  queue-scorer (default)\n"), "{out}");
     // A comment is a configuration that says nothing, which the peer refuses, too.
     let (code, _, err) = check("-", "# later\n", Output::Text);
-    assert_eq!((code, err.as_str()), (2, "<stdin>: the document is empty\n"));
+    assert_eq!((code, err.as_str()), (1, "<stdin>: the document is empty\n"));
 }
 
 #[test]
@@ -162,7 +172,7 @@ flow control      any number of requests and 1048576 bytes
 #[test]
 fn json_says_the_same() {
     let (code, out, _) = check("deploy/config/default.yaml", "", Output::Json);
-    let report: Value = serde_json::from_str(&out).unwrap();
+    let report = only(&out);
     assert_eq!((code, &report["valid"]), (0, &Value::Bool(true)));
     let pipeline = &report["pipeline"];
     assert_eq!(pipeline["profiles"][0]["scorers"][1]["plugin"], "kv-cache-utilization-scorer");
@@ -198,7 +208,7 @@ dataLayer:
 fn shared_state_is_one_warning_whatever_is_said_of_it() {
     let (code, out, err) = check("-", SHARED, Output::Json);
     assert_eq!((code, err.as_str()), (0, ""));
-    let report: Value = serde_json::from_str(&out).unwrap();
+    let report = only(&out);
     assert_eq!(
         report["warnings"],
         json!(["replicas share no state in this version, each knows what it sent itself; without effect: \
@@ -215,19 +225,142 @@ fn shared_state_is_one_warning_whatever_is_said_of_it() {
     let (_, out, _) = check("-", TEXT, Output::Text);
     assert!(!out.contains("\nwarnings\n"), "{out}");
     let (_, out, _) = check("-", TEXT, Output::Json);
-    let report: Value = serde_json::from_str(&out).unwrap();
+    let report = only(&out);
     assert_eq!(report["warnings"], json!([]));
 }
 
 #[test]
-fn an_error_is_one_line_with_its_place() {
+fn an_error_has_its_place_and_its_line() {
     let text = "plugins:\n- type: max-score-picker\n  parameters:\n    maxNumOfEndpoint: 2\n";
-    for output in [Output::Text, Output::Json] {
-        let (code, out, err) = check("-", text, output);
-        assert_eq!((code, out.as_str()), (2, ""));
-        let expected = "<stdin>:4:5: plugin 'max-score-picker': unknown field 'maxNumOfEndpoint' (did you mean `maxNumOfEndpoints`?)\n";
-        assert_eq!(err, expected);
-    }
+    let (code, out, err) = check("-", text, Output::Text);
+    assert_eq!((code, out.as_str()), (1, ""));
+    let expected = "\
+<stdin>:4:5: plugin 'max-score-picker': unknown field 'maxNumOfEndpoint' (did you mean `maxNumOfEndpoints`?)
+  4 |     maxNumOfEndpoint: 2
+    |     ^^^^^^^^^^^^^^^^
+";
+    assert_eq!(err, expected);
+    let (code, out, err) = check("-", text, Output::Json);
+    assert_eq!((code, err.as_str()), (1, ""));
+    let expected = json!({
+        "file": "<stdin>",
+        "kind": "EndpointPickerConfig",
+        "valid": false,
+        "errors": [{
+            "line": 4,
+            "column": 5,
+            "message": "plugin 'max-score-picker': unknown field 'maxNumOfEndpoint'",
+            "hint": "did you mean `maxNumOfEndpoints`?",
+        }],
+    });
+    assert_eq!(only(&out), expected);
+}
+
+/// Places and starts of errors, in the order in which they are told.
+fn places(err: &str) -> Vec<&str> {
+    let is_error = |line: &&str| line.starts_with("<stdin>:");
+    err.lines().filter(is_error).map(|line| line.split(" (").next().unwrap()).collect()
+}
+
+#[test]
+fn all_errors_are_told_and_their_consequences_are_not() {
+    let text = "\
+plugins:
+- {name: queue, type: queue-scorrer}
+- {name: best, type: max-score-picker, parameters: {maxNumOfEndpoint: 2}}
+- {name: loads, type: load-aware-scorer, parameters: {threshold: many}}
+- {name: twice, type: random-picker}
+- {name: twice, type: random-picker}
+schedulingProfiles:
+- name: main
+  plugins:
+  - {pluginRef: queue, weight: 2}
+  - {pluginRef: loads, wieght: 2}
+  - {pluginRef: nothing}
+  - {pluginRef: best}
+";
+    let (code, out, err) = check("-", text, Output::Text);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    let expected = [
+        "<stdin>:2:23: plugin 'queue': plugin type 'queue-scorrer' is not registered",
+        "<stdin>:3:53: plugin 'best': unknown field 'maxNumOfEndpoint'",
+        "<stdin>:4:66: plugin 'loads': threshold: expected a whole number, found 'many'",
+        "<stdin>:6:10: duplicate plugin name 'twice'",
+        "<stdin>:11:24: unknown field 'wieght'",
+        "<stdin>:12:17: profile 'main' refers to the undeclared plugin 'nothing'",
+    ];
+    assert_eq!(places(&err), expected, "{err}");
+    assert!(err.ends_with("\n6 errors\n"), "{err}");
+    let (_, out, _) = check("-", text, Output::Json);
+    assert_eq!(only(&out)["errors"].as_array().unwrap().len(), expected.len());
+}
+
+#[test]
+fn capacity_policies_and_lists_of_endpoints_are_checked() {
+    let (code, out, err) = check("deploy/capacity/pd.yaml", "", Output::Text);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("llama-70b is valid: Recommend, every 15s\n"), "{out}");
+    let (_, out, _) = check("deploy/capacity/pd.yaml", "", Output::Json);
+    let report = only(&out);
+    assert_eq!(report["kind"], "CapacityPolicy");
+    assert_eq!(report["policies"][0]["name"], "llama-70b");
+    let endpoints = "endpoints:
+- {name: a, address: 10.0.0.1, port: '8000', labels: {llm-d.ai/role: decode}}
+- {name: b, adress: 10.0.0.2, port: '8000'}
+- {name: c, address: 10.0.0.3, port: '8000', lables: {}}
+";
+    let (code, out, err) = check("-", endpoints, Output::Text);
+    assert_eq!((code, out.as_str()), (1, ""));
+    let expected = [
+        "<stdin>:3:3: endpoints[1] (b): `address` is missing",
+        "<stdin>:3:13: endpoints[1] (b): unknown field `adress`",
+        "<stdin>:4:46: endpoints[2] (c): unknown field `lables`",
+    ];
+    assert_eq!(places(&err), expected, "{err}");
+    let good = endpoints.replace("adress", "address").replace("lables", "labels");
+    let (code, out, err) = check("-", &good, Output::Text);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let expected = "\
+<stdin> is valid: 3 endpoints
+  default/a                10.0.0.1:8000          llm-d.ai/role=decode
+  default/b                10.0.0.2:8000
+  default/c                10.0.0.3:8000
+";
+    assert_eq!(out, expected);
+    let (_, out, _) = check("-", &good, Output::Json);
+    let first = json!({"namespace": "default", "name": "a", "address": "10.0.0.1:8000", "labels": {"llm-d.ai/role": "decode"}});
+    assert_eq!(only(&out)["endpoints"][0], first);
+    let (code, _, err) = check("-", "kind: ConfigMap\ndata: {}\n", Output::Text);
+    assert_eq!(code, 1);
+    assert!(err.starts_with("<stdin>:1:7: kind 'ConfigMap' is not known (known are EndpointPickerConfig, "), "{err}");
+}
+
+#[test]
+fn several_files_are_checked_at_once() {
+    let files = ["deploy/capacity/pd.yaml", "-", "does/not/exist.yaml", "deploy/config/default.yaml"];
+    let mut args = CheckArgs {
+        files: files.map(Into::into).to_vec(),
+        output: Output::Text,
+        allow_experimental_plugins: false,
+        admin: None,
+    };
+    let (code, out, err) = check_with(&args, "endpoint: []\n");
+    assert_eq!(code, 2, "one could not be read");
+    assert!(out.contains("is valid: Recommend") && out.contains("\n\ndeploy/config/default.yaml is valid\n"), "{out}");
+    assert!(err.starts_with("<stdin>:1:1: unknown field 'endpoint'"), "{err}");
+    assert!(err.contains("\ndoes/not/exist.yaml: the configuration can't be read: "), "{err}");
+    assert!(err.ends_with("\n2 errors in 2 of 4 files\n"), "{err}");
+    args.output = Output::Json;
+    let (code, out, err) = check_with(&args, "endpoint: []\n");
+    assert_eq!((code, err.as_str()), (2, ""));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["valid"], false);
+    let valid: Vec<bool> =
+        report["files"].as_array().unwrap().iter().map(|file| file["valid"].as_bool().unwrap()).collect();
+    assert_eq!(valid, [true, false, false, true]);
+    args.files = vec!["-".into(), "-".into()];
+    let (code, out, err) = check_with(&args, "");
+    assert_eq!((code, out.as_str(), err.as_str()), (2, "", "usher: - is given twice; name each file once\n"));
 }
 
 #[test]
@@ -240,7 +373,7 @@ fn what_cannot_be_read_is_said_so() {
     assert_eq!(code, 2);
     assert!(err.ends_with("(give the path of a file)\n"), "{err}");
     let (code, _, err) = check("-", &"#".repeat((1 << 20) + 5), Output::Text);
-    assert_eq!((code, err.as_str()), (2, "<stdin>: the document is too long (the limit is 1048576 bytes)\n"));
+    assert_eq!((code, err.as_str()), (1, "<stdin>: the document is too long (the limit is 1048576 bytes)\n"));
 }
 
 /// A picker's admin port that answers one request with this page.
@@ -270,16 +403,15 @@ schedulingProfiles:
 ";
 
 /// The same with the admin port of a running picker.
-fn check_with(admin: &str) -> (u8, Value, String) {
+fn check_at(admin: &str) -> (u8, Value, String) {
     let args = CheckArgs {
-        file: "-".into(),
+        files: vec!["-".into()],
         output: Output::Json,
         allow_experimental_plugins: false,
         admin: Some(admin.to_owned()),
     };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run_with(&args, &mut LEARNS.as_bytes(), &mut out, &mut err);
-    (code, serde_json::from_slice(&out).unwrap_or_default(), String::from_utf8(err).unwrap())
+    let (code, out, err) = check_with(&args, LEARNS);
+    (code, if code == 0 { only(&out) } else { Value::Null }, err)
 }
 
 #[test]
@@ -294,7 +426,7 @@ fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
     let page =
         json!({"peak_prefill_throughput": 1.0, "groups": [group("H100", 15_000.0), group("L4", 4000.0)]});
     let (thread, url) = admin(&page.to_string());
-    let (code, report, err) = check_with(&url);
+    let (code, report, err) = check_at(&url);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(thread.join().unwrap().starts_with("GET /latency "));
     let warnings = report["warnings"].as_array().unwrap();
@@ -306,7 +438,7 @@ fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
 #[test]
 fn a_picker_that_has_learned_nothing_is_noted() {
     let (thread, url) = admin(&json!({"peak_prefill_throughput": 5000.0, "groups": []}).to_string());
-    let (code, report, err) = check_with(&url);
+    let (code, report, err) = check_at(&url);
     thread.join().unwrap();
     assert_eq!((code, err.as_str(), &report["warnings"]), (0, "", &json!([])));
     let notes = report["notes"].as_array().unwrap();
@@ -317,13 +449,13 @@ fn a_picker_that_has_learned_nothing_is_noted() {
 #[test]
 fn a_picker_without_the_model_and_one_that_is_not_there_are_told_apart() {
     let (thread, url) = admin("null");
-    let (code, report, _) = check_with(&url);
+    let (code, report, _) = check_at(&url);
     thread.join().unwrap();
     assert_eq!((code, &report["warnings"]), (0, &json!([])));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let (code, _, err) = check_with(&closed);
+    let (code, _, err) = check_at(&closed);
     assert_eq!((code, err.lines().count()), (1, 1), "{err}");
     assert!(err.starts_with(&format!("--admin: http://{closed}/latency: ")), "{err}");
 }

@@ -1,12 +1,14 @@
-//! Terminal output of commands: results as text or JSON, tables, progress, and errors as one line.
+//! Terminal output of commands: results as text or JSON, tables, progress, errors as one line, and excerpts of files.
 
 mod error;
+mod excerpt;
 mod output;
 #[cfg(feature = "progress")]
 mod progress;
 mod table;
 
 pub use error::CliError;
+pub use excerpt::excerpt;
 pub use output::Output;
 #[cfg(feature = "progress")]
 pub use progress::Progress;

@@ -36,7 +36,7 @@ fn check_knows_the_plugin() {
     std::fs::write(&config, CONFIG.replace("label", "lable")).unwrap();
     let output = check(&config);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("config.yaml:1:") && error.contains("lable"), "{error}");
 }
 

@@ -1,138 +1,26 @@
-//! `usher capacity check`: whether policies make sense, and what they come to.
+//! `usher capacity check`: `usher check` of files that have to be policies.
 
-use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
 
-use super::policies::read;
-use crate::capacity::policy::{Policy, Sizing};
-use crate::capacity::rollout::{Pace, Rollout};
-use usher_terminal::{CliError, Output};
+use crate::cli::check::{self, Output, Task};
+use crate::config::FileKind;
+use crate::registry::PluginTypes;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckArgs {
-    /// The policies (YAML or JSON, one document each); - reads standard input
-    file: PathBuf,
-    /// How to print the result
+    /// Files of policies (YAML or JSON, one document each); - reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How to print the result, errors included
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
-pub(super) fn run(args: &CheckArgs) -> Result<(), CliError> {
-    let read = read(&args.file)?;
-    let text = match args.output {
-        Output::Json => {
-            let policies: Vec<_> = read
-                .iter()
-                .map(|read| {
-                    let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
-                    json!({"name": read.policy.name, "sizing": sizing(&read.policy), "warnings": warnings})
-                })
-                .collect();
-            format!("{:#}\n", json!({"valid": true, "policies": policies}))
-        }
-        Output::Text => read.iter().map(|read| describe(&read.policy)).collect(),
-    };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
-}
-
-fn sizing(policy: &Policy) -> &'static str {
-    match policy.sizing {
-        Sizing::Total(_) => "total",
-        Sizing::Rules(_) => "rules",
-        Sizing::Kept => "kept",
-    }
-}
-
-fn describe(policy: &Policy) -> String {
-    let Policy { name, mode, interval, .. } = policy;
-    let mut text = format!("{name} is valid: {mode:?}, every {interval:?}\n");
-    for role in &policy.roles {
-        let selector: Vec<String> =
-            role.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let (min, max, cost) = (role.range.min, role.range.max, role.cost);
-        let _ =
-            writeln!(text, "  {:<12} {min} to {max} pods, cost {cost}, {}", role.name, selector.join(","));
-    }
-    match &policy.sizing {
-        Sizing::Total(total) => {
-            let metrics: Vec<String> = total
-                .metrics
-                .iter()
-                .map(|metric| format!("{} at {}", metric.name, metric.target.as_f64()))
-                .collect();
-            let (tolerance, expansion) = (total.tolerance, total.cost_expansion);
-            let _ = writeln!(
-                text,
-                "  {:<12} {}; tolerance {tolerance} %, cost blocks {expansion} %",
-                "size",
-                metrics.join(", ")
-            );
-        }
-        Sizing::Rules(rules) => {
-            for rule in rules {
-                let role = policy.roles.get(rule.role).map_or("", |role| role.name.as_str());
-                let _ = writeln!(
-                    text,
-                    "  {:<12} {}: {role} within {} to {}, rests {:?}",
-                    "rule", rule.name, rule.range.min, rule.range.max, rule.cooldown
-                );
-            }
-        }
-        Sizing::Kept => {
-            let _ = writeln!(text, "  {:<12} stays as it is: there is neither total nor rules", "size");
-        }
-    }
-    if policy.coordination.is_on {
-        let alpha = f64::from(policy.coordination.alpha) / 1e9;
-        let _ = writeln!(text, "  {:<12} by cost and pressure, alpha {alpha}", "shares");
-    }
-    if let Some(ratio) = &policy.ratio {
-        let name = |place: usize| policy.roles.get(place).map_or("", |role| role.name.as_str());
-        let _ = writeln!(
-            text,
-            "  {:<12} {} : {} always holds",
-            "ratio",
-            name(ratio.numerator),
-            name(ratio.denominator)
-        );
-    }
-    if let Some(rollout) = &policy.rollout {
-        describe_rollout(policy, rollout, &mut text);
-    }
-    text
-}
-
-fn describe_rollout(policy: &Policy, rollout: &Rollout, text: &mut String) {
-    let pace = match &rollout.pace {
-        None => None,
-        Some(Pace::Skew(percent)) => Some(format!("no role further along by more than {percent} %")),
-        Some(Pace::Steps(steps)) => {
-            let each = policy.roles.iter().zip(steps).filter(|(_, step)| **step > 0);
-            Some(each.map(|(role, step)| format!("{step} {}", role.name)).collect::<Vec<_>>().join(" and "))
-        }
-    };
-    if let Some(pace) = pace {
-        let Rollout { success, batch_timeout, on_timeout, .. } = rollout;
-        let _ = writeln!(
-            text,
-            "  {:<12} {pace}, until they are {success:?}; {on_timeout:?} after {batch_timeout:?}",
-            "steps"
-        );
-    }
-    if let Some(topology) = &rollout.topology {
-        let layer = topology.layers.get(topology.layer).map_or("", String::as_str);
-        let how = if topology.is_required { "required" } else { "preferred" };
-        let _ = writeln!(text, "  {:<12} one domain of {layer} per step, {how}", "place");
-    }
-    if let Some(update) = &rollout.update {
-        let (skew, away) = (update.max_skew, update.max_unavailable);
-        let _ = writeln!(text, "  {:<12} roles at most {skew} % apart, {away} % of a role away", "update");
-    }
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    let CheckArgs { files, output } = args.clone();
+    let args = check::CheckArgs { files, output, allow_experimental_plugins: false, admin: None };
+    Task { args: &args, types: &PluginTypes::default(), only: Some(FileKind::Policy) }.run()
 }

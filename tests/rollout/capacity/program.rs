@@ -171,14 +171,23 @@ fn policies_are_checked() {
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec: {roles: {a: {max: 1}}}",
     );
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json, json!({"valid": true, "policies": [{"name": "p", "sizing": "kept", "warnings": []}]}));
+    assert_eq!(
+        json,
+        json!({"valid": true, "files": [{
+            "file": "<stdin>", "kind": "CapacityPolicy", "valid": true, "errors": [],
+            "policies": [{"name": "p", "sizing": "kept", "warnings": []}],
+        }]})
+    );
     let output = usher(&["check", "-"], "apiVersion: v1\nkind: CapacityPolicy\nspec: {}");
     let stderr = text(&output.stderr);
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-    assert!(
-        stderr.lines().count() == 3 && stderr.ends_with("write usher.dev/v1alpha1 (and 2 more errors)\n"),
-        "{stderr}"
-    );
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    let expected = "<stdin>:1:1: apiVersion is \"v1\"; write usher.dev/v1alpha1\n  1 | apiVersion: v1\n    | ^^^^^^^^^^\n";
+    assert!(stderr.starts_with(expected) && stderr.ends_with("\n3 errors\n"), "{stderr}");
+    let output = usher(&["check", "deploy/config/default.yaml", "--output=json"], "");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+    let message = &json["files"][0]["errors"][0]["message"];
+    assert_eq!(message, "this is an EndpointPickerConfig, not a CapacityPolicy");
     for (arguments, says) in [
         (vec!["check", "/nonexistent"], "/nonexistent"),
         (

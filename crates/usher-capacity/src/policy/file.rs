@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Policy;
-use super::spec::{Document, group};
+use super::spec::{Document, KIND, group};
 use super::validate::{Problem, problems};
-use usher_core::config::{ConfigError, Node, Position, Value};
+use usher_core::config::{ConfigError, FileKind, Node, Position, Survey, Value};
 
 /// A policy of a file.
 #[derive(Clone, Debug)]
@@ -22,8 +22,7 @@ pub struct Read {
 /// Reads the policies of a file.
 ///
 /// # Errors
-/// All that is wrong, in the order of the file; at least one. What can't be read as YAML or as a policy
-/// hides the rest of its document.
+/// All that is wrong, in the order of the file; at least one. What can't be read as YAML hides the rest.
 pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     let documents = Node::parse_all(text).map_err(|error| vec![error])?;
     if documents.is_empty() {
@@ -33,26 +32,39 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     let mut names: BTreeMap<String, Position> = BTreeMap::new();
     let mut targets = BTreeMap::new();
     for node in &documents {
-        let document: Document = match node.decode() {
-            Ok(document) => document,
-            Err(error) => {
-                errors.push(error);
+        match FileKind::of(node) {
+            Some((FileKind::Other(kind), at)) => {
+                let error = ConfigError::at(at, format!("kind '{kind}' is not known"));
+                errors.push(error.hint(format!("write kind: {KIND}")));
                 continue;
             }
+            Some((kind @ (FileKind::Config | FileKind::Endpoints), at)) => {
+                errors.push(kind.instead_of(&FileKind::Policy, at));
+                continue;
+            }
+            Some((FileKind::Policy, _)) | None => {}
+        }
+        let mut survey = Survey::of(node, Node::decode::<Document>);
+        let mut wrong = std::mem::take(&mut survey.errors);
+        let Some(document) = survey.value.take() else {
+            errors.append(&mut wrong);
+            continue;
         };
-        let found = problems(&document);
-        let place = |problem: &Problem| {
-            let error = ConfigError::at(
-                position(node, &problem.path),
-                format!("{} {}", problem.path, problem.message),
-            );
-            (error, problem.is_error)
-        };
-        let (wrong, warnings): (Vec<_>, Vec<_>) =
-            found.iter().map(place).partition(|(_, is_error)| *is_error);
-        errors.extend(wrong.into_iter().map(|(error, _)| error));
+        let mut warnings = Vec::new();
+        for Problem { path, message, is_error } in problems(&document) {
+            let at = position(node, &path);
+            let error = ConfigError::at(at, format!("{path} {message}"));
+            match is_error {
+                true if survey.is_consequence(at) => {}
+                true => wrong.push(error),
+                false => warnings.push(error),
+            }
+        }
+        errors.append(&mut wrong);
         let name = document.metadata.name.clone();
-        if let Some(first) = names.insert(name.clone(), node.at) {
+        if !name.is_empty()
+            && let Some(first) = names.insert(name.clone(), node.at)
+        {
             let hint = format!("the first one begins in line {}", first.line);
             errors.push(ConfigError::at(node.at, format!("a second policy is called '{name}'")).hint(hint));
         }
@@ -69,11 +81,11 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
                 errors.push(ConfigError::at(at, what).hint("keep a role in one policy"));
             }
         }
-        let warnings = warnings.into_iter().map(|(warning, _)| warning).collect();
         let topology = document.spec.deploy.as_ref().and_then(|deploy| deploy.topology.as_ref());
         let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
         read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
+    errors.sort_by_key(ConfigError::position);
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 

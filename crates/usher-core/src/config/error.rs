@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A place in a text; both count from 1, columns in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Position {
     /// Line, from 1.
     pub line: u32,

@@ -60,6 +60,16 @@ impl Node {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
+    /// The same, to change it.
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        match &mut self.value {
+            Value::Map(entries) => {
+                entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.value)
+            }
+            _ => None,
+        }
+    }
+
     /// The items, if this is a list.
     pub fn items(&self) -> &[Node] {
         match &self.value {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use super::decode::Positioned;
 use super::error::{ConfigError, Position};
+use super::kind::FileKind;
 use super::node::{Node, Value};
 use super::schema::{DataLayer, File, FilePlugin, FileProfile, FlowControl, Name, Reference};
 use super::units::parse_bool;
@@ -89,8 +90,18 @@ impl EndpointPickerConfig {
     /// The first defect: of the syntax, then of the schema (unknown or repeated
     /// keys, wrong types), then of what the keys say.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let root = Node::parse(text)?;
-        let file = root.decode::<File>().map_err(|error| match plugin_around(&root, error.position()) {
+        Self::of(&Node::parse(text)?)
+    }
+
+    /// Reads a configuration from its document.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), but for the syntax.
+    pub fn of(root: &Node) -> Result<Self, ConfigError> {
+        if let Some((kind @ (FileKind::Policy | FileKind::Endpoints), at)) = FileKind::of(root) {
+            return Err(kind.instead_of(&FileKind::Config, at));
+        }
+        let file = root.decode::<File>().map_err(|error| match plugin_around(root, error.position()) {
             Some(name) => error.in_plugin(&name),
             None => error,
         })?;

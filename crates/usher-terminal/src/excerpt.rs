@@ -1,0 +1,72 @@
+//! The line of a file that an error is about, with a caret under the place.
+
+use std::fmt::Write as _;
+
+/// Columns of the source that are shown.
+const WIDTH: usize = 100;
+
+/// Columns before the place that a long line is shown from.
+const BEFORE: usize = 40;
+
+/// The line of a text and a line with carets under the word at a column, both counted from 1 and in
+/// characters. Empty if the text has no such line.
+pub fn excerpt(text: &str, line: u32, column: u32) -> String {
+    let index = |number: u32| (number as usize).saturating_sub(1);
+    let Some(source) = text.lines().nth(index(line)) else { return String::new() };
+    // A tab is one column, so that the caret stands under its place.
+    let source: Vec<char> =
+        source.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let at = index(column).min(source.len());
+    let start = if source.len() <= WIDTH { 0 } else { at.saturating_sub(BEFORE) };
+    let end = source.len().min(start + WIDTH);
+    let is_word = |char: &&char| char.is_alphanumeric() || "-_./".contains(**char);
+    let carets = source[at..end].iter().take_while(is_word).count().max(1);
+    let (before, after) =
+        (if start > 0 { "…" } else { "" }, if end < source.len() { "…" } else { "" });
+    let shown: String = source[start..end].iter().collect();
+    let number = line.to_string();
+    let margin = number.len();
+    let indent = at - start + before.chars().count();
+    let mut excerpt = format!("  {number} | {before}{}{after}\n", shown.trim_end());
+    // Writing to a string can't fail.
+    let _ = writeln!(excerpt, "  {:margin$} | {:indent$}{}", "", "", "^".repeat(carets));
+    excerpt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carets_are_under_the_word() {
+        let text = "plugins:\n- type: max-score-picker, x: 1\n";
+        assert_eq!(excerpt(text, 1, 1), "  1 | plugins:\n    | ^^^^^^^\n");
+        let expected = "  2 | - type: max-score-picker, x: 1\n    |         ^^^^^^^^^^^^^^^^\n";
+        assert_eq!(excerpt(text, 2, 9), expected);
+        assert_eq!(excerpt(text, 2, 2), "  2 | - type: max-score-picker, x: 1\n    |  ^\n");
+    }
+
+    #[test]
+    fn a_place_beyond_the_text_is_shown_as_far_as_there_is_one() {
+        assert_eq!(excerpt("a: [", 1, 9), "  1 | a: [\n    |     ^\n");
+        assert_eq!(excerpt("a: [", 2, 1), "");
+        assert_eq!(excerpt("", 1, 1), "");
+    }
+
+    #[test]
+    fn tabs_and_control_characters_take_one_column() {
+        assert_eq!(excerpt("\ta:\u{1b}1\n", 1, 2), "  1 |  a: 1\n    |  ^\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_place() {
+        let text = format!("{}word{}", "- ".repeat(100), " -".repeat(100));
+        let shown = excerpt(&text, 1, 201);
+        let lines: Vec<&str> = shown.lines().collect();
+        let under: Vec<char> =
+            lines[0].chars().skip(lines[1].find('^').unwrap_or_default()).take(4).collect();
+        assert_eq!(under, ['w', 'o', 'r', 'd'], "{shown}");
+        assert!(lines[0].chars().count() < 110, "{shown}");
+        assert!(lines[1].ends_with(" ^^^^"), "{shown}");
+    }
+}

@@ -1,0 +1,268 @@
+//! One file: which kind it is of, what is wrong with it, and what it comes to.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::Path;
+use std::slice;
+
+use prometheus::Registry;
+use serde_json::{Map, Value, json};
+
+use super::{learned, policies, report};
+use crate::capacity::policy::file as policy_file;
+use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
+use crate::discovery::file as endpoints_file;
+use crate::endpoints::EndpointSpec;
+use crate::registry::{Pipeline, PluginTypes, Resolved};
+use crate::schedule::{SchedulerMetrics, State};
+
+/// Note on a configuration that doesn't say where endpoints come from.
+const NO_DISCOVERY: &str = "none: give usher serve --endpoints-file, --pool-name or --endpoint-selector";
+
+/// Endpoints that are listed; of the others there is the number.
+const LISTED: usize = 20;
+
+/// A file that was checked.
+pub(super) struct Checked {
+    pub(super) name: String,
+    pub(super) text: String,
+    /// `None` for one that could not be read, and where nothing says it.
+    kind: Option<FileKind>,
+    pub(super) outcome: Outcome,
+}
+
+/// Result of a check.
+pub(super) enum Outcome {
+    /// It could not be read.
+    Unreadable(ConfigError),
+    /// Errors, at least one, in the order of the file.
+    Invalid(Vec<ConfigError>),
+    Valid(Meaning),
+}
+
+/// Meaning of a valid file.
+pub(super) enum Meaning {
+    Config { resolved: Box<Resolved>, is_built_in: bool, warnings: Vec<String>, notes: Vec<String> },
+    Policies { policies: Vec<policy_file::Read>, warnings: Vec<ConfigError> },
+    Endpoints(Vec<EndpointSpec>),
+}
+
+/// How files are checked.
+pub(super) struct Rules<'a> {
+    /// Plugin types that configurations may name.
+    pub(super) types: &'a PluginTypes,
+    /// Whether types that llm-d-router calls Alpha are allowed.
+    pub(super) allow_experimental: bool,
+    /// Kind that every file has to be of; `None`: each says its own.
+    pub(super) only: Option<FileKind>,
+    /// Admin port of a picker that configurations are compared with.
+    pub(super) admin: Option<&'a str>,
+}
+
+impl Rules<'_> {
+    /// Checks a file.
+    ///
+    /// # Errors
+    /// When the picker at the admin port can't be asked, in one line.
+    pub(super) fn check(&self, path: &Path, input: &mut dyn Read) -> Result<Checked, String> {
+        let (name, text) = if path.as_os_str() == "-" {
+            ("<stdin>".to_owned(), source::read(input))
+        } else {
+            (path.display().to_string(), source::read_file(path))
+        };
+        let text = match text {
+            Ok(text) => text,
+            Err(error) => {
+                let outcome = Outcome::Unreadable(error);
+                return Ok(Checked { name, text: String::new(), kind: None, outcome });
+            }
+        };
+        let said = first_document(&text).and_then(|root| FileKind::of(&root));
+        let kind = self.only.clone().or_else(|| said.as_ref().map(|(kind, _)| kind.clone()));
+        let result = match (&kind, said) {
+            (Some(FileKind::Policy), _) => policies_of(&text),
+            (Some(FileKind::Endpoints), _) => endpoints_of(&text),
+            (Some(FileKind::Other(kind)), Some((_, at))) => {
+                let error = ConfigError::at(at, format!("kind '{kind}' is not known"));
+                let known = "known are EndpointPickerConfig, CapacityPolicy and files with a list of endpoints";
+                Err(vec![error.hint(known)])
+            }
+            _ => self.config_of(&text),
+        };
+        let outcome = match result {
+            Ok(meaning) => Outcome::Valid(self.compared(meaning)?),
+            Err(errors) => Outcome::Invalid(errors),
+        };
+        Ok(Checked { name, text, kind, outcome })
+    }
+
+    fn config_of(&self, text: &str) -> Result<Meaning, Vec<ConfigError>> {
+        let build = |config: Option<&EndpointPickerConfig>| {
+            let metrics = SchedulerMetrics::register(&Registry::new())
+                .map_err(|error| ConfigError::new(error.to_string()))?;
+            let (state, allowed) = (State::default(), self.allow_experimental);
+            Pipeline::build_with(self.types, config, allowed, &metrics, &state)
+        };
+        let pipeline = if text.is_empty() {
+            build(None).map_err(|error| vec![error])?
+        } else {
+            let root = Node::parse(text).map_err(|error| vec![error])?;
+            Survey::of(&root, |root| build(Some(&EndpointPickerConfig::of(root)?))).result()?
+        };
+        // How often serve polls what names no interval is not known here.
+        let stale = pipeline.notes_on_staleness(None);
+        let Pipeline { mut notes, warnings, resolved, discovery, .. } = pipeline;
+        notes.extend(stale);
+        if discovery.is_none() {
+            notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
+        }
+        Ok(Meaning::Config { resolved: Box::new(resolved), is_built_in: text.is_empty(), warnings, notes })
+    }
+
+    /// Compares a configuration with what the picker at the admin port has learned.
+    fn compared(&self, meaning: Meaning) -> Result<Meaning, String> {
+        match (meaning, self.admin) {
+            (Meaning::Config { resolved, is_built_in, mut warnings, mut notes }, Some(admin)) => {
+                let learned = learned::learned(admin, &resolved)?;
+                warnings.extend(learned.warnings);
+                notes.extend(learned.notes);
+                Ok(Meaning::Config { resolved, is_built_in, warnings, notes })
+            }
+            (meaning, _) => Ok(meaning),
+        }
+    }
+}
+
+/// The first document of a text that can be read.
+fn first_document(text: &str) -> Option<Node> {
+    Node::parse_all(text).ok()?.into_iter().next()
+}
+
+fn policies_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
+    let policies = policy_file::parse(text)?;
+    let warnings = policies.iter().flat_map(|read| read.warnings.iter().cloned()).collect();
+    Ok(Meaning::Policies { policies, warnings })
+}
+
+/// Endpoints of a file. A field that serve would only log is an error here.
+fn endpoints_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
+    let (specs, problems) = endpoints_file::parse(text).map_err(|error| vec![error])?;
+    let mut errors: Vec<_> = problems.into_iter().map(|problem| problem.error).collect();
+    errors.sort_by_key(ConfigError::position);
+    if errors.is_empty() { Ok(Meaning::Endpoints(specs)) } else { Err(errors) }
+}
+
+impl Checked {
+    /// 0: valid; 1: invalid; 2: could not be read.
+    pub(super) fn code(&self) -> u8 {
+        match self.outcome {
+            Outcome::Valid(_) => 0,
+            Outcome::Invalid(_) => 1,
+            Outcome::Unreadable(_) => 2,
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let kind = self.kind.as_ref().map(|kind| match kind {
+            FileKind::Config => "EndpointPickerConfig",
+            FileKind::Policy => "CapacityPolicy",
+            FileKind::Endpoints => "Endpoints",
+            FileKind::Other(kind) => kind,
+        });
+        let errors: Vec<_> = self.outcome.errors().iter().map(json_of_error).collect();
+        let mut json = Map::new();
+        json.insert("file".to_owned(), json!(self.name));
+        json.insert("kind".to_owned(), json!(kind));
+        json.insert("valid".to_owned(), json!(self.code() == 0));
+        json.insert("errors".to_owned(), json!(errors));
+        if let Outcome::Valid(meaning) = &self.outcome {
+            meaning.add_to(&mut json);
+        }
+        Value::Object(json)
+    }
+}
+
+impl Outcome {
+    pub(super) fn errors(&self) -> &[ConfigError] {
+        match self {
+            Self::Valid(_) => &[],
+            Self::Invalid(errors) => errors,
+            Self::Unreadable(error) => slice::from_ref(error),
+        }
+    }
+}
+
+/// An error, or a warning, with its place.
+fn json_of_error(error: &ConfigError) -> Value {
+    let (line, column) = error.position().map(|at| (at.line, at.column)).unzip();
+    json!({"line": line, "column": column, "message": error.message(), "hint": error.hint_text()})
+}
+
+impl Meaning {
+    /// Warnings that have a place; those of a configuration are in its report.
+    pub(super) fn warnings(&self) -> &[ConfigError] {
+        match self {
+            Self::Policies { warnings, .. } => warnings,
+            Self::Config { .. } | Self::Endpoints(_) => &[],
+        }
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        match self {
+            Self::Config { resolved, is_built_in, warnings, notes } => {
+                let title = if *is_built_in {
+                    format!("{name} is empty, which asks for the built-in configuration")
+                } else {
+                    format!("{name} is valid")
+                };
+                report::text(&title, resolved, (warnings, notes), NO_DISCOVERY)
+            }
+            Self::Policies { policies, .. } => {
+                policies.iter().map(|read| policies::describe(&read.policy)).collect()
+            }
+            Self::Endpoints(endpoints) => list(name, endpoints),
+        }
+    }
+
+    fn add_to(&self, json: &mut Map<String, Value>) {
+        let mut add = |key: &str, value: Value| json.insert(key.to_owned(), value);
+        match self {
+            Self::Config { resolved, warnings, notes, .. } => {
+                add("pipeline", json!(resolved));
+                add("warnings", json!(warnings));
+                add("notes", json!(notes));
+            }
+            Self::Policies { policies, .. } => {
+                let policies: Vec<_> = policies.iter().map(policies::json).collect();
+                add("policies", json!(policies));
+            }
+            Self::Endpoints(endpoints) => {
+                let endpoints = endpoints.iter().map(|endpoint| {
+                    let EndpointSpec { namespace, name, address, labels, .. } = endpoint;
+                    let address = address.to_string();
+                    json!({"namespace": namespace, "name": name, "address": address, "labels": labels})
+                });
+                add("endpoints", endpoints.collect());
+            }
+        }
+    }
+}
+
+/// Endpoints of a file, a line each.
+fn list(name: &str, endpoints: &[EndpointSpec]) -> String {
+    let mut text = match endpoints.len() {
+        1 => format!("{name} is valid: 1 endpoint\n"),
+        count => format!("{name} is valid: {count} endpoints\n"),
+    };
+    for endpoint in endpoints.iter().take(LISTED) {
+        let EndpointSpec { address, labels, .. } = endpoint;
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let line = format!("  {:<24} {:<22} {}", endpoint.id(), address.to_string(), labels.join(","));
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    if let Some(more) = endpoints.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    text
+}
