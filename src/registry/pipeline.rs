@@ -151,7 +151,8 @@ impl Pipeline {
         let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
-        let warnings = replicas::check(config, &instances)?.into_iter().collect();
+        let mut warnings: Vec<String> = replicas::check(config, &instances)?.into_iter().collect();
+        warnings.extend(profiles::negative_weights(&resolved_profiles));
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
         let discovery = discovery.and_then(|instance| instance.built.extra().cloned());
         let waiting = flow::waiting(config, &detector, &instances, &mut notes)?;

@@ -38,6 +38,14 @@ fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_f
     for note in notes {
         tracing::info!(note, "configuration");
     }
+    let (interval, staleness) = (settings.refresh_metrics_interval, settings.metrics_staleness);
+    if staleness < interval {
+        tracing::warn!(
+            refresh_metrics_interval_ms = interval.as_millis(),
+            metrics_staleness_threshold_ms = staleness.as_millis(),
+            "metrics are too old before they are read again; raise --metrics-staleness-threshold or lower --refresh-metrics-interval"
+        );
+    }
     if settings.locator.ttl.is_zero() {
         tracing::info!(
             note = "--locator-ttl is 0: candidates are looked up for every request",

@@ -129,6 +129,14 @@ dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: 
 }
 
 #[test]
+fn negative_weights_are_warned_of() {
+    let (code, out, _) = check("-", &TEXT.replace("weight: 2.5", "weight: -1"), Output::Json);
+    let warnings = &only(&out)["warnings"];
+    assert_eq!((code, warnings.as_array().unwrap().len()), (0, 1), "{warnings}");
+    assert!(warnings[0].as_str().unwrap().starts_with("profile 'main': the weight of 'q' is -1, "), "{warnings}");
+}
+
+#[test]
 fn deprecated_types_say_what_to_use() {
     let text = "plugins: [{name: t, type: tokenizer}]\n";
     let (_, out, _) = check("-", text, Output::Text);

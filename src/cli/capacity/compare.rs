@@ -15,6 +15,7 @@ use crate::config::units::parse_duration;
 use crate::replay::{MOST_SERVERS, ReplayError, ScaleSettings, compare_sizes, of_trace, speed_up};
 use report::Report;
 use usher_lab::cli::engine::EngineArgs;
+use usher_lab::cli::range::scrape_interval;
 use usher_lab::cli::replay::{MOST_REQUESTS, above_zero, rows};
 use usher_lab::sim::EngineConfig;
 use usher_terminal::{CliError, Output, Progress};
@@ -69,7 +70,7 @@ pub(super) struct CompareArgs {
     engine: EngineArgs,
 
     /// Time between two scrapes of a server, where the configuration says nothing else.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
     scrape_interval: Duration,
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]

@@ -19,6 +19,9 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9095";
 /// More threads than this is a typing error.
 const MAX_THREADS: u16 = 1024;
 
+/// A smaller prefix index, 0 apart, is a size whose unit was forgotten.
+const LEAST_INDEX: u64 = 1 << 20;
+
 /// A longer drain is a typing error, and would keep the process for as long as it says.
 const MAX_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -74,9 +77,9 @@ pub struct ListenFlags {
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
     pub memory_budget: MemoryBudget,
 
-    /// How much of it the prefix index may take: at most half of what bodies and it share. By
-    /// default a third of that, and 512Mi without a budget.
-    #[arg(long, value_name = "SIZE", value_parser = parse_quantity)]
+    /// How much of it the prefix index may take: at least 1Mi, at most half of what bodies and it
+    /// share; 0 remembers no prefix. By default a third of that, and 512Mi without a budget.
+    #[arg(long, value_name = "SIZE", value_parser = index_size)]
     pub prefix_index_bytes: Option<u64>,
 
     /// Threads that serve connections. By default one per core.
@@ -183,6 +186,13 @@ fn memory_budget(text: &str) -> Result<MemoryBudget, String> {
             }
             bytes => Ok(MemoryBudget::Bytes(bytes)),
         },
+    }
+}
+
+fn index_size(text: &str) -> Result<u64, String> {
+    match parse_quantity(text)? {
+        1..LEAST_INDEX => Err("write 0, or a size from 1Mi, for example 256Mi".to_owned()),
+        size => Ok(size),
     }
 }
 

@@ -99,6 +99,11 @@ impl MetricsFlags {
     ) -> Result<MetricsPortSettings, String> {
         let (cert_dir, client_ca) = (given(&self.metrics_cert_dir), given(&self.metrics_client_ca_file));
         let auth = self.metrics_endpoint_auth.unwrap_or(true);
+        unused.note(
+            self.refresh_metrics_interval < MIN_REFRESH,
+            "--refresh-metrics-interval",
+            "an endpoint is scraped every 50ms at most; below that means 50ms",
+        );
         if client_ca.is_some() && cert_dir.is_none() {
             return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());
         }

@@ -296,6 +296,7 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
         (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),
         (&["--worker-threads=0"], &["--worker-threads", "1"]),
+        (&["--prefix-index-bytes=1"], &["--prefix-index-bytes", "'1'", "from 1Mi"]),
         (&["--bind-address=localhost"], &["--bind-address"]),
         (&["--admin-address=9095"], &["--admin-address", "127.0.0.1:9095"]),
         (&["--zap-encoder=xml"], &["--zap-encoder", "json or console"]),
@@ -325,6 +326,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--zap-time-encoding=epoch",
         "--tls-min-version=VersionTLS11",
         "--enable-cert-reload",
+        "--refresh-metrics-interval=1ms",
     ];
     let mut expected: Vec<_> = all.iter().map(|flag| flag.split('=').next().unwrap()).collect();
     expected.sort_unstable();

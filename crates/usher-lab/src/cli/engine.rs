@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::range::{jitter, number, time, token_rate};
 use crate::sim::{EngineConfig, ModelKind};
-use usher_core::config::units::parse_duration;
+
+/// Longest decode step.
+const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The engine of simulated servers.
 #[derive(Debug, Clone, Args)]
@@ -21,36 +24,36 @@ pub struct EngineArgs {
     pub engine_seed: u64,
     /// Prompt tokens computed per second, of the model linear. 0: prefill costs nothing.
     /// [default: 15928]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = token_rate)]
     pub prefill_rate: Option<f64>,
     /// Time of a decode step for one request, such as 8ms, of the model linear. 0: decode
     /// costs nothing. [default: 8ms]
-    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time(Duration::ZERO, LONGEST_STEP, "0 to 24h"))]
     pub decode_step: Option<Duration>,
     /// By how much of that time each further request in the batch prolongs the step.
     /// [default: 0.01]
-    #[arg(long)]
+    #[arg(long, value_name = "FACTOR", value_parser = number(0.0, 1000.0))]
     pub batch_factor: Option<f64>,
     /// Steps take between 1 - jitter and 1 + jitter of their time. [default: 0.05, or drawn]
-    #[arg(long)]
+    #[arg(long, value_name = "SHARE", value_parser = jitter)]
     pub jitter: Option<f64>,
     /// Requests in the batch at most. [default: 256, or drawn]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = number(1usize, 1_000_000))]
     pub max_running: Option<usize>,
     /// Requests that may wait; more get status 429.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     pub max_waiting: usize,
     /// Tokens computed per step at most. [default: 8192, or drawn]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub max_batched_tokens: Option<u32>,
     /// Prompt and output tokens of a request at most.
-    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 131_072, value_name = "TOKENS", value_parser = number(2, u32::MAX))]
     pub max_model_len: u32,
     /// Tokens per KV block. [default: 16, or drawn]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub block_size: Option<u32>,
     /// KV blocks per server. [default: 27000, or drawn]
-    #[arg(long, value_name = "BLOCKS")]
+    #[arg(long, value_name = "BLOCKS", value_parser = number(1, u32::MAX))]
     pub num_blocks: Option<u32>,
     /// Prompts that come from other servers at the same time share the speed of their links.
     #[arg(long)]

@@ -4,6 +4,7 @@ pub mod compare;
 pub mod demo;
 pub mod engine;
 pub mod load;
+pub mod range;
 pub mod replay;
 pub mod sim;
 

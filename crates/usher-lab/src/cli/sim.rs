@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use self::disagg::DisaggArgs;
 use super::engine::EngineArgs;
+use super::range::number;
 use crate::sim::{ConfigError, Dialect, EngineConfig, SimConfig, SimHandle, start};
 use usher_core::config::units::parse_duration;
 use usher_core::endpoints::{PLACE_LABELS, ROLE_LABEL};
@@ -69,7 +70,7 @@ pub struct SimArgs {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub loras: Vec<String>,
     /// LoRA adapters that can be in the batch at once.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1usize, 1_000_000))]
     pub max_loras: usize,
     /// The engine.
     #[command(flatten)]
@@ -78,17 +79,17 @@ pub struct SimArgs {
     #[arg(long, conflicts_with_all = ["engine_model", "prefill_rate", "decode_step", "batch_factor", "jitter"])]
     pub instant: bool,
     /// Output tokens of a request that sets no limit.
-    #[arg(long, default_value_t = 64, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub output_tokens: u32,
     /// Tokens of an event of a stream, as of vLLM's flag: the first token comes at once, then
     /// an event after every so many.
-    #[arg(long, default_value_t = 1, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 1, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub stream_interval: u32,
     /// For how long after the start requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
     /// Simulated seconds per second.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number(0.001, 1_000_000.0))]
     pub time_scale: f64,
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
     #[arg(long, default_value_t = 0)]

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::suite::{Suite, SuiteArgs};
 use crate::cli::demo::TRACE;
 use crate::cli::engine::EngineArgs;
+use crate::cli::range::{scrape_interval, share};
 use crate::load::trace::{self, Row};
 use crate::replay::{
     Arrival, Formula, Interconnect, LatencyClass, MOST_SERVERS, Policy, Server, Settings, Workload, classify,
@@ -68,7 +69,7 @@ pub struct ReplayArgs {
     pub rate: Option<f64>,
     /// Requests so fast that they ask for this share of what the servers can do with no
     /// prefix in a cache. Default: 0.7 with --workload.
-    #[arg(long, value_name = "SHARE", value_parser = above_zero, help_heading = "Requests")]
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Requests")]
     pub utilization: Option<f64>,
 
     /// A latency class, such as 500ms/25ms: the time to the first token and the time per output
@@ -107,7 +108,7 @@ pub struct ReplayArgs {
 
     /// Time between two scrapes of a server, where the configuration says nothing else; at
     /// least 50ms.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
     pub scrape_interval: Duration,
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]

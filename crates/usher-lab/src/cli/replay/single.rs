@@ -59,7 +59,7 @@ mod tests {
     fn suite_takes_every_flag_or_refuses_it_by_name() {
         let command = ReplayArgs::augment_args(Command::new("replay"));
         // One of these is good for each flag.
-        let values = ["1", "1s", "linear", "poisson", "zone=1G", "1s/50ms"];
+        let values = ["2", "0.5", "1s", "linear", "poisson", "zone=1G", "1s/50ms"];
         let mut refused = 0;
         for argument in command.get_arguments() {
             let Some(name) = argument.get_long().filter(|name| !SUITE.contains(name)) else { continue };
