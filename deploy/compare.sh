@@ -9,7 +9,7 @@ if [ $# -eq 0 ] || [ "$1" = --help ] || [ "$1" = -h ]; then
 usage: deploy/compare.sh PEER_COMMAND [OPTIONS]
 
 PEER_COMMAND is a shell's command that takes the flags of `usher serve`, for example
-'/opt/epp --v=1'. OPTIONS are those of `usher compare`, such as --config FILE.
+'/opt/epp --v=1'. OPTIONS are those of `usher compare`, such as --config-file FILE.
 The program `usher` is that of this repository, or the one that USHER_BIN names.
 USAGE
     exit 2

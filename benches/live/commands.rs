@@ -37,7 +37,7 @@ pub fn servers(place: &Place, arguments: &Arguments, cell: &Cell) -> Vec<String>
         format!("--engine-model={}", cell.engine),
         format!("--engine-seed={seed}"),
         format!("--seed={seed}"),
-        format!("--time-scale={}", arguments.time_scale),
+        format!("--speed={}", arguments.time_scale),
         format!("--stream-interval={}", arguments.stream_interval),
         format!("--count={}", place.ports.servers.len()),
         format!("--port={}", place.ports.servers.first().copied().unwrap_or_default()),

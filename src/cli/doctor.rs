@@ -15,7 +15,7 @@ use crate::config::units::parse_duration;
 use crate::discovery::file;
 use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
-use usher_terminal::{CliError, Output};
+use usher_terminal::{CliError, Output, split_header};
 
 /// Finds out whether a gateway really asks its picker, and what is wrong around them.
 ///
@@ -56,7 +56,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// The endpoints file of the picker.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "endpoints-file", alias = "endpoints", value_name = "FILE")]
     pub endpoints: Option<PathBuf>,
     /// Engine of model servers that have no label llm-d.ai/engine-type.
     #[arg(long, value_name = "NAME", default_value = "vllm")]
@@ -107,8 +107,8 @@ type Header = (HeaderName, HeaderValue);
 
 /// Reads a header. What is wrong is said without repeating it: it may be a credential.
 fn header(text: &str) -> Result<Header, String> {
-    let (name, value) = text.split_once(':').ok_or("it has no colon; write \"NAME: VALUE\"")?;
-    let name = name.trim().parse().map_err(|_| "its name is no name of a header".to_owned())?;
+    let (name, value) = split_header(text).ok_or("it has no colon; write \"NAME: VALUE\"")?;
+    let name = name.parse().map_err(|_| "its name is no name of a header".to_owned())?;
     let value = match value.trim().strip_prefix('@') {
         None => value.trim().to_owned(),
         Some(path) => {

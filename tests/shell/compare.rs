@@ -54,7 +54,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 fn a_picker_agrees_with_itself_where_nothing_is_left_to_chance() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", BY_CACHE);
-    let report = report(&usher(), &["--config", &config]);
+    let report = report(&usher(), &["--config-file", &config]);
     assert_eq!(
         (&report["requests"], &report["agree"], &report["differ"]),
         (&json!(18), &json!(18), &json!(0))
@@ -68,7 +68,7 @@ fn a_picker_agrees_with_itself_where_nothing_is_left_to_chance() {
 fn equals_are_chance_and_no_difference() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", "plugins: [{type: random-picker}]\n");
-    let report = report(&usher(), &["--config", &config]);
+    let report = report(&usher(), &["--config-file", &config]);
     let [between, own, others] =
         ["differ", "usher_with_itself", "peer_with_itself"].map(|count| report[count].as_u64().unwrap());
     // Three of four differ; that none of 18 does has a probability below 1 in 10^10.
@@ -88,7 +88,7 @@ fn another_configuration_differs_beyond_chance_and_says_how() {
         "plugins: [{type: kv-cache-utilization-scorer}]\n\
          schedulingProfiles: [{name: default, plugins: [{pluginRef: kv-cache-utilization-scorer, weight: -1}]}]\n",
     );
-    let flags = ["--config", &config, "--peer-config", &other];
+    let flags = ["--config-file", &config, "--peer-config-file", &other];
     let report = report(&usher(), &flags);
     assert_eq!((&report["differ"], &report["beyond_chance"]), (&json!(18), &json!(18)));
     assert_eq!(report["kinds"], json!({"destination": [18, 0, 0]}));
@@ -130,7 +130,7 @@ fn statuses_and_headers_are_kinds_of_their_own() {
         "nobody.yaml",
         "plugins: [{type: by-label, parameters: {label: nobody, validValues: [x]}}, {type: kv-cache-utilization-scorer}]\n",
     );
-    let refused = report(&usher(), &["--config", &config, "--peer-config", &nobody]);
+    let refused = report(&usher(), &["--config-file", &config, "--peer-config-file", &nobody]);
     assert_eq!(refused["kinds"], json!({"status": [18, 0, 0]}));
     let first = &refused["differences"][0];
     assert_eq!((&first["usher"]["status"], &first["peer"]["status"]), (&json!("routed"), &json!("429")));
@@ -147,7 +147,7 @@ fn statuses_and_headers_are_kinds_of_their_own() {
     };
     let always = write(folder.path(), "always.yaml", &pd("type: always-disagg-pd-decider"));
     let never = write(folder.path(), "never.yaml", &pd("type: prefix-based-pd-decider"));
-    let report = report(&usher(), &["--prefill=2", "--config", &always, "--peer-config", &never]);
+    let report = report(&usher(), &["--prefill=2", "--config-file", &always, "--peer-config-file", &never]);
     assert_eq!(report["kinds"], json!({"header x-prefiller-host-port": [18, 0, 0]}));
     let prefill = report["differences"][0]["usher"]["headers"]["x-prefiller-host-port"].as_str().unwrap();
     assert!(["server-0", "server-1"].contains(&prefill), "{prefill}");
@@ -166,10 +166,10 @@ fn what_cannot_be_compared_is_said_in_one_line() {
         (&["/nowhere/epp"], 1, &["peer ended", "/nowhere/epp"]),
         (&["sh", "--requests=0"], 2, &["--requests"]),
         (&[""], 2, &["PEER_COMMAND is empty"]),
-        (&["x", "--config=/nowhere.yaml"], 2, &["/nowhere.yaml"]),
+        (&["x", "--config-file=/nowhere.yaml"], 2, &["/nowhere.yaml"]),
         (&["x", "--trace=/nowhere.jsonl"], 2, &["/nowhere.jsonl"]),
         (&["x", "--prefill=8"], 2, &["none of 8 servers is left to decode"]),
-        (&["x", "--config", &broken], 1, &["usher ended", "plugin type 'no-such-scorer' is not registered"]),
+        (&["x", "--config-file", &broken], 1, &["usher ended", "plugin type 'no-such-scorer' is not registered"]),
     ];
     for (arguments, code, says) in table {
         assert_fails(arguments, code, says);

@@ -2,6 +2,7 @@
 
 mod error;
 mod excerpt;
+mod header;
 mod output;
 #[cfg(feature = "progress")]
 mod progress;
@@ -9,6 +10,7 @@ mod table;
 
 pub use error::CliError;
 pub use excerpt::excerpt;
+pub use header::split_header;
 pub use output::Output;
 #[cfg(feature = "progress")]
 pub use progress::Progress;

@@ -16,7 +16,7 @@ use crate::replay::{MOST_SERVERS, ReplayError, ScaleSettings, compare_sizes, of_
 use report::Report;
 use usher_lab::cli::engine::EngineArgs;
 use usher_lab::cli::range::scrape_interval;
-use usher_lab::cli::replay::{MOST_REQUESTS, above_zero, rows};
+use usher_lab::cli::replay::{MOST_REQUESTS, NO_RATE, above_zero, rows};
 use usher_lab::sim::EngineConfig;
 use usher_terminal::{CliError, Output, Progress};
 
@@ -43,7 +43,7 @@ pub(super) struct CompareArgs {
     #[arg(long)]
     name: Option<String>,
     /// Configuration that decides where requests go (EndpointPickerConfig). Default: the built-in one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     config: Option<PathBuf>,
 
     /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
@@ -54,7 +54,10 @@ pub(super) struct CompareArgs {
     requests: Option<u64>,
     /// The trace, so many times as fast.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_zero, help_heading = "Requests")]
-    rate: f64,
+    speed: f64,
+    /// Refused: what --speed was called.
+    #[arg(long, hide = true)]
+    rate: Option<String>,
     /// A first token within this time is good.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, help_heading = "Requests")]
     ttft_limit: Duration,
@@ -70,7 +73,7 @@ pub(super) struct CompareArgs {
     engine: EngineArgs,
 
     /// Time between two scrapes of a server, where the configuration says nothing else.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
+    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
     scrape_interval: Duration,
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
@@ -108,11 +111,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), CliError> {
         error => CliError::Usage(error.to_string()),
     })?;
     let report =
-        Report { source: &args.trace.display().to_string(), speed: args.rate, seed: args.seed, comparison };
+        Report { source: &args.trace.display().to_string(), speed: args.speed, seed: args.seed, comparison };
     args.output.print(&report).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 
 fn settings(args: &CompareArgs) -> Result<ScaleSettings, CliError> {
+    if args.rate.is_some() {
+        return Err(CliError::Usage(NO_RATE.to_owned()));
+    }
     let policy = read_one(&args.policy, args.name.as_deref())?;
     let (min, max) = policy.roles.first().map_or((0, 0), |role| (role.range.min, role.range.max));
     if max > MOST_PODS {
@@ -131,7 +137,7 @@ fn settings(args: &CompareArgs) -> Result<ScaleSettings, CliError> {
     let limit = args.requests.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let rows = rows(&args.trace, limit).map_err(CliError::Usage)?;
     let mut arrivals = of_trace(&rows, args.seed);
-    speed_up(&mut arrivals, args.rate);
+    speed_up(&mut arrivals, args.speed);
     let engine = EngineConfig { seed: args.seed, ..args.engine.config() };
     engine.validate().map_err(|error| CliError::Usage(error.to_string()))?;
     Ok(ScaleSettings {

@@ -200,7 +200,7 @@ fn servers(plan: &Plan, admin: &Seen<Vec<Known>>, cluster: &Seen<Cluster>) -> Se
     }
     let known = admin
         .as_ref()
-        .map_err(|reason| format!("the endpoints are not known: {reason}, or --endpoints, or --pool-name"))?;
+        .map_err(|reason| format!("the endpoints are not known: {reason}, or --endpoints-file, or --pool-name"))?;
     let of = |known: &Known| {
         let address = known.address.parse().ok()?;
         Some(Pods { name: known.name.clone(), address, engine: plan.engine.clone() })

@@ -153,7 +153,7 @@ async fn traces_give_sizes_and_times() {
                 2023-11-16 18:17:04.0000000,20000,3\r\n2023-11-16 18:17:05.0000000,1,4\r\n";
     std::fs::write(&trace, rows).unwrap();
     let mut fake = Fake::start(Fault::None);
-    let arguments = ["--trace", trace.to_str().unwrap(), "--trace-speed=10", "--stream"];
+    let arguments = ["--trace", trace.to_str().unwrap(), "--speed=10", "--stream"];
     let report = load(fake.address, &arguments).await;
     assert_requests(&report, 3, 0);
     assert_eq!(report["chunks"]["sent"], 2 + 3 + 4);
@@ -189,7 +189,7 @@ fn header<'a>(message: &'a ProcessingRequest, name: &str) -> &'a str {
 async fn messages_are_those_of_envoy() {
     let mut fake = Fake::start(Fault::None);
     let arguments =
-        ["--requests=2", "--tokens=20000", "--api=completions", "--header=x-tenant=a=b", "--subset=10.0.0.9"];
+        ["--requests=2", "--tokens=20000", "--api=completions", "--header=x-tenant: a=b", "--subset=10.0.0.9"];
     let arguments = [&arguments[..], &["--stream", "--output-tokens=2", "--model=m\"1"]].concat();
     assert_requests(&load(fake.address, &arguments).await, 2, 0);
     let messages = fake.all_seen();

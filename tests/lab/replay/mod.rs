@@ -51,9 +51,9 @@ fn shipped() -> Vec<String> {
 fn a_seed_gives_one_result() {
     let files = Files::new();
     let random = files.write("random.yaml", RANDOM);
-    let mut policies = vec!["--baseline", "random", "--config", &random];
+    let mut policies = vec!["--baseline", "random", "--config-file", &random];
     let shipped = shipped();
-    policies.extend(shipped.iter().flat_map(|path| ["--config", path.as_str()]));
+    policies.extend(shipped.iter().flat_map(|path| ["--config-file", path.as_str()]));
     let run = |seed: &str| {
         let workload = ["--workload", "half-shared", "--requests", "100", "--output", "json", "--seed", seed];
         text(&[&policies[..], &workload[..]].concat())
@@ -70,7 +70,7 @@ fn a_request_without_text_is_a_request() {
     let files = Files::new();
     let trace = files
         .write("trace.jsonl", "{\"timestamp\":7,\"input_length\":0,\"output_length\":0,\"hash_ids\":[]}\n");
-    let run = json(&["--trace", &trace, "--config", DEFAULT, "--baseline", "round-robin"]);
+    let run = json(&["--trace", &trace, "--config-file", DEFAULT, "--baseline", "round-robin"]);
     for policy in run["policies"].as_array().unwrap() {
         assert_eq!((policy["answered"].as_u64(), policy["decisions_differ"].is_number()), (Some(1), true));
         // It came at once, so there is no time to divide by.
@@ -83,9 +83,9 @@ fn a_configuration_decides_as_itself() {
     let files = Files::new();
     let random = files.write("random.yaml", RANDOM);
     let run = json(&[
-        "--config",
+        "--config-file",
         &random,
-        "--config",
+        "--config-file",
         &random,
         "--baseline",
         "round-robin",
@@ -109,7 +109,7 @@ fn a_configuration_decides_as_itself() {
 #[test]
 fn every_request_is_answered_or_refused_and_refusals_are_no_goodput() {
     let run = json(&[
-        "--config",
+        "--config-file",
         DEFAULT,
         "--baseline",
         "random",
@@ -185,7 +185,7 @@ fn hidden_targets_still_judge_requests() {
 fn targets_in_headers_are_told_to_the_picker() {
     let config = "deploy/config/expected-latency.yaml";
     let classes = ["--latency-class", "1s/20ms", "--latency-class", "1h/1h"];
-    let workload = ["--workload", "poisson", "--requests", "400", "--config", config];
+    let workload = ["--workload", "poisson", "--requests", "400", "--config-file", config];
     let differ = |more: &[&str]| {
         let run = json(&[&workload[..], &classes[..], more].concat());
         run["policies"][0]["servers"].clone()
@@ -195,8 +195,8 @@ fn targets_in_headers_are_told_to_the_picker() {
 
 #[test]
 fn the_table_compares_and_tells_once_what_is_ignored() {
-    let arguments = ["--trace", TRACE, "--requests", "40", "--rate", "2", "--config", DEFAULT];
-    let lora = ["--config", "deploy/config/lora.yaml", "--baseline", "random"];
+    let arguments = ["--trace", TRACE, "--requests", "40", "--speed", "2", "--config-file", DEFAULT];
+    let lora = ["--config-file", "deploy/config/lora.yaml", "--baseline", "random"];
     let table = text(&[&arguments[..], &lora[..]].concat());
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
@@ -236,7 +236,7 @@ dataLayer:
   sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]
 ",
     );
-    let run = json(&["--config", &hot, "--workload", "poisson", "--requests", "10"]);
+    let run = json(&["--config-file", &hot, "--workload", "poisson", "--requests", "10"]);
     let notes = run["notes"].as_array().unwrap();
     let about = |note: &&Value| note["text"].as_str().unwrap().contains("attribute 'heat' has no value");
     let note = notes.iter().find(about).unwrap_or_else(|| panic!("{notes:?}"));
@@ -246,7 +246,7 @@ dataLayer:
 #[test]
 fn flow_control_is_said_to_be_left_out() {
     let run =
-        json(&["--config", "deploy/config/flow-control.yaml", "--workload", "poisson", "--requests", "10"]);
+        json(&["--config-file", "deploy/config/flow-control.yaml", "--workload", "poisson", "--requests", "10"]);
     let notes = run["notes"].as_array().unwrap();
     let about = |note: &Value| note["text"].as_str().unwrap().starts_with("flow control is left out");
     assert!(notes.iter().any(about), "{notes:?}");
@@ -264,7 +264,7 @@ servers:
 ",
     );
     let run = json(&[
-        "--config",
+        "--config-file",
         "deploy/config/pd-topology.yaml",
         "--baseline",
         "random",
@@ -297,7 +297,7 @@ fn servers_of_a_file_have_labels_and_their_own_speed() {
     );
     let labels = files.write("labels.yaml", LABELS);
     let run = json(&[
-        "--config",
+        "--config-file",
         &labels,
         "--servers-file",
         &servers,
@@ -371,18 +371,19 @@ fn what_is_wrong_is_one_line_with_its_file() {
         ),
         (&[&random[..], &poisson[..], &["--latency-class", "0/1s"]].concat(), &["longer than 0"]),
         (&[&random[..], &poisson[..], &["--hide-targets"]].concat(), &["--latency-class"]),
-        (&[&poisson[..]].concat(), &["--config", "--baseline"]),
+        (&[&poisson[..]].concat(), &["--config-file", "--baseline"]),
+        (&[&random[..], &["--trace", TRACE, "--rate", "2"]].concat(), &["--rate is requests per second", "give --speed"]),
         (&random, &["--trace", "--workload"]),
-        (&[&poisson[..], &["--config", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
-        (&[&poisson[..], &["--config", "/nowhere.yaml"]].concat(), &["/nowhere.yaml", "check the path"]),
+        (&[&poisson[..], &["--config-file", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
+        (&[&poisson[..], &["--config-file", "/nowhere.yaml"]].concat(), &["/nowhere.yaml", "check the path"]),
         (&[&random[..], &["--trace", "/nowhere.jsonl"]].concat(), &["/nowhere.jsonl", "trace"]),
         (&[&random[..], &["--trace", &trace]].concat(), &["trace.jsonl", "line 2"]),
-        (&[&random[..], &["--trace", TRACE, "--rate", "0"]].concat(), &["--rate", "above 0"]),
+        (&[&random[..], &["--trace", TRACE, "--speed", "0"]].concat(), &["--speed", "above 0"]),
         (
-            &[&random[..], &["--trace", TRACE, "--rate", "2", "--utilization", "1"]].concat(),
-            &["--rate", "--utilization"],
+            &[&random[..], &["--trace", TRACE, "--speed", "2", "--utilization", "1"]].concat(),
+            &["--speed", "--utilization"],
         ),
-        (&[&random[..], &poisson[..], &["--rate", "2"]].concat(), &["--rate", "--workload"]),
+        (&[&random[..], &poisson[..], &["--speed", "2"]].concat(), &["--speed", "--workload"]),
         (&[&random[..], &poisson[..], &["--trace", TRACE]].concat(), &["poisson", "--trace", "chat"]),
         (
             &[&random[..], &poisson[..], &["--servers", "2", "--servers-file", &servers]].concat(),

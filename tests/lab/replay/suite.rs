@@ -114,7 +114,7 @@ fn wrong_arguments_are_one_line() {
         (&["--suite", "--utilizations", "11"], &["--utilizations", "11", "at most 10"]),
         (&["--suite", "--utilizations", "NaN"], &["--utilizations", "NaN"]),
         (&["--suite", "--results", "/nowhere/results.jsonl"], &["/nowhere/results.jsonl"]),
-        (&["--suite", "--config", "/nowhere.yaml"], &["/nowhere.yaml"]),
+        (&["--suite", "--config-file", "/nowhere.yaml"], &["/nowhere.yaml"]),
     ];
     for (arguments, parts) in table {
         let Output { status, stdout, stderr } = usher(arguments);

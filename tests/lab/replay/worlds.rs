@@ -56,7 +56,7 @@ fn users_of_sessions_wait_for_answers() {
 #[test]
 fn every_baseline_runs_under_its_name() {
     let names = ["random", "round-robin", "queue", "peer-default", "sticky", "lmetric", "block-cost"];
-    let mut arguments = vec!["--workload", "half-shared", "--requests", "600", "--config", DEFAULT];
+    let mut arguments = vec!["--workload", "half-shared", "--requests", "600", "--config-file", DEFAULT];
     arguments.extend(names.iter().flat_map(|name| ["--baseline", *name]));
     let run = json(&arguments);
     let policies = run["policies"].as_array().unwrap();

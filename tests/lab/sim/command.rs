@@ -57,7 +57,7 @@ fn a_taken_port_is_named_in_one_line() {
 fn values_beyond_a_range_are_refused_with_the_flag_and_the_range() {
     for (flag, value, range) in [
         ("--jitter", "2", "from 0 to below 1"),
-        ("--time-scale", "0", "from 0.001 to 1000000"),
+        ("--speed", "0", "from 0.001 to 1000000"),
         ("--batch-factor", "1e300", "from 0 to 1000"),
         ("--decode-step", "48h", "from 0 to 24h"),
         ("--stream-interval", "0", "from 1 to"),

@@ -64,7 +64,7 @@ fn what_cannot_be_compared_is_one_line() {
         (["--policy", "deploy/capacity/rules.yaml"], "rules.yaml: a policy with `total`"),
         (["--policy", "/nonexistent"], "/nonexistent"),
         (["--trace", "/nonexistent"], "/nonexistent: "),
-        (["--config", "/nonexistent"], "/nonexistent"),
+        (["--config-file", "/nonexistent"], "/nonexistent"),
         (["--start", "2d"], "--start"),
         (["--initial", "0"], "--initial"),
         (["--block-size", "0"], "block size"),

@@ -154,7 +154,7 @@ async fn wrong_usage_is_one_line() {
         (&["--gateway", "127.0.0.1:8081"], "http://HOST:PORT"),
         (&["--gateway", "http://127.0.0.1:1", "--timeout", "0s"], "10ms"),
         (&["--picker", "9002"], "HOST:PORT"),
-        (&["--endpoints", "/nowhere.yaml"], "/nowhere.yaml"),
+        (&["--endpoints-file", "/nowhere.yaml"], "/nowhere.yaml"),
         (&["--endpoint-selector", "app=m"], "--endpoint-target-ports"),
     ];
     for (flags, part) in table {

@@ -29,7 +29,7 @@ async fn metrics_of_servers_are_compared_with_their_engine() {
     ];
     for (entries, flags, expected) in table {
         std::fs::write(&file, json!({ "endpoints": entries }).to_string()).unwrap();
-        let found = examined(&[&["--endpoints", file.to_str().unwrap()], flags].concat()).await;
+        let found = examined(&[&["--endpoints-file", file.to_str().unwrap()], flags].concat()).await;
         assert_eq!(
             (found.codes(), found.code),
             (expected.to_vec(), i32::from(!expected.is_empty())),

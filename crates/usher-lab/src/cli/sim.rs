@@ -88,9 +88,9 @@ pub struct SimArgs {
     /// For how long after the start requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
-    /// Simulated seconds per second.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number(0.001, 1_000_000.0))]
-    pub time_scale: f64,
+    /// How many times as fast as real servers they are.
+    #[arg(long, alias = "time-scale", value_name = "FACTOR", default_value_t = 1.0, value_parser = number(0.001, 1_000_000.0))]
+    pub speed: f64,
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -124,7 +124,7 @@ impl SimArgs {
             default_output_tokens: self.output_tokens,
             stream_interval: self.stream_interval,
             startup: self.startup,
-            time_scale: self.time_scale,
+            time_scale: self.speed,
             engine,
             disagg: self.disagg.config(),
             ..SimConfig::default()

@@ -36,10 +36,10 @@ pub struct CompareArgs {
     pub usher: Option<String>,
     /// EndpointPickerConfig of both. Default: deploy/config/default.yaml. Where it says that
     /// endpoints come from is replaced by the simulated servers.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// EndpointPickerConfig of the other picker, where it is not the same.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "peer-config-file", alias = "peer-config", value_name = "FILE")]
     pub peer_config: Option<PathBuf>,
     /// Trace whose prompts are sent, as of `usher load --trace`. Default: the demo's.
     #[arg(long, value_name = "FILE")]
@@ -60,8 +60,8 @@ pub struct CompareArgs {
     /// Time between two requests, for what a picker learns after its reply.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = parse_duration)]
     pub pause: Duration,
-    /// A header of every request, NAME=VALUE. May be repeated.
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    /// Header of every request, "NAME: VALUE". May be given several times.
+    #[arg(long = "header", value_name = "HEADER", value_parser = header)]
     pub headers: Vec<(String, String)>,
     /// Seed of the servers' loads.
     #[arg(long, value_name = "N", default_value_t = 0)]

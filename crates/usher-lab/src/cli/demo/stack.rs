@@ -171,7 +171,7 @@ impl Stack {
         command
             .args(["sim", "--name", name, "--model", MODEL])
             .args(["--port", &port.to_string()])
-            .args(["--time-scale", &self.speed.to_string()])
+            .args(["--speed", &self.speed.to_string()])
             .args(["--startup", &format!("{}ms", startup.as_millis())]);
         let id = self.group.spawn(name, command, self.run_dir.join(format!("{name}.log")))?;
         Ok(ServerProcess { port, id })
@@ -303,7 +303,7 @@ fn sim_command(program: &Path, ports: &Ports, speed: f64, endpoints: &Path) -> C
         .args(["sim", "--name", NAME, "--model", MODEL])
         .args(["--count", &ports.servers.len().to_string()])
         .args(["--port", &ports.servers.first().copied().unwrap_or_default().to_string()])
-        .args(["--time-scale", &speed.to_string()])
+        .args(["--speed", &speed.to_string()])
         .arg("--write-endpoints")
         .arg(endpoints);
     command

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 
 use crate::load::settings::{Api, Arrivals, Pace, Process, Prompts, Settings, Target, TlsMode};
 use usher_core::config::units::parse_duration;
-use usher_terminal::Output;
+use usher_terminal::{Output, split_header};
 
 /// Of a run that says nothing else.
 const DURATION: Duration = Duration::from_secs(10);
@@ -38,17 +38,17 @@ pub struct LoadArgs {
     pub connections: Option<usize>,
 
     /// Open loop: requests per second, whatever becomes of them.
-    #[arg(long, value_name = "R", value_parser = above_zero, conflicts_with_all = ["concurrency", "idle", "trace_speed"])]
+    #[arg(long, value_name = "R", value_parser = above_zero, conflicts_with_all = ["concurrency", "idle", "speed"])]
     pub rate: Option<f64>,
     /// With --rate: equal times between requests, or times as of independent users.
     /// Default: even.
     #[arg(long, value_enum, value_name = "HOW", requires = "rate")]
     pub arrivals: Option<Spread>,
     /// Closed loop: requests at a time. Default: 1, if nothing else sets the pace.
-    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["idle", "trace_speed"])]
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["idle", "speed"])]
     pub concurrency: Option<usize>,
     /// Direct: open so many exchanges, take their decisions, then hold them without a byte.
-    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["requests", "warm_up", "trace_speed", "output_tokens", "chunk_interval", "stream"])]
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["requests", "warm_up", "speed", "output_tokens", "chunk_interval", "stream"])]
     pub idle: Option<usize>,
     /// Open loop: exchanges that may be open; what is due beyond that is not sent and
     /// counts as failed. Default: 20000.
@@ -56,7 +56,7 @@ pub struct LoadArgs {
     pub max_in_flight: Option<usize>,
 
     /// How long to measure, such as 30s. Default: 10s; to the end, with --requests or
-    /// --trace-speed.
+    /// --speed.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
     /// The same load before that, not measured.
@@ -76,8 +76,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prefix_groups", "prefix_tokens"])]
     pub trace: Option<PathBuf>,
     /// When the trace says, so many times as fast.
-    #[arg(long, value_name = "X", value_parser = above_zero, requires = "trace")]
-    pub trace_speed: Option<f64>,
+    #[arg(long, alias = "trace-speed", value_name = "FACTOR", value_parser = above_zero, requires = "trace")]
+    pub speed: Option<f64>,
     /// Each prompt begins with one of so many shared prefixes.
     #[arg(long, value_name = "G", value_parser = positive, requires = "prefix_tokens")]
     pub prefix_groups: Option<usize>,
@@ -90,8 +90,8 @@ pub struct LoadArgs {
     /// The model to ask for.
     #[arg(long, value_name = "NAME", default_value = "meta-llama/Llama-3.1-8B-Instruct")]
     pub model: String,
-    /// A header of each request. May be given several times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    /// Header of each request, "NAME: VALUE". May be given several times.
+    #[arg(long, value_name = "HEADER", value_parser = header)]
     pub header: Vec<(String, String)>,
     /// Direct: only these endpoints may be picked, separated by commas.
     #[arg(long, value_name = "LIST")]
@@ -180,13 +180,13 @@ fn pause(text: &str) -> Result<Duration, String> {
     if duration > LONGEST { Err("give a time of at most 720h".to_owned()) } else { Ok(duration) }
 }
 
-/// A header as it is written, NAME=VALUE.
+/// A header as it is written.
 ///
 /// # Errors
 /// When it is none.
 pub(in crate::cli) fn header(text: &str) -> Result<(String, String), String> {
-    let refuse = || format!("{text:?} is no header; write for example x-tenant=blue");
-    let (name, value) = text.split_once('=').ok_or_else(refuse)?;
+    let refuse = || format!("{text:?} is no header; write for example \"x-tenant: blue\"");
+    let (name, value) = split_header(text).ok_or_else(refuse)?;
     let name: HeaderName = name.parse().map_err(|_| refuse())?;
     let _: HeaderValue = value.parse().map_err(|_| refuse())?;
     Ok((name.to_string(), value.to_owned()))
@@ -204,14 +204,14 @@ impl LoadArgs {
     /// # Errors
     /// A sentence that names what doesn't fit together.
     pub fn settings(self) -> Result<Settings, String> {
-        let pace = match (self.rate, self.concurrency, self.idle, self.trace_speed) {
+        let pace = match (self.rate, self.concurrency, self.idle, self.speed) {
             (Some(per_second), ..) => Pace::Rate { per_second, arrivals: self.arrivals() },
             (_, _, Some(count), _) => Pace::Idle(count),
             (.., Some(speed)) => Pace::Trace(speed),
             (_, count, ..) => Pace::Concurrency(count.unwrap_or(1)),
         };
         if self.max_in_flight.is_some() && !matches!(pace, Pace::Rate { .. } | Pace::Trace(_)) {
-            return Err("--max-in-flight bounds an open loop; it needs --rate or --trace-speed".to_owned());
+            return Err("--max-in-flight bounds an open loop; it needs --rate or --speed".to_owned());
         }
         let by_itself = self.requests.is_some() || matches!(pace, Pace::Trace(_));
         Ok(Settings {

@@ -32,6 +32,10 @@ const REQUESTS: usize = 10_000;
 /// Most requests that can be asked for; each takes some 100 bytes, and as many for every policy.
 pub const MOST_REQUESTS: u64 = 1_000_000;
 
+/// Why `--rate` is refused, which meant something else than in `usher load`.
+pub const NO_RATE: &str =
+    "--rate is requests per second, of usher load; give --speed FACTOR for the trace so many times as fast";
+
 /// How much slower the slow server is.
 const SLOWER: f64 = 3.0;
 
@@ -45,7 +49,7 @@ const SLOWER: f64 = 3.0;
 pub struct ReplayArgs {
     /// A configuration (EndpointPickerConfig). May be given several times; decisions are
     /// compared with those of the first. Where it says that endpoints come from is ignored.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     pub config: Vec<PathBuf>,
     /// A policy without a configuration. May be given several times.
     #[arg(long, value_enum, value_name = "NAME")]
@@ -66,7 +70,10 @@ pub struct ReplayArgs {
     pub users: u64,
     /// The trace, so many times as fast. Default: 1.
     #[arg(long, value_name = "FACTOR", value_parser = above_zero, conflicts_with_all = ["utilization", "workload"], help_heading = "Requests")]
-    pub rate: Option<f64>,
+    pub speed: Option<f64>,
+    /// Refused: what --speed was called.
+    #[arg(long, hide = true)]
+    pub rate: Option<String>,
     /// Requests so fast that they ask for this share of what the servers can do with no
     /// prefix in a cache. Default: 0.7 with --workload.
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Requests")]
@@ -108,7 +115,7 @@ pub struct ReplayArgs {
 
     /// Time between two scrapes of a server, where the configuration says nothing else; at
     /// least 50ms.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
+    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
     pub scrape_interval: Duration,
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
@@ -279,8 +286,11 @@ impl ReplayArgs {
     /// # Errors
     /// A line that says what doesn't fit together, or what is wrong with which file.
     pub fn plan(&self) -> Result<Plan, String> {
+        if self.rate.is_some() {
+            return Err(NO_RATE.to_owned());
+        }
         if self.config.is_empty() && self.baseline.is_empty() {
-            return Err("nobody decides; give --config FILE or --baseline NAME".to_owned());
+            return Err("nobody decides; give --config-file FILE or --baseline NAME".to_owned());
         }
         let servers = self.read_servers()?;
         let policies = self.policies()?;
@@ -294,7 +304,7 @@ impl ReplayArgs {
             Some(share) => Some(utilize(&mut arrivals, &servers, share).ok_or(
                 "--utilization can't be reached: the requests come all at once, or cost the servers nothing",
             )?),
-            None => self.rate.inspect(|factor| speed_up(&mut arrivals, *factor)),
+            None => self.speed.inspect(|factor| speed_up(&mut arrivals, *factor)),
         };
         let classes: Vec<LatencyClass> = self
             .latency_class

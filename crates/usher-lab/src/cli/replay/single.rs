@@ -1,11 +1,12 @@
 //! Flags of a single run: the suite says itself what they say.
 
 /// Arguments that `--suite` refuses, by the names of their fields.
-pub(super) const SINGLE: [&str; 29] = [
+pub(super) const SINGLE: [&str; 30] = [
     "trace",
     "workload",
     "requests",
     "users",
+    "speed",
     "rate",
     "utilization",
     "latency_class",
@@ -42,7 +43,7 @@ mod tests {
 
     /// Flags that the suite has, too.
     const SUITE: [&str; 11] = [
-        "config",
+        "config-file",
         "baseline",
         "ttft-limit",
         "tpot-limit",
