@@ -10,13 +10,13 @@ use crate::load::{LoadError, Standing, run as generate};
 pub use args::LoadArgs;
 pub(super) use args::header;
 use report::Report;
-use usher_terminal::{CliError, Progress};
+use usher_terminal::{CliError, Progress, grouped};
 
 /// Runs a load and prints what it found.
 ///
 /// # Errors
 /// [`CliError::Usage`] for arguments that don't fit together; [`CliError::Failed`] when
-/// no load could be made.
+/// no load could be made, and after the report when requests failed. Those that Ctrl-C ended did not.
 pub fn run(args: LoadArgs) -> Result<(), CliError> {
     let (target, output) = (args.target.clone(), args.output);
     let settings = args.settings().map_err(CliError::Usage)?;
@@ -39,7 +39,12 @@ pub fn run(args: LoadArgs) -> Result<(), CliError> {
         error => failed(&error),
     })?;
     let report = Report::new(&target, &outcome);
-    output.print(&report).map_err(|error| failed(&format!("cannot print the result: {error}")))
+    output.print(&report).map_err(|error| failed(&format!("cannot print the result: {error}")))?;
+    let numbers = &outcome.numbers;
+    match numbers.failed.saturating_sub(numbers.interrupted()) {
+        0 => Ok(()),
+        count => Err(failed(&format!("{} of {} requests failed", grouped(count), grouped(numbers.due)))),
+    }
 }
 
 /// Ctrl-C. Without a handler for it, the run can't be ended early.

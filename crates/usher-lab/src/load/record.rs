@@ -15,6 +15,9 @@ const LATE: Duration = Duration::from_millis(1);
 /// Endpoints that are told apart; the rest counts together.
 const MOST_ENDPOINTS: usize = 10_000;
 
+/// Kind of the failures of requests that had no end when the run was interrupted.
+const INTERRUPTED: &str = "interrupted";
+
 /// The name under which the rest counts.
 const OTHERS: &[u8] = b"(others)";
 
@@ -196,9 +199,14 @@ impl Numbers {
         let open = self.due - self.completed - self.failed;
         if open > 0 {
             self.failed += open;
-            self.errors.insert("interrupted".to_owned(), open);
-            self.reasons.insert("interrupted".to_owned(), "the run was ended before they were".to_owned());
+            self.errors.insert(INTERRUPTED.to_owned(), open);
+            self.reasons.insert(INTERRUPTED.to_owned(), "the run was ended before they were".to_owned());
         }
+    }
+
+    /// Requests among the failed ones that the user ended.
+    pub fn interrupted(&self) -> u64 {
+        self.errors.get(INTERRUPTED).copied().unwrap_or_default()
     }
 }
 

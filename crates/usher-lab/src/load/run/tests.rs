@@ -78,13 +78,27 @@ async fn a_closed_loop_that_is_stopped_begins_nothing() {
 async fn what_was_due_and_never_begun_has_failed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let run = silence(&listener, 1000).await;
-    run.stopped.set(Some(run.begin + Duration::from_millis(30)));
+    run.stopped.set(Some(run.begin + Duration::from_millis(130)));
     run.stop.cancel();
-    open_loop(&run, Duration::from_millis(30), 100).await;
+    open_loop(&run, Duration::from_millis(130), 100).await;
     let numbers = run.numbers.take();
-    // One each millisecond, of which the first 5 are not measured. Timers are no finer than what the
-    // last 5 are late by: they are sent.
-    assert_eq!((numbers.begun, numbers.due, numbers.failed), (30, 25, 25));
-    assert_eq!(numbers.errors, [("not-sent".to_owned(), 20), ("timeout".to_owned(), 5)].into());
-    assert_eq!(numbers.late.count(), 5);
+    // One each millisecond, of which the first 5 are not measured. What was due in the last 50 is sent.
+    assert_eq!((numbers.begun, numbers.due, numbers.failed), (130, 125, 125));
+    assert_eq!(numbers.errors, [("not-sent".to_owned(), 75), ("timeout".to_owned(), 50)].into());
+    assert_eq!(numbers.late.count(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_owed_from_the_end_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut run = silence(&listener, 1000).await;
+    let end = run.begin + Duration::from_millis(30);
+    Rc::get_mut(&mut run).unwrap().end = Some(end);
+    // The whole process was held up at the end.
+    run.stopped.set(Some(end + Duration::from_millis(100)));
+    run.stop.cancel();
+    open_loop(&run, Duration::from_millis(130), 100).await;
+    let numbers = run.numbers.take();
+    assert_eq!((numbers.begun, numbers.due), (30, 25));
+    assert_eq!(numbers.errors, [("timeout".to_owned(), 25)].into(), "every one was sent");
 }
