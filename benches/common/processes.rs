@@ -19,8 +19,11 @@ pub const SETTLE: Duration = Duration::from_secs(1);
 /// Between two looks at whether something is ready.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The line of a shipped configuration that names the endpoints.
-const ENDPOINTS: &str = "path: endpoints.yaml";
+/// The line of a shipped configuration after which its plugins are.
+const PLUGINS: &str = "\nplugins:\n";
+
+/// The line after which its data layer is, if it has one.
+const DATA_LAYER: &str = "\ndataLayer:\n";
 
 /// An empty folder of this name.
 ///
@@ -42,16 +45,23 @@ pub fn write(path: &str, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
-/// A configuration whose endpoints are in this file.
+/// A shipped configuration, with its endpoints in this file. Any picker takes it so, whatever flags it has.
 ///
 /// # Errors
-/// When it names no endpoints file.
+/// When it has no list of plugins, a line each.
 pub fn with_endpoints(text: &str, file: &str) -> anyhow::Result<String> {
-    if !text.contains(ENDPOINTS) {
-        bail!("the configuration has no line {ENDPOINTS:?}");
+    if text.matches(PLUGINS).count() != 1 {
+        bail!("the configuration has no line {:?}", PLUGINS.trim());
     }
     // A JSON text is a YAML text.
-    Ok(text.replace(ENDPOINTS, &format!("path: {}", serde_json::Value::from(file))))
+    let path = serde_json::Value::from(file);
+    let plugin = format!("  - {{type: file-discovery, parameters: {{path: {path}, watchFile: true}}}}\n");
+    let text = text.replace(PLUGINS, &format!("{PLUGINS}{plugin}"));
+    let discovery = "  discovery: {pluginRef: file-discovery}\n";
+    Ok(match text.contains(DATA_LAYER) {
+        true => text.replace(DATA_LAYER, &format!("{DATA_LAYER}{discovery}")),
+        false => format!("{text}{}{discovery}", DATA_LAYER.trim_start()),
+    })
 }
 
 /// A program and its arguments, to be started.

@@ -28,22 +28,34 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Origin that the flags and the configuration name; `None`: they name none.
+    /// Origin that the flags and the configuration name; `None`: they name none. `declared` says where the
+    /// configuration declares its plugin.
     ///
     /// # Errors
-    /// When they name two files.
+    /// When they name two. Beside a plugin, flags of the pool are none: llm-d-router demands one of them.
     pub(super) fn new(
         settings: &ServeSettings,
         plugin: Option<&FileDiscoveryParams>,
+        declared: impl FnOnce() -> String,
     ) -> Result<Option<Self>, RunError> {
         let pool = &settings.pool;
+        let twice = |one: &str, other: &str| {
+            Err(RunError::Config(format!(
+                "endpoints would come from {one} and from {other}; keep one of the two"
+            )))
+        };
         Ok(match (&settings.endpoints_file, plugin) {
-            (Some(path), None) => Some(Self::File(FileDiscovery::new(path, true))),
-            (None, Some(params)) => Some(Self::File(FileDiscovery::new(&params.path, params.watch_file))),
-            (Some(_), Some(_)) => {
-                let text = "endpoints come from --endpoints-file and from dataLayer.discovery of the configuration; use one of them";
-                return Err(RunError::Config(text.to_owned()));
+            (Some(path), Some(_)) => {
+                return twice(&format!("--endpoints-file {}", path.display()), &declared());
             }
+            (Some(path), None) => {
+                if let Some(labels) = &pool.endpoint_selector {
+                    let file = format!("--endpoints-file {}", path.display());
+                    return twice(&file, &format!("--endpoint-selector {labels}"));
+                }
+                Some(Self::File(FileDiscovery::new(path, true)))
+            }
+            (None, Some(params)) => Some(Self::File(FileDiscovery::new(&params.path, params.watch_file))),
             (None, None) => match (&pool.endpoint_selector, &pool.name) {
                 (Some(labels), _) => {
                     let ports = pool.endpoint_target_ports.clone();

@@ -11,7 +11,7 @@ use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
-use crate::registry::{Pipeline, PluginTypes};
+use crate::registry::{Origin as Declared, Pipeline, PluginTypes, Resolved};
 use crate::schedule::{SchedulerMetrics, State};
 use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
 
@@ -68,7 +68,8 @@ impl Setup {
             .map_err(in_file)?;
         let stale = pipeline.notes_on_staleness(Some(settings.refresh_metrics_interval));
         pipeline.notes.extend(stale);
-        let origin = Origin::new(&settings, pipeline.discovery.as_ref())?;
+        let declared = || discovery_place(&name, &pipeline.resolved);
+        let origin = Origin::new(&settings, pipeline.discovery.as_ref(), declared)?;
         let warm = config.as_ref().is_none_or(|config| config.feature_gates.ha_populate_non_leader_datastore);
         let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
         let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
@@ -129,6 +130,18 @@ impl Setup {
     /// Settings of the server.
     pub fn settings(&self) -> &ServeSettings {
         &self.settings
+    }
+}
+
+/// The place of the discovery plugin of a configuration, for a sentence.
+fn discovery_place(file: &str, resolved: &Resolved) -> String {
+    let name = resolved.discovery.as_ref().map_or("", |discovery| discovery.plugin.as_str());
+    let at = resolved.plugins.iter().find(|plugin| plugin.name == name).map(|plugin| &plugin.origin);
+    match at {
+        Some(Declared::Declared(at)) => {
+            format!("the plugin '{name}' ({file}:{}:{}, dataLayer.discovery)", at.line, at.column)
+        }
+        _ => format!("the plugin '{name}' (dataLayer.discovery)"),
     }
 }
 

@@ -82,7 +82,9 @@ fn command_lines_are_such_as_the_programs_take() {
         assert!(matches!(parsed, Ok(Command::Serve(_))), "{policy:?}: {parsed:?}");
         policy.policy().unwrap();
     }
-    assert!(arguments::EXPECTED_LATENCY.contains("path: endpoints.yaml"));
+    let config = processes::with_endpoints(arguments::EXPECTED_LATENCY, "a \"b\".yaml").unwrap();
+    let config = usher::config::EndpointPickerConfig::parse(&config).unwrap();
+    assert_eq!(config.data_layer.discovery.unwrap().plugin_ref.value, "file-discovery");
 }
 
 #[test]

@@ -70,6 +70,18 @@ fn mistakes_end_with_exit_code_2_and_failures_with_1() {
 }
 
 #[test]
+fn two_sources_of_endpoints_are_refused_with_their_places() {
+    let config = "plugins: [{type: file-discovery, parameters: {path: a}}]\ndataLayer: {discovery: {pluginRef: file-discovery}}\n";
+    let says = "and from the plugin 'file-discovery' (--config-text:1:11, dataLayer.discovery); keep one";
+    fails(&[&QUIET[..], &[endpoints(), "--config-text", config]].concat(), 2, says);
+    let selector = ["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000"];
+    let says = "and from --endpoint-selector app=vllm; keep one";
+    fails(&[&QUIET[..], &[endpoints()], &selector[..]].concat(), 2, says);
+    let says = "a: the endpoints file can't be read";
+    fails(&[&QUIET[..], &["--pool-name=p", "--config-text", config]].concat(), 1, says);
+}
+
+#[test]
 fn help_and_version_go_to_stdout() {
     for (arguments, says) in
         [(&["serve", "--help"][..], "--drain-timeout"), (&["--version"], env!("CARGO_PKG_VERSION"))]

@@ -116,6 +116,17 @@ fn json_says_who_produces_what_is_read() {
 }
 
 #[test]
+fn a_configuration_may_say_where_endpoints_are() {
+    let text = "plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]\ndataLayer: {discovery: {pluginRef: file-discovery}}\n";
+    let (code, out, _) = check("-", text, Output::Json);
+    let report = only(&out);
+    assert_eq!((code, &report["pipeline"]["discovery"]["plugin"]), (0, &json!("file-discovery")));
+    assert_eq!(report["pipeline"]["plugins"][0]["parameters"]["path"], "endpoints.yaml");
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().all(|note| !note.as_str().unwrap().contains("dataLayer.discovery")), "{notes:?}");
+}
+
+#[test]
 fn numbers_that_grow_old_between_two_readings_are_noted() {
     let source = "
 plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}]
@@ -186,13 +197,10 @@ fn json_says_the_same() {
     assert_eq!(pipeline["profiles"][0]["scorers"][1]["plugin"], "kv-cache-utilization-scorer");
     assert_eq!(pipeline["profiles"][0]["scorers"][1]["weight"], 2.0);
     assert_eq!(pipeline["profiles"][0]["picker"]["defaulted"], false);
-    assert_eq!(pipeline["discovery"]["plugin"], "file-discovery");
-    let notes = report["notes"].as_array().unwrap();
-    assert!(notes.iter().all(|note| !note.as_str().unwrap().contains("dataLayer.discovery")), "{notes:?}");
+    assert_eq!(pipeline["discovery"], Value::Null, "it goes with every source of endpoints");
     assert_eq!(pipeline["featureGates"]["flowControl"], false);
     let plugins = pipeline["plugins"].as_array().unwrap();
     let of = |name: &str| plugins.iter().find(|plugin| plugin["name"] == name).unwrap();
-    assert_eq!(of("file-discovery")["parameters"]["path"], "endpoints.yaml");
     assert_eq!(of("queue-scorer")["origin"]["declared"]["column"], 5);
     assert_eq!(of("utilization-detector")["origin"], "defaulted");
     assert_eq!(of("utilization-detector")["kinds"][0], "saturation-detector");

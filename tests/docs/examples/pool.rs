@@ -14,7 +14,6 @@ use crate::examples::{needs_experimental, path};
 use crate::support::client::{self, Answer, Protocol};
 use crate::support::{eventually, listener};
 
-const ENDPOINTS: &str = "path: endpoints.yaml";
 const PATH: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 /// Requests that a server runs at a time.
@@ -91,11 +90,12 @@ impl Pool {
         let entries: Vec<Value> = servers.iter().zip(pods).map(entry).collect();
         let endpoints = files.path().join("endpoints.yaml");
         std::fs::write(&endpoints, json!({ "endpoints": entries }).to_string()).unwrap();
-        let text = std::fs::read_to_string(path(example)).unwrap();
-        assert_eq!(text.matches(ENDPOINTS).count(), 1, "{example}: {ENDPOINTS:?} has to be there once");
-        let text = text.replace(ENDPOINTS, &format!("path: {}", endpoints.display()));
-        let experimental = format!("--allow-experimental-plugins={}", needs_experimental(example));
-        let picker = Picker::serve(files, &[&format!("--config-text={text}"), &experimental]).await;
+        let flags = [
+            format!("--config-file={}", path(example).display()),
+            format!("--endpoints-file={}", endpoints.display()),
+            format!("--allow-experimental-plugins={}", needs_experimental(example)),
+        ];
+        let picker = Picker::serve(files, &flags.each_ref().map(String::as_str)).await;
         Self { servers, picker }
     }
 

@@ -196,8 +196,13 @@ fn targets_in_headers_are_told_to_the_picker() {
 #[test]
 fn the_table_compares_and_tells_once_what_is_ignored() {
     let arguments = ["--trace", TRACE, "--requests", "40", "--speed", "2", "--config-file", DEFAULT];
-    let lora = ["--config-file", "deploy/config/lora.yaml", "--baseline", "random"];
-    let table = text(&[&arguments[..], &lora[..]].concat());
+    let files = Files::new();
+    let found = "plugins: [{type: queue-scorer}, {type: file-discovery, parameters: {path: a}}]
+dataLayer: {discovery: {pluginRef: file-discovery}}
+";
+    let found = files.write("found.yaml", found);
+    let others = ["--config-file", "deploy/config/lora.yaml", "--config-file", &found, "--baseline", "random"];
+    let table = text(&[&arguments[..], &others[..]].concat());
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
     assert!(lines[0].ends_with(" s, 2.00 times as fast"), "{table}");
@@ -212,7 +217,7 @@ fn the_table_compares_and_tells_once_what_is_ignored() {
         table.contains("\ngood: first token within 2 s and at most 50 ms per token after it.\n"),
         "{table}"
     );
-    for (line, name) in lines[5..8].iter().zip([DEFAULT, "deploy/config/lora.yaml", "random"]) {
+    for (line, name) in lines[5..9].iter().zip([DEFAULT, "deploy/config/lora.yaml", found.as_str(), "random"]) {
         assert!(line.starts_with(name), "{table}");
     }
     assert_eq!(table.matches("file-discovery is ignored").count(), 1, "{table}");
