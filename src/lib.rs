@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod scrape;
 pub mod settings;
 pub mod tls;
+pub mod version;
 
 pub use run::{RunError, Setup, run};
 pub use usher_capacity as capacity;

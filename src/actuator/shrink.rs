@@ -120,7 +120,7 @@ impl Hands {
         };
         if drain.pods.values().any(|pod| pod.chosen == now) {
             let names: Vec<&str> = drain.pods.values().map(|pod| pod.name.as_str()).collect();
-            tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they go");
+            tracing::info!(policy = policy.name, role = role.name, pods = names.join(", "), "pods get no new requests before they go");
         }
         self.drains.insert(key, drain);
         if is_done { Drained::Yes } else { Drained::NotYet }

@@ -64,7 +64,7 @@ impl Hands {
         }
         if is_new && leaving.waits {
             let names: Vec<&str> = given.iter().map(|pod| pod.name()).collect();
-            tracing::info!(policy = policy.name, role = role.name, pods = ?names, "pods get no new requests before they are given back");
+            tracing::info!(policy = policy.name, role = role.name, pods = names.join(", "), "pods get no new requests before they are given back");
         }
         let evicted = self.evict(&next, &mut leaving, now).await;
         for pod in leaving.trials(&given, now, policy.behavior.drain) {

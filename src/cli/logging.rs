@@ -16,10 +16,12 @@ pub(super) fn start(settings: LogSettings) {
     let filter = Targets::new()
         .with_default(settings.level.min(Level::WARN))
         .with_target(env!("CARGO_CRATE_NAME"), settings.level);
+    // Which module of the program writes a line is of no use to who reads it.
+    let layer = fmt::layer().with_writer(stderr).with_target(false);
     let layer = if settings.json {
-        fmt::layer().with_writer(stderr).json().flatten_event(true).with_filter(filter).boxed()
+        layer.json().flatten_event(true).with_filter(filter).boxed()
     } else {
-        fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).with_filter(filter).boxed()
+        layer.with_ansi(stderr().is_terminal()).with_filter(filter).boxed()
     };
     // Fails only when there is a subscriber already.
     let _ = registry().with(layer).try_init();

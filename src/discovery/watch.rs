@@ -136,6 +136,11 @@ impl FileDiscovery {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether a file that lists no endpoint any more makes the pool empty, instead of leaving it
     /// as it was. Default false.
     #[must_use]

@@ -140,15 +140,6 @@ impl Server {
     /// All threads and tasks of the server have ended when this returns.
     pub async fn run(self, stops: &mut Stops) -> Ended {
         let Self { extproc, health_port, health, workers, tls, options, finishing } = self;
-        // Port 0 has become a number only now.
-        let address = |listener: &TcpListener| listener.local_addr().ok().map(|address| address.to_string());
-        tracing::info!(
-            extproc = address(&extproc),
-            health = address(&health_port),
-            tls = tls.is_some(),
-            threads = options.threads,
-            "serving"
-        );
         let health_lifetime = Lifetime::new();
         let health_port = AbortOnDropHandle::new(tokio::spawn(serve_small(
             health_port,
@@ -170,7 +161,7 @@ impl Server {
         let ended = match stopped {
             Ended::Forced => Ended::Forced,
             Ended::Gracefully => {
-                tracing::info!(streams = ?workers.threads().open(), "finishing open streams");
+                tracing::info!(streams = open(&workers), "finishing open streams");
                 tokio::select! {
                     () = workers.drain() => Ended::Gracefully,
                     _ = stops.next() => Ended::Forced,
@@ -178,7 +169,7 @@ impl Server {
             }
         };
         if ended == Ended::Forced {
-            tracing::warn!(streams = ?workers.threads().open(), "stopped again, closing open streams");
+            tracing::warn!(streams = open(&workers), "stopped again, closing open streams");
         }
         health_lifetime.close.cancel();
         if let Some(reload) = &reload {
@@ -190,6 +181,11 @@ impl Server {
         let _ = tokio::join!(workers, health_port, async { Some(reload?.await) });
         ended
     }
+}
+
+/// Open streams of all threads.
+fn open(workers: &Workers) -> usize {
+    workers.threads().open().iter().sum()
 }
 
 /// Accepts until the first stop, and through the drain window if it asks for one.

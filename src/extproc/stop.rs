@@ -47,12 +47,12 @@ impl Stops {
         let (stopper, stops) = Self::channel();
         tokio::spawn(async move {
             loop {
-                let stop = tokio::select! {
-                    Some(()) = terminate.recv() => Stop::Drain,
-                    Some(()) = interrupt.recv() => Stop::Now,
+                let (stop, signal) = tokio::select! {
+                    Some(()) = terminate.recv() => (Stop::Drain, "SIGTERM"),
+                    Some(()) = interrupt.recv() => (Stop::Now, "SIGINT"),
                     else => return,
                 };
-                tracing::info!(?stop, "signal received");
+                tracing::info!(signal, "signal received");
                 stopper.stop(stop);
             }
         });

@@ -9,6 +9,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, GaugeVec, Opts};
 
 use crate::endpoints::{Clock, Endpoint, Gauge as Reading, Load, Store};
+use crate::version::{COMMIT, VERSION};
 
 const NAME: &[&str] = &["name"];
 /// New name, older name, help.
@@ -164,8 +165,8 @@ fn round(value: f64) -> f64 {
 /// When its name is not valid.
 pub fn build_info() -> prometheus::Result<Gauge> {
     let opts = Opts::new("llm_d_epp_info", "[ALPHA] The build that runs.")
-        .const_label("commit", option_env!("USHER_COMMIT").unwrap_or("unknown"))
-        .const_label("build_ref", env!("CARGO_PKG_VERSION"));
+        .const_label("commit", COMMIT)
+        .const_label("build_ref", VERSION);
     let gauge = Gauge::with_opts(opts)?;
     gauge.set(1.0);
     Ok(gauge)

@@ -75,7 +75,6 @@ pub(super) fn serve(
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    tracing::info!(address = %listener.local_addr()?, "external scaler for KEDA open");
     let (leads, shutdown) = (Arc::clone(&term), background.shutdown.clone());
     let service = keda::service(Arc::clone(board), move || leads.lasts());
     let connections = Arc::new(Connections::new(shutdown.clone()));

@@ -10,6 +10,7 @@ mod origin;
 mod pool;
 mod ports;
 mod setup;
+mod start;
 mod tell;
 mod warmth;
 
@@ -33,6 +34,7 @@ use background::Background;
 use numbers::{register_connections, register_process, register_threads};
 use origin::Origin;
 use pool::Pool;
+use start::Start;
 use tell::Notes;
 
 pub use error::RunError;
@@ -49,7 +51,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
     let result = serve(setup, listeners, &mut stops, &mut background).await;
     background.end().await;
     if let Ok(ended) = &result {
-        tracing::info!(?ended, "stopped");
+        tracing::info!(gracefully = *ended == Ended::Gracefully, "stopped");
     }
     match result? {
         Ended::Gracefully => Ok(()),
@@ -94,6 +96,7 @@ async fn serve(
     // Those that find endpoints elsewhere have no API server to elect a leader with.
     let elects = settings.pool.leader_election && origin.is_some() && !from_file;
     let health = Arc::new(HealthState::new(elects));
+    let mut start = Start::of(&settings, origin.as_ref(), &listeners);
     let Listeners { extproc, health: health_port, metrics, admin, keda } = listeners;
     let server = listen(extproc, health_port, &pool, &health, &settings)?;
     // After the server: files that both share are named with the flag of the ext_proc port.
@@ -129,12 +132,14 @@ async fn serve(
     };
     let start = |policies| capacity::start(policies, seen, keda, &settings, &registry, background);
     let board = policies.map(start).transpose()?;
-    ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
+    (start.metrics_tls, start.metrics_auth) =
+        ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
         ports::admin(admin, &pool, board.as_ref(), background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     notes.tell(&settings, pool.budget(), from_file);
+    start.tell(&settings);
     Ok(server.run(stops).await)
 }
 

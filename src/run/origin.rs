@@ -67,6 +67,17 @@ impl Origin {
         })
     }
 
+    /// Words for a log line.
+    pub(super) fn describe(&self, pool: &PoolSettings) -> String {
+        match self {
+            Self::File(file) => format!("file {}", file.path().display()),
+            Self::Kubernetes(Membership::Pool) => format!("InferencePool {}/{}", pool.namespace, pool.label()),
+            Self::Kubernetes(Membership::Selector { labels, .. }) => {
+                format!("pods {labels} in {}", pool.namespace)
+            }
+        }
+    }
+
     /// Whether endpoints come from a file.
     pub(super) fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
@@ -123,7 +134,7 @@ pub(super) async fn start(
     // Only a pool in Kubernetes names a protocol; a file has none to disagree with.
     health.set_protocols_match(true);
     let endpoints = store.snapshot().endpoints().len();
-    tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
+    tracing::info!(endpoints, "ready");
     Ok(None)
 }
 
@@ -170,10 +181,10 @@ fn kubernetes(
         let protocol = status.protocol.as_ref();
         let matching = understood(protocol, &parsers);
         if !matching && health.view().protocols_match {
-            let parsers: Vec<_> = parsers.iter().map(|parser| parser.plugin_type()).collect();
+            let parsers: Vec<&str> = parsers.iter().map(|parser| parser.plugin_type()).collect();
             tracing::error!(
-                ?protocol,
-                ?parsers,
+                protocol = protocol.map(AppProtocol::name),
+                parsers = parsers.join(", "),
                 "a parser of the configuration does not understand the pool's appProtocol; change the pool's, or take the parser out"
             );
         }
@@ -186,7 +197,7 @@ fn kubernetes(
         health.set_synced(status.synced);
         if status.synced && !std::mem::replace(&mut ready, true) {
             let endpoints = seen.snapshot().endpoints().len();
-            tracing::info!(endpoints, version = env!("CARGO_PKG_VERSION"), "ready");
+            tracing::info!(endpoints, "ready");
         }
     };
     let (store, rules) = (Arc::clone(store), Arc::clone(rules));

@@ -15,7 +15,8 @@ use crate::observe::{self, endpoints};
 use crate::scaling::Board;
 use crate::settings::ServeSettings;
 
-/// Serves metrics, to whom the settings allow them.
+/// Serves metrics, to whom the settings allow them. Returns whether over TLS, and whether the API server is asked who
+/// may read.
 ///
 /// # Errors
 /// When the name of a metric is taken, or the socket can't be used.
@@ -26,16 +27,15 @@ pub(super) fn metrics(
     (pool, settings): (&Pool, &ServeSettings),
     registry: &Registry,
     background: &mut Background,
-) -> Result<(), RunError> {
+) -> Result<(bool, bool), RunError> {
     let shown = registry.clone();
     let routes = Routes::new().with_metrics(move || metrics::render(&shown));
-    let address = listener.local_addr()?;
     let (port, clock) = (&settings.metrics_port, &pool.clock);
     let protection = metrics_port::protect(port, tls, cluster, clock, registry, background)?;
-    tracing::info!(%address, tls = protection.tls.is_some(), auth = protection.access.is_some(), "metrics port open");
+    let protected = (protection.tls.is_some(), protection.access.is_some());
     let protection = Protection { budget: Arc::clone(pool.budget()), ..protection };
     background.pages.push(HttpServer::start_protected(listener, routes, protection)?);
-    Ok(())
+    Ok(protected)
 }
 
 /// Serves pages about a pool and its plans.
@@ -48,7 +48,6 @@ pub(super) fn admin(
     board: Option<&Arc<Board>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
-    tracing::info!(address = %listener.local_addr()?, "admin port open");
     let (store, clock, latencies) = (Arc::clone(&pool.store), pool.clock.clone(), pool.latencies());
     let attributes = pool.attributes.clone();
     let routes = Routes::new()

@@ -67,8 +67,7 @@ impl Policy {
 async fn port_for_keda(picker: &Picker) -> SocketAddr {
     let open = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
-        (line["message"] == "external scaler for KEDA open")
-            .then(|| line["address"].as_str()?.parse().ok())?
+        (line["message"] == "serving").then(|| line["keda"].as_str()?.parse().ok())?
     };
     picker.log.find(0, "the port for KEDA", open).await
 }

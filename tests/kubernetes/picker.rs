@@ -107,15 +107,15 @@ impl Picker {
             .spawn()
             .unwrap();
         let log = Log::follow("usher", child.stderr.take().unwrap());
-        let address = async |message: &str, name: &str| {
+        let address = async |name: &str| {
             log.find(0, "its addresses", |line| {
                 let line: Value = serde_json::from_str(line).ok()?;
-                (line["message"] == message).then(|| line[name].as_str()?.parse().ok())?
+                (line["message"] == "serving").then(|| line[name].as_str()?.parse().ok())?
             })
             .await
         };
-        let (extproc, health) = (address("serving", "extproc").await, address("serving", "health").await);
-        let metrics = address("metrics port open", "address").await;
+        let (extproc, health) = (address("extproc").await, address("health").await);
+        let metrics = address("metrics").await;
         Self { child, log, _folder: folder, extproc, health, metrics, started }
     }
 

@@ -152,6 +152,37 @@ fn sigterm_drains_and_ends_well() {
 }
 
 #[test]
+fn a_start_is_one_line_with_everything_that_matters() {
+    let admin = listener().local_addr().unwrap().to_string();
+    let admin_flag = format!("--admin-address={admin}");
+    let mut process = Process::start(&[&admin_flag, "--worker-threads=1", "--config-text=plugins: []"]);
+    let lines = process.lines_until("serving");
+    let serving = lines.last().unwrap();
+    for port in ["extproc", "health", "metrics"] {
+        assert!(address(serving, port).ip().is_loopback(), "{serving}");
+    }
+    let (version, file) = (env!("CARGO_PKG_VERSION"), endpoints().trim_start_matches("--endpoints-file="));
+    for (field, value) in [
+        ("version", version),
+        ("admin", admin.as_str()),
+        ("certificate", "self-signed"),
+        ("config", "--config-text"),
+        ("endpoints", &format!("file {file}")),
+    ] {
+        assert_eq!(serving[field], value, "{serving}");
+    }
+    assert!(serving["commit"].as_str().is_some_and(|commit| !commit.is_empty()), "{serving}");
+    process.signal("-INT");
+    let stopped = process.lines_until("stopped");
+    for line in lines.iter().chain(&stopped) {
+        let text = line.to_string();
+        assert!(!text.contains("::") && !text.contains("Some(") && line.get("target").is_none(), "{text}");
+    }
+    assert!(stopped.iter().any(|line| line["signal"] == "SIGINT"), "{stopped:?}");
+    assert_eq!(stopped.last().unwrap()["gracefully"], true);
+}
+
+#[test]
 fn sigint_skips_the_window() {
     let mut process = Process::start(&["--drain-timeout=1h"]);
     process.logged("serving");
@@ -172,14 +203,16 @@ fn a_second_signal_ends_at_once_with_exit_code_1() {
 #[test]
 fn with_an_endpoints_file_everybody_reads_the_metrics() {
     let mut process = Process::start(&["--metrics-endpoint-auth"]);
-    let port = process.logged("metrics port open");
-    assert_eq!((port["auth"].as_bool(), port["tls"].as_bool()), (Some(false), Some(false)));
-    let mut stream = TcpStream::connect(address(&port, "address")).unwrap();
+    let lines = process.lines_until("serving");
+    let [.., serving] = &lines[..] else { panic!("{lines:?}") };
+    let protected = (serving["metrics_auth"].as_bool(), serving["metrics_tls"].as_bool());
+    assert_eq!(protected, (Some(false), Some(false)));
+    let mut stream = TcpStream::connect(address(serving, "metrics")).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("llm_d_epp_info"), "{page}");
-    let unused = process.logged("flag has no effect");
+    let unused = lines.iter().find(|line| line["message"] == "flag has no effect").unwrap();
     assert_eq!(unused["flag"], "--metrics-endpoint-auth");
     assert!(unused["reason"].as_str().unwrap().contains("--metrics-client-ca-file"), "{unused}");
 }
@@ -264,7 +297,7 @@ async fn the_metrics_port_asks_for_a_certificate_with_client_ca_path() {
         &format!("--metrics-cert-dir={}", folder.path().display()),
         "--metrics-endpoint-auth=false",
     ]);
-    let metrics = address(&process.logged("metrics port open"), "address");
+    let metrics = address(&process.logged("serving"), "metrics");
     let with = async |client| metrics_tls::ask(metrics, &ours, client, &[&TLS12, &TLS13]).await;
     let page = with(Some((&gateways, ClientAuth))).await.unwrap();
     assert!(page.contains("usher_memory_budget_bytes"), "{page}");

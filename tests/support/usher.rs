@@ -93,11 +93,10 @@ impl Usher {
 
     /// The address of its port for `metrics`, or for `admin` where a flag opens that.
     pub(crate) async fn port(&self, of: &str) -> SocketAddr {
-        let opened = format!("{of} port open");
         self.log
-            .find(0, &opened, |line| {
+            .find(0, of, |line| {
                 let line: Value = serde_json::from_str(line).ok()?;
-                (line["message"] == *opened).then(|| line["address"].as_str()?.parse().ok())?
+                (line["message"] == "serving").then(|| line[of].as_str()?.parse().ok())?
             })
             .await
     }

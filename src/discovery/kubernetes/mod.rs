@@ -219,7 +219,7 @@ impl Keeper {
             return;
         }
         let PoolStatus { synced, protocol, .. } = status;
-        tracing::info!(synced, ?protocol, "pool");
+        tracing::info!(synced, protocol = protocol.as_ref().map(AppProtocol::name), "pool");
         self.reported = Some(status.clone());
         (self.report)(status.clone());
     }

@@ -164,7 +164,8 @@ impl Driver {
         let policy = &running.group.policy;
         let Plan { state, conditions, .. } = &latest.plan;
         if state.is_stuck() && !was_stuck {
-            warn!(policy = policy.name, %state, ?conditions, "a step is stuck");
+            let conditions: Vec<String> = conditions.iter().map(|condition| format!("{condition:?}")).collect();
+            warn!(policy = policy.name, %state, conditions = conditions.join(", "), "a step is stuck");
         } else if was_stuck && !state.is_stuck() {
             info!(policy = policy.name, %state, "a step that was stuck goes on");
         }

@@ -55,16 +55,13 @@ impl Process {
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut metrics = None;
-        let (extproc, health) = loop {
+        let (extproc, health, metrics) = loop {
             let mut line = String::new();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it served");
             let line: serde_json::Value = serde_json::from_str(&line).unwrap();
             let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
-            match line["message"].as_str() {
-                Some("metrics port open") => metrics = Some(address("address")),
-                Some("serving") => break (address("extproc"), address("health")),
-                _ => {}
+            if line["message"] == "serving" {
+                break (address("extproc"), address("health"), address("metrics"));
             }
         };
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -72,7 +69,7 @@ impl Process {
         std::thread::spawn(move || {
             log.lines().map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line))
         });
-        Self { child, extproc, health, metrics: metrics.unwrap(), endpoints: file, lines, _folder: folder }
+        Self { child, extproc, health, metrics, endpoints: file, lines, _folder: folder }
     }
 
     /// Makes so many endpoints the pool.

@@ -17,7 +17,7 @@ pub fn raise_limit() -> Option<u64> {
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum,
         Err(error) => {
-            tracing::warn!(%error, ?current, "cannot raise the limit on open files");
+            tracing::warn!(%error, current, "cannot raise the limit on open files");
             current
         }
     }

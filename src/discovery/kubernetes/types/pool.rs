@@ -62,6 +62,17 @@ pub enum AppProtocol {
     Other(String),
 }
 
+impl AppProtocol {
+    /// The protocol as the pool's manifest has it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Http => "http",
+            Self::H2c => "kubernetes.io/h2c",
+            Self::Other(name) => name,
+        }
+    }
+}
+
 /// The picker of a pool, for the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
