@@ -3,9 +3,13 @@
 pub mod capacity;
 pub mod check;
 pub mod doctor;
+pub mod endpoints;
 pub mod flags;
 mod logging;
 mod serve;
+#[cfg(feature = "lab")]
+pub mod shell;
+pub mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,6 +47,16 @@ pub enum Command {
     Check(CheckArgs),
     /// Check capacity policies, and try them on a timeline.
     Capacity(capacity::CapacityArgs),
+    /// Show the endpoints of a running picker, with their load and their health.
+    Endpoints(endpoints::EndpointsArgs),
+    /// Print version, commit and features of this build, and the Envoy that it is tested with.
+    Version(version::VersionArgs),
+    /// Print completions for a shell: bash, zsh, fish and others.
+    #[cfg(feature = "lab")]
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page of the program or of a command, for man -l -.
+    #[cfg(feature = "lab")]
+    Man(shell::ManArgs),
 }
 
 /// Runs the program: parses the arguments, does what they say, reports an error on stderr.
@@ -78,12 +92,16 @@ fn report(text: &str, code: u8) -> ExitCode {
 /// [`CliError::Usage`] for arguments that can't be understood, [`CliError::Help`] when
 /// help or the version was asked for.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
-    let command = Cli::command().mut_subcommand("serve", as_pflag);
-    command
+    command()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches))
         .map(|cli| cli.command)
         .map_err(usage)
+}
+
+/// The whole command line.
+fn command() -> clap::Command {
+    Cli::command().long_version(version::long()).mut_subcommand("serve", as_pflag)
 }
 
 fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
@@ -94,6 +112,12 @@ fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => Ok(check::Task { args: &args, types, only: None }.run()),
         Command::Capacity(args) => capacity::run(&args),
+        Command::Endpoints(args) => endpoints::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Version(args) => version::run(&args).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "lab")]
+        Command::Completions(args) => shell::completions(&args, self::command()).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "lab")]
+        Command::Man(args) => shell::man(&args, self::command()).map(|()| ExitCode::SUCCESS),
     }
 }
 

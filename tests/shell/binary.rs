@@ -92,6 +92,50 @@ fn help_and_version_go_to_stdout() {
     }
 }
 
+#[test]
+fn the_build_is_told_to_people_and_to_programs() {
+    let said = |arguments: &[&str]| {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = said(&["version"]);
+    let first = format!("usher {}\ncommit    ", env!("CARGO_PKG_VERSION"));
+    assert!(text.starts_with(&first) && text.contains("\nfeatures  lab\nEnvoy     tested with 1."), "{text}");
+    assert_eq!(said(&["--version"]), text);
+    assert_eq!(said(&["-V"]), format!("usher {}\n", env!("CARGO_PKG_VERSION")));
+    let json: serde_json::Value = serde_json::from_str(&said(&["version", "--output=json"])).unwrap();
+    assert_eq!((&json["version"], &json["features"][0]), (&env!("CARGO_PKG_VERSION").into(), &"lab".into()));
+}
+
+#[test]
+fn shells_and_manuals_know_the_commands() {
+    for (shell, says) in [("bash", "complete -F _usher"), ("zsh", "#compdef usher"), ("fish", "complete -c usher")] {
+        let text = String::from_utf8(output(&["completions", shell]).stdout).unwrap();
+        assert!(text.contains(says) && text.contains("endpoints-file"), "{shell}: {}", text.len());
+    }
+    for (command, says) in
+        [(&[][..], "usher\\-serve(1)"), (&["serve"], "endpoints\\-file"), (&["capacity", "check"], "usher\\-capacity\\-check")]
+    {
+        let text = String::from_utf8(output(&[&["man"], command].concat()).stdout).unwrap();
+        assert!(text.contains(".TH usher") && text.contains(says), "{command:?}: {text}");
+    }
+    fails(&["man", "swerve"], 2, "no command \"swerve\"; it has serve, ");
+}
+
+#[test]
+fn endpoints_of_a_running_picker_are_shown() {
+    let mut process = Process::start(&["--admin-address=127.0.0.1:0"]);
+    let admin = address(&process.logged("serving"), "admin").to_string();
+    let text = output(&["endpoints", "--admin", &admin]);
+    assert_eq!((text.status.code(), text.stdout), (Some(0), b"no endpoints\n".to_vec()));
+    let page = output(&["endpoints", "--output=json", "--admin", &format!("http://{admin}")]).stdout;
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&page).unwrap()["endpoints"], serde_json::json!([]));
+    drop(process);
+    fails(&["endpoints", "--admin", &admin], 1, "give the --admin-address of a running usher serve");
+    fails(&["endpoints", "--admin", "ftp://x"], 2, "--admin: ");
+}
+
 /// A process that serves. Killed if the test ends before it does.
 struct Process {
     child: Child,

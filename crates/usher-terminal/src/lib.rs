@@ -1,5 +1,6 @@
 //! Terminal output of commands: results as text or JSON, tables, progress, errors as one line, and excerpts of files.
 
+mod columns;
 mod error;
 mod excerpt;
 mod header;
@@ -8,10 +9,11 @@ mod output;
 mod progress;
 mod table;
 
+pub use columns::{table, width};
 pub use error::CliError;
 pub use excerpt::excerpt;
 pub use header::split_header;
-pub use output::Output;
+pub use output::{Output, print};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use table::{grouped, line};

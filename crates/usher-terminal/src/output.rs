@@ -32,8 +32,15 @@ impl Output {
     /// # Errors
     /// When it can't be written.
     pub fn print(self, report: &(impl Display + Serialize)) -> io::Result<()> {
-        let text = self.render(report)?;
-        let mut out = io::stdout();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        print(&self.render(report)?)
     }
+}
+
+/// Prints a text on standard output.
+///
+/// # Errors
+/// When it can't be written.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
