@@ -29,7 +29,7 @@ clippy:
 doc:
 	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 
-# Writes the tables of docs/configuration.md from the list of plugin types.
+# Writes the tables of docs/guide/configuration.md from the list of plugin types.
 docs-accept:
 	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs tables
 
@@ -67,7 +67,7 @@ instructions-accept:
 bench:
 	$(CARGO) bench --locked $(ARGS)
 
-# The limit and Usher in turns, directly and through a real Envoy; writes docs/benchmarks.md.
+# The limit and Usher in turns, directly and through a real Envoy; writes docs/contributing/benchmarks.md.
 # PEER='name=COMMAND' adds a picker that takes the flags of `usher serve`.
 # ARGS="--only small-direct --rounds 1 --quick" tries it; ARGS=--help lists the rest.
 export PEER

@@ -1,4 +1,4 @@
-//! The tables of docs/migrate-from-llm-d.md.
+//! The tables of docs/guide/migrate-from-llm-d.md.
 
 /// A row: the name, the older name where its table has one, and what becomes of it.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ const WORDS: [&str; 4] = ["same", "better", "missing", "ours"];
 
 /// The table below a heading. Every row has to say one of the four words.
 pub(crate) fn table(heading: &str) -> Vec<Row> {
-    let guide = std::fs::read_to_string("docs/migrate-from-llm-d.md").unwrap();
+    let guide = std::fs::read_to_string("docs/guide/migrate-from-llm-d.md").unwrap();
     let (_, section) = guide.split_once(&format!("\n## {heading}\n")).expect(heading);
     let section = section.split("\n## ").next().unwrap();
     let lines = section.lines().skip_while(|line| !line.starts_with("|---"));

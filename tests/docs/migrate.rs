@@ -1,4 +1,4 @@
-//! docs/migrate-from-llm-d.md says of flags and plugins what the program does.
+//! docs/guide/migrate-from-llm-d.md says of flags and plugins what the program does.
 
 use usher::cli::{Command, parse};
 use usher::registry::{find_type, plugin_types};

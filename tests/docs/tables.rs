@@ -1,4 +1,4 @@
-//! docs/configuration.md says what the code does: its tables are written from the list of
+//! docs/guide/configuration.md says what the code does: its tables are written from the list of
 //! plugin types, and its examples load.
 
 use std::fmt::Write;
@@ -14,8 +14,8 @@ use usher::schedule::{SchedulerMetrics, State};
 
 use crate::config::required::{beside, required};
 
-const FILE: &str = "docs/configuration.md";
-const FLOW_CONTROL: &str = "docs/flow-control.md";
+const FILE: &str = "docs/guide/configuration.md";
+const FLOW_CONTROL: &str = "docs/guide/flow-control.md";
 const START: &str = "<!-- From here on `make docs-accept` writes, from the list of plugin types. -->";
 /// Set: the file is written instead of compared.
 const ACCEPT: &str = "USHER_ACCEPT";
@@ -150,7 +150,7 @@ fn yaml_blocks(text: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn the_examples_load() {
-    for (path, least) in [(FILE, 3), (FLOW_CONTROL, 1), ("docs/slo.md", 1)] {
+    for (path, least) in [(FILE, 3), (FLOW_CONTROL, 1), ("docs/guide/slo.md", 1)] {
         let blocks = yaml_blocks(&std::fs::read_to_string(path).unwrap());
         assert!(blocks.len() >= least, "{path}: {}", blocks.len());
         for (line, block) in blocks {
@@ -236,7 +236,7 @@ fn is_same(described: &str, value: &serde_json::Value) -> bool {
         || matches!(durations, (Some(one), Some(other)) if one == other)
 }
 
-const DOCTOR: &str = "docs/doctor.md";
+const DOCTOR: &str = "docs/guide/doctor.md";
 const DOCTOR_START: &str = "<!-- From here on `make docs-accept` writes, from src/doctor/rules.rs. -->\n\n| finding | | why it matters | what to do |\n|---|---|---|---|\n";
 
 #[test]

@@ -1,4 +1,4 @@
-//! docs/migrate-from-llm-d.md says of metrics what a running picker shows.
+//! docs/guide/migrate-from-llm-d.md says of metrics what a running picker shows.
 
 use std::time::Duration;
 
