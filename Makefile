@@ -29,9 +29,9 @@ clippy:
 doc:
 	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 
-# Writes the tables of docs/guide/configuration.md from the list of plugin types.
+# Writes the pages of docs/reference from the code.
 docs-accept:
-	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs tables
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs reference::
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:

@@ -201,7 +201,7 @@ rules! {
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";
     POD_METRICS_NAMES: Wrong "pod-metrics-names",
         "Scorers that read these numbers see nothing of this server.",
-        "Compare the engine and its version with docs/guide/configuration.md, and describe them in engineConfigs of core-metrics-extractor.";
+        "Compare the engine and its version with docs/reference/plugins.md, and describe them in engineConfigs of core-metrics-extractor.";
     POD_METRICS_ENGINE: Wrong "pod-metrics-engine",
         "The metrics are another engine's, so none of them is read.",
         "Put the label llm-d.ai/engine-type on the pods, or set defaultEngine of core-metrics-extractor.";

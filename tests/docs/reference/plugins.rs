@@ -1,24 +1,14 @@
-//! docs/guide/configuration.md says what the code does: its tables are written from the list of
-//! plugin types, and its examples load.
+//! docs/reference/plugins.md, from the list of plugin types.
 
 use std::fmt::Write;
-use std::time::Duration;
 
-use prometheus::Registry;
+use usher::config::Node;
 use usher::config::units::parse_duration;
-use usher::config::{ConfigError, EndpointPickerConfig, Node};
-use usher::endpoints::Clock;
-use usher::flow::{Gate, GateCollector, GateMetrics};
-use usher::registry::{Kind, Parameter, Pipeline, PluginType, Stability, plugin_types};
-use usher::schedule::{SchedulerMetrics, State};
+use usher::registry::{Kind, Parameter, PluginType, Stability, plugin_types};
 
+use super::page::{assert_written, row as cells};
+use crate::config::build_with;
 use crate::config::required::{beside, required};
-
-const FILE: &str = "docs/guide/configuration.md";
-const FLOW_CONTROL: &str = "docs/guide/flow-control.md";
-const START: &str = "<!-- From here on `make docs-accept` writes, from the list of plugin types. -->";
-/// Set: the file is written instead of compared.
-const ACCEPT: &str = "USHER_ACCEPT";
 
 /// The sections of the tables, and what belongs to each.
 const SECTIONS: [(&str, &[Kind]); 10] = [
@@ -45,15 +35,15 @@ const SECTIONS: [(&str, &[Kind]); 10] = [
 
 /// All tables: a row per plugin type, where its first kind belongs.
 fn tables() -> String {
-    let mut text = String::new();
     let mut before = Vec::new();
-    for (title, kinds) in SECTIONS {
+    let sections = SECTIONS.map(|(title, kinds)| {
         let of = |plugin_type: &&PluginType| kinds.contains(&plugin_type.kinds[0]);
-        writeln!(text, "\n## {title}\n").unwrap();
+        let mut text = format!("## {title}\n\n");
         text += "| type | what it does | parameters | when to use it |\n|---|---|---|---|\n";
         plugin_types().filter(of).for_each(|plugin_type| text += &row(plugin_type, &mut before));
-    }
-    text
+        text
+    });
+    sections.join("\n")
 }
 
 /// Parameters of a type. Those that one of the types `before` has as well are named by it.
@@ -78,7 +68,7 @@ fn row(plugin_type: &PluginType, before: &mut Vec<(&'static str, Vec<String>)>) 
     let deprecated = plugin_type.deprecated.map(|other| format!("Deprecated, use `{other}`. "));
     let deprecated = deprecated.unwrap_or_default();
     if !plugin_type.is_supported() {
-        return format!("| {name} | {deprecated}Not in this version. | | |\n");
+        return cells([&name, &format!("{deprecated}Not in this version."), "", ""]);
     }
     let mut what = deprecated + plugin_type.summary;
     if let [_, others @ ..] = plugin_type.kinds
@@ -88,8 +78,7 @@ fn row(plugin_type: &PluginType, before: &mut Vec<(&'static str, Vec<String>)>) 
         write!(what, " Also {}.", others.join(", ")).unwrap();
     }
     let parameters = parameters(plugin_type, before);
-    let cells = [name, what, parameters, plugin_type.when.to_owned()];
-    format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+    cells([&name, &what, &parameters, plugin_type.when])
 }
 
 fn parameter(parameter: &Parameter) -> String {
@@ -103,88 +92,12 @@ fn parameter(parameter: &Parameter) -> String {
 
 #[test]
 fn every_plugin_type_has_its_row() {
-    let file = std::fs::read_to_string(FILE).unwrap();
-    let (before, _) = file.split_once(START).expect("the line from which on it is written");
-    let written = format!("{before}{START}\n{}", tables());
+    let written = tables();
     for plugin_type in plugin_types() {
         let rows = written.lines().filter(|line| line.starts_with(&format!("| `{}` ", plugin_type.name)));
         assert_eq!(rows.count(), 1, "{} is in no section, or in two", plugin_type.name);
     }
-    if std::env::var_os(ACCEPT).is_some() {
-        std::fs::write(FILE, written).unwrap();
-        return;
-    }
-    let (now, then): (Vec<&str>, Vec<&str>) = (file.lines().collect(), written.lines().collect());
-    let differing = (0..now.len().max(then.len())).find(|&line| now.get(line) != then.get(line));
-    let shown = |lines: &[&str], line: usize| lines.get(line).map_or("(nothing)", |text| text).to_owned();
-    let differing = differing
-        .map(|line| format!("line {}:\n- {}\n+ {}", line + 1, shown(&now, line), shown(&then, line)));
-    assert!(
-        file == written,
-        "{FILE} is not what the plugin types say; `make docs-accept` writes it anew\n{}",
-        differing.unwrap_or_default()
-    );
-}
-
-/// The blocks of a Markdown text that are marked as YAML, with the lines where they begin.
-fn yaml_blocks(text: &str) -> Vec<(usize, String)> {
-    let mut blocks: Vec<(usize, String)> = Vec::new();
-    let mut inside = false;
-    for (number, line) in (1..).zip(text.lines()) {
-        match (inside, line) {
-            (false, "```yaml") => {
-                inside = true;
-                blocks.push((number + 1, String::new()));
-            }
-            (true, "```") => inside = false,
-            (true, line) => {
-                let (_, block) = blocks.last_mut().unwrap();
-                *block += line;
-                block.push('\n');
-            }
-            (false, _) => {}
-        }
-    }
-    blocks
-}
-
-#[test]
-fn the_examples_load() {
-    for (path, least) in [(FILE, 3), (FLOW_CONTROL, 1), ("docs/guide/slo.md", 1)] {
-        let blocks = yaml_blocks(&std::fs::read_to_string(path).unwrap());
-        assert!(blocks.len() >= least, "{path}: {}", blocks.len());
-        for (line, block) in blocks {
-            let built = build(&block);
-            assert!(built.is_ok(), "{path}, the example at line {line}: {}", built.unwrap_err());
-        }
-    }
-}
-
-#[test]
-fn every_number_of_flow_control_is_where_it_is_said() {
-    let file = std::fs::read_to_string(FLOW_CONTROL).unwrap();
-    let registry = Registry::new();
-    let metrics = GateMetrics::register(&registry, "pool").unwrap();
-    let pipeline =
-        build("featureGates: [flowControl]\nflowControl: {maxRequests: 9, maxBytes: 9}\n").unwrap();
-    let gate = Gate::new(&pipeline.waiting.unwrap(), Clock::start(), Duration::ZERO, metrics);
-    registry.register(Box::new(GateCollector::new(gate).unwrap())).unwrap();
-    for family in registry.gather() {
-        let name = family.name();
-        let (short, is_older) = match name.strip_prefix("llm_d_epp_flow_control_") {
-            Some(short) => (short, false),
-            None => (name, name.starts_with("inference_extension_")),
-        };
-        // Pairs are said with the first name and the second one's end.
-        let said = file.contains(&format!("`{short}`")) || short.ends_with("_bytes");
-        assert!(is_older || said, "{name}");
-    }
-}
-
-fn build(text: &str) -> Result<Pipeline, ConfigError> {
-    let config = EndpointPickerConfig::parse(text)?;
-    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
-    Pipeline::build(Some(&config), true, &metrics, &State::default())
+    assert_written("docs/reference/plugins.md", "the list of plugin types", &written);
 }
 
 #[test]
@@ -193,8 +106,8 @@ fn what_is_said_of_parameters_is_so() {
     for plugin_type in plugin_types().filter(|plugin_type| plugin_type.is_supported()) {
         let (name, parameters) = (plugin_type.name, (plugin_type.parameters)());
         let set = required(name);
-        let pipeline = build(&format!("plugins: [{{type: {name}, parameters: {set}}}{}]\n", beside(name)));
-        let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let text = format!("plugins: [{{type: {name}, parameters: {set}}}{}]\n", beside(name));
+        let pipeline = build_with(&text, true).unwrap_or_else(|error| panic!("{name}: {error}"));
         let serde_json::Value::Object(counting) = &pipeline.resolved.plugins[0].parameters else {
             panic!("{name}: parameters are no map");
         };
@@ -234,29 +147,4 @@ fn is_same(described: &str, value: &serde_json::Value) -> bool {
         || described == json
         || matches!(numbers, (Some(one), Some(other)) if one == other)
         || matches!(durations, (Some(one), Some(other)) if one == other)
-}
-
-const DOCTOR: &str = "docs/guide/doctor.md";
-const DOCTOR_START: &str = "<!-- From here on `make docs-accept` writes, from src/doctor/rules.rs. -->\n\n| finding | | why it matters | what to do |\n|---|---|---|---|\n";
-
-#[test]
-fn every_finding_of_the_doctor_has_its_row() {
-    let file = std::fs::read_to_string(DOCTOR).unwrap();
-    let first = DOCTOR_START.lines().next().unwrap();
-    let (before, _) = file.split_once(first).expect("the line from which on it is written");
-    let mut written = format!("{before}{DOCTOR_START}");
-    for rule in usher::doctor::rules::ALL {
-        let severity = match rule.severity {
-            usher::doctor::Severity::Warning => "warning",
-            usher::doctor::Severity::Wrong => "wrong",
-        };
-        let cells =
-            [format!("`{}`", rule.code), severity.to_owned(), rule.why.to_owned(), rule.fix.to_owned()];
-        writeln!(written, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | ")).unwrap();
-    }
-    if std::env::var_os(ACCEPT).is_some() {
-        std::fs::write(DOCTOR, written).unwrap();
-        return;
-    }
-    assert!(file == written, "{DOCTOR} is not what the rules say; `make docs-accept` writes it anew");
 }
