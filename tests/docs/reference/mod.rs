@@ -1,5 +1,7 @@
-//! The pages of docs/reference: written from the code by `make docs-accept`, and equal to what it says.
+//! The pages of docs/reference: written from the code by `make docs-accept`, or compared with it.
 
 mod findings;
+pub(crate) mod flags;
 mod page;
 mod plugins;
+mod resources;
