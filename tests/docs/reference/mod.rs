@@ -2,6 +2,8 @@
 
 mod findings;
 pub(crate) mod flags;
+mod headers;
+mod literals;
 mod page;
 mod plugins;
 mod resources;
