@@ -31,7 +31,7 @@ doc:
 
 # Writes the pages of docs/reference from the code.
 docs-accept:
-	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs reference::
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs --test wire reference::
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:

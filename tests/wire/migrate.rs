@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::OnceCell;
 use usher::sim::{EngineConfig, SimConfig};
 
 use crate::guide::{assert_names, table};
@@ -80,7 +81,7 @@ const CHAT: [(&str, &str); 3] =
     [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
 
 /// A request with a picture, and its whole answer, as a stream or not.
-async fn exchange(picker: &Picker, streamed: bool) {
+pub(crate) async fn exchange(picker: &Picker, streamed: bool) {
     let mut stream = picker.stream().await;
     stream.send(headers(&CHAT, false));
     let content = json!([
@@ -162,14 +163,23 @@ async fn page(handler: &str, parameters: &str) -> String {
     }
 }
 
+/// The pages of two pickers that have seen requests of all kinds.
+pub(crate) async fn pages() -> &'static [String; 2] {
+    static PAGES: OnceCell<[String; 2]> = OnceCell::const_new();
+    let show = async || {
+        [
+            page("disagg-profile-handler", "deciders: {prefill: always}").await,
+            page("pd-profile-handler", "deciderPluginName: always").await,
+        ]
+    };
+    PAGES.get_or_init(show).await
+}
+
 #[tokio::test]
 async fn every_family_has_a_row_and_is_shown_or_missing_as_it_says() {
     let rows = table("Metrics");
     assert_names(&rows, FAMILIES.split_whitespace());
-    let pages = [
-        page("disagg-profile-handler", "deciders: {prefill: always}").await,
-        page("pd-profile-handler", "deciderPluginName: always").await,
-    ];
+    let pages = pages().await;
     let is_shown = |name: &str| pages.iter().any(|page| page.contains(&format!("# TYPE {name} ")));
     for row in &rows {
         let name = format!("llm_d_epp_{}", row.name);
