@@ -29,9 +29,9 @@ clippy:
 doc:
 	$(STAGE) documentation env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 
-# Writes the tables of docs/configuration.md from the list of plugin types.
+# Writes the pages of docs/reference from the code.
 docs-accept:
-	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs tables
+	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs --test wire reference::
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:
@@ -67,7 +67,7 @@ instructions-accept:
 bench:
 	$(CARGO) bench --locked $(ARGS)
 
-# The limit and Usher in turns, directly and through a real Envoy; writes docs/benchmarks.md.
+# The limit and Usher in turns, directly and through a real Envoy; writes docs/contributing/benchmarks.md.
 # PEER='name=COMMAND' adds a picker that takes the flags of `usher serve`.
 # ARGS="--only small-direct --rounds 1 --quick" tries it; ARGS=--help lists the rest.
 export PEER

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs two pickers on the same configuration and the same requests, and prints where their
-# decisions differ: Usher, and the one whose command is given. docs/migrate-from-llm-d.md
+# decisions differ: Usher, and the one whose command is given. docs/guide/migrate-from-llm-d.md
 # says how to read it.
 set -eu
 

@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Another picker that takes the flags of `usher serve`, with which its COMMAND is called.
     #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = Picker::parse)]
     pub peers: Vec<Picker>,
-    /// Folder for the report. By default docs for a full run, else one in the build's folder,
+    /// Folder for the report. By default docs/contributing for a full run, else one in the build's folder,
     /// so that a trial never replaces published numbers.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -73,7 +73,7 @@ pub fn envoy_version(text: &str) -> String {
 fn commit() -> Option<String> {
     let commit = said("git", &["rev-parse", "--short=12", "HEAD"])?;
     // What an earlier run wrote is no change of what is measured.
-    let but = [":!docs/benchmarks.md", ":!docs/benchmarks"];
+    let but = [":!docs/contributing/benchmarks.md", ":!docs/contributing/benchmarks"];
     let changed = said("git", &["status", "--porcelain", "--untracked-files=no", "--", ".", but[0], but[1]])?;
     Some(if changed.is_empty() { commit } else { format!("{commit}, with changes") })
 }

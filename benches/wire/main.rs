@@ -82,7 +82,7 @@ fn bench(arguments: &Arguments, pickers: Vec<Picker>) -> anyhow::Result<bool> {
     })?;
     let out = match &arguments.out {
         Some(out) => out.clone(),
-        None if arguments.is_full() => Path::new(env!("CARGO_MANIFEST_DIR")).join("docs"),
+        None if arguments.is_full() => Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/contributing"),
         None => scratch.join("wire-report"),
     };
     let page = write(&report, &out)?;

@@ -1,4 +1,4 @@
-//! `docs/benchmarks.md`, from what was measured.
+//! `docs/contributing/benchmarks.md`, from what was measured.
 
 use std::fmt::Write as _;
 
@@ -137,8 +137,8 @@ impl Report {
     pub fn markdown(&self) -> String {
         let mut page = String::from("# Benchmarks\n\n");
         page += "Written by `make bench-wire`. Don't edit: run it again.\n\n";
-        page += "`make bench-live` measures something else: whether [`usher replay`](replay.md#is-it-true) tells what \
-                 happens.\n\n";
+        page += "`make bench-live` measures something else: whether [`usher replay`](../guide/replay.md#is-it-true) tells \
+                 what happens.\n\n";
         if self.quick {
             page += "**A quick run, to see whether everything works. Its numbers mean little.**\n\n";
         }
@@ -252,8 +252,8 @@ parses, scrapes and decides nothing. What Usher costs more than that is what it 
             processes::envoy(&self.place.envoy, &self.place.envoy_config, 1).join(" ")
         );
         *page += "\
-`config.yaml` is [deploy/config/default.yaml](../deploy/config/default.yaml) with the endpoints that the servers write.
-`envoy.json` is [deploy/envoy/original-dst.yaml](../deploy/envoy/original-dst.yaml) with these ports, without TLS and
+`config.yaml` is [deploy/config/default.yaml](../../deploy/config/default.yaml) with the endpoints that the servers write.
+`envoy.json` is [deploy/envoy/original-dst.yaml](../../deploy/envoy/original-dst.yaml) with these ports, without TLS and
 access log.
 
 ";

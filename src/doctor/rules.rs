@@ -201,7 +201,7 @@ rules! {
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";
     POD_METRICS_NAMES: Wrong "pod-metrics-names",
         "Scorers that read these numbers see nothing of this server.",
-        "Compare the engine and its version with docs/configuration.md, and describe them in engineConfigs of core-metrics-extractor.";
+        "Compare the engine and its version with docs/reference/plugins.md, and describe them in engineConfigs of core-metrics-extractor.";
     POD_METRICS_ENGINE: Wrong "pod-metrics-engine",
         "The metrics are another engine's, so none of them is read.",
         "Put the label llm-d.ai/engine-type on the pods, or set defaultEngine of core-metrics-extractor.";
@@ -210,7 +210,7 @@ rules! {
         "Use a version of the engine that reports it, or set the parameters of approx-prefix-cache-producer.";
     ENDPOINT_SICK: Warning "endpoint-sick",
         "Usher keeps requests from this endpoint because it fails.",
-        "See its log; docs/sick-pods.md says when it is taken back.";
+        "See its log; docs/guide/outlier-ejection.md says when it is taken back.";
 
     // Kubernetes.
     API_SERVER_UNREACHABLE: Wrong "api-server-unreachable",

@@ -21,7 +21,8 @@ fn build(text: &str) -> Result<Pipeline, ConfigError> {
     build_with(text, false)
 }
 
-fn build_with(text: &str, allow_experimental: bool) -> Result<Pipeline, ConfigError> {
+/// The pipeline of a configuration.
+pub(crate) fn build_with(text: &str, allow_experimental: bool) -> Result<Pipeline, ConfigError> {
     let config = EndpointPickerConfig::parse(text)?;
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     Pipeline::build(Some(&config), allow_experimental, &metrics, &State::default())

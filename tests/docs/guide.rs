@@ -1,20 +1,38 @@
-//! The tables of docs/migrate-from-llm-d.md.
+//! The tables of docs/guide/migrate-from-llm-d.md. What has no row there is the same.
 
-/// A row: the name, the older name where its table has one, and what becomes of it.
+const PAGE: &str = "docs/guide/migrate-from-llm-d.md";
+
+/// A row: the name, which may end in `…` and then is of all that begin so, and what becomes of it.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    pub(crate) older: Option<String>,
     pub(crate) is: String,
+}
+
+impl Row {
+    /// Whether it is of what has this name.
+    fn is_of(&self, name: &str) -> bool {
+        matches(&self.name, name)
+    }
+}
+
+/// Whether a name is this one, or begins like one that ends in `…`.
+pub(crate) fn matches(written: &str, name: &str) -> bool {
+    written.strip_suffix('…').map_or(written == name, |start| name.starts_with(start))
 }
 
 const WORDS: [&str; 4] = ["same", "better", "missing", "ours"];
 
+/// The text below a heading.
+pub(crate) fn section(heading: &str) -> String {
+    let guide = std::fs::read_to_string(PAGE).unwrap();
+    let (_, section) = guide.split_once(&format!("\n## {heading}\n")).expect(heading);
+    section.split("\n## ").next().unwrap_or_default().to_owned()
+}
+
 /// The table below a heading. Every row has to say one of the four words.
 pub(crate) fn table(heading: &str) -> Vec<Row> {
-    let guide = std::fs::read_to_string("docs/migrate-from-llm-d.md").unwrap();
-    let (_, section) = guide.split_once(&format!("\n## {heading}\n")).expect(heading);
-    let section = section.split("\n## ").next().unwrap();
+    let section = section(heading);
     let lines = section.lines().skip_while(|line| !line.starts_with("|---"));
     let rows: Vec<Row> = lines.skip(1).take_while(|line| line.starts_with("| ")).map(row).collect();
     assert!(!rows.is_empty(), "{heading}");
@@ -22,21 +40,26 @@ pub(crate) fn table(heading: &str) -> Vec<Row> {
 }
 
 fn row(line: &str) -> Row {
-    let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-    let name = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
-    let word = cells.iter().position(|cell| WORDS.contains(cell)).unwrap_or_else(|| panic!("{line}"));
-    let older = (word == 2).then(|| name(cells[1])).flatten();
-    Row { name: name(cells[0]).unwrap_or_else(|| panic!("{line}")), older, is: cells[word].to_owned() }
+    let mut cells = line.trim_matches('|').split(" | ").map(str::trim);
+    let name = cells.next().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'));
+    let is = cells.next().filter(|cell| WORDS.contains(cell));
+    let (Some(name), Some(is)) = (name, is) else { panic!("{line}") };
+    Row { name: name.to_owned(), is: is.to_owned() }
 }
 
-/// Asserts that the table has each of these names once, and no other.
+/// What becomes of this.
 #[track_caller]
-pub(crate) fn assert_names<'a>(rows: &[Row], names: impl IntoIterator<Item = &'a str>) {
-    let mut expected: Vec<&str> = names.into_iter().collect();
-    let mut found: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-    expected.sort_unstable();
-    found.sort_unstable();
-    let lacks: Vec<_> = expected.iter().filter(|name| !found.contains(name)).collect();
-    let surplus: Vec<_> = found.iter().filter(|name| !expected.contains(name)).collect();
-    assert_eq!(found, expected, "without a row: {lacks:?}; unknown: {surplus:?}");
+pub(crate) fn becomes<'a>(rows: &'a [Row], name: &str) -> &'a str {
+    let mut of = rows.iter().filter(|row| row.is_of(name));
+    let is = of.next().map_or("same", |row| row.is.as_str());
+    assert!(of.next().is_none(), "{name} has two rows");
+    is
+}
+
+/// Asserts that every row is of one of these names.
+#[track_caller]
+pub(crate) fn assert_known(rows: &[Row], names: &[&str]) {
+    for row in rows {
+        assert!(names.iter().any(|name| row.is_of(name)), "unknown: {row:?}");
+    }
 }

@@ -1,22 +1,28 @@
-//! Links from one document to another lead somewhere.
+//! Links from one document to another, and pages that sources and manifests name, are there.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 
 /// Where documents are.
 const FOLDERS: [&str; 3] = ["docs", "deploy", "benches"];
+const AT_THE_TOP: [&str; 4] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
+/// Where else pages are named.
+const SOURCES: [&str; 6] = ["src", "crates", "tests", "benches", "deploy", ".github"];
 
 fn documents() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(PathBuf::from).collect();
-    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from).into();
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let pages = files(&FOLDERS).into_iter().filter(is_page);
+    pages.chain(AT_THE_TOP.map(PathBuf::from)).collect()
+}
+
+/// All files below these folders.
+fn files(folders: &[&str]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
+    let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
-            }
+            if path.is_dir() { folders.push(path) } else { found.push(path) }
         }
     }
     found
@@ -77,5 +83,36 @@ fn links_lead_somewhere() {
         }
     }
     assert!(seen > 100, "only {seen} links");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Paths of pages in a text, from the top of the repository.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("docs/").filter_map(|(at, _)| {
+        let (before, rest) = text.split_at(at);
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c));
+        let name = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
+        // Part of another name, or of a URL.
+        let is_other = before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '-')
+            || before.ends_with('/') && !before.ends_with("../");
+        (!is_other && name.ends_with(".md")).then_some(name)
+    })
+}
+
+#[test]
+fn pages_that_are_named_exist() {
+    let tops = AT_THE_TOP.iter().chain(&["Makefile"]).map(PathBuf::from);
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for file in files(&SOURCES).into_iter().chain(tops) {
+        // What isn't text names no page.
+        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        for name in named(&text) {
+            seen += 1;
+            if !Path::new(name).exists() {
+                wrong.push(format!("{}: {name}", file.display()));
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} names");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -20,4 +20,5 @@ mod imports;
 mod links;
 mod migrate;
 mod named_tests;
-mod tables;
+mod pages;
+mod reference;

@@ -1,9 +1,10 @@
-//! docs/migrate-from-llm-d.md says of flags and plugins what the program does.
+//! docs/guide/migrate-from-llm-d.md says of flags and plugins what the program does.
 
 use usher::cli::{Command, parse};
-use usher::registry::{find_type, plugin_types};
+use usher::registry::plugin_types;
 
-use super::guide::{assert_names, table};
+use super::guide::{assert_known, becomes, matches, section, table};
+use super::reference::flags::command;
 
 /// The Go picker's flags, each with a value that it takes.
 const FLAGS: [(&str, &str); 44] = [
@@ -50,7 +51,7 @@ const FLAGS: [(&str, &str); 44] = [
     ("--config-file", "/config/epp.yaml"),
     ("--config-text", "{}"),
     ("--allow-experimental-plugins", "true"),
-    // The short form of --v, which has no row.
+    // The short form of --v.
     ("-v", "2"),
 ];
 
@@ -82,9 +83,9 @@ fn accepts(flags: &[String]) -> Result<(), String> {
 }
 
 #[test]
-fn every_flag_has_a_row_and_does_what_it_says() {
+fn every_flag_does_what_its_row_says_and_others_are_the_same() {
     let rows = table("Flags");
-    assert_names(&rows, FLAGS.iter().map(|(flag, _)| *flag).filter(|flag| *flag != "-v"));
+    assert_known(&rows, &FLAGS.map(|(flag, _)| flag));
     for (flag, value) in FLAGS {
         let mut flags: Vec<String> = vec![format!("{flag}={value}")];
         flags.extend(beside(flag).iter().map(|other| (*other).to_owned()));
@@ -92,14 +93,30 @@ fn every_flag_has_a_row_and_does_what_it_says() {
         assert_eq!(accepted.is_err(), REFUSED.contains(&flag), "{flags:?}: {accepted:?}");
     }
     // What is accepted without effect is missing, and nothing else is.
-    for row in rows.iter().filter(|row| !REFUSED.contains(&&*row.name)) {
-        let value = FLAGS.iter().find(|(flag, _)| *flag == row.name).unwrap().1;
-        let flag = format!("{}={value}", row.name);
-        let arguments = [&["usher", "serve", &flag], beside(&row.name)].concat();
-        let Ok(Command::Serve(args)) = parse(arguments.iter().map(Into::into)) else { panic!("{row:?}") };
+    for (flag, value) in FLAGS.into_iter().filter(|(flag, _)| !REFUSED.contains(flag)) {
+        let given = format!("{flag}={value}");
+        let arguments = [&["usher", "serve", &given], beside(flag)].concat();
+        let Ok(Command::Serve(args)) = parse(arguments.iter().map(Into::into)) else { panic!("{flag}") };
         let settings = args.settings(Default::default()).unwrap();
         let mut unused = settings.unused.iter().filter(|unused| !unused.with_a_file);
-        assert_eq!(unused.any(|unused| unused.flag == row.name), row.is == "missing", "{row:?}");
+        let is = becomes(&rows, flag);
+        assert_eq!(unused.any(|unused| unused.flag == flag), is == "missing", "{flag} is {is}");
+    }
+}
+
+#[test]
+fn every_other_flag_is_named_as_ours() {
+    let section = section("Flags");
+    let (_, named) = section.split_once("\nUsher's own").unwrap();
+    let named: Vec<&str> = named.split('`').filter(|name| name.starts_with("--")).collect();
+    let command = command();
+    let flags = command.get_arguments().filter_map(|flag| flag.get_long()).map(|long| format!("--{long}"));
+    let ours: Vec<String> = flags.filter(|flag| FLAGS.iter().all(|(theirs, _)| theirs != flag)).collect();
+    for flag in &ours {
+        assert!(named.iter().any(|named| matches(named, flag)), "{flag} is not named");
+    }
+    for named in named {
+        assert!(ours.iter().any(|flag| matches(named, flag)), "{named} is no flag of ours");
     }
 }
 
@@ -134,37 +151,20 @@ local-syncer redis-syncer k8s-peer-discovery
 ";
 
 #[test]
-fn every_plugin_type_has_a_row_and_is_there_or_missing_as_it_says() {
+fn every_plugin_type_is_there_or_missing_as_its_row_says_and_others_are_the_same() {
     let rows = table("Plugins");
-    assert_names(&rows, plugin_types().map(|plugin_type| plugin_type.name));
     let theirs: Vec<&str> = PLUGINS.split_whitespace().collect();
+    let known: Vec<&str> = plugin_types().map(|plugin_type| plugin_type.name).collect();
+    assert_known(&rows, &known);
     for name in &theirs {
-        assert!(rows.iter().any(|row| row.name == *name), "{name} is in no table");
+        assert!(known.contains(name), "{name} is neither there nor refused by its name");
     }
-    for row in &rows {
-        assert_eq!(row.is == "ours", !theirs.contains(&row.name.as_str()), "{row:?}");
-        let plugin_type = find_type(&row.name).unwrap();
-        if matches!(&*row.is, "same" | "better" | "ours") {
-            assert!(plugin_type.is_supported(), "{row:?}");
-            continue;
-        }
+    for plugin_type in plugin_types() {
+        let is = becomes(&rows, plugin_type.name);
+        let name = plugin_type.name;
+        assert_eq!(is == "ours", !theirs.contains(&name), "{name} is {is}");
         // Refused, or accepted without effect, which its summary says.
         let idle = plugin_type.summary.starts_with("Would ");
-        assert!(!plugin_type.is_supported() || idle, "{row:?}: it is there");
+        assert_eq!(!plugin_type.is_supported() || idle, is == "missing", "{name} is {is}");
     }
-    for plugin_type in plugin_types().filter(|plugin_type| plugin_type.summary.starts_with("Would ")) {
-        let row = rows.iter().find(|row| row.name == plugin_type.name).unwrap();
-        assert_eq!(row.is, "missing", "{row:?}: it has no effect");
-    }
-}
-
-#[test]
-fn every_older_name_of_a_family_is_given_once() {
-    let rows = table("Metrics");
-    let mut older: Vec<&str> = rows.iter().filter_map(|row| row.older.as_deref()).collect();
-    assert!(older.len() > 30 && older.iter().all(|name| !name.starts_with("llm_d_epp_")), "{older:?}");
-    let count = older.len();
-    older.sort_unstable();
-    older.dedup();
-    assert_eq!(older.len(), count, "{older:?}");
 }

@@ -107,7 +107,7 @@ fn named(row: &str) -> Vec<&str> {
 fn tests_that_pages_name_exist() {
     let tests = tests(&["src", "crates", "tests"]);
     let tables = [
-        ("docs/rollout.md", "| what happens | what Usher does | test |"),
+        ("docs/guide/rollout.md", "| what happens | what Usher does | test |"),
         ("SECURITY.md", "| threat | bound | test |"),
     ];
     for (page, head) in tables {

@@ -30,7 +30,7 @@ async fn survives(envoy: &Envoy, usher: &mut Usher, protocol: Protocol) -> Strin
     String::from_utf8(text).unwrap()
 }
 
-/// Processing mode of `docs/gateways.md` in which Usher gets the headers of responses only.
+/// Processing mode of `docs/guide/gateways.md` in which Usher gets the headers of responses only.
 const BODIES_PASS_BY: [(&str, &str); 2] = [
     ("response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE"),
     ("response_trailer_mode: SEND", "response_trailer_mode: SKIP"),

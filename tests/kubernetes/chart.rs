@@ -93,7 +93,7 @@ fn pods_may_do_little_and_say_who_they_are() {
                 assert_eq!(security["allowPrivilegeEscalation"], false, "{values}");
                 assert_eq!(security["readOnlyRootFilesystem"], true, "{values}");
                 assert_eq!(security["capabilities"]["drop"][0], "ALL", "{values}");
-                // The budget of docs/memory.md.
+                // The budget of docs/guide/memory.md.
                 assert!(container["resources"]["limits"]["memory"].is_string(), "{values}");
                 assert!(container["readinessProbe"].is_object(), "{values}");
             }

@@ -41,7 +41,7 @@ async fn a_release_of_the_other_chart_is_upgraded_in_place() {
         deployment["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"].clone();
         match send(&client, "PUT", &path, &deployment).await {
             Ok(_) => assert!(fits, "{values}"),
-            // Why docs/migrate-from-llm-d.md asks for the labels.
+            // Why docs/guide/migrate-from-llm-d.md asks for the labels.
             Err(error) => assert!(!fits && error.to_string().contains("immutable"), "{values}: {error}"),
         }
         // Until its own pods are ready the Service finds the old ones.

@@ -1,8 +1,8 @@
-//! Checks of docs/rollout.md against the program and its code.
+//! Checks of docs/guide/rollout.md against the program and its code.
 
 use std::process::Command;
 
-const PAGE: &str = include_str!("../../docs/rollout.md");
+const PAGE: &str = include_str!("../../docs/guide/rollout.md");
 
 /// Output of a command of the page, and the part of it that the page shows.
 fn printed_and_shown(part: &str) -> (String, &'static str) {

@@ -85,7 +85,7 @@ fn usable_groups_are_within_a_step_of_the_best() {
     }
 }
 
-/// The figure beside it: what is usable when all pods are admitted at once. docs/rollout.md has it.
+/// The figure beside it: what is usable when all pods are admitted at once. docs/guide/rollout.md has it.
 #[test]
 fn all_at_once_leaves_fewer_usable() {
     let mut random = SmallRng::seed_from_u64(75);
@@ -98,10 +98,10 @@ fn all_at_once_leaves_fewer_usable() {
     }
     let percent = |groups: u32| groups * 100 / best;
     assert!(at_once < paced && paced <= best);
-    let page = include_str!("../../docs/rollout.md").replace('\n', " ");
+    let page = include_str!("../../docs/guide/rollout.md").replace('\n', " ");
     for said in
         [format!("leave {} % of the best", percent(paced)), format!("leaves {} % (", percent(at_once))]
     {
-        assert!(page.contains(&said), "docs/rollout.md doesn't say '{said}'");
+        assert!(page.contains(&said), "docs/guide/rollout.md doesn't say '{said}'");
     }
 }

@@ -18,6 +18,7 @@ mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
 mod queries;
+mod reference;
 mod requests;
 #[path = "../schedule/pages/server.rs"]
 #[allow(dead_code, reason = "the tests of pages need more of it")]

@@ -1,44 +1,104 @@
-//! docs/migrate-from-llm-d.md says of metrics what a running picker shows.
+//! docs/guide/migrate-from-llm-d.md says of metrics what a running picker shows.
 
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::OnceCell;
 use usher::sim::{EngineConfig, SimConfig};
 
-use crate::guide::{assert_names, table};
+use crate::guide::{assert_known, becomes, table};
 use crate::support::*;
 
-/// The Go picker's families, without `llm_d_epp_`.
+/// The Go picker's families, without `llm_d_epp_`, and the older name of those that have one.
 const FAMILIES: &str = "
-request_total request_error_total request_duration_seconds request_size_bytes response_size_bytes
-request_input_tokens request_output_tokens request_cached_tokens request_running request_ntpot_seconds
-request_ttft_seconds request_streaming_tpot_seconds request_streaming_itl_seconds
-average_kv_cache_utilization average_queue_size average_running_requests
-std_dev_kv_cache_utilization std_dev_queue_size std_dev_running_requests ready_endpoints per_endpoint_queue_size
-scheduler_e2e_duration_seconds scheduler_attempts_total plugin_duration_seconds plugin_data_scope_violations_total
-request_processing_duration_seconds response_processing_duration_seconds info
-flow_control_request_queue_duration_seconds flow_control_dispatch_cycle_duration_seconds
-flow_control_request_enqueue_duration_seconds flow_control_queue_size flow_control_queue_bytes
-flow_control_pool_saturation flow_control_stale_endpoints flow_control_capacity_utilization_requests
-flow_control_capacity_utilization_bytes flow_control_global_capacity_utilization_requests
-flow_control_global_capacity_utilization_bytes flow_control_requests_total flow_control_revocations_issued_total
-flow_control_revocations_total flow_control_reclaim_target flow_control_pending_reclaim
-flow_control_revocation_confirmation_seconds model_rewrite_decisions_total
-datalayer_poll_errors_total datalayer_extract_errors_total
-extproc_streams_inflight extproc_stream_duration_seconds extproc_streams_total
-prefix_indexer_size prefix_indexer_hit_ratio prefix_indexer_hit_bytes inflight_requests inflight_tokens
-encoder_cache_queries_total encoder_cache_hits_total encoder_cache_hit_ratio
-pd_decision_total disagg_decision_total
-disaggregatedset_strict_header_no_match_total disaggregatedset_revision_gating_share
-program_aware_jains_fairness_index program_aware_avg_wait_time_milliseconds program_aware_attained_service_tokens
-inference_request_metric request_predicted_ttft_seconds request_predicted_tpot_seconds
-request_ttft_prediction_duration_seconds request_tpot_prediction_duration_seconds request_slo_violation_total
-kv_cache_index_admissions_total kv_cache_index_evictions_total kv_cache_index_lookup_requests_total
-kv_cache_index_lookup_hits_total kv_cache_index_max_pod_hit_count_total kv_cache_index_lookup_latency_seconds
-kv_cache_events_dedup_removed_hashes_suppressed_total kv_cache_events_dedup_removed_hashes_forwarded_total
-kv_cache_events_stores_skipped_total kv_cache_events_removals_skipped_total kv_cache_events_active_subscribers
-kv_cache_events_subscriber_reconnections_total kv_cache_events_messages_received_total
-kv_cache_events_zmq_errors_total kv_cache_events_pool_queue_depth kv_cache_events_pool_capacity
+request_total=inference_objective_request_total
+request_error_total=inference_objective_request_error_total
+request_duration_seconds=inference_objective_request_duration_seconds
+request_size_bytes=inference_objective_request_sizes
+response_size_bytes=inference_objective_response_sizes
+request_input_tokens=inference_objective_input_tokens
+request_output_tokens=inference_objective_output_tokens
+request_cached_tokens=inference_objective_prompt_cached_tokens
+request_running=inference_objective_running_requests
+request_ntpot_seconds=inference_objective_normalized_time_per_output_token_seconds
+request_ttft_seconds
+request_streaming_tpot_seconds
+request_streaming_itl_seconds
+average_kv_cache_utilization=inference_pool_average_kv_cache_utilization
+average_queue_size=inference_pool_average_queue_size
+average_running_requests=inference_pool_average_running_requests
+std_dev_kv_cache_utilization
+std_dev_queue_size
+std_dev_running_requests
+ready_endpoints=inference_pool_ready_pods
+per_endpoint_queue_size=inference_pool_per_pod_queue_size
+scheduler_e2e_duration_seconds=inference_extension_scheduler_e2e_duration_seconds
+scheduler_attempts_total=inference_extension_scheduler_attempts_total
+plugin_duration_seconds=inference_extension_plugin_duration_seconds
+plugin_data_scope_violations_total
+request_processing_duration_seconds
+response_processing_duration_seconds
+info=inference_extension_info
+flow_control_request_queue_duration_seconds=inference_extension_flow_control_request_queue_duration_seconds
+flow_control_dispatch_cycle_duration_seconds=inference_extension_flow_control_dispatch_cycle_duration_seconds
+flow_control_request_enqueue_duration_seconds=inference_extension_flow_control_request_enqueue_duration_seconds
+flow_control_queue_size=inference_extension_flow_control_queue_size
+flow_control_queue_bytes=inference_extension_flow_control_queue_bytes
+flow_control_pool_saturation=inference_extension_flow_control_pool_saturation
+flow_control_stale_endpoints
+flow_control_capacity_utilization_requests
+flow_control_capacity_utilization_bytes
+flow_control_global_capacity_utilization_requests
+flow_control_global_capacity_utilization_bytes
+flow_control_requests_total
+flow_control_revocations_issued_total
+flow_control_revocations_total
+flow_control_reclaim_target
+flow_control_pending_reclaim
+flow_control_revocation_confirmation_seconds
+model_rewrite_decisions_total=inference_extension_model_rewrite_decisions_total
+datalayer_poll_errors_total=llm_d_inference_scheduler_datalayer_poll_errors_total
+datalayer_extract_errors_total=llm_d_inference_scheduler_datalayer_extract_errors_total
+extproc_streams_inflight
+extproc_stream_duration_seconds
+extproc_streams_total
+prefix_indexer_size=inference_extension_prefix_indexer_size
+prefix_indexer_hit_ratio=inference_extension_prefix_indexer_hit_ratio
+prefix_indexer_hit_bytes=inference_extension_prefix_indexer_hit_bytes
+inflight_requests
+inflight_tokens
+encoder_cache_queries_total
+encoder_cache_hits_total
+encoder_cache_hit_ratio
+pd_decision_total=llm_d_inference_scheduler_pd_decision_total
+disagg_decision_total=llm_d_inference_scheduler_disagg_decision_total
+disaggregatedset_strict_header_no_match_total
+disaggregatedset_revision_gating_share
+program_aware_jains_fairness_index
+program_aware_avg_wait_time_milliseconds
+program_aware_attained_service_tokens
+inference_request_metric=inference_objective_inference_request_metric
+request_predicted_ttft_seconds=inference_objective_request_predicted_ttft_seconds
+request_predicted_tpot_seconds=inference_objective_request_predicted_tpot_seconds
+request_ttft_prediction_duration_seconds=inference_objective_request_ttft_prediction_duration_seconds
+request_tpot_prediction_duration_seconds=inference_objective_request_tpot_prediction_duration_seconds
+request_slo_violation_total=inference_objective_request_slo_violation_total
+kv_cache_index_admissions_total=kvcache_index_admissions_total
+kv_cache_index_evictions_total=kvcache_index_evictions_total
+kv_cache_index_lookup_requests_total=kvcache_index_lookup_requests_total
+kv_cache_index_lookup_hits_total=kvcache_index_lookup_hits_total
+kv_cache_index_max_pod_hit_count_total=kvcache_index_max_pod_hit_count_total
+kv_cache_index_lookup_latency_seconds=kvcache_index_lookup_latency_seconds
+kv_cache_events_dedup_removed_hashes_suppressed_total=kvcache_kvevents_dedup_removed_hashes_suppressed_total
+kv_cache_events_dedup_removed_hashes_forwarded_total=kvcache_kvevents_dedup_removed_hashes_forwarded_total
+kv_cache_events_stores_skipped_total
+kv_cache_events_removals_skipped_total
+kv_cache_events_active_subscribers
+kv_cache_events_subscriber_reconnections_total
+kv_cache_events_messages_received_total
+kv_cache_events_zmq_errors_total
+kv_cache_events_pool_queue_depth
+kv_cache_events_pool_capacity
 ";
 
 /// Families that need what is not in this test, and the test that shows each.
@@ -80,7 +140,7 @@ const CHAT: [(&str, &str); 3] =
     [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
 
 /// A request with a picture, and its whole answer, as a stream or not.
-async fn exchange(picker: &Picker, streamed: bool) {
+pub(crate) async fn exchange(picker: &Picker, streamed: bool) {
     let mut stream = picker.stream().await;
     stream.send(headers(&CHAT, false));
     let content = json!([
@@ -162,25 +222,40 @@ async fn page(handler: &str, parameters: &str) -> String {
     }
 }
 
+/// The Go picker's families, each with its older name.
+fn families() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let pair = |text: &'static str| text.split_once('=').map_or((text, None), |(new, old)| (new, Some(old)));
+    FAMILIES.split_whitespace().map(pair)
+}
+
+/// The pages of two pickers that have seen requests of all kinds.
+pub(crate) async fn pages() -> &'static [String; 2] {
+    static PAGES: OnceCell<[String; 2]> = OnceCell::const_new();
+    let show = async || {
+        [
+            page("disagg-profile-handler", "deciders: {prefill: always}").await,
+            page("pd-profile-handler", "deciderPluginName: always").await,
+        ]
+    };
+    PAGES.get_or_init(show).await
+}
+
 #[tokio::test]
-async fn every_family_has_a_row_and_is_shown_or_missing_as_it_says() {
+async fn every_family_is_shown_or_missing_as_its_row_says_and_others_are_the_same() {
     let rows = table("Metrics");
-    assert_names(&rows, FAMILIES.split_whitespace());
-    let pages = [
-        page("disagg-profile-handler", "deciders: {prefill: always}").await,
-        page("pd-profile-handler", "deciderPluginName: always").await,
-    ];
+    let known: Vec<&str> = families().map(|(name, _)| name).collect();
+    assert_known(&rows, &known);
+    let pages = pages().await;
     let is_shown = |name: &str| pages.iter().any(|page| page.contains(&format!("# TYPE {name} ")));
-    for row in &rows {
-        let name = format!("llm_d_epp_{}", row.name);
-        let names: Vec<&str> = [Some(name.as_str()), row.older.as_deref()].into_iter().flatten().collect();
-        if let Some((_, test)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == row.name) {
+    for (family, older) in families() {
+        if let Some((_, test)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == family) {
             let test = std::fs::read_to_string(test).unwrap();
-            assert!(test.contains(row.name.trim_start_matches("flow_control_")), "{row:?}");
+            assert!(test.contains(family.trim_start_matches("flow_control_")), "{family}");
             continue;
         }
-        for name in names {
-            assert_eq!(is_shown(name), row.is != "missing", "{name}: {row:?}\n{}", pages[0]);
+        let is = becomes(&rows, family);
+        for name in [Some(format!("llm_d_epp_{family}").as_str()), older].into_iter().flatten() {
+            assert_eq!(is_shown(name), is != "missing", "{name} is {is}\n{}", pages[0]);
         }
     }
 }

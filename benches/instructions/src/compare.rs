@@ -47,7 +47,7 @@ impl Numbers {
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Instructions of each case of the guard, written by make instructions-accept.")?;
-        writeln!(f, "# docs/performance.md explains them.")?;
+        writeln!(f, "# docs/contributing/performance.md explains them.")?;
         writeln!(f, "compiler: {}", self.compiler)?;
         writeln!(f, "target: {}", self.target)?;
         self.cases.iter().try_for_each(|(name, count)| writeln!(f, "{name}: {count}"))

@@ -1,6 +1,6 @@
 //! The guard: counts the instructions of what every request costs, and compares them
 //! with the numbers in `expected.txt`. `make instructions` and `make instructions-accept`
-//! run it; the section "The guard" of `docs/performance.md` explains it.
+//! run it; the section "The guard" of `docs/contributing/performance.md` explains it.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 #![allow(clippy::print_stdout, reason = "it reports to a terminal")]

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Fields and meanings are those of kthena's AutoscalingPolicy (volcano-sh/kthena) and of Backend.AI's scaling
-//! rules, their defects aside (docs/capacity.md). Bounds go before the ratio, the ratio before the group's
-//! size, and that before the preferred bands.
+//! rules, their defects aside (docs/guide/capacity.md). Bounds go before the ratio, the ratio before the
+//! group's size, and that before the preferred bands.
 
 pub mod amount;
 pub mod behavior;

@@ -10,7 +10,7 @@
 {{- $elsewhere := dict "imagePullPolicy" "router.proxy.image.pullPolicy" "terminationGracePeriodSeconds" "router.proxy.drainSeconds" "securityContext" "router.epp.securityContext" "ports" "router.proxy.port and router.proxy.readyPort" }}
 {{- range $name := list "args" "command" "configMap" "configMapData" "env" "imagePullPolicy" "livenessProbe" "name" "ports" "presets" "readinessProbe" "securityContext" "startupProbe" "terminationGracePeriodSeconds" "volumeMounts" "volumes" }}
 {{- if index $router.proxy $name }}
-{{- fail (printf "router.proxy.%s is not read: the chart writes Envoy's container and configuration itself; %s" $name (hasKey $elsewhere $name | ternary (printf "write %s" (index $elsewhere $name)) "for another one run an Envoy of your own (docs/gateways.md)")) }}
+{{- fail (printf "router.proxy.%s is not read: the chart writes Envoy's container and configuration itself; %s" $name (hasKey $elsewhere $name | ternary (printf "write %s" (index $elsewhere $name)) "for another one run an Envoy of your own (docs/guide/gateways.md)")) }}
 {{- end }}
 {{- end }}
 {{- if ($router.proxy.autoscaling | default dict).enabled }}

@@ -36,7 +36,7 @@ pub struct LogFlags {
     #[arg(long, value_name = "ENCODING")]
     pub zap_time_encoding: Option<String>,
 
-    /// Send traces. [default: true]
+    /// Accepted for compatibility: there are no traces yet. [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]
     pub tracing: Option<bool>,
 }

@@ -20,7 +20,7 @@ pub struct MetricsFlags {
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub refresh_metrics_interval: Duration,
 
-    /// Pause between two computations of the pool's gauges.
+    /// Accepted for compatibility: the pool's gauges are computed when they are read.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub refresh_prometheus_metrics_interval: Duration,
 
@@ -47,7 +47,7 @@ pub struct MetricsFlags {
     #[arg(long, value_name = "FILE")]
     pub metrics_client_ca_file: Option<String>,
 
-    /// Serve profiles on the metrics port. [default: true]
+    /// Accepted for compatibility: there are no profiles of a Go runtime. [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]
     pub enable_pprof: Option<bool>,
 

@@ -125,10 +125,10 @@ fn the_times_of_an_election_can_be_set() {
     }
 }
 
-/// docs/kubernetes.md: lease, renew and retry in seconds, and what follows from them.
+/// docs/guide/kubernetes.md: lease, renew and retry in seconds, and what follows from them.
 #[test]
 fn the_table_of_leases_holds() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kubernetes.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/kubernetes.md");
     let text = std::fs::read_to_string(path).unwrap();
     let rows = text.lines().skip_while(|line| !line.starts_with("| lease | renew |")).skip(2);
     let mut count = 0;

@@ -84,7 +84,7 @@ async fn kinds(api: &Api) -> Vec<(String, String, String)> {
     found
 }
 
-/// The rights of docs/kubernetes.md, one by one.
+/// The rights of docs/guide/kubernetes.md, one by one.
 fn needed(plan: &PoolPlan) -> Vec<Right> {
     let of = |group, resource, verbs: &[&'static str]| -> Vec<Right> {
         verbs.iter().map(|verb| Right { group, resource, verb, need: Need::Ready }).collect()

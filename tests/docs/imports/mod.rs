@@ -43,9 +43,9 @@ fn no_files_import_each_other_in_a_ring() {
     assert!(told.is_empty(), "{told}");
 }
 
-/// The floor of each folder: the block in docs/architecture.md, from the top.
+/// The floor of each folder: the block in docs/contributing/architecture.md, from the top.
 fn floors() -> BTreeMap<String, usize> {
-    let page = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/contributing/architecture.md")).unwrap();
     let (_, rest) = page.split_once(ORDER_START).unwrap();
     let (block, _) = rest.split_once("```").unwrap();
     let mut floors = BTreeMap::new();
@@ -63,7 +63,10 @@ fn imports_follow_the_order_of_the_architecture_page() {
     let (modules, imports) = all_imports();
     let mut wrong = String::new();
     for folder in modules.folders() {
-        assert!(floors.contains_key(&folder), "docs/architecture.md doesn't say where {folder} stands");
+        assert!(
+            floors.contains_key(&folder),
+            "docs/contributing/architecture.md doesn't say where {folder} stands"
+        );
     }
     for import in &imports {
         let (from, to) = (modules.folder(import.from), modules.folder(import.to));

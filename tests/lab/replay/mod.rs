@@ -432,7 +432,7 @@ fn what_is_wrong_is_one_line_with_its_file() {
 
 #[test]
 fn the_page_shows_what_its_command_prints() {
-    let page = include_str!("../../../docs/replay.md");
+    let page = include_str!("../../../docs/guide/replay.md");
     let command: String =
         page.split("    usher replay ").nth(1).unwrap().split("\n\n").next().unwrap().replace("\\\n", "");
     let shown = page.split("```\n").nth(1).unwrap();

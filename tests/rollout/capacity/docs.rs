@@ -1,4 +1,4 @@
-//! Checks of docs/capacity.md against the code.
+//! Checks of docs/guide/capacity.md against the code.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use usher::capacity::policy::file;
 use usher::capacity::{Condition, Reason};
 
-const PAGE: &str = include_str!("../../../docs/capacity.md");
+const PAGE: &str = include_str!("../../../docs/guide/capacity.md");
 
 #[test]
 fn every_reason_and_condition_is_listed() {

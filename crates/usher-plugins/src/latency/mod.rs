@@ -1,7 +1,7 @@
 //! Expected latency: how long a request would wait for its first token and take to be
 //! answered at each endpoint, and how much longer others would take for it.
 //!
-//! A decision reads a [`Table`] and weighs the formulas of [`cost`]; `docs/expected-latency.md`
+//! A decision reads a [`Table`] and weighs the formulas of [`cost`]; `docs/guide/expected-latency.md`
 //! derives them. What was decided is [`Booked`] with the endpoints. As first tokens and ends
 //! of streams come, the bookings teach the speeds: `fit` the times of a group of endpoints
 //! that should be equal, `factor` how much one of them differs.
