@@ -15,7 +15,7 @@ pub mod observe;
 pub mod registry;
 #[cfg(feature = "lab")]
 pub mod replay;
-mod run;
+mod server;
 pub mod scaling;
 pub mod schedule;
 pub mod scrape;
@@ -23,7 +23,7 @@ pub mod settings;
 pub mod tls;
 pub mod version;
 
-pub use run::{RunError, Setup, run};
+pub use server::{RunError, Setup, run};
 pub use usher_capacity as capacity;
 pub use usher_core::{config, endpoints, memory, metrics, prefix, request};
 #[cfg(feature = "lab")]

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::event::Kind;
 use super::found::Homeless;
-use super::hands::Hands;
+use super::state::Hands;
 use super::node::Needs;
 use super::observe::Observed;
-use super::places::{Places, place_of};
+use super::domain_counts::{Places, place_of};
 use super::pods::PodObject;
 use crate::capacity::Policy;
 use crate::capacity::policy::Mode;

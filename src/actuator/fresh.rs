@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::drain::is_marked;
-use super::hands::Hands;
+use super::state::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
 use super::selector::both;

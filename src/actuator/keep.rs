@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::gates;
-use super::hands::{Hands, Retired};
-use super::places::{Passage, Places};
+use super::state::{Hands, Retired};
+use super::domain_counts::{Passage, Places};
 use super::pods::PodObject;
 use super::selector::both;
 use super::whose::is_of_role;

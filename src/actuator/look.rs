@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::found::Objects;
-use super::hands::Hands;
+use super::state::Hands;
 use super::kinds::Kinds;
 use super::target::Target;
 use crate::capacity::Policy;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::affinity::sent_to;
 use super::drain::PodLoad;
 use super::found::{Found, Homeless, Objects, ObservedPod};
-use super::hands::{Hands, OLDEST, OLDEST_INTERVALS};
+use super::state::{Hands, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
 use super::look::{Body, Seen};
 use super::need::{Standing, needed};

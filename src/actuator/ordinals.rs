@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::Choice;
-use super::hands::Hands;
+use super::state::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
 use super::target::Target;

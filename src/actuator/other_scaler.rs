@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::hands::Hands;
+use super::state::Hands;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
 use super::subject::Subject;
 use super::target::Target;

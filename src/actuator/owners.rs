@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::hands::Hands;
+use super::state::Hands;
 use super::kinds::Kinds;
 use super::pods::PodObject;
 use super::whose::{LABELS, equalities, is_of, within};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::act::Outcome;
-use super::hands::Hands;
+use super::state::Hands;
 use super::observe::Observed;
 use super::scaler::Owned;
 use super::subject::Subject;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::drain::{Choice, Drain, is_marked, marking};
-use super::hands::Hands;
+use super::state::Hands;
 use super::observe::Observed;
 use super::pods::PodObject;
 use crate::capacity::Policy;

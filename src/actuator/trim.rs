@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::event::Kind;
 use super::gates;
-use super::hands::Hands;
+use super::state::Hands;
 use super::leaving::Leaving;
 use super::observe::Observed;
 use super::pods::PodObject;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::hands::Hands;
+use super::state::Hands;
 use super::held_back::{Unheld, going_on};
 use super::subject::Subject;
 use crate::capacity::Policy;

@@ -2,7 +2,7 @@
 //! holds them together.
 
 pub mod accept;
-mod answer;
+mod response_tracker;
 pub mod arrivals;
 pub mod call;
 pub mod conn;

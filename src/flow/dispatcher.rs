@@ -16,7 +16,7 @@ use crate::schedule::{
 
 use super::concurrent::{Bookings, SMALL_BODY};
 use super::routed::{Sent, is_pair};
-use super::sick::{Attempt, Choice, Sickbay};
+use super::outliers::{Attempt, Choice, Sickbay};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
 

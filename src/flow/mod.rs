@@ -9,7 +9,7 @@ mod gate;
 mod legacy_admission;
 pub mod queue;
 mod routed;
-mod sick;
+mod outliers;
 mod spread;
 
 pub use attempts::Attempts;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher_plugin::Kind;
 
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
-use crate::schedule::waiting::{
+use crate::schedule::flow_control::{
     BandRules, Fairness, Ordering, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules,
 };
 

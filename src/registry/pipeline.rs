@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
-use crate::schedule::waiting::Waiting;
+use crate::schedule::flow_control::Waiting;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
 

@@ -7,7 +7,7 @@ use usher_plugin::{Keys, Kind, Stability};
 use super::instances::Instance;
 use crate::config::{FeatureGates, Position};
 use crate::schedule::DataType;
-use crate::schedule::waiting::BandRules;
+use crate::schedule::flow_control::BandRules;
 
 /// A configuration with its defaults filled in.
 #[derive(Clone, Debug, Serialize)]

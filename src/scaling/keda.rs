@@ -12,7 +12,7 @@ use futures_util::stream::{BoxStream, unfold};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::board::{Board, Plans, Standing};
+use super::plan_store::{Board, Plans, Standing};
 use proto::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use proto::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec, MetricValue,

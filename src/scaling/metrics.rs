@@ -7,7 +7,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 
-use super::board::{Board, Latest};
+use super::plan_store::{Board, Latest};
 use super::frozen::Frozen;
 use crate::capacity::{Condition, Plan, Policy, State};
 use crate::endpoints::Clock;

@@ -10,7 +10,7 @@
 //! Policies are in a file, or objects of the API server (`objects/`), which also tell what became of them.
 //! The [`Driver`] is the only writer of the [`Board`]; outlets read it and wait for its changes.
 
-mod board;
+mod plan_store;
 mod driver;
 pub mod file;
 mod frozen;
@@ -24,7 +24,7 @@ pub mod query;
 pub mod release;
 mod signal;
 
-pub use board::{Board, Latest, Plans, Standing};
+pub use plan_store::{Board, Latest, Plans, Standing};
 pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};

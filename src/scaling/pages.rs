@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::board::Board;
+use super::plan_store::Board;
 use crate::capacity::plan::RuleOutcome;
 use crate::capacity::policy::Sizing;
 use crate::capacity::{Condition, Plan};

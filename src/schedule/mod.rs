@@ -53,5 +53,5 @@ pub use usher_plugins::{
     TopologyAffinityFilter, TopologyAffinityFilterParams, TopologyAffinityScorer,
     TopologyAffinityScorerParams, TtftSource, UtilizationDetector, UtilizationDetectorParams,
     UtilizationFilter, UtilizationFilterParams, WeightedRandomPicker, latency, multicluster_kv_cache,
-    multicluster_queue, waiting,
+    multicluster_queue, flow_control,
 };

@@ -24,7 +24,7 @@ mod pd;
 #[cfg(target_os = "linux")]
 mod relay;
 mod restarts;
-mod sick;
+mod outliers;
 mod slow;
 mod threads;
 mod traffic;

@@ -13,7 +13,7 @@ use usher::request::Request;
 use usher::request::usage::Usage;
 use usher::schedule::Served;
 
-use crate::sick::{BY_HEADER, BY_REQUESTS, ONLY, Pool, destination, request};
+use crate::outliers::{BY_HEADER, BY_REQUESTS, ONLY, Pool, destination, request};
 
 /// A request whose answer may be a stream.
 fn request_of(stream: bool) -> Request {

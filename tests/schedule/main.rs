@@ -14,7 +14,7 @@
 mod lines;
 
 mod admission;
-mod around;
+mod middleware;
 mod attribute_sources;
 mod attributes;
 mod balance;
@@ -64,7 +64,7 @@ mod scorers_affinity;
 mod scorers_load;
 mod scraper;
 mod settle;
-mod sick;
+mod outliers;
 mod sim_scrape;
 mod slo;
 mod slo_pairs;

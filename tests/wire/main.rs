@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-mod answers;
+mod responses;
 mod apis;
 mod capacity;
 mod disagg;
@@ -23,5 +23,5 @@ mod requests;
 #[path = "../schedule/pages/server.rs"]
 #[allow(dead_code, reason = "the tests of pages need more of it")]
 mod server;
-mod sick;
+mod outliers;
 mod support;

@@ -12,10 +12,10 @@ use usher_core::request::Request;
 use super::context::Context;
 use super::facts::{Fact, Facts, Key};
 use super::families::Families;
-use super::site::{Build, Built, Site};
+use super::build::{Build, Built, Site};
 use super::state::State;
 use super::types::PluginType;
-use super::wiring::Wiring;
+use super::build_state::Wiring;
 
 /// The clock of the harness, on which readings of loads have to be stamped to be fresh.
 pub const NOW_MS: u64 = 1;

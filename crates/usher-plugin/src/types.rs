@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use usher_core::config::{Name, Node};
 
 use super::parameters::{Parameter, parameters};
-use super::site::Build;
+use super::build::Build;
 
 /// Use of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

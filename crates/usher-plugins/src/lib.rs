@@ -4,7 +4,7 @@
 //! them share, and [`waiting`] what a configuration says of flow control. [`types`] lists what a
 //! configuration can name.
 
-mod around;
+mod middleware;
 mod filter;
 mod handler;
 pub mod latency;
@@ -13,9 +13,9 @@ mod produce;
 mod saturation;
 mod score;
 mod types;
-pub mod waiting;
+pub mod flow_control;
 
-pub use around::{
+pub use middleware::{
     AgentIdentity, AgentIdentityParams, Bindings, LatencySloAdmitter, LatencySloAdmitterParams,
     ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
     RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,

@@ -2,7 +2,7 @@
 
 use usher_plugin::PluginType;
 
-use super::{around, filter, handler, pick, produce, saturation, score, waiting};
+use super::{filter, flow_control, handler, middleware, pick, produce, saturation, score};
 
 /// In the order of the documentation.
 static ALL: &[&PluginType] = &[
@@ -16,7 +16,7 @@ static ALL: &[&PluginType] = &[
     &score::active_request::TYPE,
     &score::token_load::TYPE,
     &score::no_hit_lru::TYPE,
-    &around::session::SCORER,
+    &middleware::session::SCORER,
     &score::header_label::TYPE,
     &score::context_length::TYPE,
     &score::mm_embeddings_cache::TYPE,
@@ -38,8 +38,8 @@ static ALL: &[&PluginType] = &[
     &filter::utilization::TYPE,
     &filter::prefix_cache_affinity::TYPE,
     &filter::slo_headroom_tier::TYPE,
-    &around::session::FILTER,
-    &around::session::MULTICLUSTER_FILTER,
+    &middleware::session::FILTER,
+    &middleware::session::MULTICLUSTER_FILTER,
     &filter::topology_affinity::TYPE,
     &filter::testing::TYPE,
     &pick::max_score::TYPE,
@@ -66,25 +66,25 @@ static ALL: &[&PluginType] = &[
     &produce::predicted_latency::TYPE,
     &produce::session_id::TYPE,
     &produce::p2p_source::TYPE,
-    &around::latency_slo_admitter::TYPE,
-    &around::probabilistic_admitter::TYPE,
-    &around::rollout::TYPE,
-    &around::reporter::TYPE,
-    &around::agent_identity::TYPE,
-    &around::served_verifier::TYPE,
+    &middleware::latency_slo_admitter::TYPE,
+    &middleware::probabilistic_admitter::TYPE,
+    &middleware::rollout::TYPE,
+    &middleware::reporter::TYPE,
+    &middleware::agent_identity::TYPE,
+    &middleware::served_verifier::TYPE,
     &saturation::utilization::TYPE,
     &saturation::concurrency::TYPE,
-    &waiting::fairness::GLOBAL_STRICT,
-    &waiting::fairness::ROUND_ROBIN,
-    &waiting::fairness::PROGRAM_AWARE,
-    &waiting::ordering::FCFS,
-    &waiting::ordering::EDF,
-    &waiting::ordering::SLO_DEADLINE,
-    &waiting::usage_limit::STATIC,
-    &waiting::usage_limit::HOLDBACK,
-    &waiting::usage_limit::SOFT_REFLECTIVE,
-    &waiting::eviction::SHEDDABLE,
-    &waiting::eviction::PRIORITY_THEN_TIME,
+    &flow_control::fairness::GLOBAL_STRICT,
+    &flow_control::fairness::ROUND_ROBIN,
+    &flow_control::fairness::PROGRAM_AWARE,
+    &flow_control::ordering::FCFS,
+    &flow_control::ordering::EDF,
+    &flow_control::ordering::SLO_DEADLINE,
+    &flow_control::usage_limit::STATIC,
+    &flow_control::usage_limit::HOLDBACK,
+    &flow_control::usage_limit::SOFT_REFLECTIVE,
+    &flow_control::eviction::SHEDDABLE,
+    &flow_control::eviction::PRIORITY_THEN_TIME,
 ];
 
 /// The types of this package.

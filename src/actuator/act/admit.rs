@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::actuator::drain::Choice;
 use crate::actuator::event::Kind;
 use crate::actuator::found::Homeless;
-use crate::actuator::hands::Hands;
+use crate::actuator::state::Hands;
 use crate::actuator::observe::Observed;
 use crate::actuator::ordinals::split;
 use crate::actuator::pods::PodObject;

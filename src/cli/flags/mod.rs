@@ -9,7 +9,7 @@ mod metrics;
 mod pflag;
 mod pool;
 mod selector;
-mod sick;
+mod outlier;
 mod tls;
 mod unused;
 
@@ -28,7 +28,7 @@ pub use metrics::MetricsFlags;
 pub use pflag::as_pflag;
 use pflag::given;
 pub use pool::PoolFlags;
-pub use sick::SickFlags;
+pub use outlier::SickFlags;
 pub use tls::TlsFlags;
 use unused::Unused;
 

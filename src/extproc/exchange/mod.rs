@@ -21,7 +21,7 @@ use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
-use super::answer::{self, Answer};
+use super::response_tracker::{self, Answer};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
 use super::replies::Replies;
@@ -235,7 +235,7 @@ impl Exchange {
             Event::RequestBody { data, end_of_stream } => self.request_body(data, end_of_stream, now),
             Event::RequestTrailers => self.request_trailers(now),
             Event::ResponseHeaders { status, event_stream, encoded, end_of_stream } => {
-                let kind = answer::Kind { event_stream, encoded };
+                let kind = response_tracker::Kind { event_stream, encoded };
                 self.response_headers(status, kind, end_of_stream, served, now)
             }
             Event::ResponseBody { data, end_of_stream } => self.response_body(data, end_of_stream, now),

@@ -6,7 +6,7 @@ use crate::endpoints::health::AnswerStatus;
 use crate::request::{Body, Pieces};
 use crate::schedule::{Attribute, Served};
 
-use super::super::answer::Kind;
+use super::super::response_tracker::Kind;
 use super::{Exchange, State, Step, Violation};
 use usher_wire::event::Mode;
 use usher_wire::reply::Reply;

@@ -32,7 +32,7 @@ use super::queue::{Action, Count, NEVER, Nanos, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
 use crate::memory::Sheds;
 use crate::schedule::SaturationDetector;
-use crate::schedule::waiting::Waiting;
+use crate::schedule::flow_control::Waiting;
 
 use grant::Grant;
 use inner::{Inner, Told, Verdict};

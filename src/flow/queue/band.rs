@@ -8,7 +8,7 @@ use super::flows::{FlowRef, Flows};
 use super::line::Waiter;
 use super::rank::Rank;
 use super::time::{NEVER, Nanos};
-use crate::schedule::waiting::{BandRules, Standing};
+use crate::schedule::flow_control::{BandRules, Standing};
 
 /// How long a band that no rule lists stays without requests, as with the peer.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;

@@ -4,7 +4,7 @@ use super::capacity::EPSILON;
 use super::evictions::Demand;
 use super::requests::Stage;
 use super::{Action, Capacity, Count, NEVER, Nanos, Outcome, Queue};
-use crate::schedule::waiting::Ceiling;
+use crate::schedule::flow_control::Ceiling;
 
 /// The unit in which a soft ceiling opens and closes: the peer's cycle.
 const TICK: Nanos = 1_000_000;

@@ -122,7 +122,7 @@ mod tests {
 
     use super::super::Arrival;
     use super::*;
-    use crate::schedule::waiting::Ordering;
+    use crate::schedule::flow_control::Ordering;
 
     fn rank(since: u64, sequence: u64) -> Rank {
         let arrival =

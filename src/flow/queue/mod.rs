@@ -37,7 +37,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use crate::schedule::waiting::{BandRules, UsageLimit, WaitingRules};
+use crate::schedule::flow_control::{BandRules, UsageLimit, WaitingRules};
 
 use band::Bands;
 use evictions::Evictions;

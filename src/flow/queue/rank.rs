@@ -2,7 +2,7 @@
 
 use super::arrival::Arrival;
 use super::time::{NEVER, Nanos};
-use crate::schedule::waiting::Ordering;
+use crate::schedule::flow_control::Ordering;
 
 /// Place of a request in its order: the smaller goes first. No two are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@
 //! the path. When the API server can't be asked, nobody may whom it hasn't just allowed.
 
 mod kubernetes;
-mod remembered;
+mod review_cache;
 mod reviews;
 
 use std::mem::{Discriminant, discriminant};
@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Problem};
 use crate::endpoints::Clock;
 
 use kubernetes::{User, review_access, review_token};
-use remembered::{Key, Lasting};
+use review_cache::{Key, Lasting};
 use reviews::Reviews;
 
 /// Reviews under way at a time. A scraper needs two, one after the other, once a minute.

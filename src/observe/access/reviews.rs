@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
-use super::remembered::{Key, Lasting, Remembered};
+use super::review_cache::{Key, Lasting, Remembered};
 use crate::cluster::Problem;
 use crate::endpoints::Clock;
 

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::actuator::{Observed, Outcome, Part};
 use crate::capacity::{Condition, Policy};
-use crate::scaling::board::Latest;
+use crate::scaling::plan_store::Latest;
 
 /// Policies that act at a time. Each has one request under way.
 const SIDE_BY_SIDE: usize = 8;

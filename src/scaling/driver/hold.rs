@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::{Driver, RELEASE};
 use crate::capacity::Condition;
-use crate::scaling::board::Held;
+use crate::scaling::plan_store::Held;
 use crate::scaling::objects::Known;
 
 /// The same where the API server answers late: the driver waits for it meanwhile.

@@ -10,7 +10,7 @@ use super::{Driver, Live};
 use crate::capacity::Reason;
 use crate::capacity::resource::status::{PolicyStatus, RoleStatus};
 use crate::endpoints::{EndpointSpec, StartingPod};
-use crate::scaling::board::Latest;
+use crate::scaling::plan_store::Latest;
 
 /// Roles without a ratio, without steps.
 const ROLES: &str = "roles: {d: {min: 1, max: 16}, p: {min: 1, max: 16}}";

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::board::{Board, Plans, Standing};
+use super::plan_store::{Board, Plans, Standing};
 use super::file::{Look, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;

@@ -10,7 +10,7 @@ use super::left::Left;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Mode, Role, Sizing};
 use crate::capacity::{Condition, Growth, History, Policy, Requested};
-use crate::scaling::board::{Held, Latest};
+use crate::scaling::plan_store::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
 use crate::scaling::query::Answers;

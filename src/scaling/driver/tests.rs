@@ -6,7 +6,7 @@ use crate::capacity::resource::status::{PolicyStatus, RoleStatus, RuleStatus};
 use crate::capacity::{Condition, Inputs, Plan, Pod, PodState, Reason, State, Values, tick};
 use crate::endpoints::{EndpointSpec, StartingPod, Store};
 use crate::scaling::Signal;
-use crate::scaling::board::Latest;
+use crate::scaling::plan_store::Latest;
 use crate::scaling::groups::Group;
 use crate::scrape::ScrapeMetrics;
 use k8s_openapi::jiff::Timestamp;

@@ -17,7 +17,7 @@ use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
 use crate::capacity::{Condition, Plan};
-use crate::scaling::board::Latest;
+use crate::scaling::plan_store::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
 use crate::scaling::objects::Known;
 use crate::scaling::query::Asking;

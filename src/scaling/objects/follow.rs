@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::shelf::News;
+use super::policy_store::News;
 use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
 use crate::cluster::{Change, Cluster, Collection, Missing, Standing, Watched, follow_once_defined};
 

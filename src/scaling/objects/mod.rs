@@ -4,14 +4,14 @@
 mod claims;
 mod follow;
 mod kinds;
-mod shelf;
+mod policy_store;
 mod survey;
-mod tell;
+mod status_writer;
 mod times;
-mod told;
+mod written;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
-pub use shelf::{Changed, Known, News, Shelf, policy_of};
+pub use policy_store::{Changed, Known, News, Shelf, policy_of};
 pub use survey::Surveyor;
-pub use tell::Teller;
+pub use status_writer::Teller;

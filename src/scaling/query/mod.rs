@@ -2,10 +2,10 @@
 //!
 //! [`Asking`] asks every query that a policy names, in the background; a tick takes what [`Answers`] has.
 
-mod answer;
-mod asking;
+mod response;
+mod runner;
 mod server;
 
-pub use answer::AnswerError;
-pub use asking::{Answers, Asking};
+pub use response::AnswerError;
+pub use runner::{Answers, Asking};
 pub use server::{QueryError, Server};

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::answer::{AnswerError, complaint, number};
+use super::response::{AnswerError, complaint, number};
 use crate::cluster::encode;
 use crate::scrape::{TlsClient, TlsError, TlsSettings};
 use crate::settings::PrometheusSettings;

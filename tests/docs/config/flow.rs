@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use usher::registry::Pipeline;
-use usher::schedule::waiting::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
+use usher::schedule::flow_control::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
 
 use super::{assert_parameters_refused, build, build_with};
 

@@ -8,7 +8,7 @@ use usher::capacity::{Condition, Policy, State};
 use usher::scaling::release::{Release, Released};
 
 use super::group::{Group, pair};
-use super::hands::{S, hands, of, plan};
+use super::setup::{S, hands, of, plan};
 use super::whose::is_gated;
 use crate::server::Server;
 use crate::support::eventually;

@@ -4,7 +4,7 @@
 
 mod gates;
 mod group;
-mod hands;
+mod setup;
 mod keep;
 mod leading;
 mod replicas;

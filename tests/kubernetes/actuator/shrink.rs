@@ -9,7 +9,7 @@ use usher::actuator::{Hands, PodLoad};
 use usher::capacity::{Condition, Plan, Policy, Reason};
 
 use super::group::Group;
-use super::hands::{S, hands, of, plan};
+use super::setup::{S, hands, of, plan};
 use crate::engines::engines;
 use crate::server::Server;
 use crate::support::eventually;

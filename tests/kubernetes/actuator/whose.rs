@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::group::{Group, pair};
-use super::hands::{S, hands, of};
+use super::setup::{S, hands, of};
 use crate::server::Server;
 use crate::support::eventually;
 

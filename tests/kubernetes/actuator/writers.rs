@@ -6,7 +6,7 @@ use usher::capacity::{Condition, Policy};
 use usher::endpoints::Clock;
 
 use super::group::Group;
-use super::hands::{S, hands, of, plan};
+use super::setup::{S, hands, of, plan};
 use crate::server::Server;
 use crate::support::eventually;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::place::Placement;
-use super::stand::Stand;
+use super::role_counts::Stand;
 use crate::plan::State;
 
 /// Memory of a group's machine.

@@ -20,7 +20,7 @@ mod machine;
 mod memory;
 mod place;
 mod skew;
-mod stand;
+mod role_counts;
 mod update;
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) use clock::Clock;
 pub(super) use machine::roll;
 pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
-pub use stand::Stand;
+pub use role_counts::Stand;
 
 /// How long a step may go without a pod coming up (loading a model takes 2 to 7
 /// minutes).

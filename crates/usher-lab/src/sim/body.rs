@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use xxhash_rust::xxh64::Xxh64;
 
-use super::answer::Answer;
+use super::response::Answer;
 use super::live::Ticket;
 
 /// The body of an answer.

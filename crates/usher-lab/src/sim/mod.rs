@@ -30,7 +30,7 @@
 //! `GET /admin/state` tells what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
 
-mod answer;
+mod response;
 mod body;
 mod config;
 mod disagg;

@@ -8,7 +8,7 @@ use super::flows::{FlowRef, Flows, Memory};
 use super::line::Waiter;
 use super::rank::Rank;
 use super::time::Nanos;
-use crate::schedule::waiting::Fairness;
+use crate::schedule::flow_control::Fairness;
 use program_aware::ProgramAware;
 use round_robin::RoundRobin;
 use strict::Strict;

@@ -16,7 +16,7 @@ use super::super::flows::{FlowRef, Flows, Memory};
 use super::super::line::Waiter;
 use super::super::rank::Rank;
 use super::super::time::{Nanos, nanos};
-use crate::schedule::waiting::ProgramAwareParams;
+use crate::schedule::flow_control::ProgramAwareParams;
 
 /// Half-lives after which all service is scaled down, far from where an `f64` overflows.
 const MAX_HALF_LIVES: f64 = 64.0;

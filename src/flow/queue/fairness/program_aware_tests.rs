@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::flow::queue::Arrival;
-use crate::schedule::waiting::Ordering;
+use crate::schedule::flow_control::Ordering;
 
 const MS: Nanos = 1_000_000;
 

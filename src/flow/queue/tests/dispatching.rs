@@ -1,7 +1,7 @@
 //! Limits, bands, ceilings, and the way back from an empty pool.
 
 use super::*;
-use crate::schedule::waiting::{Fairness, HoldbackParams, Ordering, StaticUsageLimitParams};
+use crate::schedule::flow_control::{Fairness, HoldbackParams, Ordering, StaticUsageLimitParams};
 
 fn band(max_requests: u64, max_bytes: u64) -> BandRules {
     BandRules { max_requests, max_bytes, ..BandRules::default() }

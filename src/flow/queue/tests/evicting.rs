@@ -1,7 +1,7 @@
 //! Running requests that are given up.
 
 use super::*;
-use crate::schedule::waiting::StaticUsageLimitParams;
+use crate::schedule::flow_control::StaticUsageLimitParams;
 
 fn rules(threshold: f64) -> WaitingRules {
     WaitingRules {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::schedule::waiting::{
+use crate::schedule::flow_control::{
     Ceiling, Domain, Fairness, HoldbackParams, Ordering, Standing, StaticUsageLimitParams,
 };
 

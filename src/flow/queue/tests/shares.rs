@@ -4,7 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::schedule::waiting::{Fairness, ProgramAwareParams};
+use crate::schedule::flow_control::{Fairness, ProgramAwareParams};
 
 const FLOWS: [&str; 4] = ["a", "b", "c", "d"];
 

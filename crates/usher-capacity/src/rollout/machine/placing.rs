@@ -3,7 +3,7 @@
 use super::Turn;
 use crate::plan::{Condition, Open, Reason, Shortfalls};
 use crate::rollout::place::{Place, place};
-use crate::rollout::stand::Stand;
+use crate::rollout::role_counts::Stand;
 use crate::rollout::{Shortfall, Topology};
 
 impl Turn<'_> {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::first_byte::FirstBytes;
 use super::pending::{Bound, Page, Pending};
 use super::verdict::Verdict;
-use super::vitals::{Change, Condition, Failure, HealthParams, Vitals};
-use super::ward::Ward;
+use super::ejection::{Change, Condition, Failure, HealthParams, Vitals};
+use super::detector::Ward;
 use crate::endpoints::Load;
 
 /// How well one endpoint is. Belongs to an endpoint at an address: another address is

@@ -13,8 +13,8 @@ mod pending;
 mod probe;
 mod sweep;
 mod verdict;
-mod vitals;
-mod ward;
+mod ejection;
+mod detector;
 
 pub use awaited::AwaitedByte;
 pub use endpoint::Health;
@@ -22,8 +22,8 @@ pub use first_byte::RequestClass;
 pub use probe::Probe;
 pub use sweep::SWEEP_INTERVAL;
 pub use verdict::{AnswerStatus, Verdict};
-pub use vitals::{Change, Condition, Demotion, Failure, HealthParams, Vitals};
-pub use ward::{Ward, WardMetrics};
+pub use ejection::{Change, Condition, Demotion, Failure, HealthParams, Vitals};
+pub use detector::{Ward, WardMetrics};
 
 #[cfg(test)]
 mod first_byte_tests;

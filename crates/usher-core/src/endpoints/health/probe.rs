@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::endpoint::Health;
-use super::vitals::Vitals;
+use super::ejection::Vitals;
 
 impl Health {
     /// Takes the place of the probe, if one is due.

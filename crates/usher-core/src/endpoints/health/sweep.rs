@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::pending::Bound;
-use super::ward::Ward;
+use super::detector::Ward;
 use crate::endpoints::Snapshot;
 
 /// Pause between two looks at requests that wait for a first byte.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{JSON, Service, failure, json_response, response};
-use crate::sim::answer::{Answer, append_text, text_seed};
+use crate::sim::response::{Answer, append_text, text_seed};
 use crate::sim::body::{SimBody, Stream, full, half, with_trailers};
 use crate::sim::kv::{BYTES_PER_TOKEN, block_hashes};
 use crate::sim::live::Wake;

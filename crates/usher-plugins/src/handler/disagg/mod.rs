@@ -8,7 +8,7 @@ mod params;
 pub(crate) mod pd;
 pub(crate) mod prefix_decider;
 pub(crate) mod profiles;
-mod site;
+mod references;
 mod stages;
 mod written;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use usher_core::config::{ConfigError, Name, Node, Position};
 
 use super::joint::JointParams;
-use super::site::name;
+use super::references::name;
 use super::written::{StageProfiles, Written};
 
 /// Which stage is placed first, and so which one can look at the other's endpoint.

@@ -15,7 +15,7 @@ use usher_plugin::{
 
 use super::decisions::{Decisions, PdFamily};
 use super::params::StageOrder;
-use super::site::{PREFIX_PRODUCER, name, pd_plugins, prompt_and_cached};
+use super::references::{PREFIX_PRODUCER, name, pd_plugins, prompt_and_cached};
 use super::stages::Stages;
 use super::written::StageProfiles;
 use crate::handler::data_parallel::{PrimaryPort, check_port};

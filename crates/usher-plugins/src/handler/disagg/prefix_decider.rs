@@ -11,7 +11,7 @@ use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::params::refused;
 use usher_plugin::{Build, Built, Context, Decider, Key, Kind, PluginType, Site, beta};
 
-use super::site::{PREFIX_PRODUCER, prompt_and_cached};
+use super::references::{PREFIX_PRODUCER, prompt_and_cached};
 
 /// `prefix-based-pd-decider` in a configuration.
 #[rustfmt::skip]

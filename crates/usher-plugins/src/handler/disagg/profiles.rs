@@ -14,7 +14,7 @@ use usher_plugin::{
 use super::decisions::{Decisions, DisaggFamily};
 use super::joint::Joint;
 use super::params::DisaggParams;
-use super::site::{PREFIX_PRODUCER, named_deciders, prompt_and_cached};
+use super::references::{PREFIX_PRODUCER, named_deciders, prompt_and_cached};
 use super::stages::Stages;
 use super::written::Written;
 use crate::handler::{DisaggHeaders, DisaggHeadersParams};

@@ -25,7 +25,7 @@ use report::{COLD, Measured, Sample, ZeroReport};
 use usher_terminal::Progress;
 
 /// Usher's configuration.
-const CONFIG: &str = include_str!("../../../../../deploy/demo/scale-from-zero.yaml");
+const CONFIG: &str = include_str!("../../../../../../deploy/demo/scale-from-zero.yaml");
 
 /// Between two looks at what waits.
 const LOOK: Duration = Duration::from_millis(50);

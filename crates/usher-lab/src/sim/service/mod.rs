@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::answer::error;
+use super::response::error;
 use super::body::{Received, SimBody, full, receive, with_trailers};
 use super::faults::{Fault, MetricsFault, ServerFault};
 use super::io::Connection;

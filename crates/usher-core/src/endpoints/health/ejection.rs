@@ -352,5 +352,5 @@ fn pauses(params: &HealthParams) -> (u64, u64) {
 }
 
 #[cfg(test)]
-#[path = "vitals_tests.rs"]
+#[path = "ejection_tests.rs"]
 mod tests;

@@ -25,10 +25,10 @@ use report::{AutoscaleReport, Measured, Moment};
 use usher_terminal::Progress;
 
 /// Usher's configuration.
-const CONFIG: &str = include_str!("../../../../../deploy/demo/autoscale.yaml");
+const CONFIG: &str = include_str!("../../../../../../deploy/demo/autoscale.yaml");
 
 /// How many servers there should be; at most as many as the arguments say.
-const POLICY: &str = include_str!("../../../../../deploy/demo/autoscale-policy.yaml");
+const POLICY: &str = include_str!("../../../../../../deploy/demo/autoscale-policy.yaml");
 const MOST: &str = "max: 8,";
 
 /// Between two looks at the plan.

@@ -25,7 +25,7 @@ struct Policy {
 }
 
 /// Usher's own policy.
-const OWN: &str = include_str!("../../../../../deploy/demo/expected-latency.yaml");
+const OWN: &str = include_str!("../../../../../../deploy/demo/expected-latency.yaml");
 
 /// The policies, one after the other.
 const POLICIES: [Policy; 2] =

@@ -22,7 +22,7 @@ use crate::observe::pool::PoolCollector;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::latency::Model;
-use crate::schedule::waiting::Waiting;
+use crate::schedule::flow_control::Waiting;
 use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;

@@ -9,9 +9,9 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::shelf::Known;
+use super::policy_store::Known;
 use super::times::Times;
-use super::told::{EventTold, Told, Untold};
+use super::written::{EventTold, Told, Untold};
 use crate::actuator::event::{self, About, Kind};
 use crate::capacity::policy::spec::KIND;
 use crate::capacity::resource::status::PolicyStatus;
@@ -19,7 +19,7 @@ use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::cluster::{Cluster, PatchType, Problem};
 use crate::endpoints::Clock;
 use crate::leader::Term;
-use crate::scaling::board::Board;
+use crate::scaling::plan_store::Board;
 
 /// How often it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);

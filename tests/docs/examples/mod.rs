@@ -2,7 +2,7 @@
 //! simulated servers behind a picker that is asked over gRPC.
 
 mod pool;
-#[path = "../wire/support.rs"]
+#[path = "../../wire/support.rs"]
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod wire;
 

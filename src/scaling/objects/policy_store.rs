@@ -482,5 +482,5 @@ fn some(all: impl Iterator<Item = String>) -> String {
 }
 
 #[cfg(test)]
-#[path = "shelf_tests.rs"]
+#[path = "policy_store_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::beside::limit_growth;
 use super::event::Kind;
-use super::hands::Hands;
+use super::state::Hands;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;

@@ -11,7 +11,7 @@ mod pool;
 mod ports;
 mod setup;
 mod start;
-mod tell;
+mod startup_log;
 mod warmth;
 
 use std::net::TcpListener;
@@ -35,7 +35,7 @@ use numbers::{register_connections, register_process, register_threads};
 use origin::Origin;
 use pool::Pool;
 use start::Start;
-use tell::Notes;
+use startup_log::Notes;
 
 pub use error::RunError;
 pub use setup::Setup;

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::shelf::Known;
+use super::policy_store::Known;
 use super::times::Times;
 use crate::actuator::Write;
 use crate::capacity::Condition;
 use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, StatusCondition, Ticked, status};
 use crate::cluster::Problem;
-use crate::scaling::board::{Plans, Standing};
+use crate::scaling::plan_store::{Plans, Standing};
 
 /// Time between two writes of the status of a policy that isn't ticked.
 const UNTICKED: Duration = Duration::from_secs(15);

@@ -16,7 +16,7 @@ use usher_capacity::policy::{Policy, file};
 use usher_capacity::rollout::Pace;
 
 /// Capacity policy with the pods that come up, and the steps.
-const POLICY: &str = include_str!("../../../../../deploy/demo/rollout-policy.yaml");
+const POLICY: &str = include_str!("../../../../../../deploy/demo/rollout-policy.yaml");
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_secs(15);

@@ -12,7 +12,7 @@ pub mod ports;
 mod replay;
 mod report;
 mod rollout;
-mod sick;
+mod outlier;
 mod stack;
 mod trace;
 mod zero;
@@ -170,7 +170,7 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
     if args.scenario == Scenario::SickPod {
-        let (stack, report) = sick::compare(args, ports, &mut progress).await?;
+        let (stack, report) = outlier::compare(args, ports, &mut progress).await?;
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
     }

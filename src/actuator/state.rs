@@ -14,7 +14,7 @@ use super::held_back::Unheld;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
-use super::places::Places;
+use super::domain_counts::Places;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;

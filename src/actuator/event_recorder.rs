@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::event::{self, About, Kind};
-use super::hands::Hands;
+use super::state::Hands;
 use super::target::Target;
 use crate::cluster::Problem;
 

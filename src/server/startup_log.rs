@@ -4,7 +4,7 @@ use std::mem::take;
 
 use crate::memory::Budget;
 use crate::registry::Pipeline;
-use crate::schedule::waiting::WaitingRules;
+use crate::schedule::flow_control::WaitingRules;
 use crate::settings::ServeSettings;
 
 /// Notes and warnings of a configuration.
@@ -109,7 +109,7 @@ fn limits(settings: &ServeSettings, rules: &WaitingRules) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::waiting::BandRules;
+    use crate::schedule::flow_control::BandRules;
 
     #[test]
     fn every_limit_below_the_largest_body_is_named() {

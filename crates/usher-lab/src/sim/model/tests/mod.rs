@@ -1,6 +1,6 @@
 //! The engine in virtual time.
 
-mod answers;
+mod responses;
 mod disagg;
 mod models;
 mod phases;

@@ -195,5 +195,5 @@ fn attempt(all: &Candidates, well: &Candidates, sick: &[u32], now_ms: u64) -> Op
 }
 
 #[cfg(test)]
-#[path = "sick_tests.rs"]
+#[path = "outliers_tests.rs"]
 mod tests;

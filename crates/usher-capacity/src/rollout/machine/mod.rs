@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::memory::{Asked, Memory};
-use super::stand::{Stand, stands};
+use super::role_counts::{Stand, stands};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
 use crate::plan::{Condition, Open, Plan, Reason, RolePlan, State, Stuck};

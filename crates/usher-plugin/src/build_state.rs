@@ -5,7 +5,7 @@ use std::any::Any;
 use usher_core::config::ConfigError;
 
 use super::by_type::ByType;
-use super::keys::Keys;
+use super::data_graph::Keys;
 use super::reserved::Reserved;
 
 /// Keys, places and values that the plugins of one configuration share.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use super::first_byte::FirstBytes;
-use super::vitals::{Failure, HealthParams};
+use super::ejection::{Failure, HealthParams};
 use crate::endpoints::Clock;
 use crate::metrics::register;
 

@@ -18,7 +18,7 @@ use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
 use super::references::{undeclared, wrong_kind};
 use super::saturation::SaturationDetector;
 use super::state::State;
-use super::wiring::Wiring;
+use super::build_state::Wiring;
 
 /// How a type is built.
 #[derive(Clone, Copy, Debug)]
