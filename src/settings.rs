@@ -37,7 +37,7 @@ pub struct ServeSettings {
     /// Send the scores of the endpoints to the gateway.
     pub emit_endpoint_scores: bool,
     /// When endpoints that fail get no more requests; `None`: never.
-    pub sick_pods: Option<SickPodSettings>,
+    pub outliers: Option<OutlierSettings>,
     /// Pause between two scrapes of one endpoint, at least 50 ms.
     pub refresh_metrics_interval: Duration,
     /// Pause between two computations of the pool's gauges.
@@ -221,12 +221,12 @@ impl Environment {
     }
 }
 
-/// When endpoints that fail are demoted, and how they come back.
+/// When endpoints that fail are ejected, and how they come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SickPodSettings {
-    /// Requests that fail in a row until an endpoint is demoted, at least 1.
+pub struct OutlierSettings {
+    /// Requests that fail in a row until an endpoint is ejected, at least 1.
     pub failures: u32,
-    /// Scrapes that fail in a row until an endpoint is demoted; 0: never.
+    /// Scrapes that fail in a row until an endpoint is ejected; 0: never.
     pub failed_scrapes: u32,
     /// Shortest time without a first byte after which a request counts as failed; zero:
     /// never.
@@ -235,7 +235,7 @@ pub struct SickPodSettings {
     pub first_pause: Duration,
     /// The longest pause between two probes.
     pub longest_pause: Duration,
-    /// Requests that succeed in a row until a demoted endpoint is as good as any other, at
+    /// Requests that succeed in a row until a ejected endpoint is as good as any other, at
     /// least 1.
     pub successes: u32,
 }

@@ -38,7 +38,7 @@ fn takes<'n>(
 impl Hands {
     /// Notes which pods of a policy need another domain, as they have to be in one that takes none any more. `needs` are
     /// those of a pod of each role.
-    pub(super) fn note_homeless(
+    pub(super) fn note_displaced(
         &mut self,
         policy: &Policy,
         needs: &[Option<Needs>],

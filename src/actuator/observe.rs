@@ -279,7 +279,7 @@ impl Hands {
         };
         let examples: Vec<Option<Needs>> =
             observed.objects.iter().zip(&observed.bodies).map(example).collect();
-        self.note_homeless(policy, &examples, observed, now);
+        self.note_displaced(policy, &examples, observed, now);
         let roles = policy.roles.iter().enumerate().map(|(place, role)| {
             let pods = observed.objects.get(place).into_iter().flatten();
             let before = self.let_through.get(&(policy.name.clone(), role.name.clone()));

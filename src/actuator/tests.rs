@@ -31,12 +31,12 @@ pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
 
 /// A server with three pods of a Deployment, and hands that carry out these policies there.
 pub(super) fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
-    let (fake, hands, clock, _) = hands_of_pool(policies);
+    let (fake, hands, clock, _) = actuator_of_pool(policies);
     (fake, hands, clock)
 }
 
 /// The same, and the labels of the pool.
-fn hands_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender<Option<String>>) {
+fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender<Option<String>>) {
     let fake = Fake::default();
     fake.deployment("d", 3, &json!({}));
     for number in 0..3 {
@@ -359,7 +359,7 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_pool_that_changed_are_observed_again_before_an_act() {
     let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
-    let (fake, mut hands, _, labels) = hands_of_pool(std::slice::from_ref(&policy));
+    let (fake, mut hands, _, labels) = actuator_of_pool(std::slice::from_ref(&policy));
     let seen = look(&mut hands, &policy, 1, 3).await;
     let asked = hands.look(&policy).ask().await;
     labels.send_replace(Some("app=n".to_owned()));

@@ -159,7 +159,7 @@ pub struct Known {
     /// `address:port`.
     pub address: String,
     /// Why it gets no requests.
-    pub demoted: Option<String>,
+    pub ejected: Option<String>,
 }
 
 /// The metrics of a model server.

@@ -68,7 +68,7 @@ impl ProcessCall {
     /// Takes a message, and says whether the stream goes on.
     fn take(&mut self, payload: Payload) -> ControlFlow<End> {
         let now = Instant::now();
-        let answer_parser = self.exchange.answer_parser();
+        let response_parser = self.exchange.response_parser();
         let mut is_answer = false;
         let step = envoy::read(payload).and_then(|message| {
             is_answer = matches!(message.event, Event::ResponseHeaders { .. } | Event::ResponseBody { .. });
@@ -79,7 +79,7 @@ impl ProcessCall {
         let taken = now.elapsed();
         if is_answer {
             self.shared.metrics.response_processing.observe(taken.as_secs_f64());
-            if let Some(parser) = answer_parser {
+            if let Some(parser) = response_parser {
                 self.shared.parsing.answer(parser, taken);
             }
         } else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::endpoints::health::{RequestClass, Ward};
+use crate::endpoints::health::{RequestClass, OutlierDetector};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::{Api, Request};
 use crate::schedule::{
@@ -16,7 +16,7 @@ use crate::schedule::{
 
 use super::concurrent::{Bookings, SMALL_BODY};
 use super::routed::{Sent, is_pair};
-use super::outliers::{Attempt, Choice, Sickbay};
+use super::outliers::{Attempt, Choice, OutlierFilter};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
 
@@ -37,7 +37,7 @@ pub struct Dispatcher {
     /// Where requests wait; `None`: they don't.
     gate: Option<Arc<Gate>>,
     /// `None`: nobody watches how well endpoints are.
-    sickbay: Option<Sickbay>,
+    outlier_filter: Option<OutlierFilter>,
 }
 
 /// A request on its way to a destination.
@@ -64,22 +64,22 @@ pub struct Policy {
 /// A decision, not yet booked.
 struct Chosen {
     decision: Decision,
-    /// It is the probe of a demoted endpoint.
+    /// It is the probe of a ejected endpoint.
     probes: bool,
-    /// It is among all, although some are demoted.
+    /// It is among all, although some are ejected.
     overrules: bool,
 }
 
 impl Dispatcher {
     /// A dispatcher that lets nobody wait.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
-        Self { locator, policy, bookings: Bookings::default(), clock, attempts, gate: None, sickbay: None }
+        Self { locator, policy, bookings: Bookings::default(), clock, attempts, gate: None, outlier_filter: None }
     }
 
-    /// Keeps requests from endpoints that this ward has demoted.
+    /// Keeps requests from endpoints that this detector has ejected.
     #[must_use]
-    pub fn watched(self, ward: Arc<Ward>) -> Self {
-        Self { sickbay: Some(Sickbay::new(ward)), ..self }
+    pub fn watched(self, outliers: Arc<OutlierDetector>) -> Self {
+        Self { outlier_filter: Some(OutlierFilter::new(outliers)), ..self }
     }
 
     /// Lets requests wait where the pool has no room for them.
@@ -172,8 +172,8 @@ impl Dispatcher {
 
     /// Looks at those of a pool that requests are not kept from.
     fn with_room<T>(&self, pool: &Candidates, look: impl FnOnce(&Candidates) -> T) -> T {
-        let well = self.sickbay.as_ref().and_then(|sickbay| sickbay.well(pool));
-        look(well.as_ref().unwrap_or(pool))
+        let healthy = self.outlier_filter.as_ref().and_then(|outlier_filter| outlier_filter.healthy(pool));
+        look(healthy.as_ref().unwrap_or(pool))
     }
 
     /// The candidates' cache, for its metrics.
@@ -185,8 +185,8 @@ impl Dispatcher {
     /// long.
     pub fn sweep(&self) {
         self.locator.sweep();
-        if let Some(sickbay) = &self.sickbay {
-            sickbay.sweep();
+        if let Some(outlier_filter) = &self.outlier_filter {
+            outlier_filter.sweep();
         }
         if let Some(gate) = &self.gate {
             gate.sweep();
@@ -283,15 +283,15 @@ impl Dispatcher {
             return Err(Rejection::screened());
         }
         let asks_only = asks_only(request);
-        let among = self.sickbay.as_ref().and_then(|sickbay| {
-            sickbay.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms)
+        let among = self.outlier_filter.as_ref().and_then(|outlier_filter| {
+            outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms)
         });
-        // About all of them: should nobody else do, those that are demoted have to.
+        // About all of them: should nobody else do, those that are ejected have to.
         self.policy.stages.produce(&situation, candidates, facts);
         let context = Context { facts, ..Context::new(request, situation.now_ms, situation.max_age) };
         self.policy
             .stages
-            .admit(&context, among.as_ref().map_or(candidates, |choice| &choice.well), rng)
+            .admit(&context, among.as_ref().map_or(candidates, |choice| &choice.healthy), rng)
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
         let mut choose = || self.choose(&context, candidates, among.as_ref(), spread, rng, scratch);
         let (chosen, _begun) = if self.policy.stages.books() || spread {
@@ -305,15 +305,15 @@ impl Dispatcher {
         } else {
             (choose()?, None)
         };
-        if let Some(sickbay) = self.sickbay.as_ref().filter(|_| chosen.overrules) {
-            sickbay.overrule();
+        if let Some(outlier_filter) = self.outlier_filter.as_ref().filter(|_| chosen.overrules) {
+            outlier_filter.overrule();
         }
         let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
         let probe = attempt.map(|attempt| attempt.probe.used());
         let class = class_of(request);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
         let uploading = request.is_uploading;
-        let awaited = (self.sickbay.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
+        let awaited = (self.outlier_filter.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
             .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
             .flatten();
         let clock = Some(self.clock.clone());
@@ -343,15 +343,15 @@ impl Dispatcher {
             }
         };
         let check = |decision: &Decision| conditional::check(context, decision, stages.prefix());
-        let (mut well, mut overrules) = (None, false);
-        if let Some(Choice { well: candidates, attempt }) = among {
+        let (mut healthy, mut overrules) = (None, false);
+        if let Some(Choice { healthy: candidates, attempt }) = among {
             if let Some(Attempt { position, among, .. }) = attempt {
                 let decision = decide(context, among, false).ok().filter(|decision| {
                     decision.primary().picks.first() == Some(position) && check(decision).is_ok()
                 });
                 // Otherwise the filters, or the client, won't have it: the place is given back.
                 if let Some(mut decision) = decision {
-                    if self.sickbay.as_ref().is_some_and(Sickbay::may_fall_back)
+                    if self.outlier_filter.as_ref().is_some_and(OutlierFilter::may_fall_back)
                         && let Ok(others) = decide(context, candidates, false)
                     {
                         decision.fall_back_on(&others);
@@ -360,7 +360,7 @@ impl Dispatcher {
                 }
             }
             let despite_load = Context { despite_load: true, ..*context };
-            well = match decide(context, candidates, spread) {
+            healthy = match decide(context, candidates, spread) {
                 // Only if they wouldn't do with room either. Those who fail are idle, and would
                 // get all that is too much for the others.
                 Err(ScheduleError::Drained | ScheduleError::NoPair)
@@ -370,10 +370,10 @@ impl Dispatcher {
                 }
                 decided => Some(decided),
             };
-            overrules = well.is_none();
+            overrules = healthy.is_none();
         }
         let decision =
-            well.unwrap_or_else(|| decide(context, all, spread)).map_err(|error| refusal(&error))?;
+            healthy.unwrap_or_else(|| decide(context, all, spread)).map_err(|error| refusal(&error))?;
         check(&decision)?;
         Ok(Chosen { decision, probes: false, overrules })
     }

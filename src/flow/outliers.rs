@@ -1,19 +1,19 @@
-//! Keeps requests from endpoints that are demoted, and sends one now and then as a probe.
+//! Keeps requests from endpoints that are ejected, and sends one now and then as a probe.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use crate::endpoints::health::{Probe, Ward};
+use crate::endpoints::health::{Probe, OutlierDetector};
 use crate::endpoints::{Candidates, Endpoint};
 
 /// Views whose division is remembered: gateways send a handful of subsets.
 const PLACES: usize = 8;
 
-/// Divisions of the candidates of requests, remembered while somebody is demoted.
+/// Divisions of the candidates of requests, remembered while somebody is ejected.
 #[derive(Debug)]
-pub(super) struct Sickbay {
-    ward: Arc<Ward>,
+pub(super) struct OutlierFilter {
+    outliers: Arc<OutlierDetector>,
     /// By where a view's indices lie: requests with the same subset share them.
     known: [ArcSwapOption<Known>; PLACES],
 }
@@ -22,7 +22,7 @@ pub(super) struct Sickbay {
 #[derive(Debug)]
 struct Known {
     all: Candidates,
-    /// Of the ward.
+    /// Of the detector.
     version: u64,
     division: Division,
 }
@@ -30,29 +30,29 @@ struct Known {
 /// Division of candidates by whether they may be picked.
 #[derive(Debug)]
 enum Division {
-    /// Nobody is demoted.
-    Well,
+    /// Nobody is ejected.
+    Healthy,
     /// Too many are: everybody.
     Overruled,
     /// Some are.
     Some {
         /// The others.
-        well: Candidates,
-        /// The demoted endpoints that are left out, as positions in the snapshot.
-        sick: Box<[u32]>,
+        healthy: Candidates,
+        /// The ejected endpoints that are left out, as positions in the snapshot.
+        ejected: Box<[u32]>,
     },
 }
 
 /// Among whom a decision is made.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// Candidates that may be picked: all but the demoted ones that are left out.
-    pub(super) well: Candidates,
-    /// A demoted endpoint that is due for a request.
+    /// Candidates that may be picked: all but the ejected ones that are left out.
+    pub(super) healthy: Candidates,
+    /// A ejected endpoint that is due for a request.
     pub(super) attempt: Option<Attempt>,
 }
 
-/// A request is to go to a demoted endpoint.
+/// A request is to go to a ejected endpoint.
 #[derive(Debug)]
 pub(super) struct Attempt {
     /// Held while nobody else may probe it.
@@ -64,49 +64,49 @@ pub(super) struct Attempt {
     pub(super) among: Candidates,
 }
 
-impl Sickbay {
-    pub(super) fn new(ward: Arc<Ward>) -> Self {
-        Self { ward, known: Default::default() }
+impl OutlierFilter {
+    pub(super) fn new(outliers: Arc<OutlierDetector>) -> Self {
+        Self { outliers, known: Default::default() }
     }
 
     /// Among whom to decide; `None`: among all these candidates. `shared`: other requests
     /// have the same view. `probes`: this request may be a probe.
     pub(super) fn choice(&self, all: &Candidates, shared: bool, probes: bool, now_ms: u64) -> Option<Choice> {
-        if self.ward.is_empty() {
+        if self.outliers.is_empty() {
             return None;
         }
         let known = self.divided(all, shared);
-        let (well, sick) = match &known.division {
-            Division::Well => return None,
+        let (healthy, ejected) = match &known.division {
+            Division::Healthy => return None,
             Division::Overruled => {
                 self.overrule();
                 return None;
             }
-            Division::Some { well, sick } => (well, sick),
+            Division::Some { healthy, ejected } => (healthy, ejected),
         };
-        let attempt = if probes { attempt(all, well, sick, now_ms) } else { None };
-        Some(Choice { well: well.clone(), attempt })
+        let attempt = if probes { attempt(all, healthy, ejected, now_ms) } else { None };
+        Some(Choice { healthy: healthy.clone(), attempt })
     }
 
     /// Endpoints of the pool whose room counts: one that is kept from requests has none. `None`: all.
-    pub(super) fn well(&self, all: &Candidates) -> Option<Candidates> {
-        if self.ward.is_empty() {
+    pub(super) fn healthy(&self, all: &Candidates) -> Option<Candidates> {
+        if self.outliers.is_empty() {
             return None;
         }
         match &self.divided(all, true).division {
-            Division::Some { well, .. } => Some(well.clone()),
-            Division::Well | Division::Overruled => None,
+            Division::Some { healthy, .. } => Some(healthy.clone()),
+            Division::Healthy | Division::Overruled => None,
         }
     }
 
-    /// Counts a decision among all, although some are demoted.
+    /// Counts a decision among all, although some are ejected.
     pub(super) fn overrule(&self) {
-        self.ward.metrics().overruled.inc();
+        self.outliers.metrics().overruled.inc();
     }
 
     /// Whether a probe may have fallbacks.
     pub(super) fn may_fall_back(&self) -> bool {
-        self.ward.names_servers()
+        self.outliers.names_servers()
     }
 
     /// Lets go of the views, and with them of endpoints that are gone.
@@ -115,9 +115,9 @@ impl Sickbay {
     }
 
     fn divided(&self, all: &Candidates, shared: bool) -> Arc<Known> {
-        // Before it is seen who is demoted: a change in between makes this out of date at
+        // Before it is seen who is ejected: a change in between makes this out of date at
         // once, instead of hiding the change.
-        let version = self.ward.version();
+        let version = self.outliers.version();
         let divide = || Arc::new(Known { all: all.clone(), version, division: divide(all) });
         // Allocations differ by more than a few bytes.
         let at = all.indices().as_ptr().addr() / 64 % PLACES;
@@ -148,46 +148,46 @@ fn parts(endpoint: &Endpoint) -> u8 {
 /// of those that do one part of the work: then all of these are used.
 fn divide(all: &Candidates) -> Division {
     // Read once, so that what is counted is what is left out.
-    let demoted: Vec<bool> = all.view().iter().map(|endpoint| endpoint.health().is_demoted()).collect();
+    let is_ejected: Vec<bool> = all.view().iter().map(|endpoint| endpoint.health().is_ejected()).collect();
     let count = |part: u8| {
-        let of_part = all.view().iter().zip(&demoted).filter(|(endpoint, _)| parts(endpoint) & part != 0);
-        of_part.fold((0, 0), |(sick, all), (_, demoted)| (sick + usize::from(*demoted), all + 1))
+        let of_part = all.view().iter().zip(&is_ejected).filter(|(endpoint, _)| parts(endpoint) & part != 0);
+        of_part.fold((0, 0), |(ejected, all), (_, is_ejected)| (ejected + usize::from(*is_ejected), all + 1))
     };
     match count(u8::MAX) {
-        (0, _) => return Division::Well,
-        (sick, all) if sick * 2 > all => return Division::Overruled,
+        (0, _) => return Division::Healthy,
+        (ejected, all) if ejected * 2 > all => return Division::Overruled,
         _ => {}
     }
     let overruled = [1, 2, 4, 8].into_iter().filter(|part| {
-        let (sick, all) = count(*part);
-        sick * 2 > all
+        let (ejected, all) = count(*part);
+        ejected * 2 > all
     });
     let overruled = overruled.fold(0, |parts, part| parts | part);
-    let (mut well, mut sick) = (Vec::with_capacity(all.len()), Vec::new());
-    for ((position, endpoint), demoted) in all.indices().iter().zip(all.view().iter()).zip(demoted) {
-        let list = if demoted && parts(endpoint) & overruled == 0 { &mut sick } else { &mut well };
+    let (mut healthy, mut ejected) = (Vec::with_capacity(all.len()), Vec::new());
+    for ((position, endpoint), is_ejected) in all.indices().iter().zip(all.view().iter()).zip(is_ejected) {
+        let list = if is_ejected && parts(endpoint) & overruled == 0 { &mut ejected } else { &mut healthy };
         list.push(*position);
     }
-    if sick.is_empty() {
+    if ejected.is_empty() {
         return Division::Overruled;
     }
-    Division::Some { well: all.narrowed(&well), sick: sick.into() }
+    Division::Some { healthy: all.narrowed(&healthy), ejected: ejected.into() }
 }
 
 /// The endpoint that is due for a probe for the longest time, and nobody in its place. One
 /// whose probe the filters refused is due anew, and so behind those that waited meanwhile.
-fn attempt(all: &Candidates, well: &Candidates, sick: &[u32], now_ms: u64) -> Option<Attempt> {
+fn attempt(all: &Candidates, healthy: &Candidates, ejected: &[u32], now_ms: u64) -> Option<Attempt> {
     let endpoints = all.snapshot().endpoints();
     let due = |position: &u32| {
         let endpoint = endpoints.get(*position as usize)?;
         let due_ms = endpoint.health().due_ms().filter(|due_ms| *due_ms <= now_ms)?;
         Some((due_ms, *position, endpoint))
     };
-    let (_, position, endpoint) = sick.iter().filter_map(due).min_by_key(|(due_ms, ..)| *due_ms)?;
+    let (_, position, endpoint) = ejected.iter().filter_map(due).min_by_key(|(due_ms, ..)| *due_ms)?;
     // `None`: another request was faster.
     let probe = endpoint.health().claim(now_ms)?;
     let mine = parts(endpoint);
-    let beside = well.indices().iter().zip(well.view().iter());
+    let beside = healthy.indices().iter().zip(healthy.view().iter());
     let mut among: Vec<u32> =
         beside.filter(|(_, other)| parts(other) & mine == 0).map(|(position, _)| *position).collect();
     among.insert(among.partition_point(|other| *other < position), position);

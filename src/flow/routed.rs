@@ -124,7 +124,7 @@ impl Routed {
     /// address that the pool doesn't know changes nothing. `verdict`: what the answer's
     /// head says about the server; `is_stream`: it is a stream of tokens, which are seen
     /// as they come. Returns headers to set on the answer.
-    pub fn answer_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
+    pub fn response_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
         self.report(served, named.as_ref(), verdict, is_stream);
         if let Some(endpoint) = &named {
@@ -274,7 +274,7 @@ impl Routed {
 
     /// The answer is complete. It had so many `generated` tokens as it looked. Returns numbers for the
     /// gateway.
-    pub fn answer_ends(&mut self, usage: &Usage, generated: u64) -> Vec<Attribute> {
+    pub fn response_ends(&mut self, usage: &Usage, generated: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
         self.prove();
         if let Some(server) = self.server.take() {

@@ -130,9 +130,9 @@ fn row<'a>(endpoint: &'a Endpoint, attributes: &'a Attributes, now_ms: u64) -> R
             failing_for_ms: load.scrapes.failing_since_ms().map(|since| now_ms.saturating_sub(since)),
         },
         health: Health {
-            demoted: condition.demotion.is_some(),
+            demoted: condition.ejection.is_some(),
             failures_in_a_row: condition.failures,
-            demotion: condition.demotion.map(|demotion| Demotion {
+            demotion: condition.ejection.map(|demotion| Demotion {
                 reason: demotion.cause.to_string(),
                 demoted_for_ms: now_ms.saturating_sub(demotion.since_ms),
                 successes_in_a_row: demotion.successes,

@@ -102,7 +102,7 @@ impl Collector for FreshnessCollector {
         };
         let failing = count(|endpoint| endpoint.load().scrapes.failures_in_a_row() > 0);
         let unreachable = count(|endpoint| endpoint.load().scrapes.unreachable_in_a_row() > 0);
-        let demoted = count(|endpoint| endpoint.health().is_demoted());
+        let demoted = count(|endpoint| endpoint.health().is_ejected());
         let mut out: Vec<MetricFamily> = by_field.iter().flatten().flat_map(Collector::collect).collect();
         for (metric, value) in [(FAILING, failing), (UNREACHABLE, unreachable), (DEMOTED, demoted)] {
             if let Some(family) = family(metric, &["name"]) {

@@ -208,7 +208,7 @@ struct Following(Routed);
 
 impl Follower for Following {
     fn begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) {
-        self.0.answer_begins(served, verdict, is_stream);
+        self.0.response_begins(served, verdict, is_stream);
     }
 
     fn first_token(&mut self) {
@@ -216,7 +216,7 @@ impl Follower for Following {
     }
 
     fn ends(&mut self, usage: &Usage) {
-        self.0.answer_ends(usage, 0);
+        self.0.response_ends(usage, 0);
     }
 }
 

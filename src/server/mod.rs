@@ -77,7 +77,7 @@ async fn serve(
         warm,
         locator,
         store,
-        ward,
+        outliers,
         policies,
     } = setup;
     if origin.is_none() && locator.is_none() {
@@ -89,7 +89,7 @@ async fn serve(
     }
     let notes = Notes::take(&mut pipeline);
     let scheduler_metrics = &scheduler_metrics;
-    let parts = pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, ward };
+    let parts = pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
     let pool = Pool::new(parts, &registry)?;
     register_process(pool.budget(), &registry)?;
     let from_file = origin.as_ref().is_some_and(Origin::is_file);

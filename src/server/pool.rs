@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::numbers::{attributes, register_locator};
 use super::{Background, RunError};
-use crate::endpoints::health::{SWEEP_INTERVAL, Ward};
+use crate::endpoints::health::{SWEEP_INTERVAL, OutlierDetector};
 use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
 use crate::extproc::exchange::Shared;
 use crate::extproc::metrics::ExtProcMetrics;
@@ -50,7 +50,7 @@ pub(super) struct Pool {
     sources: Vec<MetricsSource>,
     state: Arc<State>,
     attempts: Arc<Attempts>,
-    ward: Option<Arc<Ward>>,
+    outliers: Option<Arc<OutlierDetector>>,
 }
 
 /// Parts that a pool is built of.
@@ -62,7 +62,7 @@ pub(super) struct Parts<'a> {
     pub(super) store: Arc<Store>,
     /// Finds candidates; `None`: they are those of the store.
     pub(super) locator: Option<Arc<dyn PodLocator>>,
-    pub(super) ward: Option<Arc<Ward>>,
+    pub(super) outliers: Option<Arc<OutlierDetector>>,
 }
 
 impl Pool {
@@ -71,7 +71,7 @@ impl Pool {
     /// # Errors
     /// When the name of a metric is taken.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
-        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, ward } = parts;
+        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers } = parts;
         let Pipeline { scheduler, stages, parsers, sources, waiting, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let gate = waiting.as_ref().map(|waiting| gate(waiting, settings, &name, &clock, registry));
@@ -85,8 +85,8 @@ impl Pool {
         let max_age = settings.metrics_staleness;
         let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
         let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
-        if let Some(ward) = &ward {
-            dispatcher = dispatcher.watched(Arc::clone(ward));
+        if let Some(outliers) = &outliers {
+            dispatcher = dispatcher.watched(Arc::clone(outliers));
         }
         if let Some(gate) = gate.transpose()? {
             // A gate is dropped with its dispatcher, whatever the budget does.
@@ -115,7 +115,7 @@ impl Pool {
             sources,
             state,
             attempts,
-            ward,
+            outliers,
         };
         pool.register(max_age, registry)?;
         Ok(pool)
@@ -144,8 +144,8 @@ impl Pool {
 
     /// Runs what keeps it up to date. `finishing`: cancelled when requests no longer wait.
     pub(super) fn start(&self, finishing: CancellationToken, background: &mut Background) {
-        if let Some(ward) = &self.ward {
-            background.run(sweep(Arc::clone(ward), Arc::clone(&self.store)));
+        if let Some(outliers) = &self.outliers {
+            background.run(sweep(Arc::clone(outliers), Arc::clone(&self.store)));
         }
         if let Some(gate) = self.dispatcher.gate() {
             background.run(keep_moving(Arc::clone(&self.dispatcher), Arc::clone(&self.store)));
@@ -200,12 +200,12 @@ fn gate(
 }
 
 /// Looks at the requests that wait for a first byte, again and again.
-async fn sweep(ward: Arc<Ward>, store: Arc<Store>) {
+async fn sweep(outliers: Arc<OutlierDetector>, store: Arc<Store>) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        ward.sweep(&store.snapshot());
+        outliers.sweep(&store.snapshot());
     }
 }
 

@@ -8,12 +8,12 @@ use super::RunError;
 use super::capacity::Policies;
 use super::origin::Origin;
 use crate::config::{self, EndpointPickerConfig};
-use crate::endpoints::health::{HealthParams, Ward, WardMetrics};
+use crate::endpoints::health::{HealthParams, OutlierDetector, OutlierMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
 use crate::registry::{Origin as Declared, Pipeline, PluginTypes, Resolved};
 use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, SickPodSettings};
+use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, OutlierSettings};
 
 /// A configuration that has been read, and everything else a server is made of
 /// before it listens.
@@ -28,7 +28,7 @@ pub struct Setup {
     pub(super) warm: bool,
     pub(super) store: Arc<Store>,
     pub(super) locator: Option<Arc<dyn PodLocator>>,
-    pub(super) ward: Option<Arc<Ward>>,
+    pub(super) outliers: Option<Arc<OutlierDetector>>,
     pub(super) policies: Option<Policies>,
 }
 
@@ -71,8 +71,8 @@ impl Setup {
         let declared = || discovery_place(&name, &pipeline.resolved);
         let origin = Origin::new(&settings, pipeline.discovery.as_ref(), declared)?;
         let warm = config.as_ref().is_none_or(|config| config.feature_gates.ha_populate_non_leader_datastore);
-        let ward = settings.sick_pods.map(|sick| watch(sick, &registry, &state)).transpose()?;
-        let store = Arc::new(ward.clone().map(Store::watched).unwrap_or_default());
+        let outliers = settings.outliers.map(|outliers| watch(outliers, &registry, &state)).transpose()?;
+        let store = Arc::new(outliers.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
         let can_act = matches!(origin, Some(Origin::Kubernetes(_)));
         let policies = Policies::load(&settings, &pipeline, &state, can_act)?;
@@ -86,7 +86,7 @@ impl Setup {
             warm,
             locator,
             store,
-            ward,
+            outliers,
             policies,
         })
     }
@@ -146,11 +146,11 @@ fn discovery_place(file: &str, resolved: &Resolved) -> String {
 }
 
 /// Monitor of the endpoints' health, with its metrics registered.
-fn watch(settings: SickPodSettings, registry: &Registry, state: &State) -> Result<Arc<Ward>, RunError> {
-    let SickPodSettings { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes } =
+fn watch(settings: OutlierSettings, registry: &Registry, state: &State) -> Result<Arc<OutlierDetector>, RunError> {
+    let OutlierSettings { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes } =
         settings;
     let params = HealthParams { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes };
-    Ok(Arc::new(Ward::new(params, state.clock().clone(), WardMetrics::register(registry)?)))
+    Ok(Arc::new(OutlierDetector::new(params, state.clock().clone(), OutlierMetrics::register(registry)?)))
 }
 
 /// The memory budget that the settings ask for, where the container has this limit.

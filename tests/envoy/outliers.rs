@@ -61,7 +61,7 @@ async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
     servers.set_fault(0, &Fault { status: Some(503), slow, ..Fault::default() }).await;
     let (failed, served) = send(&envoy, 3000).await;
     println!("{failed} of 3000 requests went to the server that fails");
-    // Three until it is demoted, and some that were on their way or its probes.
+    // Three until it is ejected, and some that were on their way or its probes.
     assert!((3..90).contains(&failed), "{failed}");
     assert!(served[1..].iter().all(|served| *served > 100), "{served:?}");
 
@@ -128,6 +128,6 @@ async fn a_server_that_never_answers_costs_a_handful_of_requests() {
     let timeouts = answered.iter().filter(|answered| !**answered).count();
     let taken = taken().await - before;
     println!("{timeouts} of 1000 requests were not answered, {taken} of them by the server that hangs");
-    // Three or more until it is demoted, and its probes.
+    // Three or more until it is ejected, and its probes.
     assert!((1..=20).contains(&taken), "{taken}");
 }

@@ -250,7 +250,7 @@ fn run(steps: Vec<Step>, passes: bool) {
                 plain.begun = true;
                 // The last one is not of the pool.
                 let by = served.map(|served| Served::By(format!("10.0.0.{}:8000", served + 1)));
-                routed.answer_begins(&by.unwrap_or(Served::Unknown), Verdict::Good, is_stream);
+                routed.response_begins(&by.unwrap_or(Served::Unknown), Verdict::Good, is_stream);
                 if let Some(to) = served.filter(|to| *to < ENDPOINTS) {
                     plain.moved(to);
                 }
@@ -264,7 +264,7 @@ fn run(steps: Vec<Step>, passes: bool) {
             }
             Step::Ends { request } => {
                 let Some(key) = nth(request, &requests) else { continue };
-                requests.get_mut(&key).unwrap().0.answer_ends(&Usage::default(), 0);
+                requests.get_mut(&key).unwrap().0.response_ends(&Usage::default(), 0);
             }
             Step::Drop { request } => {
                 let Some(key) = nth(request, &requests) else { continue };

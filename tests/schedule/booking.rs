@@ -93,7 +93,7 @@ async fn the_prompt_is_booked_until_the_first_token_and_the_request_to_the_end()
     let pool = Pool::new(LEAST_BUSY, 1);
     let mut routed = pool.send(&completion("nine byte")).await;
     assert_eq!(pool.booked(), [(1, 3)], "nine bytes are three tokens");
-    assert!(routed.answer_begins(&Served::Unknown, Verdict::Good, true).is_empty());
+    assert!(routed.response_begins(&Served::Unknown, Verdict::Good, true).is_empty());
     assert_eq!(pool.booked(), [(1, 3)]);
     routed.first_token();
     assert_eq!(pool.booked(), [(1, 0)]);
@@ -107,7 +107,7 @@ async fn the_booking_moves_to_who_served() {
     let mut routed = pool.send(&completion("four")).await;
     let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();
     let other = pool.store.snapshot().endpoints()[1 - first].authority().to_string();
-    routed.answer_begins(&Served::By(other), Verdict::Good, true);
+    routed.response_begins(&Served::By(other), Verdict::Good, true);
     assert_eq!(pool.booked()[1 - first], (1, 1));
     assert_eq!(pool.booked()[first], (0, 0));
     drop(routed);
@@ -127,12 +127,12 @@ plugins:
     let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();
     // Every pod is asked at the primary port, 8000.
     let addresses: Vec<_> = pool.store.snapshot().endpoints().iter().map(|endpoint| endpoint.ip()).collect();
-    routed.answer_begins(&Served::By(format!("{}:8000", addresses[first])), Verdict::Good, true);
+    routed.response_begins(&Served::By(format!("{}:8000", addresses[first])), Verdict::Good, true);
     assert_eq!(pool.booked()[first], (1, 1), "the first choice served");
     drop(routed);
     let mut routed = pool.send(&completion("four")).await;
     let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();
-    routed.answer_begins(&Served::By(format!("{}:8000", addresses[1 - first])), Verdict::Good, true);
+    routed.response_begins(&Served::By(format!("{}:8000", addresses[1 - first])), Verdict::Good, true);
     assert_eq!((pool.booked()[first], pool.booked()[1 - first]), ((0, 0), (1, 1)));
     drop(routed);
     assert_eq!(pool.booked(), [(0, 0); 2]);

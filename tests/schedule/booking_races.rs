@@ -129,14 +129,14 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
             0..60 => {
                 // A pod that may be gone, or never was.
                 let pod = rng.random_range(1..=PODS + 1);
-                routed.answer_begins(&Served::By(format!("10.0.0.{pod}:8001")), Verdict::Good, true);
+                routed.response_begins(&Served::By(format!("10.0.0.{pod}:8001")), Verdict::Good, true);
             }
             60..75 => {
                 routed.first_token();
                 *has_tokens = false;
             }
             75..85 => {
-                routed.answer_ends(&Usage::default(), 0);
+                routed.response_ends(&Usage::default(), 0);
             }
             _ => drop(held.swap_remove(at)),
         }

@@ -209,7 +209,7 @@ fn who_served_is_told_to_the_test() {
     ];
     for (served, expected) in table {
         let mut routed = pool.route(&asking(&[])).unwrap();
-        let headers = routed.answer_begins(&served, Verdict::Good, true);
+        let headers = routed.response_begins(&served, Verdict::Good, true);
         assert_eq!(texts(&headers), pairs(&[("x-conformance-test-served-endpoint", expected)]));
     }
 }

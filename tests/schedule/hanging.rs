@@ -60,12 +60,12 @@ impl Server {
         let is_stream = case.first_ms.is_some();
         let first_ms = case.first_ms.unwrap_or(case.service_ms);
         while let Some((at, mut routed)) = self.begins.pop_front_if(|(at, _)| *at <= ms) {
-            routed.answer_begins(&Served::Unknown, Verdict::Good, is_stream);
+            routed.response_begins(&Served::Unknown, Verdict::Good, is_stream);
             routed.first_token();
             self.ends.push_back((at + case.service_ms - first_ms, routed));
         }
         while let Some((_, mut routed)) = self.ends.pop_front_if(|(at, _)| *at <= ms) {
-            routed.answer_ends(&Usage::default(), 0);
+            routed.response_ends(&Usage::default(), 0);
         }
         while self.running() < ROOM
             && let Some(routed) = self.waiting.pop_front()
@@ -77,7 +77,7 @@ impl Server {
 
 /// 150 requests per second for 20.8 s over eight servers, the first of which answers nothing
 /// that it gets from the third second on, for 15 s, and doesn't show it. Returns how many
-/// clients wait in vain, and how many demotions there were.
+/// clients wait in vain, and how many ejections there were.
 fn hang(config: &str, params: HealthParams, case: Case) -> (usize, f64) {
     hang_with(config, params, case, &request_of(case.first_ms.is_some()), |_| {})
 }
@@ -115,7 +115,7 @@ fn hang_with(
             }
         }
         if ms % 100 == 0 {
-            pool.ward.sweep(&pool.store.snapshot());
+            pool.outliers.sweep(&pool.store.snapshot());
         }
         while ms < end && requests * 1000 < ms * 150 {
             requests += 1;
@@ -127,7 +127,7 @@ fn hang_with(
             if server == Some(0) && (hangs..works).contains(&ms) {
                 // Its front end lives, and begins streams.
                 if case.first_ms.is_some() {
-                    routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+                    routed.response_begins(&Served::Unknown, Verdict::Good, true);
                 }
                 hung.push_back((ms + case.patience_ms, routed));
             } else {
@@ -135,7 +135,7 @@ fn hang_with(
             }
         }
     }
-    (timeouts, pool.demotions())
+    (timeouts, pool.ejections())
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn one_of_eight_that_hangs_costs_a_handful_of_requests() {
         stream(15_000, 500, 2_500),
     ] {
         let (before, _) = hang(BY_GAUGES, unwatched, case);
-        let (timeouts, demotions) = hang(BY_GAUGES, HealthParams::default(), case);
+        let (timeouts, ejections) = hang(BY_GAUGES, HealthParams::default(), case);
         assert!(before > 300, "{before} of {case:?}");
         assert!(timeouts <= 20, "{timeouts} instead of {before} of {case:?}");
-        assert_eq!(demotions, 1.0, "{case:?}");
+        assert_eq!(ejections, 1.0, "{case:?}");
     }
 }
 
@@ -168,12 +168,12 @@ fn an_upload_waits_for_its_answer_from_its_end_on() {
     let mut request = request_of(false);
     request.is_uploading = true;
     let params = HealthParams::default;
-    let (timeouts, demotions) =
+    let (timeouts, ejections) =
         hang_with(BY_GAUGES, params(), case, &request, |routed| routed.body_sent(100));
     assert!(timeouts <= 20, "{timeouts}");
-    assert_eq!(demotions, 1.0);
-    let (_, demotions) = hang_with(BY_GAUGES, params(), case, &request, |_| {});
-    assert_eq!(demotions, 0.0, "none has ended");
+    assert_eq!(ejections, 1.0);
+    let (_, ejections) = hang_with(BY_GAUGES, params(), case, &request, |_| {});
+    assert_eq!(ejections, 0.0, "none has ended");
 }
 
 #[test]
@@ -190,7 +190,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scor
 }
 
 #[test]
-fn a_slow_server_under_overload_is_not_demoted() {
+fn a_slow_server_under_overload_is_not_ejected() {
     const SECONDS: u64 = 60;
     let pool = Pool::new(BY_REQUESTS, &[None; 4]);
     let (request, mut rng) = (request(&[]), StdRng::seed_from_u64(7));
@@ -209,13 +209,13 @@ fn a_slow_server_under_overload_is_not_demoted() {
                 && let Some((sent, mut routed)) = queue.pop_front()
             {
                 longest = longest.max(ms - sent);
-                routed.answer_begins(&Served::Unknown, Verdict::Good, false);
-                routed.answer_ends(&Usage::default(), 0);
+                routed.response_begins(&Served::Unknown, Verdict::Good, false);
+                routed.response_ends(&Usage::default(), 0);
                 *free = ms + if number == 0 { 500 } else { 50 };
             }
         }
         if ms % 100 == 0 {
-            pool.ward.sweep(&pool.store.snapshot());
+            pool.outliers.sweep(&pool.store.snapshot());
         }
         // First as much as they can do, then three times that.
         let gap = if ms < 10_000 { 20 } else { 6 };
@@ -228,17 +228,17 @@ fn a_slow_server_under_overload_is_not_demoted() {
         }
     }
     assert!(aborted > 100 && longest > 10_000, "{aborted} {longest}");
-    assert_eq!(pool.demotions(), 0.0);
+    assert_eq!(pool.ejections(), 0.0);
 }
 
 /// It runs as many requests as it may: others wait, and its gauges stand still.
 #[test]
-fn a_full_server_is_not_demoted_while_its_streams_go_on() {
+fn a_full_server_is_not_ejected_while_its_streams_go_on() {
     let pool = Pool::new(BY_HEADER, &[None; 2]);
     let full = Arc::clone(&pool.store.snapshot().endpoints()[0]);
     let begin = |address| {
         let mut routed = pool.send(&[(ONLY, address)]);
-        routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+        routed.response_begins(&Served::Unknown, Verdict::Good, true);
         routed
     };
     // The other one answers within a tenth of a second.
@@ -246,9 +246,9 @@ fn a_full_server_is_not_demoted_while_its_streams_go_on() {
         let mut routed = begin("10.0.0.2");
         pool.clock.set(pool.clock.elapsed() + Duration::from_millis(100));
         routed.first_token();
-        routed.answer_ends(&Usage::default(), 0);
+        routed.response_ends(&Usage::default(), 0);
         full.health().page_read(full.load());
-        pool.ward.sweep(&pool.store.snapshot());
+        pool.outliers.sweep(&pool.store.snapshot());
     };
     (0..20).for_each(|_| pass());
     let mut streams: Vec<_> = (0..4).map(|_| begin("10.0.0.1")).collect();
@@ -261,7 +261,7 @@ fn a_full_server_is_not_demoted_while_its_streams_go_on() {
         streams.iter().for_each(Routed::goes_on);
         pass();
     }
-    assert_eq!(pool.demotions(), 0.0);
+    assert_eq!(pool.ejections(), 0.0);
     (0..600).for_each(|_| pass());
-    assert_eq!(pool.demotions(), 1.0, "its streams stand still, too");
+    assert_eq!(pool.ejections(), 1.0, "its streams stand still, too");
 }

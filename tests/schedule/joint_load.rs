@@ -219,7 +219,7 @@ fn without_an_endpoint_for_prompts_those_that_decode_compute_them() {
 
 /// Lets a stream begin and its first token come.
 fn first_token(routed: &mut Routed) {
-    routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+    routed.response_begins(&Served::Unknown, Verdict::Good, true);
     routed.first_token();
 }
 
@@ -246,7 +246,7 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
         clock.set(clock.elapsed() + Duration::from_secs(4));
         let usage = Usage { completion_tokens: Some(101), ..Usage::default() };
         for stream in &mut streams {
-            stream.answer_ends(&usage, 0);
+            stream.response_ends(&usage, 0);
         }
     }
     let model = Model::of(&pool.state);

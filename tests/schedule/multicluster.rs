@@ -61,7 +61,7 @@ fn a_session_stays_in_its_cluster() {
     let pool = Pool::new(text, at(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]));
     let mut routed = pool.route(&asking(&[])).unwrap();
     let first = routed.decision().primary_endpoint().id().clone();
-    let headers = routed.answer_begins(&Served::Unknown, Verdict::Good, false);
+    let headers = routed.response_begins(&Served::Unknown, Verdict::Good, false);
     let token = std::str::from_utf8(&headers[0].value).unwrap();
     for _ in 0..10 {
         let again = pool.route(&asking(&[("x-session-token", token)])).unwrap();

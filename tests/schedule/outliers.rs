@@ -9,7 +9,7 @@ use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
-use usher::endpoints::health::{HealthParams, Verdict, Ward, WardMetrics};
+use usher::endpoints::health::{HealthParams, Verdict, OutlierDetector, OutlierMetrics};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
 use usher::registry::Pipeline;
@@ -74,7 +74,7 @@ const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];
 pub(crate) struct Pool {
     registry: Registry,
     pub(crate) clock: Clock,
-    pub(crate) ward: Arc<Ward>,
+    pub(crate) outliers: Arc<OutlierDetector>,
     pub(crate) store: Arc<Store>,
     pub(crate) dispatcher: Dispatcher,
 }
@@ -87,9 +87,9 @@ impl Pool {
 
     pub(crate) fn with(config: &str, roles: &[Option<&str>], params: HealthParams) -> Self {
         let (registry, clock) = (Registry::new(), Clock::stopped());
-        let metrics = WardMetrics::register(&registry).unwrap();
-        let ward = Arc::new(Ward::new(params, clock.clone(), metrics));
-        let store = Arc::new(Store::watched(Arc::clone(&ward)));
+        let metrics = OutlierMetrics::register(&registry).unwrap();
+        let outliers = Arc::new(OutlierDetector::new(params, clock.clone(), metrics));
+        let store = Arc::new(Store::watched(Arc::clone(&outliers)));
         let spec = |(role, i): (&Option<&str>, u8)| {
             let mut spec = EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
             spec.labels =
@@ -110,8 +110,8 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&ward));
-        Self { registry, clock, ward, store, dispatcher }
+        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&outliers));
+        Self { registry, clock, outliers, store, dispatcher }
     }
 
     fn try_send(&self, headers: &[(&str, &str)]) -> Result<Routed, Rejection> {
@@ -126,7 +126,7 @@ impl Pool {
     /// The destination of a request that is answered so by its first choice.
     fn answered(&self, verdict: Verdict) -> String {
         let mut routed = self.send(&[]);
-        routed.answer_begins(&Served::Unknown, verdict, false);
+        routed.response_begins(&Served::Unknown, verdict, false);
         destination(&routed)
     }
 
@@ -134,17 +134,17 @@ impl Pool {
         Arc::clone(&self.store.snapshot().endpoints()[number - 1])
     }
 
-    /// Fails until it is demoted.
-    fn demote(&self, number: usize) {
+    /// Fails until it is ejected.
+    fn eject(&self, number: usize) {
         let health = Arc::clone(self.endpoint(number).health());
         (0..3).for_each(|_| health.ended(Verdict::Failed(503), self.clock.now_ms()));
-        assert!(health.is_demoted());
+        assert!(health.is_ejected());
     }
 
-    pub(crate) fn demotions(&self) -> f64 {
+    pub(crate) fn ejections(&self) -> f64 {
         let families = self.registry.gather();
-        let demotions = families.iter().filter(|family| family.name() == "usher_endpoint_demotions_total");
-        demotions.flat_map(|family| family.get_metric()).map(|metric| metric.get_counter().get_value()).sum()
+        let ejections = families.iter().filter(|family| family.name() == "usher_endpoint_demotions_total");
+        ejections.flat_map(|family| family.get_metric()).map(|metric| metric.get_counter().get_value()).sum()
     }
 
     fn pass(&self, time: Duration) {
@@ -167,7 +167,7 @@ pub(crate) fn destination(routed: &Routed) -> String {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn failures_of_the_answers_demote_whoever_was_picked() {
+fn failed_responses_eject_the_picked_endpoint() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     // The last has the shortest queue.
     for _ in 0..3 {
@@ -176,13 +176,13 @@ fn failures_of_the_answers_demote_whoever_was_picked() {
     for _ in 0..50 {
         assert_eq!(pool.answered(Verdict::Good), "10.0.0.3:8000");
     }
-    assert!(pool.endpoint(4).health().is_demoted() && !pool.endpoint(3).health().is_demoted());
+    assert!(pool.endpoint(4).health().is_ejected() && !pool.endpoint(3).health().is_ejected());
 }
 
 #[test]
-fn whoever_is_demoted_is_probed_whatever_the_scores_and_comes_back() {
+fn an_ejected_endpoint_is_probed_whatever_the_scores_and_comes_back() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
-    pool.demote(1);
+    pool.eject(1);
     // It has the longest queue, so that no scorer would ever take it.
     let mut probes = Vec::new();
     for ms in 0..4000 {
@@ -192,13 +192,13 @@ fn whoever_is_demoted_is_probed_whatever_the_scores_and_comes_back() {
         pool.pass(Duration::from_millis(1));
     }
     assert_eq!(probes, [1000, 1500, 1750, 1875]);
-    assert!(pool.ward.is_empty());
+    assert!(pool.outliers.is_empty());
 }
 
 #[test]
 fn a_probe_is_not_answered_twice_at_once() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
-    pool.demote(1);
+    pool.eject(1);
     pool.pass(SECOND);
     let probe = pool.send(&[]);
     assert_eq!(destination(&probe), "10.0.0.1:8000");
@@ -210,13 +210,13 @@ fn a_probe_is_not_answered_twice_at_once() {
     drop(probe);
     pool.pass(SECOND);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.1:8000");
-    assert!(pool.endpoint(1).health().is_demoted());
+    assert!(pool.endpoint(1).health().is_ejected());
 }
 
 #[test]
 fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
     let pool = Pool::new(BY_HEADER, &[None; 4]);
-    pool.demote(2);
+    pool.eject(2);
     pool.pass(SECOND);
     let to = |only: &str| destination(&pool.send(&[(ONLY, only)]));
     for only in ["10.0.0.1", "10.0.0.3", "10.0.0.4"] {
@@ -226,13 +226,13 @@ fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
     assert_eq!(to("10.0.0.2,10.0.0.4"), "10.0.0.2:8000", "a request that may go there is the probe");
     // Nobody who is well may have it.
     assert_eq!(to("10.0.0.2"), "10.0.0.2:8000");
-    assert_eq!(pool.ward.metrics().overruled.get(), 1);
+    assert_eq!(pool.outliers.metrics().overruled.get(), 1);
 }
 
 #[test]
-fn whoever_is_demoted_does_not_get_what_is_too_much_for_the_others() {
+fn an_ejected_endpoint_gets_nothing_that_is_too_much_for_the_others() {
     let pool = Pool::new(BY_ROOM, &[None; 4]);
-    pool.demote(1);
+    pool.eject(1);
     let _busy: Vec<_> = (0..3).map(|_| pool.send(ANY)).collect();
     let refused = |headers: &[(&str, &str)]| {
         let rejection = pool.try_send(headers).unwrap_err();
@@ -241,10 +241,10 @@ fn whoever_is_demoted_does_not_get_what_is_too_much_for_the_others() {
     (0..50).for_each(|_| refused(ANY));
     // It is the detector that keeps it from the second, whatever comes behind it.
     refused(&[(ONLY, "10.0.0.1,10.0.0.2")]);
-    assert_eq!(pool.ward.metrics().overruled.get(), 0);
+    assert_eq!(pool.outliers.metrics().overruled.get(), 0);
     // The others would not do if they had room.
     assert_eq!(destination(&pool.send(&[(ONLY, "10.0.0.1")])), "10.0.0.1:8000");
-    assert_eq!(pool.ward.metrics().overruled.get(), 1);
+    assert_eq!(pool.outliers.metrics().overruled.get(), 1);
     pool.pass(SECOND);
     let probe = pool.send(ANY);
     assert_eq!(destination(&probe), "10.0.0.1:8000");
@@ -252,12 +252,12 @@ fn whoever_is_demoted_does_not_get_what_is_too_much_for_the_others() {
 }
 
 #[test]
-fn with_half_of_the_pool_demoted_the_other_half_serves_and_then_all() {
+fn with_half_of_the_pool_ejected_the_other_half_serves_and_then_all() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
-    pool.demote(4);
-    pool.demote(3);
+    pool.eject(4);
+    pool.eject(3);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.2:8000");
-    pool.demote(2);
+    pool.eject(2);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000", "the best of all");
 }
 
@@ -271,9 +271,9 @@ fn a_page_is_no_probe_and_no_proof() {
     };
     for _ in 0..3 {
         pool.answered(Verdict::Failed(500));
-        page().answer_begins(&Served::Unknown, Verdict::Good, false);
+        page().response_begins(&Served::Unknown, Verdict::Good, false);
     }
-    assert!(pool.endpoint(4).health().is_demoted());
+    assert!(pool.endpoint(4).health().is_ejected());
     pool.pass(SECOND);
     assert_eq!(destination(&page()), "10.0.0.3:8000");
     assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
@@ -284,7 +284,7 @@ fn whoever_another_served_for_has_failed() {
     let pool = Pool::new(TWO_PICKS, &[None; 4]);
     let served = |by: &str| {
         let mut routed = pool.send(&[]);
-        routed.answer_begins(&Served::By(by.to_owned()), Verdict::Good, false);
+        routed.response_begins(&Served::By(by.to_owned()), Verdict::Good, false);
         destination(&routed)
     };
     served("10.0.0.4:8000");
@@ -305,13 +305,13 @@ fn whoever_another_served_for_has_failed() {
         pool.pass(2 * SECOND);
         assert_eq!(served("10.0.0.4:8000"), "10.0.0.4:8000,10.0.0.3:8000");
     }
-    assert!(pool.ward.is_empty());
+    assert!(pool.outliers.is_empty());
 }
 
 #[test]
 fn without_word_of_who_served_a_probe_has_no_fallback() {
     let pool = Pool::new(TWO_PICKS, &[None; 4]);
-    pool.demote(4);
+    pool.eject(4);
     pool.pass(SECOND);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
 }
@@ -323,7 +323,7 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     for _ in 0..3 {
         assert_eq!(pool.answered(Verdict::Failed(502)), "10.0.0.4:8000");
     }
-    assert!(pool.endpoint(4).health().is_demoted() && !pool.endpoint(2).health().is_demoted());
+    assert!(pool.endpoint(4).health().is_ejected() && !pool.endpoint(2).health().is_ejected());
     let pair = |routed: &Routed| {
         let decision = routed.decision();
         let prefill = decision.endpoints_of(decision.run("prefill").unwrap()).next().unwrap();
@@ -335,7 +335,7 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
     // One that computes prompts and can't be scraped any more.
     let health = Arc::clone(pool.endpoint(2).health());
     (0..9).for_each(|_| health.scrape_failed(false));
-    assert!(!health.is_demoted(), "it may never have shown its metrics at this port");
+    assert!(!health.is_ejected(), "it may never have shown its metrics at this port");
     health.scrape_succeeded();
     (0..3).for_each(|_| health.scrape_failed(false));
     assert_eq!(pair(&pool.send(&[])), ("pod-1".to_owned(), "pod-3".to_owned()));
@@ -344,28 +344,28 @@ fn of_a_pair_the_one_that_decodes_answers_for_it() {
 }
 
 #[test]
-fn whoever_finishes_answers_is_not_demoted_for_its_scrapes() {
+fn a_server_that_finishes_responses_is_not_ejected_for_its_scrapes() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let health = Arc::clone(pool.endpoint(4).health());
     health.scrape_succeeded();
     let begun = |verdict| {
         let mut routed = pool.send(&[]);
-        routed.answer_begins(&Served::Unknown, verdict, true);
+        routed.response_begins(&Served::Unknown, verdict, true);
         routed
     };
     let mut streams: Vec<_> = (0..5).map(|_| begun(Verdict::Good)).collect();
     while let Some(mut stream) = streams.pop() {
         (0..2).for_each(|_| health.scrape_failed(false));
-        assert!(!health.is_demoted());
-        stream.answer_ends(&Usage::default(), 0);
+        assert!(!health.is_ejected());
+        stream.response_ends(&Usage::default(), 0);
     }
     // The end of an error is no sign of life, nor is a stream that breaks.
     let (mut error, broken) = (begun(Verdict::Failed(503)), begun(Verdict::Good));
     (0..2).for_each(|_| health.scrape_failed(false));
-    error.answer_ends(&Usage::default(), 0);
+    error.response_ends(&Usage::default(), 0);
     drop(broken);
     health.scrape_failed(false);
-    assert!(health.is_demoted());
+    assert!(health.is_ejected());
 }
 
 #[test]
@@ -375,25 +375,25 @@ fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
     let prefill = Arc::clone(pool.endpoint(1).health());
     prefill.scrape_succeeded();
     (0..3).for_each(|_| prefill.scrape_failed(false));
-    pool.demote(2);
+    pool.eject(2);
     let decode = Arc::clone(pool.endpoint(2).health());
     let works_again = 3 * SECOND;
-    while decode.is_demoted() && pool.clock.elapsed() < works_again + 6 * SECOND {
+    while decode.is_ejected() && pool.clock.elapsed() < works_again + 6 * SECOND {
         let mut routed = pool.send(&[]);
         let is_broken = destination(&routed) == "10.0.0.2:8000" && pool.clock.elapsed() < works_again;
         let verdict = if is_broken { Verdict::Failed(503) } else { Verdict::Good };
-        routed.answer_begins(&Served::Unknown, verdict, false);
+        routed.response_begins(&Served::Unknown, verdict, false);
         drop(routed);
         pool.pass(Duration::from_millis(50));
     }
     let elapsed = pool.clock.elapsed();
-    assert!(!decode.is_demoted() && elapsed > works_again, "{elapsed:?}");
+    assert!(!decode.is_ejected() && elapsed > works_again, "{elapsed:?}");
     assert!(elapsed <= works_again + 5 * SECOND, "{elapsed:?}");
-    assert!(prefill.is_demoted());
+    assert!(prefill.is_ejected());
 }
 
 /// Requests, of 200 per second, that reach one of ten endpoints which fails them at once, and its recovery.
-struct Outbreak {
+struct Outage {
     /// Its share of the requests in the ten seconds in which it fails.
     broken: f64,
     /// When it is well after it works again.
@@ -402,7 +402,7 @@ struct Outbreak {
     after: f64,
 }
 
-fn outbreak(config: &str, params: HealthParams) -> Outbreak {
+fn outage(config: &str, params: HealthParams) -> Outage {
     const GAP_MS: u64 = 5;
     let pool = Pool::with(config, &[None; 10], params);
     for endpoint in pool.store.snapshot().endpoints() {
@@ -418,9 +418,9 @@ fn outbreak(config: &str, params: HealthParams) -> Outbreak {
     for ms in (0..end).step_by(GAP_MS as usize) {
         while let Some((_, mut routed)) = under_way.pop_front_if(|(ends, _): &mut (u64, Routed)| *ends <= ms)
         {
-            routed.answer_begins(&Served::Unknown, Verdict::Good, false);
+            routed.response_begins(&Served::Unknown, Verdict::Good, false);
         }
-        if ms >= works && recovered.is_none() && pool.ward.is_empty() {
+        if ms >= works && recovered.is_none() && pool.outliers.is_empty() {
             recovered = Some(Duration::from_millis(ms - works));
         }
         let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
@@ -428,7 +428,7 @@ fn outbreak(config: &str, params: HealthParams) -> Outbreak {
         let is_it = destination(&routed) == "10.0.0.1:8000";
         if is_it && (breaks..works).contains(&ms) {
             broken += 1;
-            routed.answer_begins(&Served::Unknown, Verdict::Failed(503), false);
+            routed.response_begins(&Served::Unknown, Verdict::Failed(503), false);
         } else {
             after += usize::from(is_it && ms >= late);
             under_way.push_back((ms + 100, routed));
@@ -436,15 +436,15 @@ fn outbreak(config: &str, params: HealthParams) -> Outbreak {
         pool.pass(Duration::from_millis(GAP_MS));
     }
     let share = |count: usize, ms: u64| count as f64 / (ms / GAP_MS) as f64;
-    Outbreak { broken: share(broken, works - breaks), recovered, after: share(after, end - late) }
+    Outage { broken: share(broken, works - breaks), recovered, after: share(after, end - late) }
 }
 
 #[test]
 fn one_of_ten_that_fails_gets_less_than_a_hundredth_and_is_back_in_five_seconds() {
     for config in [BY_REQUESTS, EXPECTED_LATENCY] {
-        let unwatched = outbreak(config, HealthParams { failures: u32::MAX, ..HealthParams::default() });
+        let unwatched = outage(config, HealthParams { failures: u32::MAX, ..HealthParams::default() });
         assert!(unwatched.broken > 0.3, "it draws requests: {}", unwatched.broken);
-        let watched = outbreak(config, HealthParams::default());
+        let watched = outage(config, HealthParams::default());
         assert!(watched.broken > 0.0 && watched.broken < 0.01, "{}", watched.broken);
         assert!(watched.recovered.is_some_and(|after| after <= 5 * SECOND), "{:?}", watched.recovered);
         assert!((0.05..0.2).contains(&watched.after), "{}", watched.after);
@@ -457,13 +457,13 @@ fn a_stream_that_only_begins_is_no_success() {
     for _ in 0..2 {
         pool.answered(Verdict::Failed(503));
         // It sends headers at once, and tokens never.
-        pool.send(&[]).answer_begins(&Served::Unknown, Verdict::Good, true);
+        pool.send(&[]).response_begins(&Served::Unknown, Verdict::Good, true);
     }
     pool.answered(Verdict::Failed(503));
-    assert!(pool.endpoint(4).health().is_demoted());
+    assert!(pool.endpoint(4).health().is_ejected());
     pool.pass(SECOND);
     let mut probe = pool.send(&[]);
-    probe.answer_begins(&Served::Unknown, Verdict::Good, true);
+    probe.response_begins(&Served::Unknown, Verdict::Good, true);
     pool.pass(2 * SECOND);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.3:8000", "the probe is still out");
     probe.first_token();
@@ -477,7 +477,7 @@ fn whoever_refuses_connections_gets_no_probe() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let health = Arc::clone(pool.endpoint(4).health());
     health.scrape_succeeded();
-    pool.demote(4);
+    pool.eject(4);
     health.scrape_failed(true);
     for _ in 0..60 {
         pool.pass(SECOND);

@@ -318,11 +318,11 @@ schedulingProfiles:
 fn answer(pool: &Pool, mut routed: Routed, first: u64, rest: u64) {
     let clock = pool.state.clock();
     let pass = |ms| clock.set(clock.elapsed() + Duration::from_millis(ms));
-    routed.answer_begins(&Served::Unknown, Verdict::Good, true);
+    routed.response_begins(&Served::Unknown, Verdict::Good, true);
     pass(first);
     routed.first_token();
     pass(rest);
-    routed.answer_ends(&Usage { completion_tokens: Some(11), ..Usage::default() }, 0);
+    routed.response_ends(&Usage { completion_tokens: Some(11), ..Usage::default() }, 0);
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn what_is_computed_is_no_longer_in_flight() {
         let mut first = pool.ask(&prompt(1));
         let busy = totals(&pool.ask(&prompt(2)));
         assert!(busy[computing(&first) as usize] < 1.0, "{handler}: {busy:?}");
-        first.answer_begins(&Served::Unknown, Verdict::Good, true);
+        first.response_begins(&Served::Unknown, Verdict::Good, true);
         first.first_token();
         assert_eq!(totals(&pool.ask(&prompt(3))), [1.0, 1.0], "{handler}");
     }

@@ -156,12 +156,12 @@ fn a_request_is_also_where_it_was_served() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let mut routed = pool.ask(&prompt("abcd"));
     let other = if name(&routed) == "pod-0" { 2 } else { 1 };
-    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")), Verdict::Good, true);
+    routed.response_begins(&Served::By(format!("10.0.0.{other}:8000")), Verdict::Good, true);
     let scores: Vec<f64> = pool.ask(&prompt("abcd")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores, [1.0, 1.0]);
     // Not where nobody served it.
     let mut routed = pool.ask(&prompt("efgh"));
-    routed.answer_begins(&Served::Missing, Verdict::Good, true);
+    routed.response_begins(&Served::Missing, Verdict::Good, true);
     let scores: Vec<f64> = pool.ask(&prompt("efgh")).decision().scores().map(|(_, score)| score).collect();
     assert_eq!(scores.iter().sum::<f64>(), 1.0);
 }
@@ -174,7 +174,7 @@ fn a_prompt_is_used_until_its_answer_ends() {
     load.num_blocks.set(8.0, now);
     let matches = |letters: &str| {
         let mut routed = pool.ask(&prompt(letters));
-        routed.answer_begins(&Served::Missing, Verdict::Good, true);
+        routed.response_begins(&Served::Missing, Verdict::Good, true);
         let score = routed.decision().scores().next().unwrap().1;
         (score, routed)
     };

@@ -85,9 +85,9 @@ fn predicted_and_cached(kept: u32, reports: bool) -> (f64, f64) {
             predicted += share * usage.prompt_tokens.unwrap() as f64;
             cached += usage.cached_tokens.unwrap() as f64;
         }
-        routed.answer_begins(&Served::Missing, Verdict::Good, false);
+        routed.response_begins(&Served::Missing, Verdict::Good, false);
         routed.first_token();
-        routed.answer_ends(&if reports { usage } else { Usage { cached_tokens: None, ..usage } }, 0);
+        routed.response_ends(&if reports { usage } else { Usage { cached_tokens: None, ..usage } }, 0);
     }
     (predicted, cached)
 }
@@ -118,9 +118,9 @@ fn value(pool: &Pool, name: &str) -> f64 {
 }
 
 fn ends(mut routed: Routed, served: &Served, usage: &Usage) {
-    routed.answer_begins(served, Verdict::Good, false);
+    routed.response_begins(served, Verdict::Good, false);
     routed.first_token();
-    routed.answer_ends(usage, 0);
+    routed.response_ends(usage, 0);
 }
 
 #[test]

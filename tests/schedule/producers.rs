@@ -142,7 +142,7 @@ async fn what_is_in_flight_moves_to_who_served() {
     let mut routed = pool.send(&completion(5, "f")).await;
     let first = name(&routed);
     let other = if first == "pod-1" { "pod-2" } else { "pod-1" };
-    routed.answer_begins(&Served::By(format!("10.0.0.{}:8000", &other[4..])), Verdict::Good, true);
+    routed.response_begins(&Served::By(format!("10.0.0.{}:8000", &other[4..])), Verdict::Good, true);
     for (endpoint, requests) in [(first.as_str(), 0), (other, 1)] {
         pool.shows(&format!(
             r#"llm_d_epp_inflight_requests{{endpoint_name="{endpoint}",fairness_id="f",namespace="default",priority="0",producer_name="inflight-load-producer"}} {requests}"#
@@ -193,7 +193,7 @@ async fn an_image_is_also_where_it_was_served() {
     let cat = images(&["http://cat"]);
     let mut routed = pool.send(&cat).await;
     let (first, other) = if name(&routed) == "pod-1" { ("pod-1", 2) } else { ("pod-2", 1) };
-    routed.answer_begins(&Served::By(format!("10.0.0.{other}:8000")), Verdict::Good, true);
+    routed.response_begins(&Served::By(format!("10.0.0.{other}:8000")), Verdict::Good, true);
     let served = format!("pod-{other}");
     let mut seen = Vec::new();
     for _ in 0..40 {

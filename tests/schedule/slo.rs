@@ -298,7 +298,7 @@ fn usage_without_tokens_teaches_no_length() {
     let model = Model::of(&pool.state);
     for tokens in [None, Some(0)] {
         let mut routed = pool.route(&asking(&[])).unwrap();
-        routed.answer_ends(&Usage { completion_tokens: tokens, ..Usage::default() }, 0);
+        routed.response_ends(&Usage { completion_tokens: tokens, ..Usage::default() }, 0);
     }
     let kind = model.kind(&asking(&[]));
     assert_eq!(model.read().expected(kind, None).mean, 200.0);

@@ -41,7 +41,7 @@ fn row(picker: &Picker, name: &str) -> Value {
     row.take()
 }
 
-fn is_demoted(picker: &Picker, name: &str) -> bool {
+fn is_ejected(picker: &Picker, name: &str) -> bool {
     health(picker, name)["demoted"] == true
 }
 
@@ -83,13 +83,13 @@ async fn until(what: &str, mut step: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_status_of_503_demotes_and_nothing_else_is_sent_there() {
+async fn a_status_of_503_ejects_and_nothing_else_is_sent_there() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     let mut failed = 0;
     until("a demotion", async || {
         failed += usize::from(ask_with(&connection, "503").await == A);
-        is_demoted(&picker, "a")
+        is_ejected(&picker, "a")
     })
     .await;
     assert_eq!(failed, 3);
@@ -111,12 +111,12 @@ async fn whoever_works_again_is_back_after_some_probes() {
     let connection = picker.connect().await;
     until("a demotion", async || {
         ask_with(&connection, "500").await;
-        is_demoted(&picker, "a")
+        is_ejected(&picker, "a")
     })
     .await;
     until("a recovery", async || {
         ask_with(&connection, "200").await;
-        !is_demoted(&picker, "a")
+        !is_ejected(&picker, "a")
     })
     .await;
     until("its share", async || ask_with(&connection, "200").await == A).await;
@@ -126,7 +126,7 @@ async fn whoever_works_again_is_back_after_some_probes() {
 }
 
 #[tokio::test]
-async fn statuses_that_are_the_requests_doing_demote_nobody() {
+async fn statuses_that_are_the_requests_doing_eject_nothing() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     let heads: [&[(&str, &str)]; 5] = [
@@ -163,7 +163,7 @@ async fn a_call_that_ends_before_its_first_message_is_a_failure() {
             vec![(":status", "200"), ("grpc-status", if to == A { "14" } else { "0" })]
         })
         .await;
-        is_demoted(&picker, "a")
+        is_ejected(&picker, "a")
     })
     .await;
 }
@@ -180,11 +180,11 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
     until("a demotion", async || {
         let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
         first += usize::from(to.starts_with(A));
-        is_demoted(&picker, "a")
+        is_ejected(&picker, "a")
     })
     .await;
     assert_eq!((first, &health(&picker, "a")["reason"]), (3, &json!("another endpoint served")));
-    assert!(!is_demoted(&picker, "b"));
+    assert!(!is_ejected(&picker, "b"));
     for _ in 0..50 {
         let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
         assert_eq!(to, "127.0.0.2:1");
@@ -193,13 +193,13 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 }
 
 #[tokio::test]
-async fn when_most_are_sick_all_are_used() {
+async fn when_most_are_ejected_all_are_used() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     // The gateway can't reach anybody.
     until("three demotions", async || {
         ask(&connection, None, |_| vec![(":status", "503")]).await;
-        FOUR.iter().filter(|(name, ..)| is_demoted(&picker, name)).count() >= 3
+        FOUR.iter().filter(|(name, ..)| is_ejected(&picker, name)).count() >= 3
     })
     .await;
     for (name, address, port) in FOUR {
@@ -210,7 +210,7 @@ async fn when_most_are_sick_all_are_used() {
 }
 
 #[tokio::test]
-async fn without_the_flag_nobody_is_demoted() {
+async fn without_the_flag_nothing_is_ejected() {
     let picker = Picker::start(&FOUR, &["--sick-pods=false"]).await;
     let connection = picker.connect().await;
     for _ in 0..100 {
@@ -222,10 +222,10 @@ async fn without_the_flag_nobody_is_demoted() {
     assert_eq!(picker.metric("usher_endpoint_probes_total"), None);
 }
 
-/// A server that can't be scraped is demoted without any request, and is back when its
+/// A server that can't be scraped is ejected without any request, and is back when its
 /// pages are.
 #[tokio::test]
-async fn scrapes_that_fail_demote_and_pages_bring_back() {
+async fn failed_scrapes_eject_and_pages_bring_back() {
     let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
     let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
     let mut listeners = listeners.into_iter();
@@ -235,7 +235,7 @@ async fn scrapes_that_fail_demote_and_pages_bring_back() {
     let endpoints: Vec<_> =
         ["a", "b", "c"].into_iter().zip(&ports).map(|(name, port)| (name, "127.0.0.1", *port)).collect();
     let picker = Picker::start(&endpoints, &["--sick-pods"]).await;
-    assert!(!is_demoted(&picker, "a"));
+    assert!(!is_ejected(&picker, "a"));
     // Of one that never showed a page a scrape that fails says nothing.
     until("a page of its metrics", async || {
         tokio::task::yield_now().await;
@@ -245,16 +245,16 @@ async fn scrapes_that_fail_demote_and_pages_bring_back() {
     server.shutdown().await;
     until("a demotion", async || {
         tokio::task::yield_now().await;
-        is_demoted(&picker, "a")
+        is_ejected(&picker, "a")
     })
     .await;
     assert_eq!(health(&picker, "a")["reason"], "can't be scraped");
-    assert!(!is_demoted(&picker, "b") && !is_demoted(&picker, "c"));
+    assert!(!is_ejected(&picker, "b") && !is_ejected(&picker, "c"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[0])).unwrap();
     let server = start(SimConfig::default(), vec![listener]).await.unwrap();
     until("a recovery", async || {
         tokio::task::yield_now().await;
-        !is_demoted(&picker, "a")
+        !is_ejected(&picker, "a")
     })
     .await;
     assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"scrapes\"}"), Some(1.0));

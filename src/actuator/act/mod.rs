@@ -324,7 +324,7 @@ impl Hands {
     }
 
     /// Says of every role that has a part in a step that gets stuck, or waits for its end to grow.
-    pub fn tell_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
+    pub fn record_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;
         }

@@ -28,7 +28,7 @@ pub use metrics::MetricsFlags;
 pub use pflag::as_pflag;
 use pflag::given;
 pub use pool::PoolFlags;
-pub use outlier::SickFlags;
+pub use outlier::OutlierFlags;
 pub use tls::TlsFlags;
 use unused::Unused;
 
@@ -49,7 +49,7 @@ pub struct ServeArgs {
     pub pool: PoolFlags,
     /// Endpoints that fail.
     #[command(flatten)]
-    pub sick: SickFlags,
+    pub outliers: OutlierFlags,
     /// Metrics, of the model servers and our own.
     #[command(flatten)]
     pub metrics: MetricsFlags,
@@ -86,7 +86,7 @@ impl ServeArgs {
             locator: self.config.locator(),
             emit_endpoint_scores: self.config.emit_endpoint_scores,
             pool: self.pool.settings(environment, &mut unused)?,
-            sick_pods: self.sick.settings(),
+            outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,

@@ -6,12 +6,12 @@ use clap::{ArgAction, Args};
 
 use super::pflag::BOOL;
 use crate::config::units::{parse_bool, parse_duration};
-use crate::settings::SickPodSettings;
+use crate::settings::OutlierSettings;
 
 /// Endpoints that fail: when they are demoted, and how they come back.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sick pods")]
-pub struct SickFlags {
+pub struct OutlierFlags {
     /// Send no more than a trickle of requests to an endpoint that fails, until it works
     /// again.
     #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
@@ -47,9 +47,9 @@ pub struct SickFlags {
     pub sick_recovery_successes: u32,
 }
 
-impl SickFlags {
-    pub(super) fn settings(&self) -> Option<SickPodSettings> {
-        self.sick_pods.then_some(SickPodSettings {
+impl OutlierFlags {
+    pub(super) fn settings(&self) -> Option<OutlierSettings> {
+        self.sick_pods.then_some(OutlierSettings {
             failures: self.sick_after_failures,
             failed_scrapes: self.sick_after_failed_scrapes,
             first_byte: self.sick_first_byte_timeout,

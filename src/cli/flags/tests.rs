@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
 use crate::settings::{
-    ConfigSource, ElectionTimes, Environment, LogSettings, ServeSettings, SickPodSettings,
+    ConfigSource, ElectionTimes, Environment, LogSettings, ServeSettings, OutlierSettings,
 };
 
 fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {
@@ -55,7 +55,7 @@ fn defaults_are_the_peers() {
     assert!(!settings.allow_experimental_plugins && !settings.emit_endpoint_scores);
     assert!(!settings.disable_subset_filter && !settings.stream_metrics && !settings.pool.leader_election);
     let second = Duration::from_secs(1);
-    let sick = SickPodSettings {
+    let outliers = OutlierSettings {
         failures: 3,
         failed_scrapes: 3,
         first_byte: 2 * second,
@@ -63,13 +63,13 @@ fn defaults_are_the_peers() {
         longest_pause: 2 * second,
         successes: 4,
     };
-    assert_eq!(settings.sick_pods, Some(sick));
+    assert_eq!(settings.outliers, Some(outliers));
     assert_eq!(settings.unused_flags(false).count(), 0);
 }
 
 #[test]
-fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
-    assert_eq!(serve(&["--sick-pods=false", "--sick-after-failures=9"]).unwrap().sick_pods, None);
+fn outlier_detection_can_be_tuned_and_turned_off() {
+    assert_eq!(serve(&["--sick-pods=false", "--sick-after-failures=9"]).unwrap().outliers, None);
     let flags = [
         "--sick-after-failures=5",
         "--sick-after-failed-scrapes=0",
@@ -78,7 +78,7 @@ fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
         "--sick-probe-longest-pause=1m",
         "--sick-recovery-successes=2",
     ];
-    let want = SickPodSettings {
+    let want = OutlierSettings {
         failures: 5,
         failed_scrapes: 0,
         first_byte: Duration::from_secs(7),
@@ -86,7 +86,7 @@ fn the_detection_of_sick_pods_can_be_tuned_and_turned_off() {
         longest_pause: Duration::from_secs(60),
         successes: 2,
     };
-    assert_eq!(serve(&flags).unwrap().sick_pods, Some(want));
+    assert_eq!(serve(&flags).unwrap().outliers, Some(want));
     for flag in ["--sick-after-failures=0", "--sick-recovery-successes=0", "--sick-probe-pause=1"] {
         let error = serve(&[flag]).unwrap_err();
         assert!(error.contains(flag.split('=').next().unwrap()), "{error}");

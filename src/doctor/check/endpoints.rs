@@ -15,8 +15,8 @@ pub(super) fn check(seen: &Observations) -> Outcome {
             vec![Finding::new(&rules::NO_ENDPOINTS, "Usher knows no endpoint")],
         );
     }
-    let sick = known.iter().filter_map(|known| Some((known, known.demoted.as_ref()?)));
-    let findings = sick.map(|(known, reason)| {
+    let ejected = known.iter().filter_map(|known| Some((known, known.ejected.as_ref()?)));
+    let findings = ejected.map(|(known, reason)| {
         Finding::new(&rules::ENDPOINT_SICK, format!("{} at {}: {reason}", known.name, known.address))
     });
     Outcome::looked(

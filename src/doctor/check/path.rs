@@ -161,7 +161,7 @@ fn known(seen: &Observations) -> Vec<Known> {
     known.extend(pods.map(|pod| Known {
         name: pod.name.clone(),
         address: pod.address.to_string(),
-        demoted: None,
+        ejected: None,
     }));
     known
 }

@@ -81,7 +81,7 @@ fn sound() -> Observations {
     let known = |name: &str, address: &str| Known {
         name: name.to_owned(),
         address: address.to_owned(),
-        demoted: None,
+        ejected: None,
     };
     let chosen = |name: &str| (name.to_owned(), "8000".to_owned());
     Observations {
@@ -235,7 +235,7 @@ fn faults_of_the_way_are_found() {
             },
             &["picker-not-in-path"],
         ),
-        (|seen| seen.admin[1].demoted = Some("5 failures".to_owned()), &["endpoint-sick"]),
+        (|seen| seen.admin[1].ejected = Some("5 failures".to_owned()), &["endpoint-sick"]),
     ];
     for (number, (change, codes)) in table.into_iter().enumerate() {
         assert_eq!(found(change), codes, "{number}");

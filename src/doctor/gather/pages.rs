@@ -89,12 +89,12 @@ pub(super) async fn admin(site: &Site) -> Seen<Vec<Known>> {
     }
     let known = |row: &Value| {
         let id = text(row, "id");
-        let demoted = row.pointer("/health/demoted").and_then(Value::as_bool).unwrap_or(false);
+        let ejected = row.pointer("/health/demoted").and_then(Value::as_bool).unwrap_or(false);
         let reason = row.pointer("/health/reason").and_then(Value::as_str).unwrap_or("it fails");
         Known {
             name: id.split_once('/').map_or(id, |(_, name)| name).to_owned(),
             address: text(row, "address").to_owned(),
-            demoted: demoted.then(|| reason.to_owned()),
+            ejected: ejected.then(|| reason.to_owned()),
         }
     };
     Ok(list(&page, "endpoints").iter().map(known).collect())

@@ -191,7 +191,7 @@ impl Exchange {
     }
 
     /// The parser that reads the answer, while it does.
-    pub fn answer_parser(&self) -> Option<ParserKind> {
+    pub fn response_parser(&self) -> Option<ParserKind> {
         self.answer.parser()
     }
 

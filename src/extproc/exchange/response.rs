@@ -45,7 +45,7 @@ impl Exchange {
         let set = self
             .routed
             .as_mut()
-            .map(|routed| routed.answer_begins(served, status.verdict(), is_stream))
+            .map(|routed| routed.response_begins(served, status.verdict(), is_stream))
             .unwrap_or_default();
         self.replies.push(Reply::ResponseHeaders(set));
         if end_of_stream {
@@ -92,7 +92,7 @@ impl Exchange {
     /// Attributes that the gateway gets once the response is complete.
     fn attributes(&mut self) -> Vec<Attribute> {
         match &mut self.routed {
-            Some(routed) => routed.answer_ends(&self.answer.used(), self.answer.generated()),
+            Some(routed) => routed.response_ends(&self.answer.used(), self.answer.generated()),
             None => Vec::new(),
         }
     }

@@ -256,7 +256,7 @@ impl Driver {
                 observed.loads = Some(loads);
             }
             if latest.plan.state.is_stuck() && !was_stuck {
-                hands.tell_stuck(&policy, &latest.plan, &observed);
+                hands.record_stuck(&policy, &latest.plan, &observed);
             }
             let part = hands.part(&policy);
             self.acting.insert(policy.name.clone());

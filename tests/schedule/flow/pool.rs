@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use prometheus::Registry;
 use tokio::task::JoinHandle;
 use usher::config::EndpointPickerConfig;
-use usher::endpoints::health::{HealthParams, Ward, WardMetrics};
+use usher::endpoints::health::{HealthParams, OutlierDetector, OutlierMetrics};
 use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Load, Store, StoreLocator, SubsetHint};
 use usher::extproc::exchange::{Exchange, Shared};
 use usher::extproc::metrics::ExtProcMetrics;
@@ -62,9 +62,9 @@ impl Pool {
         let registry = Registry::new();
         // Readings don't grow old while the clock of the tests is paused.
         let clock = Clock::stopped();
-        let health = WardMetrics::register(&registry).unwrap();
-        let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), health));
-        let store = Arc::new(Store::watched(Arc::clone(&ward)));
+        let health = OutlierMetrics::register(&registry).unwrap();
+        let outliers = Arc::new(OutlierDetector::new(HealthParams::default(), clock.clone(), health));
+        let store = Arc::new(Store::watched(Arc::clone(&outliers)));
         let state = State::new(clock.clone());
         let metrics = SchedulerMetrics::register(&registry).unwrap();
         let config = EndpointPickerConfig::parse(config).unwrap();
@@ -79,7 +79,7 @@ impl Pool {
         let waiting = pipeline.waiting.unwrap();
         let gate = Gate::new(&waiting, clock.clone(), Duration::from_millis(2050), gate_metrics);
         registry.register(Box::new(GateCollector::new(Arc::clone(&gate)).unwrap())).unwrap();
-        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(ward);
+        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(outliers);
         let dispatcher = Arc::new(dispatcher.with_gate(gate));
         let pool = Self { dispatcher, store, clock, registry, stages, metrics, moving: None };
         pool.scale(endpoints);

@@ -243,7 +243,7 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
     let (big, small) = (pool.send(of("big", 0)), pool.send(of("small", 0)));
     settle().await;
     let usage = Usage { prompt_tokens: Some(5000), completion_tokens: Some(900), ..Usage::default() };
-    running.answer_ends(&usage, 0);
+    running.response_ends(&usage, 0);
     drop(running);
     assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
 }
@@ -252,13 +252,13 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
 async fn who_goes(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut honest = pool.pass(of("honest", 0)).await;
-    honest.answer_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 1000);
+    honest.response_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 1000);
     drop(honest);
     let mut other = pool.pass(of("other", 0)).await;
     let (first, second) = (pool.send(of("other", 0)), pool.send(of("honest", 0)));
     settle().await;
     if is_complete {
-        other.answer_ends(&usage.unwrap_or_default(), seen);
+        other.response_ends(&usage.unwrap_or_default(), seen);
     } else {
         other.cut_off(&usage.unwrap_or_default(), seen);
     }
@@ -391,7 +391,7 @@ async fn endpoints_that_are_kept_from_requests_have_no_room() {
     let endpoints = pool.store.snapshot();
     for endpoint in &endpoints.endpoints()[..2] {
         (0..3).for_each(|_| endpoint.health().failed(Failure::Status(503), pool.clock.now_ms()));
-        assert!(endpoint.health().is_demoted());
+        assert!(endpoint.health().is_ejected());
     }
     let sent: Vec<_> = (0..4).map(|_| pool.send(of("a", 0))).collect();
     let mut waiting = 0;

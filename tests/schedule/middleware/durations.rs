@@ -41,9 +41,9 @@ fn a_follower_is_timed_wherever_it_comes_from() {
         let mut routed = dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap();
         let first = routed.decision().primary_endpoint().clone();
         let served = store.snapshot().endpoints().iter().find(|e| (e.id() != first.id()) == moves).cloned();
-        routed.answer_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);
+        routed.response_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);
         routed.first_token();
-        routed.answer_ends(&Usage::default(), 0);
+        routed.response_ends(&Usage::default(), 0);
     }
     let text = render(&registry);
     let types = [("rollout", "disaggregatedset-rollout-screener"), ("counts", "inflight-load-producer")];

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
 use super::endpoint::Lasting;
-use super::health::{Health, Ward};
+use super::health::{Health, OutlierDetector};
 use super::slot::Slots;
 use super::topology::Places;
 use super::{Endpoint, EndpointSpec, Load, Snapshot};
@@ -62,8 +62,8 @@ pub struct Store {
     loads: Notify,
     /// Beside the membership, as no request may go there.
     starting: ArcSwap<Vec<StartingPod>>,
-    /// The `Ward` that watches over the endpoints; `None`: they aren't watched.
-    ward: Option<Arc<Ward>>,
+    /// Detector of outliers among the endpoints; `None`: they aren't watched.
+    outliers: Option<Arc<OutlierDetector>>,
 }
 
 /// State that only writers need.
@@ -84,15 +84,15 @@ impl Default for Store {
             changed: watch::Sender::new(0),
             loads: Notify::new(),
             starting: ArcSwap::default(),
-            ward: None,
+            outliers: None,
         }
     }
 }
 
 impl Store {
     /// A store without endpoints; those to come are watched.
-    pub fn watched(ward: Arc<Ward>) -> Self {
-        Self { ward: Some(ward), ..Self::default() }
+    pub fn watched(outliers: Arc<OutlierDetector>) -> Self {
+        Self { outliers: Some(outliers), ..Self::default() }
     }
 
     /// The current membership.
@@ -191,7 +191,7 @@ impl Store {
         Lasting {
             slot: self.slots.take(),
             load: Arc::new(Load::default()),
-            health: Arc::new(Health::new(spec.id().into(), self.ward.clone())),
+            health: Arc::new(Health::new(spec.id().into(), self.outliers.clone())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Number of a pool's demoted endpoints, and counters of demotions and probes.
+//! Number of a pool's ejected endpoints, and counters of ejections and probes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,26 +10,26 @@ use super::ejection::{Failure, HealthParams};
 use crate::endpoints::Clock;
 use crate::metrics::register;
 
-/// Watches the endpoints of a pool: what they are measured by, and how many are demoted.
+/// Watches the endpoints of a pool: what they are measured by, and how many are ejected.
 #[derive(Debug)]
-pub struct Ward {
+pub struct OutlierDetector {
     params: HealthParams,
     clock: Clock,
-    demoted: AtomicUsize,
+    ejected: AtomicUsize,
     version: AtomicU64,
     names_servers: AtomicBool,
     // Guards what sweeps have learned; nobody else takes it.
     pub(super) first_bytes: Mutex<FirstBytes>,
-    metrics: WardMetrics,
+    metrics: OutlierMetrics,
 }
 
-impl Ward {
+impl OutlierDetector {
     /// Watches by these parameters.
-    pub fn new(params: HealthParams, clock: Clock, metrics: WardMetrics) -> Self {
+    pub fn new(params: HealthParams, clock: Clock, metrics: OutlierMetrics) -> Self {
         Self {
             params,
             clock,
-            demoted: AtomicUsize::default(),
+            ejected: AtomicUsize::default(),
             version: AtomicU64::default(),
             names_servers: AtomicBool::default(),
             first_bytes: Mutex::default(),
@@ -37,19 +37,19 @@ impl Ward {
         }
     }
 
-    /// Parameters by which endpoints are demoted and come back.
+    /// Parameters by which endpoints are ejected and come back.
     pub fn params(&self) -> &HealthParams {
         &self.params
     }
 
-    /// Whether nobody is demoted. What a decision asks first.
+    /// Whether nobody is ejected. What a decision asks first.
     pub fn is_empty(&self) -> bool {
-        self.demoted.load(Ordering::Relaxed) == 0
+        self.ejected.load(Ordering::Relaxed) == 0
     }
 
-    /// Changes whenever somebody is demoted or recovers.
+    /// Changes whenever somebody is ejected or recovers.
     pub fn version(&self) -> u64 {
-        // Who sees a version sees who was demoted under it, or later.
+        // Who sees a version sees who was ejected under it, or later.
         self.version.load(Ordering::Acquire)
     }
 
@@ -66,8 +66,8 @@ impl Ward {
         }
     }
 
-    /// Counters of demotions and probes.
-    pub fn metrics(&self) -> &WardMetrics {
+    /// Counters of ejections and probes.
+    pub fn metrics(&self) -> &OutlierMetrics {
         &self.metrics
     }
 
@@ -75,10 +75,10 @@ impl Ward {
         self.clock.now_ms()
     }
 
-    pub(super) fn demoted(&self, failure: Failure) {
-        self.demoted.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn ejected(&self, failure: Failure) {
+        self.ejected.fetch_add(1, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
-        self.metrics.demotions[failure.number()].inc();
+        self.metrics.ejections[failure.number()].inc();
     }
 
     pub(super) fn recovered(&self) {
@@ -87,9 +87,9 @@ impl Ward {
         self.metrics.recoveries.inc();
     }
 
-    /// One that was demoted is gone.
+    /// One that was ejected is gone.
     pub(super) fn left(&self) {
-        self.demoted.fetch_sub(1, Ordering::Relaxed);
+        self.ejected.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn probed(&self) {
@@ -97,37 +97,37 @@ impl Ward {
     }
 }
 
-/// Counters of demotions, recoveries, probes and overruled demotions.
+/// Counters of ejections, recoveries, probes and overruled ejections.
 #[derive(Clone, Debug)]
-pub struct WardMetrics {
+pub struct OutlierMetrics {
     /// `usher_endpoint_demotions_total{reason}`, in the order of [`Failure::NAMES`].
-    demotions: [IntCounter; Failure::NAMES.len()],
+    ejections: [IntCounter; Failure::NAMES.len()],
     /// `usher_endpoint_recoveries_total`
     recoveries: IntCounter,
     /// `usher_endpoint_probes_total`
     probes: IntCounter,
-    /// `usher_demotions_overruled_total`: decisions for which demoted endpoints were as
+    /// `usher_demotions_overruled_total`: decisions for which ejected endpoints were as
     /// good as any other.
     pub overruled: IntCounter,
 }
 
-impl WardMetrics {
+impl OutlierMetrics {
     /// Registers the counters.
     ///
     /// # Errors
     /// When one of the names is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let demotions = IntCounterVec::new(
+        let ejections = IntCounterVec::new(
             Opts::new(
                 "usher_endpoint_demotions_total",
                 "Endpoints that were demoted, by what they failed at last.",
             ),
             &["reason"],
         )?;
-        let demotions = register(registry, demotions, None)?;
+        let ejections = register(registry, ejections, None)?;
         let counter = |name: &str, help: &str| register(registry, IntCounter::new(name, help)?, None);
         Ok(Self {
-            demotions: Failure::NAMES.map(|name| demotions.with_label_values(&[name])),
+            ejections: Failure::NAMES.map(|name| ejections.with_label_values(&[name])),
             recoveries: counter(
                 "usher_endpoint_recoveries_total",
                 "Demoted endpoints that became as good as any other again.",

@@ -1,9 +1,9 @@
-//! When an endpoint counts as sick and when as well again: a state machine that is told
+//! When an endpoint is ejected and when it comes back: a state machine that is told
 //! what happens and what time it is.
 //!
 //! ```text
 //!            failures in a row                 successes in a row
-//!   well ───────────────────────▶ demoted ───────────────────────▶ well
+//!   well ───────────────────────▶ ejected ───────────────────────▶ well
 //!                                 │     ▲
 //!                                 └─────┘ probes: one at a time, a pause after each; a
 //!                                         failure doubles the pause, a success halves it
@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-/// When endpoints are demoted, and how they come back.
+/// When endpoints are ejected, and how they come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthParams {
-    /// Requests that fail in a row until the endpoint is demoted; 0 counts as 1. Default 3:
+    /// Requests that fail in a row until the endpoint is ejected; 0 counts as 1. Default 3:
     /// one bad request that its client sends again doesn't cost a pod.
     pub failures: u32,
     /// Scrapes that fail in a row, without a request that succeeds in between, until the
-    /// endpoint is demoted; 0: never. Default 3: with the default interval 0.3 s after a
+    /// endpoint is ejected; 0: never. Default 3: with the default interval 0.3 s after a
     /// server stops to listen.
     pub failed_scrapes: u32,
     /// Pause before the first probe, and the shortest after one that fails. Default 1 s.
@@ -26,7 +26,7 @@ pub struct HealthParams {
     /// The longest pause between probes; less than `first_pause` counts as that. Default
     /// 2 s: a server that works again is back within 4 s and the time of its answers.
     pub longest_pause: Duration,
-    /// Requests that succeed in a row until a demoted endpoint is as good as any other; 0
+    /// Requests that succeed in a row until a ejected endpoint is as good as any other; 0
     /// counts as 1. Default 4.
     pub successes: u32,
     /// Shortest time without a first byte after which a request counts as failed; zero:
@@ -86,13 +86,13 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Effect of an event on whether an endpoint is demoted.
+/// Effect of an event on whether an endpoint is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Neither demoted nor recovered.
+    /// Neither ejected nor recovered.
     Nothing,
     /// Demoted, by this failure.
-    Demoted(Failure),
+    Ejected(Failure),
     /// As good as any other again, after so many milliseconds.
     Recovered(u64),
 }
@@ -107,7 +107,7 @@ const RETRY_MS: u64 = 10;
 
 /// How one endpoint is. All times are milliseconds of one clock, from 1.
 #[derive(Debug, Default)]
-pub struct Vitals {
+pub struct EjectionState {
     failures: u32,
     /// Failed scrapes in a row that count, with no good answer that began or ended since.
     scrapes: u32,
@@ -116,17 +116,17 @@ pub struct Vitals {
     excused: bool,
     /// The last scrape found nobody who listens where requests go: a probe would fail.
     refused: bool,
-    /// When it was demoted or recovered last; 0: never. Requests that were sent before say
+    /// When it was ejected or recovered last; 0: never. Requests that were sent before say
     /// nothing about it any more.
     changed_ms: u64,
-    sick: Option<Sick>,
+    ejected: Option<EjectedState>,
     /// Probes so far.
     probes: u32,
 }
 
-/// A demotion.
+/// A ejection.
 #[derive(Debug)]
-struct Sick {
+struct EjectedState {
     cause: Failure,
     /// Successes in a row.
     good: u32,
@@ -142,15 +142,15 @@ struct Sick {
 /// State of an endpoint's health, for the admin page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Requests in a row that failed; 0 for one that is demoted.
+    /// Requests in a row that failed; 0 for one that is ejected.
     pub failures: u32,
-    /// The demotion, if it is demoted.
-    pub demotion: Option<Demotion>,
+    /// The ejection, if it is ejected.
+    pub ejection: Option<Ejection>,
 }
 
-/// State of a demotion, for the admin page.
+/// State of a ejection, for the admin page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demotion {
+pub struct Ejection {
     /// The last failure that led to it, or since.
     pub cause: Failure,
     /// Since when.
@@ -163,29 +163,29 @@ pub struct Demotion {
     pub probing: bool,
 }
 
-impl Vitals {
+impl EjectionState {
     /// A request that was sent at `sent_ms` failed.
     pub fn failed(&mut self, params: &HealthParams, failure: Failure, sent_ms: u64, now_ms: u64) -> Change {
         if sent_ms <= self.changed_ms {
             return Change::Nothing;
         }
-        let Some(sick) = &mut self.sick else {
+        let Some(ejected) = &mut self.ejected else {
             self.failures += 1;
             let enough = self.failures >= params.failures.max(1);
-            return if enough { self.demote(params, failure, now_ms) } else { Change::Nothing };
+            return if enough { self.eject(params, failure, now_ms) } else { Change::Nothing };
         };
         let (first, longest) = pauses(params);
-        // Pages bring back who was demoted for its scrapes, whatever its probes met meanwhile.
-        if sick.cause != Failure::Scrape {
-            sick.cause = failure;
+        // Pages bring back who was ejected for its scrapes, whatever its probes met meanwhile.
+        if ejected.cause != Failure::Scrape {
+            ejected.cause = failure;
         }
         if failure == Failure::Timeout {
             // The probe is waited for no longer.
-            sick.out = None;
+            ejected.out = None;
         }
-        (sick.good, sick.good_scrapes) = (0, 0);
-        sick.pause_ms = sick.pause_ms.saturating_mul(2).clamp(first, longest);
-        sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        (ejected.good, ejected.good_scrapes) = (0, 0);
+        ejected.pause_ms = ejected.pause_ms.saturating_mul(2).clamp(first, longest);
+        ejected.next_ms = now_ms.saturating_add(ejected.pause_ms);
         Change::Nothing
     }
 
@@ -194,21 +194,21 @@ impl Vitals {
         if sent_ms <= self.changed_ms {
             return Change::Nothing;
         }
-        let Some(sick) = &mut self.sick else {
+        let Some(ejected) = &mut self.ejected else {
             (self.failures, self.scrapes) = (0, 0);
             return Change::Nothing;
         };
-        sick.good += 1;
-        if sick.good >= params.successes.max(1) {
+        ejected.good += 1;
+        if ejected.good >= params.successes.max(1) {
             return self.recover(now_ms);
         }
-        sick.pause_ms = (sick.pause_ms / 2).max(1);
-        sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        ejected.pause_ms = (ejected.pause_ms / 2).max(1);
+        ejected.next_ms = now_ms.saturating_add(ejected.pause_ms);
         Change::Nothing
     }
 
     /// The first byte of a request came that counted as failed: a success, also where it was
-    /// sent before the demotion that it led to.
+    /// sent before the ejection that it led to.
     pub fn answered_late(&mut self, params: &HealthParams, now_ms: u64) -> Change {
         match self.cause() {
             Some(Failure::Timeout) => self.succeeded(params, u64::MAX, now_ms),
@@ -222,7 +222,7 @@ impl Vitals {
 
     /// An answer came to its end: the server lives, whatever keeps it from answering scrapes.
     pub fn finished(&mut self) {
-        if self.sick.is_none() {
+        if self.ejected.is_none() {
             self.scrapes = 0;
         }
     }
@@ -235,22 +235,22 @@ impl Vitals {
             return Change::Nothing;
         }
         self.scrapes = self.scrapes.saturating_add(1);
-        if let Some(sick) = &mut self.sick {
-            sick.good_scrapes = 0;
+        if let Some(ejected) = &mut self.ejected {
+            ejected.good_scrapes = 0;
             return Change::Nothing;
         }
         let enough = params.failed_scrapes > 0 && self.scrapes >= params.failed_scrapes;
-        if enough { self.demote(params, Failure::Scrape, now_ms) } else { Change::Nothing }
+        if enough { self.eject(params, Failure::Scrape, now_ms) } else { Change::Nothing }
     }
 
-    /// A scrape brought a page. That brings back who was demoted for nothing else.
+    /// A scrape brought a page. That brings back who was ejected for nothing else.
     pub fn scrape_succeeded(&mut self, params: &HealthParams, now_ms: u64) -> Change {
         (self.scrapes, self.excused, self.refused) = (0, false, false);
-        let Some(sick) = self.sick.as_mut().filter(|sick| sick.cause == Failure::Scrape) else {
+        let Some(ejected) = self.ejected.as_mut().filter(|ejected| ejected.cause == Failure::Scrape) else {
             return Change::Nothing;
         };
-        sick.good_scrapes += 1;
-        if sick.good_scrapes >= params.successes.max(1) { self.recover(now_ms) } else { Change::Nothing }
+        ejected.good_scrapes += 1;
+        if ejected.good_scrapes >= params.successes.max(1) { self.recover(now_ms) } else { Change::Nothing }
     }
 
     /// Takes the place of the probe; `None` while none is due. The number is the probe's.
@@ -260,14 +260,14 @@ impl Vitals {
         }
         self.probes = self.probes.wrapping_add(1);
         let probe = (self.probes, now_ms.saturating_add(PATIENCE_MS));
-        self.sick.as_mut()?.out = Some(probe);
+        self.ejected.as_mut()?.out = Some(probe);
         Some(probe.0)
     }
 
     /// The request that was to be the probe went elsewhere.
     pub fn unused(&mut self, probe: u32, now_ms: u64) {
-        if let Some(sick) = self.with_probe(probe) {
-            sick.next_ms = now_ms.saturating_add(RETRY_MS);
+        if let Some(ejected) = self.with_probe(probe) {
+            ejected.next_ms = now_ms.saturating_add(RETRY_MS);
         }
     }
 
@@ -278,24 +278,24 @@ impl Vitals {
 
     /// The probe ended without a word about the endpoint.
     pub fn unanswered(&mut self, probe: u32, now_ms: u64) {
-        if let Some(sick) = self.with_probe(probe) {
-            sick.next_ms = now_ms.saturating_add(sick.pause_ms);
+        if let Some(ejected) = self.with_probe(probe) {
+            ejected.next_ms = now_ms.saturating_add(ejected.pause_ms);
         }
     }
 
     /// When a probe can be claimed: `u64::MAX` while nobody listens there; `None` for an
     /// endpoint that is well.
     pub fn due_ms(&self) -> Option<u64> {
-        let sick = self.sick.as_ref()?;
+        let ejected = self.ejected.as_ref()?;
         if self.refused {
             return Some(u64::MAX);
         }
-        Some(sick.out.map_or(sick.next_ms, |(_, until)| until.max(sick.next_ms)))
+        Some(ejected.out.map_or(ejected.next_ms, |(_, until)| until.max(ejected.next_ms)))
     }
 
     /// Whether a success would change nothing.
     pub fn is_quiet(&self) -> bool {
-        self.sick.is_none() && self.failures == 0 && self.scrapes == 0
+        self.ejected.is_none() && self.failures == 0 && self.scrapes == 0
     }
 
     /// Whether a scrape that brings a page would change nothing.
@@ -305,38 +305,38 @@ impl Vitals {
 
     /// State of the endpoint's health, for the admin page.
     pub fn condition(&self) -> Condition {
-        let demotion = self.sick.as_ref().map(|sick| Demotion {
-            cause: sick.cause,
+        let ejection = self.ejected.as_ref().map(|ejected| Ejection {
+            cause: ejected.cause,
             since_ms: self.changed_ms,
-            successes: sick.good,
-            next_probe_ms: sick.next_ms,
-            probing: sick.out.is_some(),
+            successes: ejected.good,
+            next_probe_ms: ejected.next_ms,
+            probing: ejected.out.is_some(),
         });
-        Condition { failures: self.failures, demotion }
+        Condition { failures: self.failures, ejection }
     }
 
     fn cause(&self) -> Option<Failure> {
-        self.sick.as_ref().map(|sick| sick.cause)
+        self.ejected.as_ref().map(|ejected| ejected.cause)
     }
 
-    /// The demotion whose probe this is; it is no longer out.
-    fn with_probe(&mut self, probe: u32) -> Option<&mut Sick> {
-        let sick = self.sick.as_mut().filter(|sick| sick.out.is_some_and(|(out, _)| out == probe))?;
-        sick.out = None;
-        Some(sick)
+    /// The ejection whose probe this is; it is no longer out.
+    fn with_probe(&mut self, probe: u32) -> Option<&mut EjectedState> {
+        let ejected = self.ejected.as_mut().filter(|ejected| ejected.out.is_some_and(|(out, _)| out == probe))?;
+        ejected.out = None;
+        Some(ejected)
     }
 
-    fn demote(&mut self, params: &HealthParams, cause: Failure, now_ms: u64) -> Change {
+    fn eject(&mut self, params: &HealthParams, cause: Failure, now_ms: u64) -> Change {
         let (pause_ms, _) = pauses(params);
         let next_ms = now_ms.saturating_add(pause_ms);
-        self.sick = Some(Sick { cause, good: 0, good_scrapes: 0, pause_ms, next_ms, out: None });
+        self.ejected = Some(EjectedState { cause, good: 0, good_scrapes: 0, pause_ms, next_ms, out: None });
         (self.failures, self.changed_ms) = (0, now_ms);
-        Change::Demoted(cause)
+        Change::Ejected(cause)
     }
 
     fn recover(&mut self, now_ms: u64) -> Change {
         let since = std::mem::replace(&mut self.changed_ms, now_ms);
-        self.sick = None;
+        self.ejected = None;
         // Scrapes that still fail were no reason; a server may have its metrics elsewhere.
         self.excused = self.scrapes > 0;
         (self.failures, self.scrapes) = (0, 0);

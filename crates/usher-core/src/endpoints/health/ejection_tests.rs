@@ -13,50 +13,50 @@ const PARAMS: HealthParams = HealthParams {
 
 const DOWN: Failure = Failure::Status(503);
 
-/// One that is demoted at this time by requests that were sent before.
-fn demoted(at_ms: u64) -> Vitals {
-    let mut vitals = Vitals::default();
+/// One that is ejected at this time by requests that were sent before.
+fn ejected(at_ms: u64) -> EjectionState {
+    let mut state = EjectionState::default();
     for _ in 0..2 {
-        assert_eq!(vitals.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Nothing);
+        assert_eq!(state.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Nothing);
     }
-    assert_eq!(vitals.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Demoted(DOWN));
-    vitals
+    assert_eq!(state.failed(&PARAMS, DOWN, at_ms, at_ms), Change::Ejected(DOWN));
+    state
 }
 
 /// Sends a probe as soon as one is due, whose answer comes at once. Returns when that was.
-fn probe(vitals: &mut Vitals, good: bool) -> (u64, Change) {
-    let due = vitals.due_ms().unwrap();
-    assert_eq!(vitals.claim(due - 1), None, "too early");
-    let number = vitals.claim(due).unwrap();
-    assert_eq!(vitals.claim(due), None, "one at a time");
+fn probe(state: &mut EjectionState, good: bool) -> (u64, Change) {
+    let due = state.due_ms().unwrap();
+    assert_eq!(state.claim(due - 1), None, "too early");
+    let number = state.claim(due).unwrap();
+    assert_eq!(state.claim(due), None, "one at a time");
     let change =
-        if good { vitals.succeeded(&PARAMS, due, due) } else { vitals.failed(&PARAMS, DOWN, due, due) };
-    vitals.answered(number);
+        if good { state.succeeded(&PARAMS, due, due) } else { state.failed(&PARAMS, DOWN, due, due) };
+    state.answered(number);
     (due, change)
 }
 
 #[test]
-fn failures_in_a_row_demote_and_a_success_breaks_the_row() {
-    let mut vitals = Vitals::default();
+fn failures_in_a_row_eject_and_a_success_breaks_the_row() {
+    let mut state = EjectionState::default();
     for _ in 0..10 {
-        assert_eq!(vitals.failed(&PARAMS, DOWN, 1, 2), Change::Nothing);
-        assert_eq!(vitals.failed(&PARAMS, Failure::Elsewhere, 1, 2), Change::Nothing);
-        assert!(!vitals.is_quiet());
-        assert_eq!(vitals.succeeded(&PARAMS, 1, 2), Change::Nothing);
-        assert!(vitals.is_quiet() && vitals.due_ms().is_none());
+        assert_eq!(state.failed(&PARAMS, DOWN, 1, 2), Change::Nothing);
+        assert_eq!(state.failed(&PARAMS, Failure::Elsewhere, 1, 2), Change::Nothing);
+        assert!(!state.is_quiet());
+        assert_eq!(state.succeeded(&PARAMS, 1, 2), Change::Nothing);
+        assert!(state.is_quiet() && state.due_ms().is_none());
     }
-    let vitals = demoted(50);
-    let condition = vitals.condition();
+    let state = ejected(50);
+    let condition = state.condition();
     assert_eq!(condition.failures, 0);
-    let demotion = condition.demotion.unwrap();
-    assert_eq!((demotion.cause, demotion.since_ms, demotion.next_probe_ms), (DOWN, 50, 1050));
+    let ejection = condition.ejection.unwrap();
+    assert_eq!((ejection.cause, ejection.since_ms, ejection.next_probe_ms), (DOWN, 50, 1050));
 }
 
 #[test]
 fn pauses_grow_while_probes_fail_and_shrink_while_they_succeed() {
-    let mut vitals = demoted(1);
+    let mut state = ejected(1);
     let outcomes = [false, false, false, true, true, false, true, true, true, true];
-    let times: Vec<_> = outcomes.map(|good| probe(&mut vitals, good)).to_vec();
+    let times: Vec<_> = outcomes.map(|good| probe(&mut state, good)).to_vec();
     let at: Vec<_> = times.iter().map(|(at, _)| at - 1).collect();
     // 1 s; 2 s after each failure; half of that after a success, and again; a failure
     // doubles it, to the first pause at least.
@@ -64,18 +64,18 @@ fn pauses_grow_while_probes_fail_and_shrink_while_they_succeed() {
     let last = times.last().unwrap();
     assert_eq!(last.1, Change::Recovered(10_375));
     assert!(times.iter().rev().skip(1).all(|(_, change)| *change == Change::Nothing));
-    assert!(vitals.is_quiet());
+    assert!(state.is_quiet());
 }
 
 #[test]
 fn whoever_works_again_is_back_within_four_seconds() {
     // However long it failed, and whenever in the pause it works again.
     for failing in 0..5 {
-        let mut vitals = demoted(1);
-        let last = (0..failing).map(|_| probe(&mut vitals, false).0).last().unwrap_or(1);
+        let mut state = ejected(1);
+        let last = (0..failing).map(|_| probe(&mut state, false).0).last().unwrap_or(1);
         let mut now = last;
-        while vitals.due_ms().is_some() {
-            now = probe(&mut vitals, true).0;
+        while state.due_ms().is_some() {
+            now = probe(&mut state, true).0;
         }
         assert!(now - last <= 4000, "{failing}: {}", now - last);
     }
@@ -83,174 +83,174 @@ fn whoever_works_again_is_back_within_four_seconds() {
 
 #[test]
 fn requests_that_were_sent_before_say_nothing_about_it_now() {
-    let mut vitals = demoted(100);
-    let due = vitals.due_ms();
+    let mut state = ejected(100);
+    let due = state.due_ms();
     for sent in [50, 99, 100] {
         for _ in 0..9 {
-            assert_eq!(vitals.succeeded(&PARAMS, sent, 120), Change::Nothing);
-            assert_eq!(vitals.failed(&PARAMS, DOWN, sent, 120), Change::Nothing);
+            assert_eq!(state.succeeded(&PARAMS, sent, 120), Change::Nothing);
+            assert_eq!(state.failed(&PARAMS, DOWN, sent, 120), Change::Nothing);
         }
     }
-    assert_eq!((vitals.due_ms(), vitals.condition().demotion.unwrap().successes), (due, 0));
-    let back = (0..4).map(|_| probe(&mut vitals, true)).last().unwrap();
+    assert_eq!((state.due_ms(), state.condition().ejection.unwrap().successes), (due, 0));
+    let back = (0..4).map(|_| probe(&mut state, true)).last().unwrap();
     assert!(matches!(back.1, Change::Recovered(_)));
     for _ in 0..9 {
-        assert_eq!(vitals.failed(&PARAMS, DOWN, back.0, back.0 + 1), Change::Nothing);
+        assert_eq!(state.failed(&PARAMS, DOWN, back.0, back.0 + 1), Change::Nothing);
     }
-    assert!(vitals.is_quiet());
+    assert!(state.is_quiet());
 }
 
 #[test]
-fn scrapes_demote_and_bring_back() {
-    let mut vitals = Vitals::default();
-    vitals.scrape_failed(&PARAMS, false, 5);
-    vitals.scrape_failed(&PARAMS, false, 6);
-    vitals.scrape_succeeded(&PARAMS, 7);
-    vitals.scrape_failed(&PARAMS, false, 8);
-    vitals.scrape_failed(&PARAMS, false, 9);
+fn scrapes_eject_and_bring_back() {
+    let mut state = EjectionState::default();
+    state.scrape_failed(&PARAMS, false, 5);
+    state.scrape_failed(&PARAMS, false, 6);
+    state.scrape_succeeded(&PARAMS, 7);
+    state.scrape_failed(&PARAMS, false, 8);
+    state.scrape_failed(&PARAMS, false, 9);
     // A request that succeeds begins the row anew.
-    vitals.succeeded(&PARAMS, 9, 10);
-    vitals.scrape_failed(&PARAMS, false, 11);
-    vitals.scrape_failed(&PARAMS, false, 12);
-    assert_eq!(vitals.scrape_failed(&PARAMS, false, 13), Change::Demoted(Failure::Scrape));
+    state.succeeded(&PARAMS, 9, 10);
+    state.scrape_failed(&PARAMS, false, 11);
+    state.scrape_failed(&PARAMS, false, 12);
+    assert_eq!(state.scrape_failed(&PARAMS, false, 13), Change::Ejected(Failure::Scrape));
     for _ in 0..3 {
-        assert_eq!(vitals.scrape_succeeded(&PARAMS, 20), Change::Nothing);
+        assert_eq!(state.scrape_succeeded(&PARAMS, 20), Change::Nothing);
     }
-    vitals.scrape_failed(&PARAMS, false, 21);
+    state.scrape_failed(&PARAMS, false, 21);
     for _ in 0..3 {
-        assert_eq!(vitals.scrape_succeeded(&PARAMS, 22), Change::Nothing);
+        assert_eq!(state.scrape_succeeded(&PARAMS, 22), Change::Nothing);
     }
-    assert_eq!(vitals.scrape_succeeded(&PARAMS, 23), Change::Recovered(10));
+    assert_eq!(state.scrape_succeeded(&PARAMS, 23), Change::Recovered(10));
 }
 
 #[test]
 fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
-    let mut vitals = Vitals::default();
+    let mut state = EjectionState::default();
     for _ in 0..5 {
-        vitals.scrape_failed(&PARAMS, false, 5);
-        vitals.scrape_failed(&PARAMS, false, 6);
-        vitals.finished();
+        state.scrape_failed(&PARAMS, false, 5);
+        state.scrape_failed(&PARAMS, false, 6);
+        state.finished();
     }
-    assert!(vitals.is_quiet() && vitals.is_quiet_for_scrapes());
+    assert!(state.is_quiet() && state.is_quiet_for_scrapes());
     for _ in 0..2 {
-        vitals.failed(&PARAMS, DOWN, 7, 7);
-        vitals.finished();
+        state.failed(&PARAMS, DOWN, 7, 7);
+        state.finished();
     }
-    assert_eq!(vitals.failed(&PARAMS, DOWN, 7, 7), Change::Demoted(DOWN));
-    let before = vitals.condition();
-    vitals.finished();
-    assert_eq!(vitals.condition(), before, "what was sent before is no probe");
+    assert_eq!(state.failed(&PARAMS, DOWN, 7, 7), Change::Ejected(DOWN));
+    let before = state.condition();
+    state.finished();
+    assert_eq!(state.condition(), before, "what was sent before is no probe");
 }
 
 #[test]
 fn pages_do_not_bring_back_who_fails_requests() {
-    let mut vitals = Vitals::default();
+    let mut state = EjectionState::default();
     for _ in 0..3 {
-        vitals.failed(&PARAMS, DOWN, 5, 5);
+        state.failed(&PARAMS, DOWN, 5, 5);
     }
     for _ in 0..3 {
-        vitals.scrape_failed(&PARAMS, false, 5);
+        state.scrape_failed(&PARAMS, false, 5);
     }
     for _ in 0..10 {
-        assert_eq!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
+        assert_eq!(state.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
     }
-    assert!(vitals.due_ms().is_some());
+    assert!(state.due_ms().is_some());
 }
 
 #[test]
-fn a_failed_probe_keeps_the_reason_of_the_demotion() {
-    let mut vitals = Vitals::default();
+fn a_failed_probe_keeps_the_reason_of_the_ejection() {
+    let mut state = EjectionState::default();
     for _ in 0..3 {
-        vitals.scrape_failed(&PARAMS, false, 5);
+        state.scrape_failed(&PARAMS, false, 5);
     }
     for _ in 0..3 {
-        assert_eq!(vitals.scrape_succeeded(&PARAMS, 900), Change::Nothing);
+        assert_eq!(state.scrape_succeeded(&PARAMS, 900), Change::Nothing);
     }
-    probe(&mut vitals, false);
+    probe(&mut state, false);
     for _ in 0..3 {
-        assert_eq!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
+        assert_eq!(state.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
     }
-    assert!(matches!(vitals.scrape_succeeded(&PARAMS, 3000), Change::Recovered(_)));
+    assert!(matches!(state.scrape_succeeded(&PARAMS, 3000), Change::Recovered(_)));
 }
 
 #[test]
 fn nobody_is_probed_where_connections_are_refused() {
-    let mut vitals = Vitals::default();
+    let mut state = EjectionState::default();
     for _ in 0..3 {
-        vitals.failed(&PARAMS, DOWN, 5, 5);
+        state.failed(&PARAMS, DOWN, 5, 5);
     }
-    vitals.scrape_failed(&PARAMS, true, 6);
-    assert_eq!((vitals.due_ms(), vitals.claim(1 << 40)), (Some(u64::MAX), None));
-    assert!(!vitals.is_quiet_for_scrapes());
-    vitals.scrape_failed(&PARAMS, false, 7);
-    assert_eq!(vitals.due_ms(), Some(1005), "a scrape that takes too long is no refusal");
-    vitals.scrape_failed(&PARAMS, true, 8);
-    vitals.scrape_succeeded(&PARAMS, 9);
-    assert_eq!(vitals.due_ms(), Some(1005));
+    state.scrape_failed(&PARAMS, true, 6);
+    assert_eq!((state.due_ms(), state.claim(1 << 40)), (Some(u64::MAX), None));
+    assert!(!state.is_quiet_for_scrapes());
+    state.scrape_failed(&PARAMS, false, 7);
+    assert_eq!(state.due_ms(), Some(1005), "a scrape that takes too long is no refusal");
+    state.scrape_failed(&PARAMS, true, 8);
+    state.scrape_succeeded(&PARAMS, 9);
+    assert_eq!(state.due_ms(), Some(1005));
 }
 
 #[test]
 fn a_first_byte_that_comes_late_is_a_success() {
-    let mut vitals = Vitals::default();
+    let mut state = EjectionState::default();
     for _ in 0..3 {
-        vitals.failed(&PARAMS, Failure::Timeout, 5, 2005);
+        state.failed(&PARAMS, Failure::Timeout, 5, 2005);
     }
-    let probe = vitals.claim(vitals.due_ms().unwrap()).unwrap();
-    vitals.failed(&PARAMS, Failure::Timeout, 3005, 5005);
-    assert_eq!(vitals.due_ms(), Some(7005), "a probe that takes too long is out no longer");
-    vitals.unanswered(probe, 6000);
-    assert_eq!(vitals.due_ms(), Some(7005));
+    let probe = state.claim(state.due_ms().unwrap()).unwrap();
+    state.failed(&PARAMS, Failure::Timeout, 3005, 5005);
+    assert_eq!(state.due_ms(), Some(7005), "a probe that takes too long is out no longer");
+    state.unanswered(probe, 6000);
+    assert_eq!(state.due_ms(), Some(7005));
     for _ in 0..3 {
-        assert_eq!(vitals.answered_late(&PARAMS, 8000), Change::Nothing);
+        assert_eq!(state.answered_late(&PARAMS, 8000), Change::Nothing);
     }
-    assert_eq!(vitals.answered_late(&PARAMS, 8000), Change::Recovered(5995));
+    assert_eq!(state.answered_late(&PARAMS, 8000), Change::Recovered(5995));
 }
 
 #[test]
-fn a_server_without_metrics_is_demoted_once_only() {
-    let mut vitals = Vitals::default();
+fn a_server_without_metrics_is_ejected_once_only() {
+    let mut state = EjectionState::default();
     for _ in 0..3 {
-        vitals.scrape_failed(&PARAMS, false, 5);
+        state.scrape_failed(&PARAMS, false, 5);
     }
     // Its scrapes go on failing.
     let mut last = 0;
-    while vitals.due_ms().is_some() {
-        vitals.scrape_failed(&PARAMS, false, last + 1);
-        last = probe(&mut vitals, true).0;
+    while state.due_ms().is_some() {
+        state.scrape_failed(&PARAMS, false, last + 1);
+        last = probe(&mut state, true).0;
     }
     for now in last..last + 100 {
-        assert_eq!(vitals.scrape_failed(&PARAMS, false, now), Change::Nothing);
+        assert_eq!(state.scrape_failed(&PARAMS, false, now), Change::Nothing);
     }
-    assert!(vitals.is_quiet() && !vitals.is_quiet_for_scrapes());
+    assert!(state.is_quiet() && !state.is_quiet_for_scrapes());
     // Until there was a page.
-    vitals.scrape_succeeded(&PARAMS, last);
-    let changes: Vec<_> = (0..3).map(|_| vitals.scrape_failed(&PARAMS, false, last + 200)).collect();
-    assert_eq!(changes.last(), Some(&Change::Demoted(Failure::Scrape)));
+    state.scrape_succeeded(&PARAMS, last);
+    let changes: Vec<_> = (0..3).map(|_| state.scrape_failed(&PARAMS, false, last + 200)).collect();
+    assert_eq!(changes.last(), Some(&Change::Ejected(Failure::Scrape)));
 }
 
 #[test]
 fn without_a_threshold_scrapes_say_nothing() {
     let params = HealthParams { failed_scrapes: 0, ..PARAMS };
-    let mut vitals = Vitals::default();
+    let mut state = EjectionState::default();
     for now in 1..1000 {
-        assert_eq!(vitals.scrape_failed(&params, false, now), Change::Nothing);
+        assert_eq!(state.scrape_failed(&params, false, now), Change::Nothing);
     }
 }
 
 #[test]
 fn a_probe_that_is_not_answered_keeps_its_place_only_so_long() {
-    let mut vitals = demoted(1);
-    let hangs = vitals.claim(1001).unwrap();
-    assert_eq!(vitals.claim(1000 + PATIENCE_MS), None);
-    let next = vitals.claim(1001 + PATIENCE_MS).unwrap();
+    let mut state = ejected(1);
+    let hangs = state.claim(1001).unwrap();
+    assert_eq!(state.claim(1000 + PATIENCE_MS), None);
+    let next = state.claim(1001 + PATIENCE_MS).unwrap();
     // The first one ends at last: that is no longer the one that is out.
-    vitals.unanswered(hangs, 1002 + PATIENCE_MS);
-    assert_eq!(vitals.claim(1500 + PATIENCE_MS), None);
-    vitals.unused(next, 1500 + PATIENCE_MS);
-    assert_eq!(vitals.due_ms(), Some(1510 + PATIENCE_MS), "nobody was asked");
-    let next = vitals.claim(1510 + PATIENCE_MS).unwrap();
-    vitals.unanswered(next, 2000 + PATIENCE_MS);
-    assert_eq!(vitals.due_ms(), Some(3000 + PATIENCE_MS));
+    state.unanswered(hangs, 1002 + PATIENCE_MS);
+    assert_eq!(state.claim(1500 + PATIENCE_MS), None);
+    state.unused(next, 1500 + PATIENCE_MS);
+    assert_eq!(state.due_ms(), Some(1510 + PATIENCE_MS), "nobody was asked");
+    let next = state.claim(1510 + PATIENCE_MS).unwrap();
+    state.unanswered(next, 2000 + PATIENCE_MS);
+    assert_eq!(state.due_ms(), Some(3000 + PATIENCE_MS));
 }
 
 /// An event at an endpoint, some time after the one before.
@@ -287,11 +287,11 @@ fn params() -> impl Strategy<Value = HealthParams> {
 }
 
 proptest! {
-    /// Whatever happens: demoted and recovered for a reason, one probe at a time, no storm
+    /// Whatever happens: ejected and recovered for a reason, one probe at a time, no storm
     /// of probes, and always a way back.
     #[test]
-    fn nothing_is_demoted_or_back_without_a_reason(params in params(), events in events()) {
-        let mut vitals = Vitals::default();
+    fn nothing_is_ejected_or_back_without_a_reason(params in params(), events in events()) {
+        let mut state = EjectionState::default();
         let (mut now, mut changed) = (1u64, 0u64);
         // In a row: failures, successes, failed scrapes, scrapes.
         let (mut bad, mut good, mut bad_scrapes, mut good_scrapes) = (0u32, 0u32, 0u32, 0u32);
@@ -300,27 +300,27 @@ proptest! {
         let mut not_before = 0;
         for (pause, event) in events {
             now += pause;
-            let was_demoted = vitals.due_ms().is_some();
-            let mut ends = |vitals: &mut Vitals, ok: bool, sent: u64| {
+            let was_ejected = state.due_ms().is_some();
+            let mut ends = |state: &mut EjectionState, ok: bool, sent: u64| {
                 if sent > changed {
                     (good, bad) = if ok { (good + 1, 0) } else { (0, bad + 1) };
                     if ok {
                         (bad_scrapes, not_before) = (0, 0);
                     }
                 }
-                if ok { vitals.succeeded(&params, sent, now) } else { vitals.failed(&params, DOWN, sent, now) }
+                if ok { state.succeeded(&params, sent, now) } else { state.failed(&params, DOWN, sent, now) }
             };
             let change = match event {
-                Event::Ends(ok, before) => ends(&mut vitals, ok, now.saturating_sub(before)),
+                Event::Ends(ok, before) => ends(&mut state, ok, now.saturating_sub(before)),
                 Event::Scrape(ok) => {
                     (good_scrapes, bad_scrapes) =
                         if ok { (good_scrapes + 1, 0) } else { (0, bad_scrapes + 1) };
-                    if ok { vitals.scrape_succeeded(&params, now) } else { vitals.scrape_failed(&params, false, now) }
+                    if ok { state.scrape_succeeded(&params, now) } else { state.scrape_failed(&params, false, now) }
                 }
                 Event::Claim => {
-                    let claimed = vitals.claim(now);
+                    let claimed = state.claim(now);
                     if let Some(number) = claimed {
-                        prop_assert!(was_demoted);
+                        prop_assert!(was_ejected);
                         prop_assert!(out.is_none_or(|(_, at)| now >= at + PATIENCE_MS), "two at once");
                         prop_assert!(now >= not_before, "a storm");
                         out = Some((number, now));
@@ -331,15 +331,15 @@ proptest! {
                     None => Change::Nothing,
                     Some((number, sent)) => {
                         let change = match end {
-                            0 | 1 => ends(&mut vitals, end == 0, sent),
+                            0 | 1 => ends(&mut state, end == 0, sent),
                             _ => Change::Nothing,
                         };
                         match end {
-                            0 | 1 => vitals.answered(number),
-                            2 => vitals.unanswered(number, now),
-                            _ => vitals.unused(number, now),
+                            0 | 1 => state.answered(number),
+                            2 => state.unanswered(number, now),
+                            _ => state.unused(number, now),
                         }
-                        let still = vitals.due_ms().is_some() && sent > changed;
+                        let still = state.due_ms().is_some() && sent > changed;
                         if end == 1 && still {
                             not_before = now + pauses(&params).0;
                         }
@@ -348,18 +348,18 @@ proptest! {
                 },
             };
             match change {
-                Change::Nothing => prop_assert_eq!(was_demoted, vitals.due_ms().is_some()),
-                Change::Demoted(cause) => {
-                    prop_assert!(!was_demoted && vitals.due_ms().is_some());
+                Change::Nothing => prop_assert_eq!(was_ejected, state.due_ms().is_some()),
+                Change::Ejected(cause) => {
+                    prop_assert!(!was_ejected && state.due_ms().is_some());
                     if cause == Failure::Scrape {
                         prop_assert!(params.failed_scrapes > 0 && bad_scrapes >= params.failed_scrapes);
                     } else {
                         prop_assert!(bad >= params.failures.max(1));
                     }
-                    prop_assert_eq!(vitals.due_ms(), Some(now + pauses(&params).0));
+                    prop_assert_eq!(state.due_ms(), Some(now + pauses(&params).0));
                 }
                 Change::Recovered(_) => {
-                    prop_assert!(was_demoted && vitals.due_ms().is_none());
+                    prop_assert!(was_ejected && state.due_ms().is_none());
                     let enough = params.successes.max(1);
                     prop_assert!(good >= enough || good_scrapes >= enough);
                 }
@@ -373,11 +373,11 @@ proptest! {
         }
         // From here on it works: it comes back, after the last pause and half of that again.
         let last = now;
-        while let Some(due) = vitals.due_ms() {
+        while let Some(due) = state.due_ms() {
             now = due.max(now + 1);
-            let number = vitals.claim(now).unwrap();
-            vitals.succeeded(&params, now, now);
-            vitals.answered(number);
+            let number = state.claim(now).unwrap();
+            state.succeeded(&params, now, now);
+            state.answered(number);
         }
         let longest = pauses(&params).1;
         prop_assert!(now - last <= PATIENCE_MS.max(longest) + longest + u64::from(params.successes) + 1);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::first_byte::FirstBytes;
 use super::pending::{Bound, Page, Pending};
 use super::verdict::Verdict;
-use super::ejection::{Change, Condition, Failure, HealthParams, Vitals};
-use super::detector::Ward;
+use super::ejection::{Change, Condition, Failure, HealthParams, EjectionState};
+use super::detector::OutlierDetector;
 use crate::endpoints::Load;
 
 /// How well one endpoint is. Belongs to an endpoint at an address: another address is
@@ -16,10 +16,10 @@ use crate::endpoints::Load;
 pub struct Health {
     id: Arc<str>,
     /// `None`: nobody watches.
-    pub(super) ward: Option<Arc<Ward>>,
+    pub(super) outliers: Option<Arc<OutlierDetector>>,
     // Guards the state; taken by failures, and by successes only of those who are in
     // trouble, for some nanoseconds.
-    vitals: Mutex<Vitals>,
+    state: Mutex<EjectionState>,
     // Guards the requests that wait for a first byte; taken when one is sent, when its first
     // byte comes, with every page and every sweep. A sweep looks at each of those of its endpoint
     // while it holds it, some ten times a second.
@@ -32,17 +32,17 @@ pub struct Health {
     troubled_scrapes: AtomicBool,
     /// A scrape brought a page once.
     has_pages: AtomicBool,
-    /// When a probe is due; 0: not demoted.
+    /// When a probe is due; 0: not ejected.
     due_ms: AtomicU64,
 }
 
 impl Health {
     /// The health of an endpoint that nobody complained about.
-    pub(in crate::endpoints) fn new(id: Arc<str>, ward: Option<Arc<Ward>>) -> Self {
+    pub(in crate::endpoints) fn new(id: Arc<str>, outliers: Option<Arc<OutlierDetector>>) -> Self {
         Self {
             id,
-            ward,
-            vitals: Mutex::default(),
+            outliers,
+            state: Mutex::default(),
             pending: Mutex::default(),
             lives: AtomicBool::default(),
             troubled: AtomicBool::default(),
@@ -53,26 +53,26 @@ impl Health {
     }
 
     /// Whether it gets probes only.
-    pub fn is_demoted(&self) -> bool {
+    pub fn is_ejected(&self) -> bool {
         self.due_ms().is_some()
     }
 
-    /// From when on it may be probed, in milliseconds of the ward's clock; `u64::MAX` while it
-    /// refuses connections; `None`: it isn't demoted.
+    /// From when on it may be probed, in milliseconds of the detector's clock; `u64::MAX` while it
+    /// refuses connections; `None`: it isn't ejected.
     pub fn due_ms(&self) -> Option<u64> {
         Some(self.due_ms.load(Relaxed)).filter(|due_ms| *due_ms != 0)
     }
 
     /// A request that was sent there at `sent_ms` failed.
     pub fn failed(&self, failure: Failure, sent_ms: u64) {
-        self.change(|vitals, params, now_ms| vitals.failed(params, failure, sent_ms, now_ms));
+        self.change(|state, params, now_ms| state.failed(params, failure, sent_ms, now_ms));
     }
 
     /// A request that was sent there at `sent_ms` was answered well.
     pub fn succeeded(&self, sent_ms: u64) {
         // Nearly always there is nothing to write.
         if self.troubled.load(Relaxed) {
-            self.change(|vitals, params, now_ms| vitals.succeeded(params, sent_ms, now_ms));
+            self.change(|state, params, now_ms| state.succeeded(params, sent_ms, now_ms));
         }
     }
 
@@ -81,8 +81,8 @@ impl Health {
         self.lives();
         // As above: a failed scrape makes it troubled.
         if self.troubled.load(Relaxed) {
-            self.change(|vitals, _, _| {
-                vitals.finished();
+            self.change(|state, _, _| {
+                state.finished();
                 Change::Nothing
             });
         }
@@ -99,8 +99,8 @@ impl Health {
 
     /// The gateway said that this endpoint served a request.
     pub fn named_as_server(&self) {
-        if let Some(ward) = &self.ward {
-            ward.named_server();
+        if let Some(outliers) = &self.outliers {
+            outliers.named_server();
         }
     }
 
@@ -109,7 +109,7 @@ impl Health {
     /// requests go, too.
     pub fn scrape_failed(&self, refused: bool) {
         if self.has_pages.load(Relaxed) {
-            self.change(|vitals, params, now_ms| vitals.scrape_failed(params, refused, now_ms));
+            self.change(|state, params, now_ms| state.scrape_failed(params, refused, now_ms));
         }
     }
 
@@ -119,14 +119,14 @@ impl Health {
             self.has_pages.store(true, Relaxed);
         }
         if self.troubled_scrapes.load(Relaxed) {
-            self.change(Vitals::scrape_succeeded);
+            self.change(EjectionState::scrape_succeeded);
         }
     }
 
     /// Compares the readings of a page with the one before, and with the requests that this
     /// process has there: those that it should show and doesn't weigh as waiting.
     pub fn page_read(&self, load: &Load) {
-        if self.ward.is_none() {
+        if self.outliers.is_none() {
             return;
         }
         let (waiting, running) = (load.waiting.last(), load.running.last());
@@ -145,24 +145,24 @@ impl Health {
 
     /// State of the endpoint's health, for the admin page.
     pub fn condition(&self) -> Condition {
-        self.vitals().condition()
+        self.state().condition()
     }
 
     /// Lets the state machine see what happened, and tells the world what that changed.
-    fn change(&self, event: impl FnOnce(&mut Vitals, &HealthParams, u64) -> Change) {
-        let Some(ward) = &self.ward else { return };
-        let mut vitals = self.vitals();
-        let change = event(&mut vitals, ward.params(), ward.now_ms());
-        self.show(&vitals);
-        drop(vitals);
+    fn change(&self, event: impl FnOnce(&mut EjectionState, &HealthParams, u64) -> Change) {
+        let Some(outliers) = &self.outliers else { return };
+        let mut state = self.state();
+        let change = event(&mut state, outliers.params(), outliers.now_ms());
+        self.show(&state);
+        drop(state);
         match change {
             Change::Nothing => {}
-            Change::Demoted(failure) => {
-                ward.demoted(failure);
+            Change::Ejected(failure) => {
+                outliers.ejected(failure);
                 tracing::warn!(endpoint = %self.id, reason = %failure, "endpoint is demoted, it gets probes only");
             }
             Change::Recovered(after_ms) => {
-                ward.recovered();
+                outliers.recovered();
                 tracing::info!(endpoint = %self.id, after_ms, "endpoint is well again");
             }
         }
@@ -195,7 +195,7 @@ impl Health {
 
     /// The first byte of a request came that counted as failed.
     pub(super) fn answered_late(&self) {
-        self.change(|vitals, params, now_ms| vitals.answered_late(params, now_ms));
+        self.change(|state, params, now_ms| state.answered_late(params, now_ms));
     }
 
     // Nothing panics while it holds this lock.
@@ -204,26 +204,26 @@ impl Health {
     }
 
     /// Publishes the state that readers see without the lock, which the caller holds.
-    pub(super) fn show(&self, vitals: &Vitals) {
-        self.troubled.store(!vitals.is_quiet(), Relaxed);
-        self.troubled_scrapes.store(!vitals.is_quiet_for_scrapes(), Relaxed);
-        self.due_ms.store(vitals.due_ms().map_or(0, |due| due.max(1)), Relaxed);
+    pub(super) fn show(&self, state: &EjectionState) {
+        self.troubled.store(!state.is_quiet(), Relaxed);
+        self.troubled_scrapes.store(!state.is_quiet_for_scrapes(), Relaxed);
+        self.due_ms.store(state.due_ms().map_or(0, |due| due.max(1)), Relaxed);
     }
 
     // Nothing panics while it holds this lock.
-    pub(super) fn vitals(&self) -> MutexGuard<'_, Vitals> {
-        self.vitals.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, EjectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        self.ward.as_ref().map_or(0, |ward| ward.now_ms())
+        self.outliers.as_ref().map_or(0, |outliers| outliers.now_ms())
     }
 }
 
 impl Drop for Health {
     fn drop(&mut self) {
-        if let Some(ward) = self.ward.as_ref().filter(|_| self.is_demoted()) {
-            ward.left();
+        if let Some(outliers) = self.outliers.as_ref().filter(|_| self.is_ejected()) {
+            outliers.left();
         }
     }
 }

@@ -13,7 +13,7 @@ const LARGE: usize = 100_000;
 
 struct Pool {
     clock: Clock,
-    ward: Arc<Ward>,
+    outliers: Arc<OutlierDetector>,
     store: Store,
 }
 
@@ -21,12 +21,12 @@ impl Pool {
     /// Two endpoints; the first byte of a small request takes a tenth of a second.
     fn new() -> Self {
         let (registry, clock) = (Registry::new(), Clock::stopped());
-        let metrics = WardMetrics::register(&registry).unwrap();
-        let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), metrics));
-        let store = Store::watched(Arc::clone(&ward));
+        let metrics = OutlierMetrics::register(&registry).unwrap();
+        let outliers = Arc::new(OutlierDetector::new(HealthParams::default(), clock.clone(), metrics));
+        let store = Store::watched(Arc::clone(&outliers));
         let spec = |name: &str, last| EndpointSpec::new(name, ([10, 0, 0, last], 8000));
         store.replace(vec![spec("a", 1), spec("b", 2)]);
-        let pool = Self { clock, ward, store };
+        let pool = Self { clock, outliers, store };
         for _ in 0..20 {
             pool.answers(1, SMALL, 100);
         }
@@ -54,7 +54,7 @@ impl Pool {
     fn pass(&self, ms: u64) {
         for _ in 0..ms.div_ceil(100) {
             self.clock.set(self.clock.elapsed() + Duration::from_millis(ms.min(100)));
-            self.ward.sweep(&self.store.snapshot());
+            self.outliers.sweep(&self.store.snapshot());
         }
     }
 
@@ -71,7 +71,7 @@ impl Pool {
 }
 
 #[test]
-fn three_requests_without_a_first_byte_demote() {
+fn three_requests_without_a_first_byte_eject() {
     let pool = Pool::new();
     let awaited: Vec<_> = (0..2).map(|_| pool.send(0, SMALL)).collect();
     pool.answers(1, SMALL, 100);
@@ -84,8 +84,8 @@ fn three_requests_without_a_first_byte_demote() {
     let third = pool.send(0, SMALL);
     pool.answers(1, SMALL, 100);
     pool.pass(2500);
-    assert!(pool.endpoint(0).health().is_demoted());
-    assert_eq!(pool.endpoint(0).health().condition().demotion.unwrap().cause, Failure::Timeout);
+    assert!(pool.endpoint(0).health().is_ejected());
+    assert_eq!(pool.endpoint(0).health().condition().ejection.unwrap().cause, Failure::Timeout);
     drop((awaited, third));
 }
 
@@ -124,7 +124,7 @@ fn pages_that_show_work_are_signs_of_life() {
         endpoint.health().page_read(endpoint.load());
         pool.answers(1, SMALL, 1000);
     }
-    assert!(endpoint.health().is_demoted());
+    assert!(endpoint.health().is_ejected());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn unknown_media_times_judge_neither_media_nor_text_behind() {
     let _hangs: Vec<_> = (0..3).map(|_| pool.send(0, SMALL)).collect();
     pool.answers(1, SMALL, 100);
     pool.pass(5000);
-    assert!(pool.endpoint(0).health().is_demoted());
+    assert!(pool.endpoint(0).health().is_ejected());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn media_requests_are_judged_by_media_times() {
     pool.pass(3000);
     assert_eq!(pool.failures(0), 0);
     pool.pass(2000);
-    assert!(pool.endpoint(0).health().is_demoted());
+    assert!(pool.endpoint(0).health().is_ejected());
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! How well endpoints are: who answers, who fails, who may be tried again.
 //!
 //! A pod that fails fast looks idle and draws every request. One that fails several times
-//! in a row is demoted: it gets no more than one real request at a time as a probe, until
-//! enough of them succeed ([`Vitals`]). Requests and scrapes report to an endpoint's
-//! [`Health`]; the [`Ward`] counts who is demoted, so that a decision sees with one load
+//! in a row is ejected: it gets no more than one real request at a time as a probe, until
+//! enough of them succeed ([`EjectionState`]). Requests and scrapes report to an endpoint's
+//! [`Health`]; the [`OutlierDetector`] counts who is ejected, so that a decision sees with one load
 //! that nobody is.
 
 mod awaited;
@@ -22,8 +22,8 @@ pub use first_byte::RequestClass;
 pub use probe::Probe;
 pub use sweep::SWEEP_INTERVAL;
 pub use verdict::{AnswerStatus, Verdict};
-pub use ejection::{Change, Condition, Demotion, Failure, HealthParams, Vitals};
-pub use detector::{Ward, WardMetrics};
+pub use ejection::{Change, Condition, Ejection, Failure, HealthParams, EjectionState};
+pub use detector::{OutlierDetector, OutlierMetrics};
 
 #[cfg(test)]
 mod first_byte_tests;

@@ -1,18 +1,18 @@
-//! The one request at a time that an endpoint gets which is demoted.
+//! The one request at a time that an endpoint gets which is ejected.
 
 use std::sync::Arc;
 
 use super::endpoint::Health;
-use super::ejection::Vitals;
+use super::ejection::EjectionState;
 
 impl Health {
     /// Takes the place of the probe, if one is due.
     pub fn claim(self: &Arc<Self>, now_ms: u64) -> Option<Probe> {
         self.due_ms().filter(|due_ms| *due_ms <= now_ms)?;
-        let mut vitals = self.vitals();
-        let number = vitals.claim(now_ms)?;
-        self.show(&vitals);
-        drop(vitals);
+        let mut state = self.state();
+        let number = state.claim(now_ms)?;
+        self.show(&state);
+        drop(state);
         Some(Probe { health: Arc::clone(self), number, used: false })
     }
 }
@@ -31,21 +31,21 @@ impl Probe {
     #[must_use]
     pub fn used(mut self) -> Self {
         self.used = true;
-        if let Some(ward) = &self.health.ward {
-            ward.probed();
+        if let Some(outliers) = &self.health.outliers {
+            outliers.probed();
         }
         self
     }
 
     /// The answer said how the endpoint is, and was reported to it.
     pub fn answered(self) {
-        self.end(|vitals, number| vitals.answered(number));
+        self.end(|state, number| state.answered(number));
     }
 
-    fn end(&self, event: impl FnOnce(&mut Vitals, u32)) {
-        let mut vitals = self.health.vitals();
-        event(&mut vitals, self.number);
-        self.health.show(&vitals);
+    fn end(&self, event: impl FnOnce(&mut EjectionState, u32)) {
+        let mut state = self.health.state();
+        event(&mut state, self.number);
+        self.health.show(&state);
     }
 }
 
@@ -53,9 +53,9 @@ impl Drop for Probe {
     fn drop(&mut self) {
         let now_ms = self.health.now_ms();
         // After `answered` this probe is no longer the one that is out.
-        self.end(|vitals, number| match self.used {
-            true => vitals.unanswered(number, now_ms),
-            false => vitals.unused(number, now_ms),
+        self.end(|state, number| match self.used {
+            true => state.unanswered(number, now_ms),
+            false => state.unused(number, now_ms),
         });
     }
 }

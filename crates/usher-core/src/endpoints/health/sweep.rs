@@ -4,13 +4,13 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::pending::Bound;
-use super::detector::Ward;
+use super::detector::OutlierDetector;
 use crate::endpoints::Snapshot;
 
 /// Pause between two looks at requests that wait for a first byte.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Ward {
+impl OutlierDetector {
     /// Looks at the requests that wait for a first byte: learns how long that takes, and
     /// counts those as failed that take too long. To be called every [`SWEEP_INTERVAL`].
     pub fn sweep(&self, snapshot: &Snapshot) {

@@ -7,18 +7,18 @@ use crate::endpoints::{Clock, Endpoint, EndpointSpec, Store};
 
 struct Pool {
     clock: Clock,
-    ward: Arc<Ward>,
+    outliers: Arc<OutlierDetector>,
     store: Store,
     registry: Registry,
 }
 
 fn pool(specs: Vec<EndpointSpec>) -> Pool {
     let (registry, clock) = (Registry::new(), Clock::stopped());
-    let metrics = WardMetrics::register(&registry).unwrap();
-    let ward = Arc::new(Ward::new(HealthParams::default(), clock.clone(), metrics));
-    let store = Store::watched(Arc::clone(&ward));
+    let metrics = OutlierMetrics::register(&registry).unwrap();
+    let outliers = Arc::new(OutlierDetector::new(HealthParams::default(), clock.clone(), metrics));
+    let store = Store::watched(Arc::clone(&outliers));
     store.replace(specs);
-    Pool { clock, ward, store, registry }
+    Pool { clock, outliers, store, registry }
 }
 
 impl Pool {
@@ -35,22 +35,22 @@ fn spec(name: &str, last: u8) -> EndpointSpec {
     EndpointSpec::new(name, ([10, 0, 0, last], 8000))
 }
 
-fn demote(endpoint: &Endpoint, sent_ms: u64) {
+fn eject(endpoint: &Endpoint, sent_ms: u64) {
     (0..3).for_each(|_| endpoint.health().ended(Verdict::Failed(503), sent_ms));
-    assert!(endpoint.health().is_demoted());
+    assert!(endpoint.health().is_ejected());
 }
 
 #[test]
-fn the_ward_knows_who_is_demoted_and_what_it_costs_to_come_back() {
+fn ejections_are_counted_and_end_after_four_probes() {
     let pool = pool(vec![spec("a", 1), spec("b", 2)]);
     let a = pool.endpoint(0);
-    let version = pool.ward.version();
+    let version = pool.outliers.version();
     a.health().ended(Verdict::Failed(500), 1);
     a.health().ended(Verdict::Unclear, 1);
-    assert!(pool.ward.is_empty() && a.health().condition().failures == 1);
+    assert!(pool.outliers.is_empty() && a.health().condition().failures == 1);
     a.health().ended(Verdict::Good, 1);
-    demote(&a, 1);
-    assert!(!pool.ward.is_empty() && pool.ward.version() != version);
+    eject(&a, 1);
+    assert!(!pool.outliers.is_empty() && pool.outliers.version() != version);
     assert!(pool.has(r#"usher_endpoint_demotions_total{reason="status"} 1"#));
     assert!(a.health().claim(pool.clock.now_ms()).is_none(), "not at once");
     for second in 1..=4 {
@@ -61,7 +61,7 @@ fn the_ward_knows_who_is_demoted_and_what_it_costs_to_come_back() {
         a.health().ended(Verdict::Good, now_ms);
         probe.answered();
     }
-    assert!(pool.ward.is_empty() && !a.health().is_demoted());
+    assert!(pool.outliers.is_empty() && !a.health().is_ejected());
     assert!(pool.has("usher_endpoint_recoveries_total 1") && pool.has("usher_endpoint_probes_total 4"));
 }
 
@@ -69,7 +69,7 @@ fn the_ward_knows_who_is_demoted_and_what_it_costs_to_come_back() {
 fn a_probe_that_is_dropped_gives_its_place_back() {
     let pool = pool(vec![spec("a", 1)]);
     let a = pool.endpoint(0);
-    demote(&a, 1);
+    eject(&a, 1);
     pool.clock.set(Duration::from_secs(1));
     let now_ms = pool.clock.now_ms();
     drop(a.health().claim(now_ms).unwrap());
@@ -80,33 +80,33 @@ fn a_probe_that_is_dropped_gives_its_place_back() {
 }
 
 #[test]
-fn who_is_gone_leaves_the_ward_and_its_slot_clean() {
+fn a_removed_endpoint_is_no_outlier_and_leaves_its_slot_clean() {
     let pool = pool(vec![spec("a", 1), spec("b", 2)]);
     let a = pool.endpoint(0);
-    demote(&a, 1);
+    eject(&a, 1);
     let slot = a.slot().number();
     drop(a);
     pool.store.replace(vec![spec("b", 2)]);
-    assert!(pool.ward.is_empty());
+    assert!(pool.outliers.is_empty());
     pool.store.replace(vec![spec("b", 2), spec("c", 3)]);
     let c = pool.endpoint(1);
-    assert_eq!((c.slot().number(), c.health().is_demoted()), (slot, false));
+    assert_eq!((c.slot().number(), c.health().is_ejected()), (slot, false));
     assert_eq!(c.health().condition(), Condition::default());
 }
 
 #[test]
 fn another_address_is_another_server() {
     let pool = pool(vec![spec("a", 1)]);
-    demote(&pool.endpoint(0), 1);
+    eject(&pool.endpoint(0), 1);
     let labelled = EndpointSpec { labels: [("x".to_owned(), "y".to_owned())].into(), ..spec("a", 1) };
     pool.store.replace(vec![labelled]);
-    assert!(pool.endpoint(0).health().is_demoted(), "a label changes nothing");
+    assert!(pool.endpoint(0).health().is_ejected(), "a label changes nothing");
     pool.store.replace(vec![spec("a", 9)]);
-    assert!(!pool.endpoint(0).health().is_demoted() && pool.ward.is_empty());
+    assert!(!pool.endpoint(0).health().is_ejected() && pool.outliers.is_empty());
 }
 
 #[test]
-fn nobody_is_demoted_where_nobody_watches() {
+fn nothing_is_ejected_without_detection() {
     let store = Store::default();
     store.replace(vec![spec("a", 1)]);
     let snapshot = store.snapshot();
@@ -117,6 +117,6 @@ fn nobody_is_demoted_where_nobody_watches() {
         health.failed(Failure::Elsewhere, 1);
         health.scrape_failed(false);
     }
-    assert!(!health.is_demoted() && health.claim(u64::MAX).is_none());
+    assert!(!health.is_ejected() && health.claim(u64::MAX).is_none());
     assert_eq!(health.condition(), Condition::default());
 }

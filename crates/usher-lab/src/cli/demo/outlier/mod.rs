@@ -1,5 +1,5 @@
 //! The scenario `sick-pod`: one of the servers fails at once instead of working, and so
-//! looks idle; what it draws with the detection of sick pods and without.
+//! looks idle; what it draws with outlier detection and without.
 
 mod report;
 mod traffic;
@@ -15,7 +15,7 @@ use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::{Ports, local};
 use super::stack::{Plan, Setup, Stack};
-use report::{Run, SickReport};
+use report::{Run, OutlierReport};
 use traffic::{Phase, Traffic};
 use usher_terminal::Progress;
 
@@ -40,8 +40,8 @@ pub(super) async fn compare(
     args: &DemoArgs,
     ports: Ports,
     progress: &mut Progress,
-) -> anyhow::Result<(Stack, SickReport)> {
-    let mut report = SickReport::new(args.speed(), RATE, ports.clone());
+) -> anyhow::Result<(Stack, OutlierReport)> {
+    let mut report = OutlierReport::new(args.speed(), RATE, ports.clone());
     let mut last: Option<Stack> = None;
     for detection in [false, true] {
         if let Some(before) = last.take() {
@@ -95,11 +95,11 @@ async fn tell(
     progress.step(&format!("{with}: it works again"));
     client.post(broken, FAULT, Bytes::from_static(b"{}")).await.context("cannot repair a server")?;
     let repaired = Instant::now();
-    let demoted = is_demoted(&client, admin).await?;
+    let ejected = is_ejected(&client, admin).await?;
     traffic.enter(Phase::Repaired);
     let mut recovered = None;
-    if demoted {
-        while is_demoted(&client, admin).await? {
+    if ejected {
+        while is_ejected(&client, admin).await? {
             anyhow::ensure!(repaired.elapsed() < PATIENCE, "no recovery within {} s", PATIENCE.as_secs());
             sleep(LOOK).await;
         }
@@ -111,10 +111,10 @@ async fn tell(
 }
 
 /// Whether Usher keeps requests from an endpoint.
-async fn is_demoted(client: &Client, admin: std::net::SocketAddr) -> anyhow::Result<bool> {
+async fn is_ejected(client: &Client, admin: std::net::SocketAddr) -> anyhow::Result<bool> {
     const PAGE: &str = "/endpoints";
     let page = client.json(admin, PAGE).await?;
     let rows = page.get("endpoints").and_then(Value::as_array);
     let rows = rows.with_context(|| format!("there are no endpoints in http://{admin}{PAGE}"))?;
-    Ok(rows.iter().any(|row| row.pointer("/health/demoted").is_some_and(|demoted| demoted == true)))
+    Ok(rows.iter().any(|row| row.pointer("/health/demoted").is_some_and(|ejected| ejected == true)))
 }

@@ -1,4 +1,4 @@
-//! Report of the requests that a broken server drew, with the detection of sick pods and without.
+//! Report of the requests that a broken server drew, with outlier detection and without.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -12,7 +12,7 @@ use usher_terminal::grouped;
 
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
-pub(in crate::cli::demo) struct SickReport {
+pub(in crate::cli::demo) struct OutlierReport {
     /// How many times as fast as in reality the servers are.
     speed: f64,
     requests_per_second: u32,
@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-impl SickReport {
+impl OutlierReport {
     /// A report without runs.
     pub(super) fn new(speed: f64, requests_per_second: u32, ports: Ports) -> Self {
         Self { speed, requests_per_second, runs: Vec::new(), ports }
@@ -122,7 +122,7 @@ impl SickReport {
     }
 }
 
-impl Display for SickReport {
+impl Display for OutlierReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (rate, servers) = (self.requests_per_second, self.ports.servers.len());
         writeln!(
@@ -155,7 +155,7 @@ mod tests {
         Outcome { phase, answer: Ok((status, Some(pod.to_owned()))) }
     }
 
-    fn report() -> SickReport {
+    fn report() -> OutlierReport {
         let outcomes = [
             outcome(Phase::Well, 200, "sim-0"),
             outcome(Phase::Well, 200, "sim-1"),
@@ -168,7 +168,7 @@ mod tests {
             outcome(Phase::Recovered, 503, "sim-0"),
             Outcome { phase: Phase::Recovered, answer: Err("the answer broke off".to_owned()) },
         ];
-        let mut report = SickReport::new(12.0, 200, Ports::from_first(8081, 3).unwrap());
+        let mut report = OutlierReport::new(12.0, 200, Ports::from_first(8081, 3).unwrap());
         report.runs.push(Run::new(false, "sim-0", &outcomes[..6], None));
         report.runs.push(Run::new(true, "sim-0", &outcomes, Some(Duration::from_millis(3456))));
         report
