@@ -8,23 +8,23 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Change, Cluster, Collection, Missing, Standing, Watched, follow_once_defined};
+use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched, follow_once_defined};
 use crate::endpoints::Clock;
 
 /// Changes that wait to be taken in.
 const WAITING: usize = 256;
 
 type Objects<K> = BTreeMap<String, Arc<K>>;
-type Kept<K> = Arc<Mutex<Option<Objects<K>>>>;
+type SharedObjects<K> = Arc<Mutex<Option<Objects<K>>>>;
 
 /// Local copy of the objects of a collection, as far as they are kept, by name; `None` until they were listed
 /// once. Its own task is the only one that writes it. Dropped, it ends.
 #[derive(Debug)]
 pub(super) struct Mirror<K> {
-    kept: Kept<K>,
+    kept: SharedObjects<K>,
     /// Number of changes so far.
     changes: Arc<AtomicU64>,
-    standing: Arc<Standing>,
+    watch_status: Arc<WatchStatus>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -38,16 +38,16 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         keep: fn(T) -> (String, Option<K>),
         changed: Arc<Notify>,
     ) -> Self {
-        let kept: Kept<K> = Arc::default();
-        let standing = Arc::new(Standing::new(clock));
+        let kept: SharedObjects<K> = Arc::default();
+        let watch_status = Arc::new(WatchStatus::new(clock));
         let changes: Arc<AtomicU64> = Arc::default();
-        let (known, seen, counts) = (Arc::clone(&kept), Arc::clone(&standing), Arc::clone(&changes));
+        let (known, seen, counts) = (Arc::clone(&kept), Arc::clone(&watch_status), Arc::clone(&changes));
         let task = async move {
-            let (tell, mut told) = mpsc::channel::<Change<T>>(WAITING);
+            let (sender, mut receiver) = mpsc::channel::<Change<T>>(WAITING);
             let ask =
-                follow_once_defined(&cluster, &collection, &seen, &tell, |change| change, Missing::IsTrouble);
+                follow_once_defined(&cluster, &collection, &seen, &sender, |change| change, Missing::IsTrouble);
             let take = async {
-                while let Some(change) = told.recv().await {
+                while let Some(change) = receiver.recv().await {
                     apply(&known, change, keep);
                     counts.fetch_add(1, Relaxed);
                     changed.notify_one();
@@ -55,7 +55,7 @@ impl<K: Send + Sync + 'static> Mirror<K> {
             };
             tokio::join!(ask, take);
         };
-        Self { kept, changes, standing, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        Self { kept, changes, watch_status, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
     /// Known objects; `None`: not listed yet.
@@ -70,16 +70,16 @@ impl<K: Send + Sync + 'static> Mirror<K> {
 
     /// How long ago the API server said something of it; `None`: never.
     pub(super) fn age(&self) -> Option<Duration> {
-        self.standing.age()
+        self.watch_status.age()
     }
 }
 
-fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, Option<Objects<K>>> {
+fn lock<K>(kept: &SharedObjects<K>) -> MutexGuard<'_, Option<Objects<K>>> {
     // A map is whole between two inserts.
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn apply<T, K>(kept: &Kept<K>, change: Change<T>, keep: fn(T) -> (String, Option<K>)) {
+fn apply<T, K>(kept: &SharedObjects<K>, change: Change<T>, keep: fn(T) -> (String, Option<K>)) {
     let mut kept = lock(kept);
     match change {
         Change::All(objects) => {

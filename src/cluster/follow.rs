@@ -1,5 +1,5 @@
 //! Follows a collection: the thin part that asks and waits. What to do when is in
-//! [`Course`].
+//! [`WatchMachine`].
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::watch_machine::{Course, Step};
-use super::{Cluster, Collection, Problem, Standing};
+use super::watch_machine::{WatchMachine, Step};
+use super::{Cluster, Collection, Problem, WatchStatus};
 
 /// Seconds that a watch is asked for; a part is drawn, so that watches that began together
 /// don't end together. Short, because a connection that broke without a word is only
@@ -56,11 +56,11 @@ pub enum Ended {
 pub async fn follow<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,
-    standing: &Standing,
+    watch_status: &WatchStatus,
     to: &Sender<M>,
     message: impl Fn(Change<T>) -> M + Send + Sync,
 ) -> Ended {
-    let mut course = Course::new();
+    let mut machine = WatchMachine::new();
     let mut reports = Reports { path: collection.path(), last: None };
     let mut step = Step::List(Duration::ZERO);
     loop {
@@ -70,34 +70,34 @@ pub async fn follow<T: Watched, M: Send>(
                 sleep(pause).await;
                 match cluster.list::<T>(collection).await {
                     Ok((items, version)) => {
-                        standing.heard();
+                        watch_status.heard();
                         reports.works();
                         if to.send(message(Change::All(items))).await.is_err() {
                             return Ended::Unheard;
                         }
-                        course.listed(version)
+                        machine.listed(version)
                     }
                     Err(problem) => {
                         // A kind that is missing is for the caller to tell.
                         if !matches!(problem, Problem::NotFound(_)) {
-                            standing.set_connected(false);
+                            watch_status.set_connected(false);
                         }
                         reports.fails(&problem);
-                        course.list_failed(&problem, &mut rand::rng())
+                        machine.list_failed(&problem, &mut rand::rng())
                     }
                 }
             }
             Step::Watch(version, pause) => {
                 sleep(pause).await;
-                let mut open = Open { standing, course: &mut course, reports: &mut reports };
+                let mut open = Open { watch_status, machine: &mut machine, reports: &mut reports };
                 let watched = open.watch(cluster, collection, &version, to, &message).await;
-                standing.set_connected(false);
+                watch_status.set_connected(false);
                 match watched {
-                    Ok(true) => course.watch_ended(None, &mut rand::rng()),
+                    Ok(true) => machine.watch_ended(None, &mut rand::rng()),
                     Ok(false) => return Ended::Unheard,
                     Err(problem) => {
                         reports.fails(&problem);
-                        course.watch_ended(Some(&problem), &mut rand::rng())
+                        machine.watch_ended(Some(&problem), &mut rand::rng())
                     }
                 }
             }
@@ -122,15 +122,15 @@ pub enum Missing<'a> {
 pub async fn follow_once_defined<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,
-    standing: &Standing,
+    watch_status: &WatchStatus,
     to: &Sender<M>,
     message: impl Fn(Change<T>) -> M + Send + Sync,
     missing: Missing<'_>,
 ) {
     let mut said = false;
-    while follow(cluster, collection, standing, to, &message).await == Ended::NotFound {
+    while follow(cluster, collection, watch_status, to, &message).await == Ended::NotFound {
         if let Missing::IsEmpty(say) = missing {
-            standing.undefined();
+            watch_status.undefined();
             if !std::mem::replace(&mut said, true) {
                 say();
             }
@@ -150,8 +150,8 @@ pub async fn about(pause: Duration) {
 
 /// A watch, and who hears of how it goes.
 struct Open<'a, 'r> {
-    standing: &'a Standing,
-    course: &'a mut Course,
+    watch_status: &'a WatchStatus,
+    machine: &'a mut WatchMachine,
     reports: &'a mut Reports<'r>,
 }
 
@@ -168,8 +168,8 @@ impl Open<'_, '_> {
         let seconds = rand::rng().random_range(WATCH_SECONDS);
         let events = cluster.watch::<T>(collection, version, seconds).await?;
         let mut events = std::pin::pin!(events);
-        self.standing.heard();
-        self.standing.set_connected(true);
+        self.watch_status.heard();
+        self.watch_status.set_connected(true);
         self.reports.works();
         let asked = Duration::from_secs(seconds);
         let (started, limit) = (Instant::now(), asked + GRACE);
@@ -179,8 +179,8 @@ impl Open<'_, '_> {
                 // It lasted as long as it was asked for: the server is well, though it
                 // had nothing to say.
                 if started.elapsed() + Duration::from_secs(1) >= asked {
-                    self.standing.heard();
-                    self.course.told("");
+                    self.watch_status.heard();
+                    self.machine.received("");
                 }
                 return Ok(true);
             };
@@ -188,15 +188,15 @@ impl Open<'_, '_> {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => Change::Put(object),
                 WatchEvent::Deleted(object) => Change::Gone(object),
                 WatchEvent::Bookmark(bookmark) => {
-                    self.standing.heard();
-                    self.course.told(&bookmark.metadata.resource_version);
+                    self.watch_status.heard();
+                    self.machine.received(&bookmark.metadata.resource_version);
                     continue;
                 }
                 WatchEvent::Error(status) => return Err(Problem::from(&*status)),
             };
-            self.standing.heard();
+            self.watch_status.heard();
             if let Change::Put(object) | Change::Gone(object) = &change {
-                self.course.told(object.version());
+                self.machine.received(object.version());
             }
             if to.send(message(change)).await.is_err() {
                 return Ok(false);
@@ -293,11 +293,11 @@ mod tests {
         });
         let layer = AndThenLayer::new(keep_retry_after);
         let cluster = Cluster::from(ClientBuilder::new(service, "ns").with_layer(&layer).build());
-        let (collection, standing) =
-            (Collection::new("", "v1", "ns", "things"), Standing::new(Clock::stopped()));
+        let (collection, watch_status) =
+            (Collection::new("", "v1", "ns", "things"), WatchStatus::new(Clock::stopped()));
         let (to, _open) = tokio::sync::mpsc::channel(9);
         tokio::select! {
-            _ = follow(&cluster, &collection, &standing, &to, |_: Change<Thing>| ()) => panic!("it ended"),
+            _ = follow(&cluster, &collection, &watch_status, &to, |_: Change<Thing>| ()) => panic!("it ended"),
             Some(()) = is_over.recv() => {}
         }
         let asked = asked.lock().unwrap();

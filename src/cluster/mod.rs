@@ -18,4 +18,4 @@ pub use object::{Metadata, OwnerReference};
 pub use problem::Problem;
 pub(crate) use request::encode;
 pub use request::{Cluster, Collection, Eviction, PatchType};
-pub use watch_status::Standing;
+pub use watch_status::WatchStatus;

@@ -29,7 +29,7 @@ pub(super) enum Step {
 
 /// Where following a collection stands.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct WatchMachine {
     /// The last version that was seen; empty before the first list.
     version: String,
     /// The collection was listed at least once.
@@ -40,7 +40,7 @@ pub(super) struct Course {
     backoff: Backoff,
 }
 
-impl Course {
+impl WatchMachine {
     pub(super) fn new() -> Self {
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         Self { version: String::new(), known: false, progress: false, not_found: 0, backoff }
@@ -69,7 +69,7 @@ impl Course {
     }
 
     /// The watch said something, which is now the version to go on from.
-    pub(super) fn told(&mut self, version: &str) {
+    pub(super) fn received(&mut self, version: &str) {
         if !version.is_empty() {
             version.clone_into(&mut self.version);
         }
@@ -131,27 +131,27 @@ mod tests {
 
     #[test]
     fn a_watch_goes_on_from_the_last_version_that_was_seen() {
-        let (mut course, mut rng) = (Course::new(), rng());
-        assert_eq!(course.listed("5".to_owned()), Step::Watch("5".to_owned(), Duration::ZERO));
-        course.told("7");
-        course.told("");
-        assert_eq!(course.watch_ended(None, &mut rng), Step::Watch("7".to_owned(), Duration::ZERO));
-        let Step::Watch(version, pause) = course.watch_ended(Some(&lost()), &mut rng) else { panic!() };
+        let (mut machine, mut rng) = (WatchMachine::new(), rng());
+        assert_eq!(machine.listed("5".to_owned()), Step::Watch("5".to_owned(), Duration::ZERO));
+        machine.received("7");
+        machine.received("");
+        assert_eq!(machine.watch_ended(None, &mut rng), Step::Watch("7".to_owned(), Duration::ZERO));
+        let Step::Watch(version, pause) = machine.watch_ended(Some(&lost()), &mut rng) else { panic!() };
         assert_eq!(version, "7");
         assert!(pause > Duration::ZERO && pause <= FIRST_PAUSE);
     }
 
     #[test]
     fn a_version_that_is_too_old_is_listed_again_at_once_but_not_in_a_loop() {
-        let (mut course, mut rng) = (Course::new(), rng());
-        course.listed("5".to_owned());
-        assert_eq!(course.watch_ended(Some(&expired()), &mut rng), Step::List(Duration::ZERO));
-        course.listed("6".to_owned());
-        let again = course.watch_ended(Some(&expired()), &mut rng);
+        let (mut machine, mut rng) = (WatchMachine::new(), rng());
+        machine.listed("5".to_owned());
+        assert_eq!(machine.watch_ended(Some(&expired()), &mut rng), Step::List(Duration::ZERO));
+        machine.listed("6".to_owned());
+        let again = machine.watch_ended(Some(&expired()), &mut rng);
         assert!(matches!(again, Step::List(pause) if pause > Duration::ZERO), "{again:?}");
-        course.listed("7".to_owned());
-        course.told("8");
-        assert_eq!(course.watch_ended(Some(&expired()), &mut rng), Step::List(Duration::ZERO));
+        machine.listed("7".to_owned());
+        machine.received("8");
+        assert_eq!(machine.watch_ended(Some(&expired()), &mut rng), Step::List(Duration::ZERO));
     }
 
     #[test]
@@ -168,11 +168,11 @@ mod tests {
             (lost(), false),
         ];
         for (problem, lists) in table {
-            let (mut course, mut rng) = (Course::new(), rng());
-            course.listed("5".to_owned());
+            let (mut machine, mut rng) = (WatchMachine::new(), rng());
+            machine.listed("5".to_owned());
             // However often.
             for _ in 0..20 {
-                match course.watch_ended(Some(&problem), &mut rng) {
+                match machine.watch_ended(Some(&problem), &mut rng) {
                     Step::List(_) => assert!(lists, "{problem}"),
                     step => assert!(!lists && matches!(&step, Step::Watch(v, _) if v == "5"), "{step:?}"),
                 }
@@ -184,35 +184,35 @@ mod tests {
     fn a_retry_after_is_waited_for_and_a_little_longer() {
         let s = Duration::from_secs;
         for (asked, least) in [(7, s(7)), (200, s(200)), (86_400, Duration::from_mins(5))] {
-            let (mut course, mut rng) = (Course::new(), rng());
-            let Step::List(pause) = course.list_failed(&busy(asked), &mut rng) else { panic!() };
+            let (mut machine, mut rng) = (WatchMachine::new(), rng());
+            let Step::List(pause) = machine.list_failed(&busy(asked), &mut rng) else { panic!() };
             assert!(pause >= least && pause <= least * 5 / 4, "{pause:?} of {asked}");
-            course.listed("5".to_owned());
-            let Step::Watch(_, pause) = course.watch_ended(Some(&busy(asked)), &mut rng) else { panic!() };
+            machine.listed("5".to_owned());
+            let Step::Watch(_, pause) = machine.watch_ended(Some(&busy(asked)), &mut rng) else { panic!() };
             assert!(pause >= least && pause <= least * 5 / 4, "{pause:?} of {asked}");
         }
         // No less than without one.
-        let (mut course, mut rng) = (Course::new(), rng());
+        let (mut machine, mut rng) = (WatchMachine::new(), rng());
         let mut step = Step::List(Duration::ZERO);
         for _ in 0..12 {
-            step = course.list_failed(&busy(0), &mut rng);
+            step = machine.list_failed(&busy(0), &mut rng);
         }
         assert!(matches!(step, Step::List(pause) if pause >= LONGEST_PAUSE / 2), "{step:?}");
     }
 
     #[test]
     fn a_kind_that_never_was_is_missing_at_once_and_one_that_was_after_asking_again() {
-        let (mut course, mut rng) = (Course::new(), rng());
-        assert_eq!(course.list_failed(&missing(), &mut rng), Step::Stop);
-        course.listed("5".to_owned());
+        let (mut machine, mut rng) = (WatchMachine::new(), rng());
+        assert_eq!(machine.list_failed(&missing(), &mut rng), Step::Stop);
+        machine.listed("5".to_owned());
         for _ in 1..ASKED_AGAIN {
-            assert!(matches!(course.list_failed(&missing(), &mut rng), Step::List(_)));
+            assert!(matches!(machine.list_failed(&missing(), &mut rng), Step::List(_)));
         }
-        assert!(matches!(course.list_failed(&lost(), &mut rng), Step::List(_)), "starts over");
+        assert!(matches!(machine.list_failed(&lost(), &mut rng), Step::List(_)), "starts over");
         for _ in 1..ASKED_AGAIN {
-            assert!(matches!(course.list_failed(&missing(), &mut rng), Step::List(_)));
+            assert!(matches!(machine.list_failed(&missing(), &mut rng), Step::List(_)));
         }
-        assert_eq!(course.list_failed(&missing(), &mut rng), Step::Stop);
+        assert_eq!(machine.list_failed(&missing(), &mut rng), Step::Stop);
     }
 
     proptest! {
@@ -220,21 +220,21 @@ mod tests {
         /// progress between them, and no pause is longer than the longest.
         #[test]
         fn no_order_of_failures_makes_a_tight_loop(events in proptest::collection::vec(0u8..8, 1..60)) {
-            let (mut course, mut rng) = (Course::new(), rng());
+            let (mut machine, mut rng) = (WatchMachine::new(), rng());
             let (mut free, mut step) = (0, Step::List(Duration::ZERO));
             for event in events {
                 let next = match (&step, event) {
                     (Step::Stop, _) => break,
-                    (Step::List(_), 0..2) => course.listed("1".to_owned()),
-                    (Step::List(_), 2..4) => course.list_failed(&lost(), &mut rng),
-                    (Step::List(_), _) => course.list_failed(&missing(), &mut rng),
-                    (Step::Watch(..), 0) => { course.told("2"); free = 0; course.watch_ended(None, &mut rng) }
-                    (Step::Watch(..), 1) => course.watch_ended(None, &mut rng),
-                    (Step::Watch(..), 2) => course.watch_ended(Some(&lost()), &mut rng),
-                    (Step::Watch(..), 3) => course.watch_ended(Some(&missing()), &mut rng),
-                    (Step::Watch(..), 4) => course.watch_ended(Some(&busy(1)), &mut rng),
-                    (Step::Watch(..), 5) => course.watch_ended(Some(&refused(500)), &mut rng),
-                    (Step::Watch(..), _) => course.watch_ended(Some(&expired()), &mut rng),
+                    (Step::List(_), 0..2) => machine.listed("1".to_owned()),
+                    (Step::List(_), 2..4) => machine.list_failed(&lost(), &mut rng),
+                    (Step::List(_), _) => machine.list_failed(&missing(), &mut rng),
+                    (Step::Watch(..), 0) => { machine.received("2"); free = 0; machine.watch_ended(None, &mut rng) }
+                    (Step::Watch(..), 1) => machine.watch_ended(None, &mut rng),
+                    (Step::Watch(..), 2) => machine.watch_ended(Some(&lost()), &mut rng),
+                    (Step::Watch(..), 3) => machine.watch_ended(Some(&missing()), &mut rng),
+                    (Step::Watch(..), 4) => machine.watch_ended(Some(&busy(1)), &mut rng),
+                    (Step::Watch(..), 5) => machine.watch_ended(Some(&refused(500)), &mut rng),
+                    (Step::Watch(..), _) => machine.watch_ended(Some(&expired()), &mut rng),
                 };
                 step = next;
                 match &step {

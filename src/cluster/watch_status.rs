@@ -7,7 +7,7 @@ use crate::endpoints::Clock;
 
 /// How current what is known of a collection is. Written by whoever follows it.
 #[derive(Debug)]
-pub struct Standing {
+pub struct WatchStatus {
     clock: Clock,
     /// When the server was last heard of it, in the clock's milliseconds; 0: never.
     heard: AtomicU64,
@@ -15,7 +15,7 @@ pub struct Standing {
     connected: AtomicBool,
 }
 
-impl Standing {
+impl WatchStatus {
     /// Of a collection that was never heard of.
     pub fn new(clock: Clock) -> Self {
         Self { clock, heard: AtomicU64::new(0), connected: AtomicBool::new(false) }
@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn the_age_is_since_the_last_word() {
         let clock = Clock::stopped();
-        let standing = Standing::new(clock.clone());
-        assert_eq!((standing.age(), standing.is_connected()), (None, false));
-        standing.heard();
+        let watch_status = WatchStatus::new(clock.clone());
+        assert_eq!((watch_status.age(), watch_status.is_connected()), (None, false));
+        watch_status.heard();
         clock.set(Duration::from_secs(3));
-        assert_eq!(standing.age(), Some(Duration::from_secs(3)));
+        assert_eq!(watch_status.age(), Some(Duration::from_secs(3)));
     }
 }

@@ -14,7 +14,7 @@ use super::election::{Election, Fitness, Next, Timing};
 use super::object::{LeaseName, asking, given_up, handed, record, taken};
 use super::revision::Revision;
 use super::term::Term;
-use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Problem, Standing, Watched, follow};
+use crate::cluster::{Backoff, Change, Cluster, Collection, Ended, Problem, WatchStatus, Watched, follow};
 use crate::endpoints::Clock;
 
 /// Time for one request about the lease: several fit into a lease.
@@ -150,14 +150,14 @@ async fn tell_of_changes(
     clock: Clock,
     wake: mpsc::Sender<bool>,
 ) {
-    let standing = Standing::new(clock);
+    let watch_status = WatchStatus::new(clock);
     let is_ours = |lease: &Version| lease.spec.holder_identity.as_ref() == Some(&identity);
     let tell = |change: Change<Version>| match change {
         Change::All(leases) => leases.iter().any(is_ours),
         Change::Put(lease) => is_ours(&lease),
         Change::Gone(_) => false,
     };
-    let _: Ended = follow(&cluster, &collection, &standing, &wake, tell).await;
+    let _: Ended = follow(&cluster, &collection, &watch_status, &wake, tell).await;
 }
 
 /// Parts of a lease that a watch needs.

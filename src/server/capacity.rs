@@ -11,7 +11,7 @@ use super::pool::Pool;
 use super::{Background, RunError};
 use crate::actuator::Hands;
 use crate::capacity::Condition;
-use crate::cluster::{Cluster, Standing};
+use crate::cluster::{Cluster, WatchStatus};
 use crate::endpoints::Clock;
 use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::health::HealthState;
@@ -172,8 +172,8 @@ pub(super) fn start(
                 namespace: pool.namespace.clone(),
                 pool: pool.label().to_owned(),
                 wanted,
-                standing: Arc::new(Standing::new(clock.clone())),
-                topologies: Arc::new(Standing::new(clock.clone())),
+                watch_status: Arc::new(WatchStatus::new(clock.clone())),
+                topologies: Arc::new(WatchStatus::new(clock.clone())),
             })
         }
         (None, None) => {

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::cluster::Standing;
+use crate::cluster::WatchStatus;
 
 /// Kinds of objects and how current what is known of them is, as metrics.
 #[derive(Clone, Debug)]
-pub struct StandingCollector {
-    kinds: Vec<(&'static str, Arc<Standing>)>,
+pub struct WatchCollector {
+    kinds: Vec<(&'static str, Arc<WatchStatus>)>,
     age: Desc,
     connected: Desc,
 }
 
-impl StandingCollector {
+impl WatchCollector {
     /// Metrics of these kinds.
     ///
     /// # Errors
     /// When a name is not valid.
-    pub fn new(kinds: Vec<(&'static str, Arc<Standing>)>) -> prometheus::Result<Self> {
+    pub fn new(kinds: Vec<(&'static str, Arc<WatchStatus>)>) -> prometheus::Result<Self> {
         let desc = |name: &str, help: &str| {
             Desc::new(name.to_owned(), help.to_owned(), vec!["resource".to_owned()], Default::default())
         };
@@ -35,10 +35,10 @@ impl StandingCollector {
         Ok(Self { kinds, age, connected })
     }
 
-    fn family(&self, desc: &Desc, read: impl Fn(&Standing) -> Option<f64>) -> MetricFamily {
-        let metric = |(kind, standing): &(&str, Arc<Standing>)| {
+    fn family(&self, desc: &Desc, read: impl Fn(&WatchStatus) -> Option<f64>) -> MetricFamily {
+        let metric = |(kind, watch_status): &(&str, Arc<WatchStatus>)| {
             let mut gauge = Gauge::default();
-            gauge.set_value(read(standing)?);
+            gauge.set_value(read(watch_status)?);
             let mut label = LabelPair::default();
             label.set_name("resource".to_owned());
             label.set_value((*kind).to_owned());
@@ -56,15 +56,15 @@ impl StandingCollector {
     }
 }
 
-impl Collector for StandingCollector {
+impl Collector for WatchCollector {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.age, &self.connected]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let age = self.family(&self.age, |standing| standing.age().map(|age| age.as_secs_f64()));
+        let age = self.family(&self.age, |watch_status| watch_status.age().map(|age| age.as_secs_f64()));
         let connected =
-            self.family(&self.connected, |standing| Some(f64::from(u8::from(standing.is_connected()))));
+            self.family(&self.connected, |watch_status| Some(f64::from(u8::from(watch_status.is_connected()))));
         // A family without a metric is not valid.
         [age, connected].into_iter().filter(|family| !family.get_metric().is_empty()).collect()
     }

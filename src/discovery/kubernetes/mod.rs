@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Cluster, Standing};
+use crate::cluster::{Cluster, WatchStatus};
 use crate::endpoints::{Change, Clock, Store};
 use crate::request::RuleBook;
 
-pub use metrics::StandingCollector;
+pub use metrics::WatchCollector;
 pub use types::AppProtocol;
 pub use view::{Asked, Changed, Input, PoolName, PoolView};
 
@@ -65,17 +65,17 @@ pub struct KubernetesDiscovery {
     cluster: Cluster,
     name: PoolName,
     membership: Membership,
-    standings: Standings,
+    watch_statuses: WatchStatuses,
     keeper: Keeper,
 }
 
 /// How current what is known of each kind of objects is.
 #[derive(Clone, Debug)]
-struct Standings {
-    pool: Arc<Standing>,
-    pods: Arc<Standing>,
-    objectives: Arc<Standing>,
-    rewrites: Arc<Standing>,
+struct WatchStatuses {
+    pool: Arc<WatchStatus>,
+    pods: Arc<WatchStatus>,
+    objectives: Arc<WatchStatus>,
+    rewrites: Arc<WatchStatus>,
 }
 
 impl KubernetesDiscovery {
@@ -96,28 +96,28 @@ impl KubernetesDiscovery {
                 PoolView::of_selector(name.clone(), labels.clone(), ports.clone())
             }
         };
-        let standing = || Arc::new(Standing::new(clock.clone()));
-        let standings =
-            Standings { pool: standing(), pods: standing(), objectives: standing(), rewrites: standing() };
+        let watch_status = || Arc::new(WatchStatus::new(clock.clone()));
+        let watch_statuses =
+            WatchStatuses { pool: watch_status(), pods: watch_status(), objectives: watch_status(), rewrites: watch_status() };
         let report = Box::new(report);
         let (pods, problems) = (Vec::new(), BTreeSet::new());
         let keeper = Keeper { view, store, rules, report, pods, reported: None, problems };
-        Self { cluster, name, membership, standings, keeper }
+        Self { cluster, name, membership, watch_statuses, keeper }
     }
 
     /// How current what is known is.
     ///
     /// # Errors
     /// When a name is not valid.
-    pub fn metrics(&self) -> prometheus::Result<StandingCollector> {
-        let Standings { pool, pods, objectives, rewrites } = &self.standings;
+    pub fn metrics(&self) -> prometheus::Result<WatchCollector> {
+        let WatchStatuses { pool, pods, objectives, rewrites } = &self.watch_statuses;
         let mut kinds = vec![("pods", Arc::clone(pods))];
         if self.membership == Membership::Pool {
             kinds.push(("inferencepools", Arc::clone(pool)));
             kinds.push(("inferenceobjectives", Arc::clone(objectives)));
             kinds.push(("inferencemodelrewrites", Arc::clone(rewrites)));
         }
-        StandingCollector::new(kinds)
+        WatchCollector::new(kinds)
     }
 
     /// Follows the cluster. Drop it to end.
@@ -131,13 +131,13 @@ impl KubernetesDiscovery {
 
     /// Returns when a task panicked.
     async fn follow(&mut self) {
-        let (tell, mut told) = mpsc::channel(WAITING);
-        let source = |standing: &Arc<Standing>| Source {
+        let (sender, mut receiver) = mpsc::channel(WAITING);
+        let source = |watch_status: &Arc<WatchStatus>| Source {
             cluster: self.cluster.clone(),
-            tell: tell.clone(),
-            standing: Arc::clone(standing),
+            sender: sender.clone(),
+            watch_status: Arc::clone(watch_status),
         };
-        let Standings { pool, pods, objectives, rewrites } = &self.standings;
+        let WatchStatuses { pool, pods, objectives, rewrites } = &self.watch_statuses;
         let mut tasks = JoinSet::new();
         if self.membership == Membership::Pool {
             let namespace = || self.name.namespace.clone();
@@ -151,7 +151,7 @@ impl KubernetesDiscovery {
         let mut batch = Vec::new();
         loop {
             tokio::select! {
-                _ = told.recv_many(&mut batch, WAITING) => {}
+                _ = receiver.recv_many(&mut batch, WAITING) => {}
                 Some(_) = tasks.join_next() => return,
             }
             self.keeper.take(batch.drain(..));
@@ -200,7 +200,7 @@ impl Keeper {
         // Health says that requests can't be served before they can't, and that they can
         // after they can.
         if !status.synced {
-            self.tell(&status);
+            self.log_status(&status);
         }
         self.store.note_starting(self.view.starting());
         let Change { added, removed, updated } = self.store.replace(self.view.endpoints());
@@ -211,10 +211,10 @@ impl Keeper {
         for problem in unheard(&mut self.problems, self.view.problems()) {
             tracing::warn!(problem, "problem in the pool");
         }
-        self.tell(&status);
+        self.log_status(&status);
     }
 
-    fn tell(&mut self, status: &PoolStatus) {
+    fn log_status(&mut self, status: &PoolStatus) {
         if self.reported.as_ref() == Some(status) {
             return;
         }

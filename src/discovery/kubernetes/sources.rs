@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::cluster::{
-    Backoff, Change, Cluster, Collection, Ended, FIRST_PAUSE, LONGEST_PAUSE, Missing, Standing, UNDEFINED,
+    Backoff, Change, Cluster, Collection, Ended, FIRST_PAUSE, LONGEST_PAUSE, Missing, WatchStatus, UNDEFINED,
     Watched, about, follow, follow_once_defined,
 };
 
@@ -25,8 +25,8 @@ const PREFERRED: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) cluster: Cluster,
-    pub(super) tell: mpsc::Sender<Input>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) sender: mpsc::Sender<Input>,
+    pub(super) watch_status: Arc<WatchStatus>,
 }
 
 impl Source {
@@ -56,7 +56,7 @@ impl Source {
         input: impl Fn(Change<T>) -> Input + Send + Sync,
         missing: Missing<'_>,
     ) {
-        follow_once_defined(&self.cluster, collection, &self.standing, &self.tell, input, missing).await;
+        follow_once_defined(&self.cluster, collection, &self.watch_status, &self.sender, input, missing).await;
     }
 
     /// Follows a kind of rules in whichever group defines it.
@@ -74,7 +74,7 @@ impl Source {
             let found = match groups::find(&self.cluster, plural).await {
                 Ok(found) => found,
                 Err(problem) => {
-                    self.standing.set_connected(false);
+                    self.watch_status.set_connected(false);
                     if backoff.failures() == 0 {
                         tracing::warn!(plural, %problem, "cannot ask the Kubernetes API server what it defines");
                     }
@@ -84,13 +84,13 @@ impl Source {
                 }
             };
             backoff.reset();
-            self.standing.heard();
+            self.watch_status.heard();
             if told.replace(found) != Some(found) {
                 tell_of(plural, found);
             }
             let Some(group) = found.group else {
-                self.standing.undefined();
-                if self.tell.send(input(Change::All(Vec::new()))).await.is_err() {
+                self.watch_status.undefined();
+                if self.sender.send(input(Change::All(Vec::new()))).await.is_err() {
                     return;
                 }
                 about(UNDEFINED).await;
@@ -98,10 +98,10 @@ impl Source {
             };
             let collection = Collection::new(group, RULE_VERSION, &namespace, plural);
             let ended = tokio::select! {
-                ended = follow(&self.cluster, &collection, &self.standing, &self.tell, input) => ended,
+                ended = follow(&self.cluster, &collection, &self.watch_status, &self.sender, input) => ended,
                 () = self.preferred_appears(group, plural) => Ended::NotFound,
             };
-            self.standing.set_connected(false);
+            self.watch_status.set_connected(false);
             if ended == Ended::Unheard {
                 return;
             }

@@ -67,13 +67,13 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
             match state.find(&key, self.clock.elapsed()) {
                 Some(found) => Err(found),
                 None => {
-                    let (tell, told) = watch::channel(None);
+                    let (sender, receiver) = watch::channel(None);
                     state.asked.insert(key, told.clone());
-                    Ok((tell, told))
+                    Ok((sender, receiver))
                 }
             }
         };
-        let (tell, told) = match told {
+        let (sender, receiver) = match told {
             Ok(channel) => channel,
             Err(found) => {
                 drop(turn);

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::policy_store::News;
 use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
-use crate::cluster::{Change, Cluster, Collection, Missing, Standing, Watched, follow_once_defined};
+use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched, follow_once_defined};
 
 /// The policies of a namespace, of which nothing is known yet.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub struct PolicyObjects {
     /// The names of the topologies that policies name, for those who ask. Whoever judges policies writes it.
     pub wanted: Arc<watch::Sender<BTreeSet<String>>>,
     /// How current what is known of policies is.
-    pub standing: Arc<Standing>,
+    pub watch_status: Arc<WatchStatus>,
     /// The same of topologies.
-    pub topologies: Arc<Standing>,
+    pub topologies: Arc<WatchStatus>,
 }
 
 impl PolicyObjects {
@@ -39,7 +39,7 @@ impl PolicyObjects {
         let of_topologies = |change| news(News::Topologies(change));
         let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
-        tokio::join!(whenever_defined(&self.cluster, &policies, &self.standing, &say, of_policies), async {
+        tokio::join!(whenever_defined(&self.cluster, &policies, &self.watch_status, &say, of_policies), async {
             let mut wanted = self.wanted.subscribe();
             while wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
                 let following =
@@ -59,7 +59,7 @@ impl PolicyObjects {
 pub(super) async fn whenever_defined<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,
-    standing: &Standing,
+    watch_status: &WatchStatus,
     to: &mpsc::Sender<M>,
     news: impl Fn(Change<T>) -> M + Copy + Send + Sync,
 ) {
@@ -69,5 +69,5 @@ pub(super) async fn whenever_defined<T: Watched, M: Send>(
             "the cluster does not define this kind of objects; install deploy/chart/crds of Usher, or what `usher capacity crds` prints"
         );
     };
-    follow_once_defined(cluster, collection, standing, to, news, Missing::IsEmpty(&say)).await;
+    follow_once_defined(cluster, collection, watch_status, to, news, Missing::IsEmpty(&say)).await;
 }

@@ -15,7 +15,7 @@ use super::kinds::{Node, TopologyObject};
 use super::times::Times;
 use crate::capacity::resource::topology::{Placed, TopologyStatus, status};
 use crate::capacity::resource::{GROUP, TOPOLOGIES, VERSION};
-use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, Standing};
+use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, WatchStatus};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
@@ -66,9 +66,9 @@ impl Surveyor {
     async fn survey(&self) {
         let (say, mut heard) = mpsc::channel(WAITING);
         let (keys, wanted_keys) = watch::channel(BTreeSet::new());
-        let standing = || Standing::new(self.times.clock.clone());
+        let watch_status = || WatchStatus::new(self.times.clock.clone());
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
-        let (of_topologies, of_nodes) = (standing(), standing());
+        let (of_topologies, of_nodes) = (watch_status(), watch_status());
         let telling = async {
             let mut survey = Survey::default();
             let mut looks = interval(LOOK);
@@ -100,7 +100,7 @@ impl Surveyor {
     async fn nodes(
         &self,
         mut keys: watch::Receiver<BTreeSet<String>>,
-        standing: &Standing,
+        watch_status: &WatchStatus,
         say: &mpsc::Sender<Heard>,
     ) {
         let collection = Collection::everywhere("", "v1", "nodes");
@@ -114,7 +114,7 @@ impl Surveyor {
             }
             let trim = |change| Heard::Nodes(trimmed(change, &count));
             tokio::select! {
-                () = whenever_defined(&self.cluster, &collection, standing, say, trim) => return,
+                () = whenever_defined(&self.cluster, &collection, watch_status, say, trim) => return,
                 changed = keys.changed() => if changed.is_err() { return },
             }
         }
