@@ -14,7 +14,7 @@ use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use usher::actuator::Hands;
+use usher::actuator::Actuator;
 use usher::capacity::policy::file;
 use usher::capacity::rollout::Domain;
 use usher::capacity::{History, Inputs, Pod, PodState, Policy, tick};
@@ -217,14 +217,14 @@ fn observe(criterion: &mut Criterion) {
     let cluster = Cluster::from(kube::Client::new(tower::service_fn(answer), "ns"));
     let (clock, pool) = (Clock::stopped(), watch::channel(Some("app=m".to_owned())));
     let term = Arc::new(Term::endless(clock.clone()));
-    let mut hands = Hands::new(cluster, "ns".to_owned(), clock, pool.1, term);
+    let mut actuator = Actuator::new(cluster, "ns".to_owned(), clock, pool.1, term);
     runtime.block_on(async {
-        hands.attend(policies.iter(), &[]);
+        actuator.attend(policies.iter(), &[]);
         for policy in &policies {
             let mut tries = 0;
-            while hands.observe(policy, Duration::ZERO).await.is_none() {
+            while actuator.observe(policy, Duration::ZERO).await.is_none() {
                 tries += 1;
-                assert!(tries < 100_000, "{}", hands.why_unobserved());
+                assert!(tries < 100_000, "{}", actuator.why_unobserved());
                 tokio::task::yield_now().await;
             }
         }
@@ -243,8 +243,8 @@ fn observe(criterion: &mut Criterion) {
         bencher.iter(|| {
             now += Duration::from_secs(15);
             for ((group, members), history) in groups.iter_mut().zip(&mut histories) {
-                let observed = runtime.block_on(hands.observe(&group.policy, now));
-                let observed = observed.unwrap_or_else(|| panic!("{}", hands.why_unobserved()));
+                let observed = runtime.block_on(actuator.observe(&group.policy, now));
+                let observed = observed.unwrap_or_else(|| panic!("{}", actuator.why_unobserved()));
                 let inputs = gather_observed(group, members, FRESHNESS, &observed, 3);
                 assert_eq!(inputs.pods.len(), usize::from(ENDPOINTS));
                 black_box(tick(&inputs, &group.policy, history, now));

@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::event::Kind;
-use super::found::Homeless;
-use super::state::Hands;
+use super::found::Displaced;
+use super::state::Actuator;
 use super::node::Needs;
 use super::observe::Observed;
-use super::domain_counts::{Places, place_of};
+use super::domain_counts::{DomainCounts, placement_of};
 use super::pods::PodObject;
 use crate::capacity::Policy;
 use crate::capacity::policy::Mode;
@@ -35,7 +35,7 @@ fn takes<'n>(
     there.map(|node| node.takes(needs)).reduce(|one, other| one | other)
 }
 
-impl Hands {
+impl Actuator {
     /// Notes which pods of a policy need another domain, as they have to be in one that takes none any more. `needs` are
     /// those of a pod of each role.
     pub(super) fn note_displaced(
@@ -52,28 +52,28 @@ impl Hands {
         for (place, role) in policy.roles.iter().enumerate() {
             let key = (policy.name.clone(), role.name.clone());
             let pods = observed.objects.get(place).map_or(&[][..], Vec::as_slice);
-            let (homeless, staying) = match needs.get(place) {
+            let (displaced, staying) = match needs.get(place) {
                 Some(Some(needs))
                     if is_required && is_ours && role.target.is_some() && rollout.is_coordinated(place) =>
                 {
                     let body = observed.bodies.get(place).and_then(Option::as_ref);
                     let templates = body.and_then(|body| body.pointer("/spec/volumeClaimTemplates"));
                     let has_volumes = templates.and_then(Value::as_array).is_some_and(|all| !all.is_empty());
-                    self.homeless(&key, pods, needs, (has_volumes, observed.provisioning), now)
+                    self.displaced(&key, pods, needs, (has_volumes, observed.provisioning), now)
                 }
                 _ => {
                     self.closed.remove(&key);
                     self.shut.remove(&key);
-                    (Homeless::default(), 0)
+                    (Displaced::default(), 0)
                 }
             };
-            observed.homeless.push(homeless);
+            observed.displaced.push(displaced);
             stay.push(staying);
         }
         // They go where those of the other roles that run there yet have room, too.
-        if observed.homeless.iter().any(|of| of.pods > 0) {
-            for (homeless, staying) in observed.homeless.iter_mut().zip(stay) {
-                homeless.pods = homeless.pods.saturating_add(staying);
+        if observed.displaced.iter().any(|of| of.pods > 0) {
+            for (displaced, staying) in observed.displaced.iter_mut().zip(stay) {
+                displaced.pods = displaced.pods.saturating_add(staying);
             }
         }
     }
@@ -91,18 +91,18 @@ impl Hands {
     }
 
     /// Pods of a role that need another domain, and beside them how many that run where none is taken any more.
-    fn homeless(
+    fn displaced(
         &mut self,
         role: &(String, String),
         pods: &[Arc<PodObject>],
         needs: &Needs,
         (has_volumes, is_adding): (bool, bool),
         now: Duration,
-    ) -> (Homeless, u32) {
+    ) -> (Displaced, u32) {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-        let there = Places::of(&all);
+        let there = DomainCounts::of(&all);
         // Those that wait for a node count where they wait: once they are gone, they are missing there.
-        let known = self.places.entry(role.clone()).or_insert_with(|| there.clone()).clone();
+        let known = self.domain_counts.entry(role.clone()).or_insert_with(|| there.clone()).clone();
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
         let mut since = self.closed.remove(role).unwrap_or_default();
         since.retain(|at, _| domains.contains(at));
@@ -126,7 +126,7 @@ impl Hands {
             .filter(|(_, since)| !is_adding && is_closed(since))
             .map(|(at, _)| at.clone())
             .collect();
-        let is_in_closed = |pod: &PodObject| place_of(pod).filter(|at| closed.contains(at));
+        let is_in_closed = |pod: &PodObject| placement_of(pod).filter(|at| closed.contains(at));
         let is_stranded = |pod: &&Arc<PodObject>| {
             let at = Some(pod)
                 .filter(|pod| pod.wants_node() && !pod.has_own_volume())
@@ -139,9 +139,9 @@ impl Hands {
         // Those that are admitted and never came are none that are lost.
         let before = self.let_through(&role.0, &role.1).unwrap_or(0);
         let missing = before.saturating_sub(past.clone().count() as u32);
-        let mut of_group = self.places.iter().filter(|((name, _), _)| *name == role.0);
+        let mut of_group = self.domain_counts.iter().filter(|((name, _), _)| *name == role.0);
         let has_beside =
-            there.most(&closed).is_some() || of_group.any(|(_, places)| places.most(&closed).is_some());
+            there.most(&closed).is_some() || of_group.any(|(_, counts)| counts.most(&closed).is_some());
         let unknown = missing.saturating_sub(known.missing(&there, |_| true));
         let unknown = if has_beside { 0 } else { unknown };
         let lost = known.missing(&there, |at| closed.contains(at)).saturating_add(unknown).min(missing);
@@ -158,19 +158,19 @@ impl Hands {
             false => drop(self.shut.insert(role.clone(), closed.clone())),
         }
         let pods = lost.saturating_add(stranded.len() as u32);
-        (Homeless { closed, stranded, pods }, stay)
+        (Displaced { closed, stranded, pods }, stay)
     }
 
     /// Gives back pods of a role that wait for a node of a domain that takes none: others, that wait at their gate, are
     /// made in their place, and go where there is room.
     pub(super) async fn recall(&mut self, policy: &Policy, place: usize, seen: &Observed) {
-        let (Some(role), Some(Some(target)), Some(homeless)) =
-            (policy.roles.get(place), seen.targets.get(place), seen.homeless.get(place))
+        let (Some(role), Some(Some(target)), Some(displaced)) =
+            (policy.roles.get(place), seen.targets.get(place), seen.displaced.get(place))
         else {
             return;
         };
         let mut given = 0;
-        for pod in &homeless.stranded {
+        for pod in &displaced.stranded {
             // It may have got its node by now.
             match self.evicts(pod, Some(&pod.metadata.resource_version), false).await {
                 Ok(()) => given += 1,
@@ -188,7 +188,7 @@ impl Hands {
                 role.name, policy.name
             );
             tracing::info!(policy = policy.name, role = role.name, given, "pods go to another domain");
-            self.tell(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
+            self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::capacity::rollout::Placement;
 /// Number of pods of a role that belong in each domain: those that passed their gate, until they are replaced
 /// elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct DomainCounts {
     counts: BTreeMap<Placement, u32>,
     /// Domain of the step that was admitted last, until all its pods are there.
     step: Option<Placement>,
@@ -17,7 +17,7 @@ pub(super) struct Places {
 
 /// Pods that may be past their gate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passage<'a> {
+pub(super) struct GateAdmission<'a> {
     /// Pods past it now.
     pub(super) past: u32,
     /// Pods that are allowed past it from now on.
@@ -33,17 +33,17 @@ pub(super) struct Passage<'a> {
 }
 
 /// The domain that a pod was sent to, and its layer.
-pub(super) fn place_of(pod: &PodObject) -> Option<Placement> {
+pub(super) fn placement_of(pod: &PodObject) -> Option<Placement> {
     let (layer, domain) = pod.metadata.annotations.get(SENT)?.split_once('=')?;
     Some(Placement { layer: layer.to_owned(), domain: domain.to_owned() })
 }
 
-impl Places {
+impl DomainCounts {
     /// Of the pods that are past their gate.
     pub(super) fn of(pods: &[&PodObject]) -> Self {
         let mut places = BTreeMap::new();
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
-        for place in past.filter_map(|pod| place_of(pod)) {
+        for place in past.filter_map(|pod| placement_of(pod)) {
             *places.entry(place).or_default() += 1;
         }
         Self { counts: places, step: None }
@@ -75,8 +75,8 @@ impl Places {
     ///
     /// How many go to which domain that aren't there yet is not kept: by the time they come, it may be full, and the
     /// step has another.
-    pub(super) fn next(&mut self, now: &Self, passage: Passage<'_>) -> Vec<Option<Placement>> {
-        let Passage { past, admitted, step, beside, closed, late } = passage;
+    pub(super) fn next(&mut self, now: &Self, admission: GateAdmission<'_>) -> Vec<Option<Placement>> {
+        let GateAdmission { past, admitted, step, beside, closed, late } = admission;
         if past >= admitted {
             // All are there, or fewer are to be.
             self.clone_from(now);
@@ -152,8 +152,8 @@ mod tests {
         Placement { layer: "rack".to_owned(), domain: domain.to_owned() }
     }
 
-    fn places(counts: &[(&str, u32)]) -> Places {
-        Places::said(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
+    fn places(counts: &[(&str, u32)]) -> DomainCounts {
+        DomainCounts::said(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
     }
 
     fn domains(next: &[Option<Placement>]) -> Vec<&str> {
@@ -170,31 +170,31 @@ mod tests {
         let pods = [of("rack=a", json!([])), of("rack=a", json!([])), of("rack=b", json!([]))];
         let gated = of("rack=b", json!([{"name": super::super::GATE}]));
         let all: Vec<&PodObject> = pods.iter().chain([&gated]).collect();
-        assert_eq!(Places::of(&all), places(&[("a", 2), ("b", 1)]));
-        assert_eq!(Places::of(&all).most(&NONE), Some(&at("a")));
+        assert_eq!(DomainCounts::of(&all), places(&[("a", 2), ("b", 1)]));
+        assert_eq!(DomainCounts::of(&all).most(&NONE), Some(&at("a")));
     }
 
     #[test]
     fn replacements_go_where_pods_are_missing() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
         let whole =
-            Passage { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE, late: &NONE };
+            GateAdmission { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE, late: &NONE };
         let four = places(&[("a", 4)]);
         let next = all.next(&four, whole);
         assert_eq!(domains(&next), ["b"; 4]);
         all.passed(&four, &next[..2], &NONE);
         // Two of the new step are there, and one of the old is gone.
-        let some = Passage { past: 5, ..whole };
+        let some = GateAdmission { past: 5, ..whole };
         let now = places(&[("a", 3), ("b", 2)]);
         let next = all.next(&now, some);
         assert_eq!(domains(&next), ["a", "b", "b"]);
         all.passed(&now, &next, &NONE);
         // One of the new step is gone before it was seen.
         let now = places(&[("a", 4), ("b", 3)]);
-        assert_eq!(domains(&all.next(&now, Passage { past: 7, step: None, ..whole })), ["b"]);
-        let none = Passage { past: 8, admitted: 8, step: None, beside: None, closed: &NONE, late: &NONE };
+        assert_eq!(domains(&all.next(&now, GateAdmission { past: 7, step: None, ..whole })), ["b"]);
+        let none = GateAdmission { past: 8, admitted: 8, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
-        let later = Passage { past: 6, step: None, ..none };
+        let later = GateAdmission { past: 6, step: None, ..none };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
     }
 
@@ -202,30 +202,30 @@ mod tests {
     fn pods_that_come_late_go_where_the_step_goes_by_then() {
         let (b, c) = (at("b"), at("c"));
         let (mut all, now) = (places(&[("a", 4)]), places(&[("a", 4)]));
-        let passage =
-            Passage { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE, late: &NONE };
-        assert_eq!(domains(&all.next(&now, passage)), ["b"; 4]);
+        let admission =
+            GateAdmission { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE, late: &NONE };
+        assert_eq!(domains(&all.next(&now, admission)), ["b"; 4]);
         all.passed(&now, &[], &NONE);
         // While nothing is looked at, they go where they were to go.
         assert_eq!(
-            domains(&all.next(&now, Passage { step: None, beside: Some(&at("a")), ..passage })),
+            domains(&all.next(&now, GateAdmission { step: None, beside: Some(&at("a")), ..admission })),
             ["b"; 4]
         );
         // Another group has taken the room of b before they came.
-        assert_eq!(domains(&all.next(&now, Passage { step: Some(&c), ..passage })), ["c"; 4]);
+        assert_eq!(domains(&all.next(&now, GateAdmission { step: Some(&c), ..admission })), ["c"; 4]);
     }
 
     #[test]
     fn replacements_leave_a_closed_domain_with_the_step() {
         let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
         let now = places(&[("a", 1), ("c", 2)]);
-        let passage =
-            Passage { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed, late: &closed };
+        let admission =
+            GateAdmission { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed, late: &closed };
         let mut all = places(&[("a", 4), ("c", 3)]);
-        let next = all.next(&now, passage);
+        let next = all.next(&now, admission);
         assert_eq!(domains(&next), ["c", "b", "b", "b"]);
         let counts =
-            |all: &Places| all.counts().map(|(at, pods)| (at.domain.clone(), pods)).collect::<Vec<_>>();
+            |all: &DomainCounts| all.counts().map(|(at, pods)| (at.domain.clone(), pods)).collect::<Vec<_>>();
         let of = |pods: &[(&str, u32)]| {
             pods.iter().map(|(at, pods)| ((*at).to_owned(), *pods)).collect::<Vec<_>>()
         };
@@ -240,35 +240,35 @@ mod tests {
         );
         // Without a step for them none is admitted.
         let mut all = places(&[("a", 4), ("c", 3)]);
-        assert_eq!(domains(&all.next(&now, Passage { admitted: 4, step: None, ..passage })), ["c"]);
+        assert_eq!(domains(&all.next(&now, GateAdmission { admitted: 4, step: None, ..admission })), ["c"]);
     }
 
     #[test]
     fn open_domains_are_refilled_before_closed_ones() {
         let (mut all, late) = (places(&[("a", 4), ("b", 4)]), BTreeSet::from([at("a")]));
-        let passage = Passage { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
-        assert_eq!(domains(&all.next(&places(&[("b", 3)]), passage)), ["b", "a", "a", "a", "a"]);
+        let admission = GateAdmission { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
+        assert_eq!(domains(&all.next(&places(&[("b", 3)]), admission)), ["b", "a", "a", "a", "a"]);
         // So do those of a step.
         let step = at("c");
-        let passage = Passage { past: 4, admitted: 10, step: Some(&step), ..passage };
-        assert_eq!(domains(&all.next(&places(&[("b", 4)]), passage)), ["c", "c", "a", "a", "a", "a"]);
+        let admission = GateAdmission { past: 4, admitted: 10, step: Some(&step), ..admission };
+        assert_eq!(domains(&all.next(&places(&[("b", 4)]), admission)), ["c", "c", "a", "a", "a", "a"]);
     }
 
     #[test]
     fn a_smaller_role_forgets_its_old_places() {
         let mut all = places(&[("a", 4), ("b", 4)]);
-        let fewer = Passage { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
+        let fewer = GateAdmission { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
-        let one = Passage { past: 3, ..fewer };
+        let one = GateAdmission { past: 3, ..fewer };
         assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
     }
 
     #[test]
     fn pods_of_unknown_place_go_beside_their_siblings() {
-        let (mut all, beside) = (Places::default(), at("a"));
-        let passage =
-            Passage { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE, late: &NONE };
-        assert_eq!(domains(&all.next(&places(&[("a", 1)]), passage)), ["a"]);
-        assert_eq!(domains(&all.next(&places(&[]), Passage { beside: None, ..passage })), ["anywhere"]);
+        let (mut all, beside) = (DomainCounts::default(), at("a"));
+        let admission =
+            GateAdmission { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE, late: &NONE };
+        assert_eq!(domains(&all.next(&places(&[("a", 1)]), admission)), ["a"]);
+        assert_eq!(domains(&all.next(&places(&[]), GateAdmission { beside: None, ..admission })), ["anywhere"]);
     }
 }

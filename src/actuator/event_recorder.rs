@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::event::{self, About, Kind};
-use super::state::Hands;
+use super::state::Actuator;
 use super::target::Target;
 use crate::cluster::Problem;
 
@@ -21,9 +21,9 @@ fn is_kept(problem: &Problem) -> bool {
     !problem.is_answer() || problem.is_of_the_server()
 }
 
-impl Hands {
+impl Actuator {
     /// Has an event sent of an object: what was done to it, or is not.
-    pub(super) fn tell(&mut self, policy: &str, target: &Target, kind: Kind, reason: &str, message: &str) {
+    pub(super) fn record_event(&mut self, policy: &str, target: &Target, kind: Kind, reason: &str, message: &str) {
         let Target { reference, uid, .. } = target;
         let about =
             About { api_version: &reference.api_version, kind: &reference.kind, name: &reference.name, uid };
@@ -41,9 +41,9 @@ impl Hands {
         let mut waiting = self.events.remove(policy).unwrap_or_default();
         while let Some(event) = waiting.front() {
             let path = event::path(&self.namespace);
-            let told: Result<Value, Problem> =
+            let sent: Result<Value, Problem> =
                 self.cluster.put(http::Method::POST, &path, event.clone(), LIMIT).await;
-            match told {
+            match sent {
                 Ok(_) => self.works(about),
                 Err(Problem::Unsent) => {
                     self.is_unfinished = true;

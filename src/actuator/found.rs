@@ -41,7 +41,7 @@ pub struct ObservedPod {
 
 /// Pods of a role whose domain takes none any more.
 #[derive(Debug, Default)]
-pub(super) struct Homeless {
+pub(super) struct Displaced {
     /// Domains that take no more pods.
     pub(super) closed: BTreeSet<Placement>,
     /// Pods that wait for a node there.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::drain::is_marked;
-use super::state::Hands;
+use super::state::Actuator;
 use super::observe::Observed;
 use super::pods::PodObject;
 use super::selector::both;
@@ -21,7 +21,7 @@ fn look(pod: &PodObject) -> Look {
     (pod.metadata.uid.clone(), pod.is_ready(), pod.is_gated(), is_marked(pod))
 }
 
-impl Hands {
+impl Actuator {
     /// Whether the pods of a policy's roles are still those that were seen. A plan that takes some away is carried
     /// out on nothing else: the pods that it counts on may be gone, or not ready any more.
     pub(super) async fn are_as_seen(&mut self, policy: &Policy, seen: &Observed) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::gates;
-use super::state::{Hands, Retired};
-use super::domain_counts::{Passage, Places};
+use super::state::{Actuator, Retired};
+use super::domain_counts::{GateAdmission, DomainCounts};
 use super::pods::PodObject;
 use super::selector::both;
 use super::whose::is_of_role;
@@ -23,7 +23,7 @@ use crate::cluster::{PatchType, Problem};
 /// that are gone sooner than this.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-impl Hands {
+impl Actuator {
     /// Lets pods of a policy through that replace others, where that is all that can be done now.
     pub async fn keep_gates(&mut self, policy: &Policy) {
         self.begin();
@@ -69,9 +69,9 @@ impl Hands {
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 // Those that need another domain wait until one is chosen.
                 let closed = self.still_shut(&key, &pods);
-                let now = Places::of(&pods);
+                let now = DomainCounts::of(&pods);
                 let known =
-                    self.places.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
+                    self.domain_counts.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
                 let alive = pods.iter().filter(|pod| pod.is_alive()).count() as u32;
                 let admitted = admitted.saturating_sub(known).min(alive);
                 if gates::to_open(&pods, admitted).is_empty() {
@@ -79,8 +79,8 @@ impl Hands {
                 }
                 let domains = (&closed, &closed);
                 let before = self.replaced(&key, is_sized, admitted);
-                let places = self.next_places(&policy, &role.name, &pods, (before, admitted), None, domains);
-                let opened = self.open(&policy, &pods, admitted, &places).await;
+                let placements = self.next_placements(&policy, &role.name, &pods, (before, admitted), None, domains);
+                let opened = self.open(&policy, &pods, admitted, &placements).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
                 tell(&policy, &role.name, opened);
             }
@@ -183,8 +183,8 @@ impl Hands {
         let before = self.replaced(&key, is_sized, admitted);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
-        let places = self.next_places(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
-        let opened = self.open(policy, &pods, admitted, &places).await;
+        let placements = self.next_placements(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
+        let opened = self.open(policy, &pods, admitted, &placements).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
         tell(policy, &role.name, opened);
     }
@@ -199,7 +199,7 @@ impl Hands {
     /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
     /// domain of pods that are no replacements, and of those that leave domains which are `closed`; those of `late`
     /// ones come last.
-    pub(super) fn next_places(
+    pub(super) fn next_placements(
         &mut self,
         policy: &Policy,
         role: &str,
@@ -209,19 +209,19 @@ impl Hands {
         (closed, late): (&BTreeSet<Placement>, &BTreeSet<Placement>),
     ) -> Vec<Option<Placement>> {
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-        let now = Places::of(pods);
+        let now = DomainCounts::of(pods);
         let key = (policy.name.clone(), role.to_owned());
-        let mut of_group = self.places.iter().filter(|((name, _), _)| *name == policy.name);
+        let mut of_group = self.domain_counts.iter().filter(|((name, _), _)| *name == policy.name);
         let beside =
-            now.most(closed).or_else(|| of_group.find_map(|(_, places)| places.most(closed))).cloned();
+            now.most(closed).or_else(|| of_group.find_map(|(_, counts)| counts.most(closed))).cloned();
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| {
             let place = policy.roles.iter().position(|known| known.name == role);
             rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))
         });
         // A step that has no place is sent nowhere.
         let beside = beside.filter(|_| is_placed && admitted <= before);
-        let passage = Passage { past, admitted, step, beside: beside.as_ref(), closed, late };
-        self.places.entry(key).or_insert_with(|| now.clone()).next(&now, passage)
+        let admission = GateAdmission { past, admitted, step, beside: beside.as_ref(), closed, late };
+        self.domain_counts.entry(key).or_insert_with(|| now.clone()).next(&now, admission)
     }
 
     /// Notes where pods of a role have passed their gate, beside those that were past it. Returns how many they are.
@@ -233,8 +233,8 @@ impl Hands {
         opened: &[Option<Placement>],
         closed: &BTreeSet<Placement>,
     ) -> u32 {
-        if let Some(known) = self.places.get_mut(&(policy.name.clone(), role.to_owned())) {
-            known.passed(&Places::of(pods), opened, closed);
+        if let Some(known) = self.domain_counts.get_mut(&(policy.name.clone(), role.to_owned())) {
+            known.passed(&DomainCounts::of(pods), opened, closed);
         }
         opened.len() as u32
     }
@@ -245,13 +245,13 @@ impl Hands {
         policy: &Policy,
         pods: &[&PodObject],
         admitted: u32,
-        places: &[Option<Placement>],
+        placements: &[Option<Placement>],
     ) -> Vec<Option<Placement>> {
         let topology = policy.rollout.as_ref().and_then(|rollout| rollout.topology.as_ref());
         let is_required = topology.is_some_and(|topology| topology.is_required);
         let mut opened = Vec::new();
         for (nth, pod) in gates::to_open(pods, admitted).into_iter().enumerate() {
-            let placement = places.get(nth).and_then(Option::as_ref);
+            let placement = placements.get(nth).and_then(Option::as_ref);
             let Some(patch) = gates::opening(pod, placement, is_required).filter(|_| self.term.lasts())
             else {
                 continue;
@@ -280,7 +280,7 @@ impl Hands {
         self.writers.clear();
         self.let_through.clear();
         self.passing.clear();
-        self.places.clear();
+        self.domain_counts.clear();
         self.closed.clear();
         self.shut.clear();
         self.drains.clear();
@@ -295,7 +295,7 @@ impl Hands {
     pub(super) fn forget_passed(&mut self, role: &(String, String)) {
         self.let_through.remove(role);
         self.passing.remove(role);
-        self.places.remove(role);
+        self.domain_counts.remove(role);
         self.closed.remove(role);
         self.shut.remove(role);
     }
@@ -313,7 +313,7 @@ impl Hands {
                     let counts = counts.map(|of| {
                         (Placement { layer: of.layer.clone(), domain: of.domain.clone() }, of.pods)
                     });
-                    self.places.insert(key, Places::said(counts));
+                    self.domain_counts.insert(key, DomainCounts::said(counts));
                 }
             }
         }
@@ -321,11 +321,11 @@ impl Hands {
 
     /// Domains of a role's pods that were let through their gate, with how many belong in each.
     pub fn domains(&self, policy: &str, role: &str) -> Vec<DomainStatus> {
-        let known = self.places.get(&(policy.to_owned(), role.to_owned()));
+        let known = self.domain_counts.get(&(policy.to_owned(), role.to_owned()));
         let of = |(at, pods): (&Placement, u32)| {
             (pods > 0).then(|| DomainStatus { layer: at.layer.clone(), domain: at.domain.clone(), pods })
         };
-        known.map(|places| places.counts().filter_map(of).collect()).unwrap_or_default()
+        known.map(|known| known.counts().filter_map(of).collect()).unwrap_or_default()
     }
 
     /// Pods of a role that were let through their gate, those that were admitted and didn't come yet left out;

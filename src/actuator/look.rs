@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::found::Objects;
-use super::state::Hands;
+use super::state::Actuator;
 use super::kinds::Kinds;
 use super::target::Target;
 use crate::capacity::Policy;
@@ -82,7 +82,7 @@ fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
     policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
 }
 
-impl Hands {
+impl Actuator {
     /// The requests of a look at a policy, over its pods as they are known now.
     pub fn look(&mut self, policy: &Policy) -> Look {
         self.begin();

@@ -67,7 +67,7 @@ mod write;
 pub use act::Outcome;
 pub use drain::{PodLoad, is_marked, marking};
 pub use found::ObservedPod;
-pub use state::Hands;
+pub use state::Actuator;
 pub use look::{Look, Seen};
 pub use observe::Observed;
 pub use owners::{Owner, Owners};

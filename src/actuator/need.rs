@@ -4,7 +4,7 @@ use crate::capacity::rollout::Pace;
 
 /// A role's pods, as far as they say what its next step may need.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct RolePods {
     /// Pods past the gate, or all where there is none.
     pub past: u32,
     /// Replicas that its target asks for.
@@ -15,7 +15,7 @@ pub struct Standing {
     pub max: u32,
 }
 
-impl Standing {
+impl RolePods {
     /// Pods that count as there; those beyond the replicas are on their way out.
     fn there(&self) -> u32 {
         self.past.min(self.replicas)
@@ -26,7 +26,7 @@ impl Standing {
 /// that is furthest along. With a skew a role is allowed no more than that many percent of its goal above the
 /// role that is furthest behind, so no more than that above what it has itself. Without either all that it may
 /// still get.
-pub fn needed(pace: Option<&Pace>, roles: &[Standing]) -> Vec<u32> {
+pub fn needed(pace: Option<&Pace>, roles: &[RolePods]) -> Vec<u32> {
     let steps = match pace {
         Some(Pace::Steps(steps)) => steps.as_slice(),
         _ => &[],
@@ -34,7 +34,7 @@ pub fn needed(pace: Option<&Pace>, roles: &[Standing]) -> Vec<u32> {
     let step = |place: usize| steps.get(place).copied().filter(|step| *step > 0);
     let done = roles.iter().enumerate().filter_map(|(place, role)| Some(role.past.div_ceil(step(place)?)));
     let furthest = done.max().unwrap_or(0);
-    let need = |(place, role): (usize, &Standing)| {
+    let need = |(place, role): (usize, &RolePods)| {
         let rest = role.max.saturating_sub(role.there());
         if let Some(Pace::Skew(skew)) = pace {
             let step = u64::from(role.max).saturating_mul(u64::from(*skew)).div_ceil(100).max(1);
@@ -58,28 +58,28 @@ mod tests {
     use crate::capacity::policy::file;
     use crate::capacity::{History, Inputs, Pod, PodState, Values, tick};
 
-    fn standing(past: u32, before: u32, max: u32) -> Standing {
-        Standing { past, replicas: max, before, max }
+    fn role_pods(past: u32, before: u32, max: u32) -> RolePods {
+        RolePods { past, replicas: max, before, max }
     }
 
     #[test]
     fn a_step_needs_its_pods_and_those_that_were_lost() {
         let steps = Pace::Steps(vec![4, 2, 0]);
-        let third = standing(3, 3, 9);
+        let third = role_pods(3, 3, 9);
         // Roles with steps of 4 and of 2 pods, and what they may need.
         for (a, b, expected) in [
-            (standing(0, 0, 32), standing(0, 0, 16), [4, 2]),
-            (standing(8, 8, 32), standing(4, 4, 16), [4, 2]),
-            (standing(8, 12, 32), standing(6, 6, 16), [8, 2]),
-            (standing(0, 12, 32), standing(6, 6, 16), [16, 2]),
-            (standing(8, 8, 10), standing(4, 4, 4), [2, 0]),
-            (Standing { replicas: 6, ..standing(8, 8, 32) }, standing(4, 4, 16), [6, 2]),
+            (role_pods(0, 0, 32), role_pods(0, 0, 16), [4, 2]),
+            (role_pods(8, 8, 32), role_pods(4, 4, 16), [4, 2]),
+            (role_pods(8, 12, 32), role_pods(6, 6, 16), [8, 2]),
+            (role_pods(0, 12, 32), role_pods(6, 6, 16), [16, 2]),
+            (role_pods(8, 8, 10), role_pods(4, 4, 4), [2, 0]),
+            (RolePods { replicas: 6, ..role_pods(8, 8, 32) }, role_pods(4, 4, 16), [6, 2]),
         ] {
             let needs = needed(Some(&steps), &[a, b, third]);
             assert_eq!(needs, [expected[0], expected[1], 6], "{a:?} {b:?}");
         }
         // A tenth of 32 is four pods, and of 4 one.
-        let skew = [standing(8, 8, 32), standing(9, 9, 4), standing(1, 1, 4), standing(8, 20, 32)];
+        let skew = [role_pods(8, 8, 32), role_pods(9, 9, 4), role_pods(1, 1, 4), role_pods(8, 20, 32)];
         assert_eq!(needed(Some(&Pace::Skew(10)), &skew), [4, 0, 1, 12]);
         assert_eq!(needed(Some(&Pace::Skew(0)), &skew[..1]), [1]);
         assert_eq!(needed(None, &skew[..1]), [24]);
@@ -122,7 +122,7 @@ mod tests {
                 let inputs =
                     Inputs { replicas: replicas.to_vec(), pods: pods.clone(), ..Inputs::default() };
                 let plan = tick(&inputs, &policy, &mut history, Duration::from_secs(round));
-                let roles = [0, 1].map(|role| Standing {
+                let roles = [0, 1].map(|role| RolePods {
                     past: count(role, true),
                     replicas: replicas[role],
                     before: before[role],

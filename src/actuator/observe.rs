@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::affinity::sent_to;
 use super::drain::PodLoad;
-use super::found::{Found, Homeless, Objects, ObservedPod};
-use super::state::{Hands, OLDEST, OLDEST_INTERVALS};
+use super::found::{Found, Displaced, Objects, ObservedPod};
+use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
 use super::knobs;
 use super::look::{Body, Seen};
-use super::need::{Standing, needed};
+use super::need::{RolePods, needed};
 use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
@@ -53,7 +53,7 @@ pub struct Observed {
     /// Roles, by place, whose last write had no response and was not carried out.
     pub lost: Vec<usize>,
     /// Pods of each role that need another domain.
-    pub(super) homeless: Vec<Homeless>,
+    pub(super) displaced: Vec<Displaced>,
     /// The objects of the pods, by role.
     pub(super) objects: Objects,
     /// Labels of the pool that they are of.
@@ -62,12 +62,12 @@ pub struct Observed {
 
 impl Observed {
     /// How many pods of each role need another domain.
-    pub fn homeless(&self) -> Vec<u32> {
-        self.homeless.iter().map(|of| of.pods).collect()
+    pub fn displaced(&self) -> Vec<u32> {
+        self.displaced.iter().map(|of| of.pods).collect()
     }
 }
 
-impl Hands {
+impl Actuator {
     /// Looks at a policy's pods and targets. `None`: not enough is known, or it is too old; nothing is to be
     /// done then.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
@@ -283,9 +283,9 @@ impl Hands {
         let roles = policy.roles.iter().enumerate().map(|(place, role)| {
             let pods = observed.objects.get(place).into_iter().flatten();
             let before = self.let_through.get(&(policy.name.clone(), role.name.clone()));
-            let stranded = observed.homeless.get(place).map_or(0, |of| of.stranded.len() as u32);
+            let stranded = observed.displaced.get(place).map_or(0, |of| of.stranded.len() as u32);
             let past = pods.filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-            Standing {
+            RolePods {
                 past: past.saturating_sub(stranded),
                 replicas: observed.replicas.get(place).copied().unwrap_or(0),
                 before: before.copied().unwrap_or(0),
@@ -293,8 +293,8 @@ impl Hands {
             }
         });
         let most = needed(rollout.pace.as_ref(), &roles.collect::<Vec<_>>());
-        let homeless = observed.homeless().into_iter().chain(std::iter::repeat(0));
-        let step = examples.into_iter().enumerate().zip(most).zip(homeless);
+        let displaced = observed.displaced().into_iter().chain(std::iter::repeat(0));
+        let step = examples.into_iter().enumerate().zip(most).zip(displaced);
         let step = step.map(|(((role, needs), most), first)| {
             let pods = match &rollout.pace {
                 Some(Pace::Steps(steps)) => steps.get(role).copied().unwrap_or(0),

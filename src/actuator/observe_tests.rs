@@ -3,9 +3,9 @@
 use http::Method;
 use serde_json::json;
 
-use super::Hands;
+use super::Actuator;
 use super::fake::Fake;
-use super::tests::{S, hands, look, policy};
+use super::tests::{S, actuator, look, policy};
 
 const STEPS: &str = "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},";
 
@@ -25,14 +25,14 @@ fn room_is_packed_on_another_thread() {
     let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let policy = policy("p", STEPS);
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         with_node(&fake);
-        look(&mut hands, &policy, 1, 3).await;
+        look(&mut actuator, &policy, 1, 3).await;
         let (release, held) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || held.recv());
-        let seen = hands.look(&policy).ask().await;
+        let seen = actuator.look(&policy).ask().await;
         {
-            let mut packing = std::pin::pin!(hands.take_in(&policy, seen, S(2)));
+            let mut packing = std::pin::pin!(actuator.take_in(&policy, seen, S(2)));
             for _ in 0..100 {
                 assert!(futures_util::poll!(packing.as_mut()).is_pending(), "the only other thread is busy");
                 tokio::task::yield_now().await;
@@ -48,26 +48,26 @@ fn room_is_packed_on_another_thread() {
 #[tokio::test(start_paused = true)]
 async fn nodes_that_are_not_known_are_named_as_the_reason() {
     let policy = policy("p", STEPS);
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
     fake.has("/api/v1/pods", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
-    look(&mut hands, &policy, 1, 3).await;
+    look(&mut actuator, &policy, 1, 3).await;
     // Nothing is said of nodes any more, and of pods there is.
     fake.refuse(Method::GET, "/api/v1/nodes", 503);
     fake.refuse(Method::GET, "/api/v1/pods", 503);
     tokio::time::sleep(S(60)).await;
     clock.set(S(100));
-    let is_blind = async |hands: &mut Hands| {
+    let is_blind = async |actuator: &mut Actuator| {
         for number in 0..20 {
             fake.pod(&format!("x-{number}"), "other", false);
             tokio::time::sleep(S(5)).await;
-            let why = hands.observe(&policy, S(100)).await.is_none().then(|| hands.why_unobserved());
+            let why = actuator.observe(&policy, S(100)).await.is_none().then(|| actuator.why_unobserved());
             if let Some(why) = why.filter(|why| why.contains("nodes")) {
                 return why;
             }
         }
-        hands.why_unobserved()
+        actuator.why_unobserved()
     };
-    let why = is_blind(&mut hands).await;
+    let why = is_blind(&mut actuator).await;
     assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
 }

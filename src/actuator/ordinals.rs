@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::Choice;
-use super::state::Hands;
+use super::state::Actuator;
 use super::observe::Observed;
 use super::pods::PodObject;
 use super::target::Target;
@@ -90,7 +90,7 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
 /// them is ready: what stays may have no room before others go.
 const LONGEST: u32 = 2;
 
-impl Hands {
+impl Actuator {
     /// Whether each role, by its place, keeps its replicas although it is to be smaller: a controller would delete
     /// ready pods of it or of the role that has a ratio with it, while pods that stay aren't ready. `shrinks`:
     /// whether its replicas would be written.

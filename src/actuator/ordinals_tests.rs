@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::Hands;
-use super::tests::{S, act, hands, look, plan, policy};
+use super::Actuator;
+use super::tests::{S, act, actuator, look, plan, policy};
 use crate::capacity::plan::Reason;
 use crate::capacity::policy::{Mode, file};
 use crate::capacity::{Condition, Policy};
@@ -22,14 +22,14 @@ fn ordinals(more: &str) -> Arc<Policy> {
 async fn the_wait_for_lower_ordinals_begins_anew_after_recommend() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let recommends = Arc::new(Policy { mode: Mode::Recommend, ..Policy::clone(&policy) });
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 3, &json!({}));
     fake.unready_pod("d-0", "decode");
     for (at, policy) in [(1, &policy), (2, &recommends), (40, &policy)] {
         clock.set(S(at));
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, policy, at, 3).await;
-        act(&mut hands, policy, seen, at, 2).await;
+        let seen = look(&mut actuator, policy, at, 3).await;
+        act(&mut actuator, policy, seen, at, 2).await;
     }
     assert!(fake.written("/scale").is_empty(), "it was ready in between, for all that is known");
 }
@@ -39,54 +39,54 @@ async fn high_ordinals_drain_also_where_a_lower_one_is_missing() {
     let drains = "deploy: {steps: {decode: 1}, batchTimeout: 30s},";
     let policy = Policy { behavior: policy("p", "").behavior, ..Policy::clone(&ordinals(drains)) };
     let policy = Arc::new(policy);
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 3, &json!({}));
     fake.delete("d-0");
     for at in [1, 31] {
         clock.set(S(at));
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, &policy, at, 2).await;
-        act(&mut hands, &policy, seen, at, 2).await;
+        let seen = look(&mut actuator, &policy, at, 2).await;
+        act(&mut actuator, &policy, seen, at, 2).await;
     }
     assert!(fake.written("/scale").is_empty(), "d-2 may have requests");
-    assert_eq!(hands.draining().into_iter().collect::<Vec<_>>(), ["uid-d-2"]);
+    assert_eq!(actuator.draining().into_iter().collect::<Vec<_>>(), ["uid-d-2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
     let policy = ordinals("deploy: {steps: {decode: 2}, batchTimeout: 30s, onTimeout: Trim},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 3, &json!({}));
     fake.unready_pod("d-0", "decode");
-    let trim = async |hands: &mut Hands, at: u64| {
+    let trim = async |actuator: &mut Actuator, at: u64| {
         tokio::time::sleep(S(1)).await;
-        let seen = look(hands, &policy, at, 3).await;
+        let seen = look(actuator, &policy, at, 3).await;
         let mut plan = plan(&policy, 3);
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        hands.act(&policy, &plan, seen, S(at), None).await.plan.conditions
+        actuator.act(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
-    assert_eq!(trim(&mut hands, 2).await, [Condition::LowerOrdinalsUnready]);
+    assert_eq!(trim(&mut actuator, 2).await, [Condition::LowerOrdinalsUnready]);
     assert!(fake.written("/scale").is_empty(), "d-1 and d-2 make a group, d-0 and d-1 make none");
     // The pod that isn't ready is the highest: it goes.
     fake.pod("d-0", "decode", false);
     fake.unready_pod("d-2", "decode");
-    assert!(trim(&mut hands, 4).await.is_empty());
+    assert!(trim(&mut actuator, 4).await.is_empty());
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_stays_passes_its_gate_before_others_go() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 4, &json!({}));
     fake.pod("d-0", "decode", true);
     fake.pod("d-3", "decode", true);
     tokio::time::sleep(S(1)).await;
     // Of those before the gate one stays, and one goes.
-    let seen = look(&mut hands, &policy, 1, 4).await;
-    act(&mut hands, &policy, seen, 1, 2).await;
+    let seen = look(&mut actuator, &policy, 1, 4).await;
+    act(&mut actuator, &policy, seen, 1, 2).await;
     assert_eq!([fake.is_gated("d-0"), fake.is_gated("d-3")], [false, true]);
     assert!(fake.written("/scale").is_empty(), "d-2 is ready, and d-0 is not yet");
 }
@@ -96,7 +96,7 @@ async fn stateful_set_keeps_one_ready_pod() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 5s},");
     // Of one it keeps that, of several the lowest.
     for (pods, written) in [(2, None), (3, Some(2))] {
-        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+        let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
         fake.workload("statefulsets", "d", pods, &json!({}));
         if pods == 2 {
             fake.delete("d-2");
@@ -105,8 +105,8 @@ async fn stateful_set_keeps_one_ready_pod() {
         for at in [1, 6, 11, 16, 40] {
             clock.set(S(at));
             tokio::time::sleep(S(1)).await;
-            let seen = look(&mut hands, &policy, at, pods as usize).await;
-            let conditions = act(&mut hands, &policy, seen, at, 1).await.conditions;
+            let seen = look(&mut actuator, &policy, at, pods as usize).await;
+            let conditions = act(&mut actuator, &policy, seen, at, 1).await.conditions;
             let is_over = at > 1 && written.is_some();
             assert!(is_over || conditions == [Condition::LowerOrdinalsUnready], "{at} {conditions:?}");
         }
@@ -121,14 +121,14 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let waits = [Condition::LowerOrdinalsUnready];
     for is_ready_later in [true, false] {
-        let (fake, mut hands, clock) = hands(std::slice::from_ref(&policy));
+        let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
         fake.workload("statefulsets", "d", 3, &json!({}));
         fake.unready_pod("d-0", "decode");
         for at in [1, 2, 30] {
             clock.set(S(at));
             tokio::time::sleep(S(1)).await;
-            let seen = look(&mut hands, &policy, at, 3).await;
-            assert_eq!(act(&mut hands, &policy, seen, at, 2).await.conditions, waits, "{at}");
+            let seen = look(&mut actuator, &policy, at, 3).await;
+            assert_eq!(act(&mut actuator, &policy, seen, at, 2).await.conditions, waits, "{at}");
         }
         assert!(fake.written("/scale").is_empty());
         let events = fake.written("/events");
@@ -144,8 +144,8 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
             tokio::time::sleep(S(1)).await;
         }
         clock.set(S(at));
-        let seen = look(&mut hands, &policy, at, 3).await;
-        assert!(act(&mut hands, &policy, seen, at, 2).await.conditions.is_empty());
+        let seen = look(&mut actuator, &policy, at, 3).await;
+        assert!(act(&mut actuator, &policy, seen, at, 2).await.conditions.is_empty());
         assert_eq!(fake.written("/scale").len(), 1);
     }
 }

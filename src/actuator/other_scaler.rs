@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::state::Hands;
+use super::state::Actuator;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
 use super::subject::Subject;
 use super::target::Target;
@@ -21,7 +21,7 @@ struct Workload {
     metadata: Metadata,
 }
 
-impl Hands {
+impl Actuator {
     /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
     async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
         let shared = Arc::clone(&self.scalers);

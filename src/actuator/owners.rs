@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::state::Hands;
+use super::state::Actuator;
 use super::kinds::Kinds;
 use super::pods::PodObject;
 use super::whose::{LABELS, equalities, is_of, within};
@@ -39,7 +39,7 @@ pub struct Owners {
     kinds: Kinds,
 }
 
-impl Hands {
+impl Actuator {
     /// A resolver of the pools that targets of this namespace belong to.
     pub fn owners(&self) -> Owners {
         Owners {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::fake::Fake;
 use super::tests::{S, look};
-use super::{Hands, Outcome};
+use super::{Actuator, Outcome};
 use crate::capacity::plan::{Reason, RolePlan};
 use crate::capacity::policy::file;
 use crate::capacity::{Condition, Plan, Policy};
@@ -36,7 +36,7 @@ fn policy_of(has_target: bool) -> Arc<Policy> {
 }
 
 /// A server with so many ready pods of both roles, and hands that carry out the policy there.
-fn hands(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Hands) {
+fn actuator(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Actuator) {
     let fake = Fake::default();
     for ((name, role), pods) in [("d", "decode"), ("p", "prefill")].into_iter().zip(pods) {
         fake.deployment(name, pods, &json!({}));
@@ -46,9 +46,9 @@ fn hands(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Hands) {
     clock.set(S(1));
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
-    let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
-    hands.attend(std::iter::once(policy), &[]);
-    (fake, hands)
+    let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
+    actuator.attend(std::iter::once(policy), &[]);
+    (fake, actuator)
 }
 
 fn plan(write: [u32; 2]) -> Plan {
@@ -80,10 +80,10 @@ async fn a_failed_write_stops_that_of_the_partner() {
         ([4, 2], [3, 3], "deployments/p", 1),
     ] {
         for code in [409, 403, 500] {
-            let (fake, mut hands) = hands(&policy, pods);
+            let (fake, mut actuator) = actuator(&policy, pods);
             fake.refuse(Method::PATCH, fails, code);
-            let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
-            hands.act(&policy, &plan(write), seen, S(1), None).await;
+            let seen = look(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
+            actuator.act(&policy, &plan(write), seen, S(1), None).await;
             let written = fake.written("/scale").len();
             assert_eq!(written, expected, "{pods:?} {write:?} {fails} {code}");
         }
@@ -93,10 +93,10 @@ async fn a_failed_write_stops_that_of_the_partner() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_response_stops_the_write_of_the_partner() {
     let policy = policy();
-    let (fake, mut hands) = hands(&policy, [6, 3]);
-    let seen = look(&mut hands, &policy, 1, 9).await;
+    let (fake, mut actuator) = actuator(&policy, [6, 3]);
+    let seen = look(&mut actuator, &policy, 1, 9).await;
     fake.takes(Duration::from_secs(20));
-    let unwritten = hands.act(&policy, &plan([3, 1]), seen, S(1), None).await.unwritten;
+    let unwritten = actuator.act(&policy, &plan([3, 1]), seen, S(1), None).await.unwritten;
     fake.takes(Duration::ZERO);
     tokio::time::sleep(S(60)).await;
     assert!(fake.written("/p/scale").is_empty());
@@ -106,25 +106,25 @@ async fn a_lost_response_stops_the_write_of_the_partner() {
 #[tokio::test(start_paused = true)]
 async fn changed_pods_stop_a_shrink() {
     let policy = policy();
-    let (fake, mut hands) = hands(&policy, [6, 3]);
-    let seen = look(&mut hands, &policy, 1, 9).await;
+    let (fake, mut actuator) = actuator(&policy, [6, 3]);
+    let seen = look(&mut actuator, &policy, 1, 9).await;
     fake.unready_pod("p-0", "prefill");
-    hands.act(&policy, &plan([5, 3]), seen, S(1), None).await;
+    actuator.act(&policy, &plan([5, 3]), seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut hands, &policy, 2, 9).await;
-    hands.act(&policy, &plan([5, 3]), seen, S(2), None).await;
+    let seen = look(&mut actuator, &policy, 2, 9).await;
+    actuator.act(&policy, &plan([5, 3]), seen, S(2), None).await;
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
     let policy = policy();
-    let (fake, mut hands) = hands(&policy, [6, 3]);
-    let seen = look(&mut hands, &policy, 1, 9).await;
+    let (fake, mut actuator) = actuator(&policy, [6, 3]);
+    let seen = look(&mut actuator, &policy, 1, 9).await;
     fake.refuse(Method::GET, "/pods", 500);
     let plan = plan([5, 3]);
-    let Outcome { plan, unwritten } = hands.act(&policy, &plan, seen, S(1), None).await;
+    let Outcome { plan, unwritten } = actuator.act(&policy, &plan, seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     assert_eq!((unwritten, plan.conditions), (vec![0], vec![Condition::WriteFailed]));
 }
@@ -146,9 +146,9 @@ async fn ratio_holds_beside_a_role_without_a_target() {
         ([0, 3], [9, 3], Some(9)),
         ([0, 0], [9, 3], Some(1)),
     ] {
-        let (fake, mut hands) = hands(&policy, pods);
-        let seen = look(&mut hands, &policy, 1, (pods[0] + pods[1]) as usize).await;
-        let Outcome { plan, unwritten } = hands.act(&policy, &plan(write), seen, S(1), None).await;
+        let (fake, mut actuator) = actuator(&policy, pods);
+        let seen = look(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
+        let Outcome { plan, unwritten } = actuator.act(&policy, &plan(write), seen, S(1), None).await;
         let written = fake.written("/d/scale");
         let number = written.first().map(|body| body["spec"]["replicas"].as_u64().unwrap() as u32);
         assert_eq!(number, expected, "{pods:?} {write:?}");
@@ -167,7 +167,7 @@ async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
     for (pods, unready, is_trimmed, expected) in
         [(6, 1, false, None), (8, 2, true, Some(6)), (6, 0, true, None)]
     {
-        let (fake, mut hands) = hands(&policy, [pods, 6]);
+        let (fake, mut actuator) = actuator(&policy, [pods, 6]);
         for number in 0..unready {
             fake.unready_pod(&format!("d-{number}"), "decode");
         }
@@ -177,8 +177,8 @@ async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
         }
         // Again and again: nothing is given up bit by bit.
         for at in 1..4 {
-            let seen = look(&mut hands, &policy, at, (pods + 6) as usize).await;
-            let outcome = hands.act(&policy, &plan, seen, S(at), None).await;
+            let seen = look(&mut actuator, &policy, at, (pods + 6) as usize).await;
+            let outcome = actuator.act(&policy, &plan, seen, S(at), None).await;
             assert!(outcome.plan.conditions.contains(&Condition::NoTarget), "{pods} {unready}");
         }
         let written = fake.written("/d/scale");
@@ -195,15 +195,15 @@ async fn a_trim_at_gates_keeps_ready_pods_that_a_ratio_needs() {
     let policy = policy_of(false);
     // Pods that prefill has, and those of decode that are kept.
     for (prefill, kept) in [(6, 6), (5, 5), (3, 4)] {
-        let (fake, mut hands) = hands(&policy, [8, prefill]);
+        let (fake, mut actuator) = actuator(&policy, [8, prefill]);
         for number in 0..2 {
             fake.unready_pod(&format!("d-{number}"), "decode");
         }
         let mut plan = plan([8, prefill]);
         plan.roles[0].admitted = 4;
         plan.roles[0].reasons.push(Reason::Trimmed);
-        let seen = look(&mut hands, &policy, 1, (8 + prefill) as usize).await;
-        let outcome = hands.act(&policy, &plan, seen, S(1), None).await;
+        let seen = look(&mut actuator, &policy, 1, (8 + prefill) as usize).await;
+        let outcome = actuator.act(&policy, &plan, seen, S(1), None).await;
         assert_eq!(outcome.plan.roles[0].admitted, kept, "{prefill}");
         assert_eq!(outcome.plan.conditions.contains(&Condition::NoTarget), kept > 4, "{prefill}");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::act::Outcome;
-use super::state::Hands;
+use super::state::Actuator;
 use super::observe::Observed;
 use super::scaler::Owned;
 use super::subject::Subject;
@@ -17,12 +17,12 @@ use crate::capacity::{Condition, Plan, Policy};
 #[derive(Debug)]
 pub struct Part {
     policy: Arc<Policy>,
-    hands: Hands,
+    actuator: Actuator,
     /// Complaints that stood when it began.
     said: HashSet<Subject>,
 }
 
-impl Hands {
+impl Actuator {
     /// Takes out what acts of a policy need and change.
     pub fn part(&mut self, policy: &Arc<Policy>) -> Part {
         let (cluster, pool, term) = (self.watched.clone(), self.pool.clone(), Arc::clone(&self.term));
@@ -35,7 +35,7 @@ impl Hands {
             copy(&self.passing, &mut part.passing, &key);
             copy(&self.shut, &mut part.shut, &key);
             copy(&self.unready_since, &mut part.unready_since, &key);
-            copy_ordered(&self.places, &mut part.places, &key);
+            copy_ordered(&self.domain_counts, &mut part.domain_counts, &key);
             copy_ordered(&self.drains, &mut part.drains, &key);
             copy_ordered(&self.leaving, &mut part.leaving, &key);
         }
@@ -47,12 +47,12 @@ impl Hands {
         let is_own = |(of, ..): &&Owned| policy.roles.iter().any(|role| role.target.as_ref() == Some(of));
         part.owned = self.owned.iter().filter(is_own).cloned().collect();
         part.said.clone_from(&self.said);
-        Part { policy: Arc::clone(policy), hands: part, said: self.said.clone() }
+        Part { policy: Arc::clone(policy), actuator: part, said: self.said.clone() }
     }
 
     /// Takes in what a policy's acts came to.
     pub fn join(&mut self, part: Part) {
-        let Part { policy, mut hands, said } = part;
+        let Part { policy, mut actuator, said } = part;
         // Of a role that has other pods by now, those that were let through are not replaced.
         let known = self.attended.iter().chain(&self.unusable);
         let next: Vec<&Role> =
@@ -60,7 +60,7 @@ impl Hands {
         let is_other =
             |role: &&Role| next.iter().any(|next| next.name == role.name && !next.has_pods_of(role));
         for role in policy.roles.iter().filter(is_other) {
-            hands.forget_passed(&(policy.name.clone(), role.name.clone()));
+            actuator.forget_passed(&(policy.name.clone(), role.name.clone()));
         }
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
@@ -69,23 +69,23 @@ impl Hands {
             self.drains.remove(&key);
             self.leaving.remove(&key);
         }
-        self.writers.extend(hands.writers);
-        self.writes.extend(hands.writes);
-        self.let_through.extend(hands.let_through);
-        self.passing.extend(hands.passing);
-        self.unready_since.extend(hands.unready_since);
-        self.places.extend(hands.places);
-        self.drains.extend(hands.drains);
-        self.leaving.extend(hands.leaving);
+        self.writers.extend(actuator.writers);
+        self.writes.extend(actuator.writes);
+        self.let_through.extend(actuator.let_through);
+        self.passing.extend(actuator.passing);
+        self.unready_since.extend(actuator.unready_since);
+        self.domain_counts.extend(actuator.domain_counts);
+        self.drains.extend(actuator.drains);
+        self.leaving.extend(actuator.leaving);
         self.frozen.remove(&policy.name);
-        self.frozen.extend(hands.frozen);
-        self.events.extend(hands.events);
+        self.frozen.extend(actuator.frozen);
+        self.events.extend(actuator.events);
         self.failing.retain(|(name, _)| *name != policy.name);
-        self.failing.extend(hands.failing);
-        self.owned.retain(|(of, ..)| !hands.owned.iter().any(|(known, ..)| known == of));
-        self.owned.extend(hands.owned);
-        self.said.retain(|subject| !said.contains(subject) || hands.said.contains(subject));
-        self.said.extend(hands.said.into_iter().filter(|subject| !said.contains(subject)));
+        self.failing.extend(actuator.failing);
+        self.owned.retain(|(of, ..)| !actuator.owned.iter().any(|(known, ..)| known == of));
+        self.owned.extend(actuator.owned);
+        self.said.retain(|subject| !said.contains(subject) || actuator.said.contains(subject));
+        self.said.extend(actuator.said.into_iter().filter(|subject| !said.contains(subject)));
         self.forget_others();
     }
 }
@@ -99,7 +99,7 @@ fn copy_ordered<K: Clone + Ord, V: Clone>(from: &BTreeMap<K, V>, to: &mut BTreeM
 }
 
 impl Part {
-    /// Does what a plan says, as [`Hands::act`] does.
+    /// Does what a plan says, as [`Actuator::act`] does.
     pub async fn act(
         &mut self,
         plan: &Plan,
@@ -107,17 +107,17 @@ impl Part {
         now: Duration,
         frozen: Option<Condition>,
     ) -> Outcome {
-        self.hands.begin();
-        self.hands.act(&self.policy, plan, observed, now, frozen).await
+        self.actuator.begin();
+        self.actuator.act(&self.policy, plan, observed, now, frozen).await
     }
 
     /// Whether a request had no answer in time.
     pub fn is_late(&self) -> bool {
-        self.hands.is_late()
+        self.actuator.is_late()
     }
 
     /// Whether requests are left for the next tick.
     pub fn is_unfinished(&self) -> bool {
-        self.hands.is_unfinished()
+        self.actuator.is_unfinished()
     }
 }

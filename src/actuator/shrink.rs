@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::drain::{Choice, Drain, is_marked, marking};
-use super::state::Hands;
+use super::state::Actuator;
 use super::observe::Observed;
 use super::pods::PodObject;
 use crate::capacity::Policy;
@@ -34,7 +34,7 @@ enum Marked {
     NotYet,
 }
 
-impl Hands {
+impl Actuator {
     /// The uids of pods that are about to go: they are to get no new requests. None that stays too long is
     /// among them.
     pub fn draining(&self) -> BTreeSet<String> {

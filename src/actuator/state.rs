@@ -14,7 +14,7 @@ use super::held_back::Unheld;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
-use super::domain_counts::Places;
+use super::domain_counts::DomainCounts;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;
@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Acts in one namespace.
 #[derive(Debug)]
-pub struct Hands {
+pub struct Actuator {
     /// The way to the API server, without a limit for what is asked of it together.
     pub(super) watched: Cluster,
     /// The same for acts, with one.
@@ -69,7 +69,7 @@ pub struct Hands {
     /// Notified when a pod of a role changes.
     changed: Arc<Notify>,
     /// Domains that pods past the gate were sent to, by policy and role.
-    pub(super) places: BTreeMap<(String, String), Places>,
+    pub(super) domain_counts: BTreeMap<(String, String), DomainCounts>,
     /// Since when domains that pods of a role are in take none any more, by policy and role; 0: they have no node.
     pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
     /// Closed domains of roles whose pods may go elsewhere.
@@ -130,7 +130,7 @@ pub(super) struct Nodes {
     pub(super) pods: Mirror<(String, Needs)>,
 }
 
-impl Hands {
+impl Actuator {
     /// Acts in this namespace on the pods of a pool, which have these labels (`None`: not known), in this
     /// term.
     pub fn new(
@@ -157,7 +157,7 @@ impl Hands {
             let_through: HashMap::new(),
             passing: HashMap::new(),
             changed: Arc::default(),
-            places: BTreeMap::new(),
+            domain_counts: BTreeMap::new(),
             closed: HashMap::new(),
             shut: HashMap::new(),
             unheld: Vec::new(),
@@ -223,7 +223,7 @@ impl Hands {
         self.writes.retain(|role, _| roles.contains(role));
         self.let_through.retain(|role, _| roles.contains(role));
         self.passing.retain(|role, _| roles.contains(role));
-        self.places.retain(|role, _| roles.contains(role));
+        self.domain_counts.retain(|role, _| roles.contains(role));
         self.closed.retain(|role, _| roles.contains(role));
         self.shut.retain(|role, _| roles.contains(role));
         // Nobody is to make those smaller that are gone.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::fake::Fake;
-use super::{Hands, Observed, PodLoad};
+use super::{Actuator, Observed, PodLoad};
 use crate::capacity::plan::{Open, Reason};
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{DomainStatus, RoleStatus};
@@ -30,13 +30,13 @@ pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
 }
 
 /// A server with three pods of a Deployment, and hands that carry out these policies there.
-pub(super) fn hands(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock) {
-    let (fake, hands, clock, _) = actuator_of_pool(policies);
-    (fake, hands, clock)
+pub(super) fn actuator(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock) {
+    let (fake, actuator, clock, _) = actuator_of_pool(policies);
+    (fake, actuator, clock)
 }
 
 /// The same, and the labels of the pool.
-fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sender<Option<String>>) {
+fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock, watch::Sender<Option<String>>) {
     let fake = Fake::default();
     fake.deployment("d", 3, &json!({}));
     for number in 0..3 {
@@ -46,22 +46,22 @@ fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Hands, Clock, watch::Sen
     clock.set(S(1));
     let (labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
-    let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
-    hands.attend(policies.iter(), &[]);
-    (fake, hands, clock, labels)
+    let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
+    actuator.attend(policies.iter(), &[]);
+    (fake, actuator, clock, labels)
 }
 
 /// Looks until so many pods are seen.
-pub(super) async fn look(hands: &mut Hands, policy: &Policy, at: u64, pods: usize) -> Observed {
+pub(super) async fn look(actuator: &mut Actuator, policy: &Policy, at: u64, pods: usize) -> Observed {
     for _ in 0..100 {
-        if let Some(seen) = hands.observe(policy, S(at)).await
+        if let Some(seen) = actuator.observe(policy, S(at)).await
             && seen.pods.len() == pods
         {
             return seen;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("no look finds {pods} pods: {}", hands.why_unobserved());
+    panic!("no look finds {pods} pods: {}", actuator.why_unobserved());
 }
 
 pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
@@ -70,13 +70,13 @@ pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
 }
 
 /// Acts as if the role were to have so many pods.
-pub(super) async fn act(hands: &mut Hands, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
+pub(super) async fn act(actuator: &mut Actuator, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
     let loads = ["d-0", "d-1", "d-2"].map(|name| (name.to_owned(), PodLoad::default()));
     seen.loads = Some(loads.into());
     let mut plan = plan(policy, 3);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
     plan.conditions.clear();
-    hands.act(policy, &plan, seen, S(at), None).await.plan
+    actuator.act(policy, &plan, seen, S(at), None).await.plan
 }
 
 /// Number of pods with a low deletion cost.
@@ -89,16 +89,16 @@ async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
     let recommends = policy("p", "mode: Recommend,");
     for after in [vec![], vec![recommends]] {
         let policy = policy("p", "mode: Apply,");
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-        let seen = look(&mut hands, &policy, 1, 3).await;
-        act(&mut hands, &policy, seen, 1, 3).await;
-        hands.attend(after.iter(), &[]);
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
+        let seen = look(&mut actuator, &policy, 1, 3).await;
+        act(&mut actuator, &policy, seen, 1, 3).await;
+        actuator.attend(after.iter(), &[]);
         fake.delete("d-0");
         for name in ["d-8", "d-9"] {
             fake.pod(name, "decode", true);
         }
         tokio::time::sleep(S(1)).await;
-        hands.keep_retired_gates().await;
+        actuator.keep_retired_gates().await;
         assert!(fake.is_gated("d-8") != fake.is_gated("d-9"), "one replaces another: {after:?}");
     }
 }
@@ -117,19 +117,19 @@ async fn a_role_with_other_pods_begins_without_replacements() {
     let retargeted =
         edited(&|policy| policy.roles[0].target.iter_mut().for_each(|of| of.name = "e".to_owned()));
     for (after, known) in [(larger, Some(3)), (relabelled, None), (retargeted, None)] {
-        let (_fake, mut hands, _) = hands(std::slice::from_ref(&before));
-        let seen = look(&mut hands, &before, 1, 3).await;
-        act(&mut hands, &before, seen, 1, 3).await;
-        assert_eq!(hands.let_through("p", "decode"), Some(3));
-        hands.attend(std::iter::once(&after), &[]);
-        assert_eq!(hands.let_through("p", "decode"), known, "{after:?}");
+        let (_fake, mut actuator, _) = actuator(std::slice::from_ref(&before));
+        let seen = look(&mut actuator, &before, 1, 3).await;
+        act(&mut actuator, &before, seen, 1, 3).await;
+        assert_eq!(actuator.let_through("p", "decode"), Some(3));
+        actuator.attend(std::iter::once(&after), &[]);
+        assert_eq!(actuator.let_through("p", "decode"), known, "{after:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_leader_takes_over_domains_of_admitted_pods() {
     let policy = policy("p", "mode: Apply,");
-    let (_fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (_fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     let role = &policy.roles[0];
     let domain =
         |domain: &str, pods| DomainStatus { layer: "rack".to_owned(), domain: domain.to_owned(), pods };
@@ -141,14 +141,14 @@ async fn new_leader_takes_over_domains_of_admitted_pods() {
         domains,
         ..RoleStatus::default()
     };
-    hands.take_over(&policy, &[status(5, vec![domain("r1", 3), domain("r2", 2)])]);
-    assert_eq!(hands.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
+    actuator.take_over(&policy, &[status(5, vec![domain("r1", 3), domain("r2", 2)])]);
+    assert_eq!(actuator.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
     // Its own knowledge is newer.
-    hands.take_over(&policy, &[status(9, vec![domain("r3", 9)])]);
-    assert_eq!(hands.let_through("p", "decode"), Some(5));
-    assert_eq!(hands.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
-    hands.forget();
-    assert_eq!(hands.domains("p", "decode"), []);
+    actuator.take_over(&policy, &[status(9, vec![domain("r3", 9)])]);
+    assert_eq!(actuator.let_through("p", "decode"), Some(5));
+    assert_eq!(actuator.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
+    actuator.forget();
+    assert_eq!(actuator.domains("p", "decode"), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,39 +157,39 @@ async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
     let recommends = policy("p", &format!("mode: Recommend, {steps}"));
     for after in [vec![], vec![recommends]] {
         let policy = policy("p", &format!("mode: Apply, {steps}"));
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-        let seen = look(&mut hands, &policy, 1, 3).await;
-        let plan = act(&mut hands, &policy, seen, 1, 2).await;
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
+        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let plan = act(&mut actuator, &policy, seen, 1, 2).await;
         assert!(plan.roles[0].reasons.contains(&Reason::Draining) && marked(&fake) == 1);
-        hands.attend(after.iter(), &[]);
+        actuator.attend(after.iter(), &[]);
         tokio::time::sleep(S(1)).await;
         if let Some(recommends) = after.first() {
-            let seen = look(&mut hands, recommends, 2, 3).await;
-            act(&mut hands, recommends, seen, 2, 2).await;
+            let seen = look(&mut actuator, recommends, 2, 3).await;
+            act(&mut actuator, recommends, seen, 2, 2).await;
         } else {
-            hands.keep_retired_gates().await;
+            actuator.keep_retired_gates().await;
         }
         assert_eq!(marked(&fake), 0, "{after:?}");
-        assert!(hands.draining().is_empty());
+        assert!(actuator.draining().is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn recommend_leaves_pods_of_apply_alone() {
     let (acts, tries) = (policy("p", "mode: Apply,"), policy("q", "deploy: {steps: {decode: 1}},"));
-    let (fake, mut hands, _) = hands(&[Arc::clone(&acts), Arc::clone(&tries)]);
-    let seen = look(&mut hands, &tries, 1, 3).await;
-    act(&mut hands, &tries, seen, 1, 3).await;
+    let (fake, mut actuator, _) = actuator(&[Arc::clone(&acts), Arc::clone(&tries)]);
+    let seen = look(&mut actuator, &tries, 1, 3).await;
+    act(&mut actuator, &tries, seen, 1, 3).await;
     // One is about to go, and another waits for the next step.
     let draining =
         json!({"controller.kubernetes.io/pod-deletion-cost": "-1000", "usher.dev/draining": "true"});
     fake.annotate("d-0", &draining);
     fake.pod("d-1", "decode", true);
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut hands, &tries, 2, 3).await;
-    act(&mut hands, &tries, seen, 2, 3).await;
-    hands.keep_gates(&tries).await;
-    hands.keep_all_gates().await;
+    let seen = look(&mut actuator, &tries, 2, 3).await;
+    act(&mut actuator, &tries, seen, 2, 3).await;
+    actuator.keep_gates(&tries).await;
+    actuator.keep_all_gates().await;
     assert!(fake.is_gated("d-1"));
     assert_eq!(fake.annotation("d-0", "usher.dev/draining"), "true");
     assert!(fake.written("").is_empty());
@@ -202,17 +202,17 @@ async fn all_pods_of_a_role_without_target_pass() {
     let policy = Arc::new(sized);
     let frozen = [None, Some(Condition::Suspended), Some(Condition::TargetConflict)];
     for frozen in frozen {
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-        let seen = look(&mut hands, &policy, 1, 3).await;
-        hands.act(&policy, &plan(&policy, 3), seen, S(1), frozen).await;
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
+        let seen = look(&mut actuator, &policy, 1, 3).await;
+        actuator.act(&policy, &plan(&policy, 3), seen, S(1), frozen).await;
         fake.pod("d-3", "decode", true);
         tokio::time::sleep(S(1)).await;
-        hands.keep_all_gates().await;
+        actuator.keep_all_gates().await;
         assert!(!fake.is_gated("d-3"), "before the next look: {frozen:?}");
         fake.pod("d-4", "decode", true);
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut hands, &policy, 2, 5).await;
-        hands.act(&policy, &plan(&policy, 3), seen, S(2), frozen).await;
+        let seen = look(&mut actuator, &policy, 2, 5).await;
+        actuator.act(&policy, &plan(&policy, 3), seen, S(2), frozen).await;
         assert!(!fake.is_gated("d-4"), "{frozen:?}");
     }
 }
@@ -220,7 +220,7 @@ async fn all_pods_of_a_role_without_target_pass() {
 #[tokio::test(start_paused = true)]
 async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
     let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
     let stuck = Some(Open { pods: 1, up: 0, is_update: true });
     // Others may be stuck, and it isn't.
@@ -232,14 +232,14 @@ async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
             path,
             json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": is_paused}}),
         );
-        let mut seen = look(&mut hands, &policy, 1, 3).await;
+        let mut seen = look(&mut actuator, &policy, 1, 3).await;
         // Two of three are of the older revision, as many as are to be by now.
         Arc::make_mut(&mut seen.pods).iter_mut().take(2).for_each(|pod| pod.state.is_outdated = true);
         let mut plan = plan(&policy, 3);
         plan.roles[0].partition = Some(2);
         (plan.conditions, plan.roles[0].open) = (vec![Condition::BatchTimeout], open);
         let before = fake.written("/deployments/d").len();
-        hands.act(&policy, &plan, seen, S(1), None).await;
+        actuator.act(&policy, &plan, seen, S(1), None).await;
         let written = fake.written("/deployments/d");
         let paused = written.get(before).map(|patch| patch["spec"]["paused"].as_bool().unwrap());
         assert_eq!(paused, patched, "{is_paused} {open:?}");
@@ -260,33 +260,33 @@ async fn held_update_goes_on_without_its_policy() {
         (Some(Arc::clone(&holds)), false),
     ] {
         for is_ours in [true, false] {
-            let (fake, mut hands, clock) = hands(std::slice::from_ref(&holds));
+            let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&holds));
             let annotations = if is_ours { json!({"usher.dev/paused": "true"}) } else { json!({}) };
             fake.has(
                 path,
                 json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
             );
-            hands.attend(next.iter(), &[]);
+            actuator.attend(next.iter(), &[]);
             // Another may hold it back from the same moment on.
-            hands.unhold(&[]).await;
+            actuator.unhold(&[]).await;
             assert!(fake.written("/deployments/d").is_empty());
             clock.set(S(12));
             fake.refuse(Method::PATCH, "deployments/d", 503);
-            hands.unhold(&[]).await;
+            actuator.unhold(&[]).await;
             fake.accept();
-            hands.unhold(&[]).await;
+            actuator.unhold(&[]).await;
             let written = fake.written("/deployments/d");
             let is_paused = written.iter().map(|patch| patch["spec"]["paused"].as_bool()).collect::<Vec<_>>();
             let expected: &[Option<bool>] = if goes_on && is_ours { &[Some(false)] } else { &[] };
             assert_eq!(is_paused, expected, "{next:?}");
             // It isn't looked at for ever: somebody else may pause it.
             clock.set(S(62));
-            hands.unhold(&[]).await;
+            actuator.unhold(&[]).await;
             let written = fake.written("/deployments/d").len();
             clock.set(S(70));
-            hands.unhold(&[]).await;
+            actuator.unhold(&[]).await;
             assert_eq!(
-                (fake.written("/deployments/d").len(), hands.has_unheld()),
+                (fake.written("/deployments/d").len(), actuator.has_unheld()),
                 (written, false),
                 "{next:?}"
             );
@@ -297,21 +297,21 @@ async fn held_update_goes_on_without_its_policy() {
 #[tokio::test(start_paused = true)]
 async fn update_held_for_another_pool_stays_held() {
     let holds = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
-    let (fake, mut hands, clock) = hands(std::slice::from_ref(&holds));
+    let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&holds));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
     let annotations = json!({"usher.dev/paused": "true"});
     fake.has(
         path,
         json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
     );
-    hands.attend(std::iter::empty(), &[]);
+    actuator.attend(std::iter::empty(), &[]);
     clock.set(S(12));
-    hands.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
+    actuator.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
     assert!(fake.written("/deployments/d").is_empty());
     // It is gone as well.
     for at in [13, 23] {
         clock.set(S(at));
-        hands.unhold(&[]).await;
+        actuator.unhold(&[]).await;
     }
     assert_eq!(fake.written("/deployments/d").len(), 1);
 }
@@ -322,66 +322,66 @@ async fn retired_policy_keeps_gates_beside_another_target() {
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));
     other.roles[0].target.as_mut().unwrap().name = "e".to_owned();
     let other = Arc::new(other);
-    let (fake, mut hands, _) = hands(&[Arc::clone(&gone), Arc::clone(&other)]);
+    let (fake, mut actuator, _) = actuator(&[Arc::clone(&gone), Arc::clone(&other)]);
     for number in 0..3 {
         fake.owned_pod(&format!("d-{number}"), "decode", false, "d");
     }
-    let seen = look(&mut hands, &gone, 1, 3).await;
-    act(&mut hands, &gone, seen, 1, 3).await;
-    hands.attend(std::iter::once(&other), &[]);
+    let seen = look(&mut actuator, &gone, 1, 3).await;
+    act(&mut actuator, &gone, seen, 1, 3).await;
+    actuator.attend(std::iter::once(&other), &[]);
     fake.owned_pod("d-0", "decode", true, "d");
     tokio::time::sleep(S(1)).await;
-    hands.keep_retired_gates().await;
+    actuator.keep_retired_gates().await;
     assert!(!fake.is_gated("d-0"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn complaints_about_policies_that_are_gone_are_forgotten() {
-    let (fake, mut hands, _) = hands(&[]);
+    let (fake, mut actuator, _) = actuator(&[]);
     fake.refuse(Method::GET, "/scale", 503);
     for number in 0..20 {
         let policy = policy(&format!("p{number}"), "mode: Apply,");
-        hands.attend(std::iter::once(&policy), &[]);
+        actuator.attend(std::iter::once(&policy), &[]);
         for _ in 0..20 {
-            assert!(hands.observe(&policy, S(1)).await.is_none());
+            assert!(actuator.observe(&policy, S(1)).await.is_none());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert_eq!(hands.complaints(), 1, "{}", policy.name);
+        assert_eq!(actuator.complaints(), 1, "{}", policy.name);
     }
     for pod in 0..3 {
         fake.delete(&format!("d-{pod}"));
     }
-    hands.attend(std::iter::empty(), &[]);
+    actuator.attend(std::iter::empty(), &[]);
     tokio::time::sleep(S(1)).await;
-    assert_eq!(hands.complaints(), 0);
+    assert_eq!(actuator.complaints(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_pool_that_changed_are_observed_again_before_an_act() {
     let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
-    let (fake, mut hands, _, labels) = actuator_of_pool(std::slice::from_ref(&policy));
-    let seen = look(&mut hands, &policy, 1, 3).await;
-    let asked = hands.look(&policy).ask().await;
+    let (fake, mut actuator, _, labels) = actuator_of_pool(std::slice::from_ref(&policy));
+    let seen = look(&mut actuator, &policy, 1, 3).await;
+    let asked = actuator.look(&policy).ask().await;
     labels.send_replace(Some("app=n".to_owned()));
-    act(&mut hands, &policy, seen, 1, 2).await;
+    act(&mut actuator, &policy, seen, 1, 2).await;
     assert!(fake.written("").is_empty(), "the pods are of another pool");
-    assert!(hands.take_in(&policy, asked, S(1)).await.is_none());
-    let why = hands.why_unobserved();
+    assert!(actuator.take_in(&policy, asked, S(1)).await.is_none());
+    let why = actuator.why_unobserved();
     assert!(why.ends_with("the pool's labels changed while its pods were looked at"), "{why}");
-    let seen = look(&mut hands, &policy, 2, 3).await;
-    act(&mut hands, &policy, seen, 2, 2).await;
+    let seen = look(&mut actuator, &policy, 2, 3).await;
+    act(&mut actuator, &policy, seen, 2, 2).await;
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_of_the_target_is_found_before_the_first_write() {
     let policy = policy("p", "mode: Apply,");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     let owner =
         json!({"apiVersion": "example.com/v1", "kind": "InferenceService", "name": "i", "controller": true});
     fake.deployment("d", 3, &json!({"ownerReferences": [owner]}));
-    let seen = look(&mut hands, &policy, 1, 3).await;
-    let plan = act(&mut hands, &policy, seen, 1, 5).await;
+    let seen = look(&mut actuator, &policy, 1, 3).await;
+    let plan = act(&mut actuator, &policy, seen, 1, 5).await;
     assert_eq!(plan.conditions, [Condition::OtherScaler]);
     assert!(fake.written("/scale").is_empty());
     let events = fake.written("/events");
@@ -392,8 +392,8 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
     // Another that only keeps it from being collected sets nothing.
     let keeps = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
     fake.deployment("d", 3, &json!({"ownerReferences": [keeps]}));
-    let seen = look(&mut hands, &policy, 12, 3).await;
-    assert!(act(&mut hands, &policy, seen, 12, 5).await.conditions.is_empty());
+    let seen = look(&mut actuator, &policy, 12, 3).await;
+    assert!(act(&mut actuator, &policy, seen, 12, 5).await.conditions.is_empty());
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
@@ -406,10 +406,10 @@ async fn owners_need_get_alone_and_hidden_ones_are_told() {
         ("deployments/d", 403, &[Condition::OwnerUnknown], 1),
         ("deployments/d", 500, &[Condition::OtherScaler], 0),
     ] {
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
-        let seen = look(&mut hands, &policy, 1, 3).await;
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
+        let seen = look(&mut actuator, &policy, 1, 3).await;
         fake.refuse(Method::GET, is_refused, code);
-        let plan = act(&mut hands, &policy, seen, 1, 5).await;
+        let plan = act(&mut actuator, &policy, seen, 1, 5).await;
         assert_eq!(
             (&*plan.conditions, fake.written("/scale").len()),
             (expected, writes),
@@ -424,66 +424,66 @@ async fn owners_need_get_alone_and_hidden_ones_are_told() {
 async fn an_eviction_that_a_budget_refuses_is_told_once() {
     let drains = "behavior: {scaleDown: {drainTimeout: 0s}},";
     let policy = policy("p", &format!("mode: Apply, deploy: {{steps: {{decode: 1}}}}, {drains}"));
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.refuse(Method::POST, "/eviction", 429);
-    let trim = async |hands: &mut Hands, at: u64| {
-        let seen = look(hands, &policy, at, 3).await;
+    let trim = async |actuator: &mut Actuator, at: u64| {
+        let seen = look(actuator, &policy, at, 3).await;
         let mut plan = plan(&policy, 3);
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        hands.act(&policy, &plan, seen, S(at), None).await.plan.conditions
+        actuator.act(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
     for at in [1, 2] {
-        assert_eq!(trim(&mut hands, at).await, [Condition::EvictionRefused]);
+        assert_eq!(trim(&mut actuator, at).await, [Condition::EvictionRefused]);
     }
     let told = fake.written("/events");
     let told: Vec<&Value> = told.iter().filter(|event| event["reason"] == "EvictionRefused").collect();
     assert_eq!(told.len(), 1);
     assert!(told[0]["message"].as_str().unwrap().contains("429"), "{}", told[0]);
     fake.accept();
-    assert!(trim(&mut hands, 3).await.is_empty());
+    assert!(trim(&mut actuator, 3).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_gets_ready_before_its_eviction_drains_first() {
     let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
-    let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.unready_pod("d-2", "decode");
     tokio::time::sleep(S(1)).await;
-    let trim = async |hands: &mut Hands, seen: Observed, at: u64| {
+    let trim = async |actuator: &mut Actuator, seen: Observed, at: u64| {
         let mut plan = plan(&policy, 3);
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        let plan = hands.act(&policy, &plan, seen, S(at), None).await.plan;
+        let plan = actuator.act(&policy, &plan, seen, S(at), None).await.plan;
         assert!(plan.conditions.is_empty(), "{:?}", plan.conditions);
     };
-    let seen = look(&mut hands, &policy, 1, 3).await;
+    let seen = look(&mut actuator, &policy, 1, 3).await;
     fake.pod("d-2", "decode", false);
-    trim(&mut hands, seen, 1).await;
+    trim(&mut actuator, seen, 1).await;
     assert!(!fake.is_gone("d-2"), "it serves by now");
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut hands, &policy, 2, 3).await;
-    trim(&mut hands, seen, 2).await;
-    assert_eq!(hands.draining().len(), 1);
+    let seen = look(&mut actuator, &policy, 2, 3).await;
+    trim(&mut actuator, seen, 2).await;
+    assert_eq!(actuator.draining().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_that_were_not_taken_are_sent_at_the_next_tick() {
     let policy = policy("p", "mode: Apply,");
     for code in [503, 429, 403] {
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         fake.refuse(Method::PATCH, "/scale", 403);
         fake.refuse(Method::POST, "/events", code);
         for at in [1, 2] {
-            let seen = look(&mut hands, &policy, at, 3).await;
-            assert_eq!(act(&mut hands, &policy, seen, at, 4).await.conditions, [Condition::WriteFailed]);
+            let seen = look(&mut actuator, &policy, at, 3).await;
+            assert_eq!(act(&mut actuator, &policy, seen, at, 4).await.conditions, [Condition::WriteFailed]);
         }
         assert!(fake.written("/events").is_empty());
         fake.accept();
-        let seen = look(&mut hands, &policy, 3, 3).await;
-        act(&mut hands, &policy, seen, 3, 3).await;
+        let seen = look(&mut actuator, &policy, 3, 3).await;
+        act(&mut actuator, &policy, seen, 3, 3).await;
         let reasons: Vec<Value> =
             fake.written("/events").iter().map(|event| event["reason"].clone()).collect();
         // Without the right to write events there is nobody to tell.
@@ -501,10 +501,10 @@ async fn failed_deletion_cost_delays_the_write() {
         (500, false, &[Condition::WriteFailed]),
     ] {
         let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 60s}},");
-        let (fake, mut hands, _) = hands(std::slice::from_ref(&policy));
+        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         fake.refuse(Method::PATCH, "pods/d-", code);
-        let seen = look(&mut hands, &policy, 1, 3).await;
-        let plan = act(&mut hands, &policy, seen, 1, 2).await;
+        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let plan = act(&mut actuator, &policy, seen, 1, 2).await;
         assert_eq!(
             (fake.written("/scale").len(), &*plan.conditions),
             (usize::from(writes), conditions),
@@ -513,13 +513,13 @@ async fn failed_deletion_cost_delays_the_write() {
         if writes {
             continue;
         }
-        assert_eq!(hands.draining().len(), 1, "{code}");
+        assert_eq!(actuator.draining().len(), 1, "{code}");
         // It goes at last, whoever the controller takes.
-        let seen = look(&mut hands, &policy, 60, 3).await;
-        act(&mut hands, &policy, seen, 60, 2).await;
+        let seen = look(&mut actuator, &policy, 60, 3).await;
+        act(&mut actuator, &policy, seen, 60, 2).await;
         assert_eq!(fake.written("/scale").len(), 0, "{code}");
-        let seen = look(&mut hands, &policy, 61, 3).await;
-        act(&mut hands, &policy, seen, 61, 2).await;
+        let seen = look(&mut actuator, &policy, 61, 3).await;
+        act(&mut actuator, &policy, seen, 61, 2).await;
         assert_eq!(fake.written("/scale").len(), 1, "{code}");
     }
 }

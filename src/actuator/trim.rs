@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::event::Kind;
 use super::gates;
-use super::state::Hands;
+use super::state::Actuator;
 use super::leaving::Leaving;
 use super::observe::Observed;
 use super::pods::PodObject;
@@ -18,7 +18,7 @@ use crate::cluster::{Eviction, Problem};
 /// Subject of complaints.
 const ABOUT: &str = "pods that are given back";
 
-impl Hands {
+impl Actuator {
     /// Lets pods of a policy stay that were to be given back.
     pub(super) fn keep_leaving(&mut self, policy: &Policy, now: Duration) {
         self.leaving.retain(|(name, _), leaving| {
@@ -89,7 +89,7 @@ impl Hands {
         if evicted > 0 {
             let message = format!("{evicted} pods of {} are given back by policy {}", role.name, policy.name);
             tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods given back");
-            self.tell(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
+            self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::state::Hands;
+use super::state::Actuator;
 use super::held_back::{Unheld, going_on};
 use super::subject::Subject;
 use crate::capacity::Policy;
@@ -27,7 +27,7 @@ fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRe
     roles.filter_map(|role| role.target.as_ref()).collect()
 }
 
-impl Hands {
+impl Actuator {
     /// Notes the targets of these policies whose updates none of those in force holds back.
     pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
         let since = self.clock.elapsed();

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::fake::Fake;
 use super::tests::S;
-use super::{Hands, SENT};
+use super::{Actuator, SENT};
 use crate::capacity::policy::file;
 use crate::endpoints::Clock;
 use crate::leader::Term;
@@ -27,26 +27,26 @@ async fn only_replacements_go_beside_their_siblings() {
     clock.set(S(1));
     let (_labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
-    let mut hands = Hands::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
-    hands.attend(std::iter::once(&policy), &[]);
+    let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
+    actuator.attend(std::iter::once(&policy), &[]);
     let sent = |name: &str| (fake.is_gated(name), fake.annotation(name, SENT));
     tokio::time::sleep(S(1)).await;
-    hands.keep_gates(&policy).await;
+    actuator.keep_gates(&policy).await;
     // Somebody scales it, and r1 may have no room for more.
     for name in ["p-2", "p-3"] {
         fake.pod(name, "prefill", true);
     }
     tokio::time::sleep(S(1)).await;
-    hands.keep_all_gates().await;
+    actuator.keep_all_gates().await;
     for name in ["p-2", "p-3"] {
         assert_eq!(sent(name), (false, Value::Null), "{name} may go anywhere");
     }
     // One is lost, and made again.
     tokio::time::sleep(S(1)).await;
-    hands.keep_gates(&policy).await;
+    actuator.keep_gates(&policy).await;
     fake.delete("p-0");
     fake.pod("p-4", "prefill", true);
     tokio::time::sleep(S(1)).await;
-    hands.keep_all_gates().await;
+    actuator.keep_all_gates().await;
     assert_eq!(sent("p-4"), (false, json!("rack=r1")));
 }

@@ -364,7 +364,7 @@ pub fn gather_observed(
         work: reader.work,
         is_settling: !reader.are_known,
         domains: observed.domains.clone(),
-        homeless: observed.homeless(),
+        displaced: observed.displaced(),
         provisioning: observed.provisioning,
         ..Inputs::default()
     }

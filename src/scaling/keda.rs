@@ -12,7 +12,7 @@ use futures_util::stream::{BoxStream, unfold};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::plan_store::{Board, Plans, Standing};
+use super::plan_store::{PlanStore, Plans, PolicyEntry};
 use proto::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use proto::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec, MetricValue,
@@ -37,7 +37,7 @@ const MOST_PER_POD: i64 = 1_000_000;
 
 /// Answers KEDA from a board.
 pub struct Scaler {
-    board: Arc<Board>,
+    plan_store: Arc<PlanStore>,
     leads: Leads,
 }
 
@@ -49,22 +49,22 @@ pub type ScalerService = ExternalScalerServer<Scaler>;
 
 /// The service over a board, for as long as this replica `leads`: what it knows otherwise is older
 /// than what the one that does knows.
-pub fn service(board: Arc<Board>, leads: impl Fn() -> bool + Send + Sync + 'static) -> ScalerService {
-    ExternalScalerServer::new(Scaler { board, leads: Arc::new(leads) })
+pub fn service(plan_store: Arc<PlanStore>, leads: impl Fn() -> bool + Send + Sync + 'static) -> ScalerService {
+    ExternalScalerServer::new(Scaler { plan_store, leads: Arc::new(leads) })
 }
 
 impl Scaler {
     /// How many pods the role should have that a trigger's metadata names.
     #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
     fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
-        let desired = desired(&self.board.plans(), metadata)?;
+        let desired = desired(&self.plan_store.plans(), metadata)?;
         if (self.leads)() { Ok(desired) } else { Err(unknown()) }
     }
 }
 
 impl std::fmt::Debug for Scaler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scaler").field("board", &self.board).finish_non_exhaustive()
+        f.debug_struct("Scaler").field("board", &self.plan_store).finish_non_exhaustive()
     }
 }
 
@@ -75,37 +75,37 @@ fn unknown() -> Status {
 /// How many pods the role should have that a trigger's metadata names.
 #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
 fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
-    let standing = policy(plans, metadata.get("policy"))?;
-    let known: Vec<&str> = standing.group.policy.roles.iter().map(|role| role.name.as_str()).collect();
+    let entry = policy(plans, metadata.get("policy"))?;
+    let known: Vec<&str> = entry.group.policy.roles.iter().map(|role| role.name.as_str()).collect();
     let place = match metadata.get("role") {
         Some(name) => known.iter().position(|role| role == name),
         None => (known.len() == 1).then_some(0),
     };
     let Some(place) = place else {
         let said = named("role", metadata.get("role"));
-        let (policy, known) = (&standing.group.policy.name, known.join(", "));
+        let (policy, known) = (&entry.group.policy.name, known.join(", "));
         let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
         return Err(Status::invalid_argument(text));
     };
     // An autoscaler that hears of none keeps what there is.
-    if let Some(why) = standing.group.frozen {
-        let policy = &standing.group.policy.name;
+    if let Some(why) = entry.group.frozen {
+        let policy = &entry.group.policy.name;
         return Err(Status::unavailable(format!("policy '{policy}' stands still: {why:?}")));
     }
-    let latest = standing.latest.as_ref().ok_or_else(unknown)?;
+    let latest = entry.latest.as_ref().ok_or_else(unknown)?;
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
 }
 
 #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
-fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a Standing, Status> {
+fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry, Status> {
     let mut policies = plans.policies.iter();
     let found = match name {
-        Some(name) => policies.find(|standing| standing.group.policy.name == *name),
+        Some(name) => policies.find(|entry| entry.group.policy.name == *name),
         None => policies.next().filter(|_| plans.policies.len() == 1),
     };
     found.ok_or_else(|| {
         let known: Vec<&str> =
-            plans.policies.iter().map(|standing| standing.group.policy.name.as_str()).collect();
+            plans.policies.iter().map(|entry| entry.group.policy.name.as_str()).collect();
         let said = named("policy", name);
         Status::invalid_argument(format!("{said} in scalerMetadata; the policies are {}", known.join(", ")))
     })
@@ -146,7 +146,7 @@ impl ExternalScaler for Scaler {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let metadata = request.into_inner().scaler_metadata;
-        let (plans, leads) = (self.board.subscribe(), Arc::clone(&self.leads));
+        let (plans, leads) = (self.plan_store.subscribe(), Arc::clone(&self.leads));
         let watching = Watching { plans, leads, metadata, said: None, is_over: false };
         Ok(Response::new(unfold(watching, Watching::next).boxed()))
     }

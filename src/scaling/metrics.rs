@@ -7,7 +7,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 
-use super::plan_store::{Board, Latest};
+use super::plan_store::{PlanStore, Latest};
 use super::frozen::Frozen;
 use crate::capacity::{Condition, Plan, Policy, State};
 use crate::endpoints::Clock;
@@ -99,7 +99,7 @@ impl ScalingMetrics {
     /// When a name is registered already.
     pub(super) fn register(
         registry: &Registry,
-        board: &Arc<Board>,
+        plan_store: &Arc<PlanStore>,
         clock: Clock,
     ) -> prometheus::Result<Self> {
         let counters = |(name, labels, help): Family| {
@@ -110,7 +110,7 @@ impl ScalingMetrics {
         let sanitised = IntCounter::new(SANITISED.0, SANITISED.2)?;
         registry.register(Box::new(sanitised.clone()))?;
         let frozen = Arc::new(Frozen::new(clock));
-        registry.register(Box::new(PlanCollector::new(Arc::clone(board), Arc::clone(&frozen))?))?;
+        registry.register(Box::new(PlanCollector::new(Arc::clone(plan_store), Arc::clone(&frozen))?))?;
         Ok(Self {
             ticks: counters(TICKS)?,
             decisions: counters(DECISIONS)?,
@@ -197,19 +197,19 @@ impl ScalingMetrics {
 /// The plans of a board as gauges.
 #[derive(Debug)]
 struct PlanCollector {
-    board: Arc<Board>,
+    plan_store: Arc<PlanStore>,
     frozen: Arc<Frozen>,
     descs: Vec<Desc>,
 }
 
 impl PlanCollector {
-    fn new(board: Arc<Board>, frozen: Arc<Frozen>) -> prometheus::Result<Self> {
+    fn new(plan_store: Arc<PlanStore>, frozen: Arc<Frozen>) -> prometheus::Result<Self> {
         let desc = |(name, labels, help): Family| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
         };
         let descs = OF_ROLE.into_iter().chain([WAITING, CONDITION, FROZEN, STATE]).map(desc);
-        Ok(Self { board, frozen, descs: descs.collect::<prometheus::Result<_>>()? })
+        Ok(Self { plan_store, frozen, descs: descs.collect::<prometheus::Result<_>>()? })
     }
 }
 
@@ -228,13 +228,13 @@ impl Collector for PlanCollector {
                 family.with_label_values(&[&policy, &reason]).set(held.as_secs_f64());
             }
         }
-        for standing in &self.board.plans().policies {
-            let policy = standing.group.policy.name.as_str();
-            let held = standing.held.as_ref().map(|held| held.condition);
+        for entry in &self.plan_store.plans().policies {
+            let policy = entry.group.policy.name.as_str();
+            let held = entry.held.as_ref().map(|held| held.condition);
             if let Some((held, family)) = held.zip(condition.as_ref()) {
                 family.with_label_values(&[policy, &format!("{held:?}")]).set(1.0);
             }
-            let Some(Latest { plan, waiting: requests, .. }) = standing.latest.as_deref() else { continue };
+            let Some(Latest { plan, waiting: requests, .. }) = entry.latest.as_deref() else { continue };
             let set = |family: &Option<GaugeVec>, labels: &[&str], value: f64| {
                 if let Some(family) = family {
                     family.with_label_values(labels).set(value);

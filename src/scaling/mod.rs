@@ -2,13 +2,13 @@
 //! gathered from live state, and what it says is shown to those who can act.
 //!
 //! ```text
-//! policy file | objects ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ board ─▶ metrics, pages, KEDA, statuses
+//! policy file | objects ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ plan_store ─▶ metrics, pages, KEDA, statuses
 //!           endpoints, demand ─▶ gather ┘
 //!                     queries ──────────┘
 //! ```
 //!
 //! Policies are in a file, or objects of the API server (`objects/`), which also tell what became of them.
-//! The [`Driver`] is the only writer of the [`Board`]; outlets read it and wait for its changes.
+//! The [`Driver`] is the only writer of the [`PlanStore`]; outlets read it and wait for its changes.
 
 mod plan_store;
 mod driver;
@@ -24,7 +24,7 @@ pub mod query;
 pub mod release;
 mod signal;
 
-pub use plan_store::{Board, Latest, Plans, Standing};
+pub use plan_store::{PlanStore, Latest, Plans, PolicyEntry};
 pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};

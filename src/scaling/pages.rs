@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::plan_store::Board;
+use super::plan_store::PlanStore;
 use crate::capacity::plan::RuleOutcome;
 use crate::capacity::policy::Sizing;
 use crate::capacity::{Condition, Plan};
@@ -64,11 +64,11 @@ struct RuleRow<'a> {
 }
 
 /// Every policy with every step's number and reason, as JSON.
-pub fn plans(board: &Board, clock: &Clock) -> String {
-    let (plans, now) = (board.plans(), clock.elapsed());
-    let rows = plans.policies.iter().map(|standing| {
-        let (policy, latest) = (standing.group.policy.as_ref(), standing.latest.as_ref());
-        let signals = policy.signals.iter().zip(&standing.group.signals);
+pub fn plans(plan_store: &PlanStore, clock: &Clock) -> String {
+    let (plans, now) = (plan_store.plans(), clock.elapsed());
+    let rows = plans.policies.iter().map(|entry| {
+        let (policy, latest) = (entry.group.policy.as_ref(), entry.latest.as_ref());
+        let signals = policy.signals.iter().zip(&entry.group.signals);
         let signals = signals.map(|(name, signal)| SignalRow { name, source: signal.source() });
         let queries = policy.queries().into_iter().map(|name| SignalRow { name, source: "query" });
         PlanRow {
@@ -77,7 +77,7 @@ pub fn plans(board: &Board, clock: &Clock) -> String {
             signals: signals.chain(queries).collect(),
             age_ms: latest.map(|latest| milliseconds(now.saturating_sub(latest.at))),
             waiting: latest.map(|latest| latest.waiting),
-            held: standing.held.as_ref().map(|held| HeldRow { condition: held.condition, why: &held.why }),
+            held: entry.held.as_ref().map(|held| HeldRow { condition: held.condition, why: &held.why }),
             plan: latest.map(|latest| &latest.plan),
         }
     });
@@ -85,11 +85,11 @@ pub fn plans(board: &Board, clock: &Clock) -> String {
 }
 
 /// Every rule with what became of it, as JSON.
-pub fn rules(board: &Board, clock: &Clock) -> String {
-    let (plans, now) = (board.plans(), clock.elapsed());
+pub fn rules(plan_store: &PlanStore, clock: &Clock) -> String {
+    let (plans, now) = (plan_store.plans(), clock.elapsed());
     let mut rows = Vec::new();
-    for standing in &plans.policies {
-        let (policy, latest) = (standing.group.policy.as_ref(), standing.latest.as_ref());
+    for entry in &plans.policies {
+        let (policy, latest) = (entry.group.policy.as_ref(), entry.latest.as_ref());
         let Sizing::Rules(rules) = &policy.sizing else { continue };
         for (place, rule) in rules.iter().enumerate() {
             let stage = latest

@@ -15,14 +15,14 @@ use crate::capacity::{Condition, Plan};
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
     /// By their order in the file, or by their age.
-    pub policies: Vec<Standing>,
+    pub policies: Vec<PolicyEntry>,
     /// Policies that are objects of the API server, those that can't be used included.
     pub objects: Arc<[Known]>,
 }
 
 /// A policy and its last plan.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct PolicyEntry {
     /// The policy.
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
@@ -59,11 +59,11 @@ pub struct Latest {
 
 /// Where the plans stand. The driver writes; all others read, or wait for a change.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct PlanStore {
     plans: watch::Sender<Arc<Plans>>,
 }
 
-impl Board {
+impl PlanStore {
     /// Current plans.
     pub fn plans(&self) -> Arc<Plans> {
         Arc::clone(&self.plans.borrow())

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::numbers::attributes;
 use super::pool::Pool;
 use super::{Background, RunError};
-use crate::actuator::Hands;
+use crate::actuator::Actuator;
 use crate::capacity::Condition;
 use crate::cluster::{Cluster, WatchStatus};
 use crate::endpoints::Clock;
@@ -19,9 +19,9 @@ use crate::leader::Term;
 use crate::observe::http::Routes;
 use crate::registry::Pipeline;
 use crate::scaling::file::PolicyFile;
-use crate::scaling::objects::{PolicyObjects, Surveyor, Teller};
+use crate::scaling::objects::{PolicyObjects, Surveyor, StatusWriter};
 use crate::scaling::query::Server;
-use crate::scaling::{self, Board, Driver, Feed, Group, Groups, Live, Sources, UNELECTED};
+use crate::scaling::{self, PlanStore, Driver, Feed, Group, Groups, Live, Sources, UNELECTED};
 use crate::schedule::State;
 use crate::scrape::params::SourceKind;
 use crate::scrape::{ScrapeConfig, ScrapeMetrics};
@@ -128,7 +128,7 @@ pub(super) fn start(
     settings: &ServeSettings,
     registry: &Registry,
     background: &mut Background,
-) -> Result<Arc<Board>, RunError> {
+) -> Result<Arc<PlanStore>, RunError> {
     let Policies { file, groups, sources, servers, gpus, prometheus } = policies;
     let Pool { store, clock, dispatcher, .. } = seen.pool;
     let gate = dispatcher.gate().cloned();
@@ -149,13 +149,13 @@ pub(super) fn start(
         servers,
         gpus,
         scrapes: seen.scrapes,
-        hands: cluster.clone().map(|cluster| {
+        actuator: cluster.clone().map(|cluster| {
             let namespace = settings.pool.namespace.clone();
-            Hands::new(cluster, namespace, clock.clone(), seen.selected, Arc::clone(&leading))
+            Actuator::new(cluster, namespace, clock.clone(), seen.selected, Arc::clone(&leading))
         }),
     };
     let driver = Driver::new(groups, sources, live, prometheus, registry)?;
-    let board = Arc::clone(driver.board());
+    let plan_store = Arc::clone(driver.plan_store());
     let feed = match (file, cluster) {
         (Some(file), _) => Feed::File(file),
         (None, Some(cluster)) => {
@@ -165,8 +165,8 @@ pub(super) fn start(
             let surveyor = Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), term);
             background.run(surveyor.run());
             let namespace = pool.namespace.clone();
-            let teller = Teller::new(cluster.clone(), namespace, Arc::clone(&board), clock.clone(), leading);
-            background.run(teller.run());
+            let status_writer = StatusWriter::new(cluster.clone(), namespace, Arc::clone(&plan_store), clock.clone(), leading);
+            background.run(status_writer.run());
             Feed::Objects(PolicyObjects {
                 cluster,
                 namespace: pool.namespace.clone(),
@@ -184,15 +184,15 @@ pub(super) fn start(
     background.run(driver.run(feed));
     if let Some(listener) = keda {
         let budget = Arc::clone(seen.pool.budget());
-        super::keda::serve(listener, &board, answers, budget, seen.connections, background)?;
+        super::keda::serve(listener, &plan_store, answers, budget, seen.connections, background)?;
     }
-    Ok(board)
+    Ok(plan_store)
 }
 
 /// With the pages about plans, where there are any.
-pub(super) fn with_pages(routes: Routes, board: Option<&Arc<Board>>, clock: &Clock) -> Routes {
-    let Some(board) = board else { return routes };
-    let (plans, rules) = (Arc::clone(board), Arc::clone(board));
+pub(super) fn with_pages(routes: Routes, plan_store: Option<&Arc<PlanStore>>, clock: &Clock) -> Routes {
+    let Some(plan_store) = plan_store else { return routes };
+    let (plans, rules) = (Arc::clone(plan_store), Arc::clone(plan_store));
     let (now, then) = (clock.clone(), clock.clone());
     routes.with_page("/capacity/v1/plans", JSON, move || scaling::plans(&plans, &now)).with_page(
         "/capacity/v1/rules",

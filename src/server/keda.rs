@@ -14,7 +14,7 @@ use crate::extproc::connection_metrics::ConnectionMetrics;
 use crate::extproc::server::serve_small;
 use crate::leader::Term;
 use crate::memory::{Budget, Windows};
-use crate::scaling::{Board, keda};
+use crate::scaling::{PlanStore, keda};
 
 /// Streams of a connection of KEDA, which keeps one to an address: its triggers of the type
 /// `external-push` have a stream each that stays open.
@@ -67,7 +67,7 @@ impl Connections {
 /// When the socket can't be used.
 pub(super) fn serve(
     listener: StdListener,
-    board: &Arc<Board>,
+    plan_store: &Arc<PlanStore>,
     term: Arc<Term>,
     budget: Arc<Budget>,
     metrics: Arc<ConnectionMetrics>,
@@ -76,7 +76,7 @@ pub(super) fn serve(
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let (leads, shutdown) = (Arc::clone(&term), background.shutdown.clone());
-    let service = keda::service(Arc::clone(board), move || leads.lasts());
+    let service = keda::service(Arc::clone(plan_store), move || leads.lasts());
     let connections = Arc::new(Connections::new(shutdown.clone()));
     let following = Arc::clone(&connections).follow(term);
     background.run(following);

@@ -131,11 +131,11 @@ async fn serve(
         cluster: cluster.clone(),
     };
     let start = |policies| capacity::start(policies, seen, keda, &settings, &registry, background);
-    let board = policies.map(start).transpose()?;
+    let plan_store = policies.map(start).transpose()?;
     (start.metrics_tls, start.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
-        ports::admin(admin, &pool, board.as_ref(), background)?;
+        ports::admin(admin, &pool, plan_store.as_ref(), background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     notes.tell(&settings, pool.budget(), from_file);

@@ -12,7 +12,7 @@ use crate::metrics;
 use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::tls::MetricsTls;
 use crate::observe::{self, endpoints};
-use crate::scaling::Board;
+use crate::scaling::PlanStore;
 use crate::settings::ServeSettings;
 
 /// Serves metrics, to whom the settings allow them. Returns whether over TLS, and whether the API server is asked who
@@ -45,7 +45,7 @@ pub(super) fn metrics(
 pub(super) fn admin(
     listener: TcpListener,
     pool: &Pool,
-    board: Option<&Arc<Board>>,
+    plan_store: Option<&Arc<PlanStore>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, latencies) = (Arc::clone(&pool.store), pool.clock.clone(), pool.latencies());
@@ -53,7 +53,7 @@ pub(super) fn admin(
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
         .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
-    let routes = capacity::with_pages(routes, board, &pool.clock).with_index();
+    let routes = capacity::with_pages(routes, plan_store, &pool.clock).with_index();
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
     Ok(())

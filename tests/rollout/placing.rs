@@ -52,17 +52,17 @@ fn pods_of_a_closed_domain_move_to_one_with_room() {
     let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
     for missing in ["gated", "unschedulable"] {
         let pods = [("decode", 4, missing), ("decode", 4, "ready"), ("prefill", 4, "ready")];
-        let homeless = |line: &mut Inputs| line.homeless = vec![4];
+        let displaced = |line: &mut Inputs| line.displaced = vec![4];
         let mut group = Group::new(spec);
         group.history.rollout.resume_admitted(vec![8, 4]);
         for at in [0, 15, 30] {
             // Its nodes may come back.
-            let plan = group.tick_with(at, [8, 4], &pods, &room(3), homeless);
+            let plan = group.tick_with(at, [8, 4], &pods, &room(3), displaced);
             assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], false), "{plan:?}");
             assert!(plan.conditions.contains(&Condition::TopologyUnsatisfied), "{plan:?}");
             assert_eq!(plan.shortfalls.unwrap().need, [4, 0]);
         }
-        let plan = group.tick_with(45, [8, 4], &pods, &room(4), homeless);
+        let plan = group.tick_with(45, [8, 4], &pods, &room(4), displaced);
         assert_eq!((admitted(&plan), plan.moves), (vec![8, 4], true));
         assert_eq!(plan.placement.map(|at| at.domain), Some("r".to_owned()));
         assert!(!plan.conditions.contains(&Condition::TopologyUnsatisfied), "{:?}", plan.conditions);
@@ -93,9 +93,9 @@ fn step_keeps_its_domain_while_other_pods_move() {
     assert_eq!((admitted(&plan), plan.placement.map(|at| at.domain)), (vec![8, 4], Some("r7".to_owned())));
     // Two pods of the step have passed, r7 has room for the two others, and a pod of r2 is lost.
     let half = [("decode", 3, "ready"), ("decode", 2, ""), ("decode", 3, "gated"), ("prefill", 4, "ready")];
-    let homeless = |line: &mut Inputs| line.homeless = vec![4];
+    let displaced = |line: &mut Inputs| line.displaced = vec![4];
     let rooms = racks(&[("r7", 2), ("r3", 4), ("r5", 5)]);
-    let plan = group.tick_with(16, [8, 4], &half, &rooms, homeless);
+    let plan = group.tick_with(16, [8, 4], &half, &rooms, displaced);
     assert!(plan.moves);
     assert_eq!(plan.placement.map(|at| at.domain), Some("r3".to_owned()));
     let moved = [("decode", 4, "ready"), ("decode", 2, ""), ("decode", 2, "gated"), ("prefill", 4, "ready")];
@@ -122,8 +122,8 @@ fn pods_of_a_closed_domain_move_after_failed_and_trimmed_steps() {
         let states = [15, 30, 60, 100, 101].map(|at| group.tick(at, [8, 4], &stuck, &room).state);
         let expected = if on_timeout == "Fail" { State::Failed } else { State::Blocked };
         assert_eq!(states.last(), Some(&expected), "{states:?}");
-        let homeless = |line: &mut Inputs| line.homeless = vec![4];
-        let plan = group.tick_with(102, [8, 4], &stuck, &room, homeless);
+        let displaced = |line: &mut Inputs| line.displaced = vec![4];
+        let plan = group.tick_with(102, [8, 4], &stuck, &room, displaced);
         assert!(plan.moves, "{on_timeout}: {plan:?}");
         assert_eq!(plan.placement.map(|at| at.domain), Some("r".to_owned()));
     }

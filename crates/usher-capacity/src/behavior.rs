@@ -127,7 +127,7 @@ impl Behavior {
 
     /// Nothing is known that asks for another size: what there is counts as what is asked for, so that no
     /// window is over before it has begun.
-    pub fn stand(&self, past: &mut Past, current: u32, now: Duration) {
+    pub fn record_current(&self, past: &mut Past, current: u32, now: Duration) {
         past.recommended.push(now, current, self.memory());
     }
 

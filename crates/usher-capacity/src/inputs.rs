@@ -28,7 +28,7 @@ pub struct Inputs {
     pub domains: Option<Layers>,
     /// Pods of each role that need another domain, as the one that they have to be in takes none any more: those that
     /// wait for a node there, those that are missing, and those that run there yet. What is left out is none.
-    pub homeless: Vec<u32>,
+    pub displaced: Vec<u32>,
     /// Whether nodes are being added for pods that none takes.
     pub provisioning: bool,
     /// Whether nothing of a plan is carried out: a step that nobody makes takes no time.

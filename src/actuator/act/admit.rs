@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::actuator::drain::Choice;
 use crate::actuator::event::Kind;
-use crate::actuator::found::Homeless;
-use crate::actuator::state::Hands;
+use crate::actuator::found::Displaced;
+use crate::actuator::state::Actuator;
 use crate::actuator::observe::Observed;
 use crate::actuator::ordinals::split;
 use crate::actuator::pods::PodObject;
@@ -33,7 +33,7 @@ fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<
     (stays, kept as u32)
 }
 
-impl Hands {
+impl Actuator {
     /// Lets the pods of a step through their gates.
     pub(super) async fn gates(
         &mut self,
@@ -66,23 +66,23 @@ impl Hands {
         if is_known {
             self.let_through.insert(key.clone(), admitted);
         }
-        let none = Homeless::default();
-        let homeless = seen.homeless.get(place).filter(|of| plan.moves && of.pods > 0).unwrap_or(&none);
+        let none = Displaced::default();
+        let displaced = seen.displaced.get(place).filter(|of| plan.moves && of.pods > 0).unwrap_or(&none);
         // Those that are called back are missing already where they go.
-        let is_called = |pod: &&PodObject| homeless.stranded.iter().any(|of| of.name() == pod.name());
+        let is_called = |pod: &&PodObject| displaced.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
         let step = (before.min(admitted), admitted);
         let late = self.shut.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
-        let domains = (&homeless.closed, &late);
-        let places = self.next_places(policy, &role.name, &staying, step, placement, domains);
+        let domains = (&displaced.closed, &late);
+        let placements = self.next_placements(policy, &role.name, &staying, step, placement, domains);
         // Of which nobody knows where they were wait for a place, as the step does.
         let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)
-            && seen.homeless.get(place).is_some_and(|of| of.pods > 0);
+            && seen.displaced.get(place).is_some_and(|of| of.pods > 0);
         let there = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
-        let known = places.iter().take_while(|place| place.is_some()).count() as u32;
+        let known = placements.iter().take_while(|placement| placement.is_some()).count() as u32;
         let may_open = if waits { admitted.min(there + known) } else { admitted };
-        let opened = self.open(policy, &pods, may_open, &places).await;
-        let opened = self.passed(policy, &role.name, &staying, &opened, &homeless.closed);
+        let opened = self.open(policy, &pods, may_open, &placements).await;
+        let opened = self.passed(policy, &role.name, &staying, &opened, &displaced.closed);
         let past = there + opened;
         // One that is about to be replaced is missing now.
         let passing = self.passing.entry(key).or_insert(before);
@@ -96,7 +96,7 @@ impl Hands {
                 policy.name
             );
             tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
-            self.tell(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
+            self.record_event(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
         }
     }
 }

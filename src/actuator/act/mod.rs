@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::beside::limit_growth;
 use super::event::Kind;
-use super::state::Hands;
+use super::state::Actuator;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
@@ -83,7 +83,7 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     Some(format!("{pods}, {admitted} may exist, by policy {policy}, role {name}: {}", conditions.join(", ")))
 }
 
-impl Hands {
+impl Actuator {
     /// Does what a plan says, as far as that may be done. `frozen`: why nothing is to be written.
     pub async fn act(
         &mut self,
@@ -125,7 +125,7 @@ impl Hands {
             if self.failing.insert(key) {
                 let message = format!("{}, by policy {}", failed.join("; "), policy.name);
                 for target in observed.targets.iter().flatten() {
-                    self.tell(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
+                    self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Hands {
         let message = format!("{why}nothing is written by policy {}", policy.name);
         tracing::warn!(policy = policy.name, ?condition, why, "nothing is written");
         for target in observed.targets.iter().flatten() {
-            self.tell(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
+            self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
         }
     }
 
@@ -331,7 +331,7 @@ impl Hands {
         let what = if plan.state == State::Failed { "StepFailed" } else { "StepBlocked" };
         for (role, target) in plan.roles.iter().zip(&observed.targets) {
             if let (Some(target), Some(message)) = (target, stuck(&policy.name, plan, role)) {
-                self.tell(&policy.name, target, Kind::Warning, what, &message);
+                self.record_event(&policy.name, target, Kind::Warning, what, &message);
             }
         }
     }
@@ -366,7 +366,7 @@ impl Hands {
             if to > from { "ScaledUp" } else { "ScaledDown" },
             format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
         );
-        self.tell(&policy.name, target, Kind::Normal, what, &message);
+        self.record_event(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
         Written::Yes
     }
@@ -400,7 +400,7 @@ impl Hands {
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
                 tracing::info!(role = role.name, %patch, "update held back or let go on");
-                self.tell(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
+                self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
             Err(problem) => self.fails(about, &problem),
         }

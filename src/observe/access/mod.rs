@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Problem};
 use crate::endpoints::Clock;
 
 use kubernetes::{User, review_access, review_token};
-use review_cache::{Key, Lasting};
+use review_cache::{Key, CacheTtl};
 use reviews::Reviews;
 
 /// Reviews under way at a time. A scraper needs two, one after the other, once a minute.
@@ -30,10 +30,10 @@ const MOST_REVIEWS: usize = 16;
 
 /// How long it counts whose a token is. The peer's time for yes; it remembers a no for as
 /// long, while ours lets somebody in soon who is created late.
-const TOKENS: Lasting = Lasting { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
+const TOKENS: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
 
 /// How long it counts what somebody may do. The peer's times.
-const RIGHTS: Lasting = Lasting { yes: Duration::from_secs(300), no: Duration::from_secs(30) };
+const RIGHTS: CacheTtl = CacheTtl { yes: Duration::from_secs(300), no: Duration::from_secs(30) };
 
 /// The same complaint is logged so often at most.
 const COMPLAINT: Duration = Duration::from_secs(300);

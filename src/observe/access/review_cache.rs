@@ -13,7 +13,7 @@ pub(super) const MOST: usize = 256;
 
 /// How long answers count.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lasting {
+pub(super) struct CacheTtl {
     /// One that says yes.
     pub(super) yes: Duration,
     /// One that says no.
@@ -23,15 +23,15 @@ pub(super) struct Lasting {
 /// Results of reviews. Those that say no can't push out those that say yes: anybody
 /// can get a no.
 #[derive(Debug)]
-pub(super) struct Remembered<V> {
-    lasting: Lasting,
-    yes: Shelf<V>,
-    no: Shelf<()>,
+pub(super) struct ReviewCache<V> {
+    lasting: CacheTtl,
+    yes: ExpiringMap<V>,
+    no: ExpiringMap<()>,
 }
 
-impl<V: Clone> Remembered<V> {
-    pub(super) fn new(lasting: Lasting) -> Self {
-        Self { lasting, yes: Shelf::default(), no: Shelf::default() }
+impl<V: Clone> ReviewCache<V> {
+    pub(super) fn new(lasting: CacheTtl) -> Self {
+        Self { lasting, yes: ExpiringMap::default(), no: ExpiringMap::default() }
     }
 
     /// Result for this key, if it still counts: yes with what there is to know, or no.
@@ -57,17 +57,17 @@ impl<V: Clone> Remembered<V> {
 
 /// Answers of one kind, each with the time from which it doesn't count.
 #[derive(Debug)]
-struct Shelf<V> {
+struct ExpiringMap<V> {
     entries: HashMap<Key, (V, Duration)>,
 }
 
-impl<V> Default for Shelf<V> {
+impl<V> Default for ExpiringMap<V> {
     fn default() -> Self {
         Self { entries: HashMap::new() }
     }
 }
 
-impl<V: Clone> Shelf<V> {
+impl<V: Clone> ExpiringMap<V> {
     fn get(&self, key: &Key, now: Duration) -> Option<V> {
         self.entries.get(key).filter(|(_, until)| *until > now).map(|(value, _)| value.clone())
     }
@@ -88,7 +88,7 @@ impl<V: Clone> Shelf<V> {
 mod tests {
     use super::*;
 
-    const LASTING: Lasting = Lasting { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
+    const LASTING: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -102,37 +102,37 @@ mod tests {
 
     #[test]
     fn an_answer_counts_for_its_time_and_a_later_one_replaces_it() {
-        let mut remembered = Remembered::new(LASTING);
-        assert_eq!(remembered.get(&key(1), at(0)), None);
-        remembered.put(key(1), Some("ann"), at(0));
-        remembered.put(key(2), None, at(0));
-        assert_eq!(remembered.get(&key(1), at(59)), Some(Some("ann")));
-        assert_eq!(remembered.get(&key(1), at(60)), None);
-        assert_eq!(remembered.get(&key(2), at(29)), Some(None));
-        assert_eq!(remembered.get(&key(2), at(30)), None);
-        remembered.put(key(2), Some("bob"), at(30));
-        assert_eq!(remembered.get(&key(2), at(31)), Some(Some("bob")));
-        remembered.put(key(2), None, at(32));
-        assert_eq!(remembered.get(&key(2), at(33)), Some(None));
+        let mut cache = ReviewCache::new(LASTING);
+        assert_eq!(cache.get(&key(1), at(0)), None);
+        cache.put(key(1), Some("ann"), at(0));
+        cache.put(key(2), None, at(0));
+        assert_eq!(cache.get(&key(1), at(59)), Some(Some("ann")));
+        assert_eq!(cache.get(&key(1), at(60)), None);
+        assert_eq!(cache.get(&key(2), at(29)), Some(None));
+        assert_eq!(cache.get(&key(2), at(30)), None);
+        cache.put(key(2), Some("bob"), at(30));
+        assert_eq!(cache.get(&key(2), at(31)), Some(Some("bob")));
+        cache.put(key(2), None, at(32));
+        assert_eq!(cache.get(&key(2), at(33)), Some(None));
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_refusals_push_out_nobody() {
-        let mut remembered = Remembered::new(LASTING);
-        remembered.put(key(0), Some("ann"), at(0));
+        let mut cache = ReviewCache::new(LASTING);
+        cache.put(key(0), Some("ann"), at(0));
         for number in 1..=3 * MOST {
-            remembered.put(key(number), None, at(1) + Duration::from_millis(number as u64));
+            cache.put(key(number), None, at(1) + Duration::from_millis(number as u64));
         }
         let now = at(2);
-        assert_eq!((remembered.yes.entries.len(), remembered.no.entries.len()), (1, MOST));
-        assert_eq!(remembered.get(&key(0), now), Some(Some("ann")));
-        assert_eq!(remembered.get(&key(1), now), None, "the first to end goes");
-        assert_eq!(remembered.get(&key(3 * MOST), now), Some(None));
+        assert_eq!((cache.yes.entries.len(), cache.no.entries.len()), (1, MOST));
+        assert_eq!(cache.get(&key(0), now), Some(Some("ann")));
+        assert_eq!(cache.get(&key(1), now), None, "the first to end goes");
+        assert_eq!(cache.get(&key(3 * MOST), now), Some(None));
         // Those that no longer count go before one that does.
         for number in 0..MOST {
-            remembered.put(key(number), Some("old"), at(0));
+            cache.put(key(number), Some("old"), at(0));
         }
-        remembered.put(key(MOST), Some("new"), at(100));
-        assert_eq!(remembered.yes.entries.len(), 1);
+        cache.put(key(MOST), Some("new"), at(100));
+        assert_eq!(cache.yes.entries.len(), 1);
     }
 }

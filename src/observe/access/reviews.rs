@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
-use super::review_cache::{Key, Lasting, Remembered};
+use super::review_cache::{Key, CacheTtl, ReviewCache};
 use crate::cluster::Problem;
 use crate::endpoints::Clock;
 
@@ -28,7 +28,7 @@ pub(super) struct Reviews<V> {
 }
 
 struct State<V> {
-    remembered: Remembered<V>,
+    cache: ReviewCache<V>,
     /// Reviews under way, no more than there are turns.
     asked: HashMap<Key, Told<V>>,
 }
@@ -42,8 +42,8 @@ enum Found<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> Reviews<V> {
-    pub(super) fn new(lasting: Lasting, turns: Arc<Semaphore>, clock: Clock) -> Arc<Self> {
-        let state = State { remembered: Remembered::new(lasting), asked: HashMap::new() };
+    pub(super) fn new(lasting: CacheTtl, turns: Arc<Semaphore>, clock: Clock) -> Arc<Self> {
+        let state = State { cache: ReviewCache::new(lasting), asked: HashMap::new() };
         Arc::new(Self { state: Mutex::new(state), turns, clock })
     }
 
@@ -86,7 +86,7 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
             let mut state = reviews.lock();
             state.asked.remove(&key);
             if let Ok(said) = &answer {
-                state.remembered.put(key, said.clone(), reviews.clock.elapsed());
+                state.cache.put(key, said.clone(), reviews.clock.elapsed());
             }
             drop(state);
             tell.send_replace(Some(answer));
@@ -104,7 +104,7 @@ impl<V: Clone> State<V> {
     fn find(&self, key: &Key, now: Duration) -> Option<Found<V>> {
         // One whose task is gone without an answer is asked again.
         let asked = || self.asked.get(key).filter(|told| told.has_changed().is_ok());
-        self.remembered.get(key, now).map(Found::Said).or_else(|| asked().cloned().map(Found::Asked))
+        self.cache.get(key, now).map(Found::Said).or_else(|| asked().cloned().map(Found::Asked))
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use futures_util::future::join_all;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    const LASTING: Lasting = Lasting { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
+    const LASTING: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
     const KEY: Key = [1; 32];
 
     fn reviews(clock: &Clock, turns: usize) -> Arc<Reviews<u32>> {

@@ -35,8 +35,8 @@ pub(super) fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Fu
     let term = Arc::new(Term::endless(clock.clone()));
     let lasts = Arc::clone(&term);
     driver.live.may_act = Box::new(move || lasts.lasts());
-    let hands = Hands::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, Arc::clone(&term));
-    driver.live.hands = Some(hands);
+    let actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, Arc::clone(&term));
+    driver.live.actuator = Some(actuator);
     let start = Instant::now();
     let goes = async move {
         let mut steps = tokio::time::interval(Duration::from_millis(100));
@@ -78,9 +78,9 @@ pub(super) async fn within(limit: Duration, what: &str, is_so: impl Fn() -> bool
 async fn a_replacement_passes_its_gate_long_before_the_next_tick() {
     let fake = server();
     let (driver, _, goes) = acting(&fake, SPEC);
-    let board = Arc::clone(driver.board());
+    let plan_store = Arc::clone(driver.plan_store());
     let test = async {
-        within(S(10), "the first tick", || board.plans().policies.iter().any(|of| of.latest.is_some())).await;
+        within(S(10), "the first tick", || plan_store.plans().policies.iter().any(|of| of.latest.is_some())).await;
         fake.pod("d-9", "decode", true);
         tokio::time::sleep(S(30)).await;
         assert!(fake.is_gated("d-9"), "it is one more");
@@ -138,8 +138,8 @@ async fn a_new_leader_takes_over_only_pods_that_were_let_through() {
         fake.pod("d-9", "decode", true);
         let (mut driver, _, goes) = acting(&fake, SPEC);
         driver.objects = vec![left].into();
-        let board = Arc::clone(driver.board());
-        let plan = || board.plans().policies.first().and_then(|of| of.latest.clone());
+        let plan_store = Arc::clone(driver.plan_store());
+        let plan = || plan_store.plans().policies.first().and_then(|of| of.latest.clone());
         let test = async {
             within(S(10), "the first tick", || plan().is_some()).await;
             let held = plan().unwrap();
@@ -156,8 +156,8 @@ async fn a_lost_lease_is_shown_at_once_and_told_when_it_is_renewed() {
     let spec = SPEC.replace("30m", "10s");
     let fake = server();
     let (driver, term, goes) = acting(&fake, &spec);
-    let (board, clock) = (Arc::clone(driver.board()), driver.live.clock.clone());
-    let first = || board.plans().policies.first().cloned();
+    let (plan_store, clock) = (Arc::clone(driver.plan_store()), driver.live.clock.clone());
+    let first = || plan_store.plans().policies.first().cloned();
     let conditions =
         || first().and_then(|of| of.latest).map(|of| of.plan.conditions.clone()).unwrap_or_default();
     let held = || first().and_then(|of| of.held).map(|held| held.condition);
@@ -167,7 +167,7 @@ async fn a_lost_lease_is_shown_at_once_and_told_when_it_is_renewed() {
         assert_eq!((held(), conditions().contains(&lost)), (None, false));
         term.set(None);
         within(S(11), "the page", || held() == Some(lost)).await;
-        let page = crate::scaling::pages::plans(&board, &clock);
+        let page = crate::scaling::pages::plans(&plan_store, &clock);
         assert!(
             page.contains("\"condition\": \"LeaseNotRenewed\"") && page.contains("not renewed in time"),
             "{page}"
@@ -192,8 +192,8 @@ async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
         .replace("min: 4, max: 4", "min: 80, max: 80")
         .replace("steps: {decode: 4}", "steps: {decode: 80}");
     let (driver, _, goes) = acting(&fake, &spec);
-    let board = Arc::clone(driver.board());
-    let latest = || board.plans().policies.first().and_then(|of| of.latest.clone());
+    let plan_store = Arc::clone(driver.plan_store());
+    let latest = || plan_store.plans().policies.first().and_then(|of| of.latest.clone());
     let open = || (0..80).filter(|number| !fake.is_gated(&format!("d-{number}"))).count();
     let test = async {
         within(S(10), "the first tick", || latest().is_some()).await;
@@ -232,7 +232,7 @@ async fn refused_policies_let_replacements_through() {
             fake.pod(name, "decode", true);
         }
         let (mut driver, _, goes) = acting(&fake, SPEC);
-        driver.shelf = Shelf::new("m".to_owned());
+        driver.policy_store = PolicyStore::new("m".to_owned());
         let object = json!({
             "metadata": {"name": "q", "uid": "u", "generation": 1},
             "spec": spec,
@@ -288,8 +288,8 @@ async fn policies_that_cannot_write_let_replacements_through() {
     for (condition, spec, fault) in cases {
         let fake = server();
         let (driver, _, goes) = acting(&fake, spec);
-        let board = Arc::clone(driver.board());
-        let first = || board.plans().policies.first().cloned();
+        let plan_store = Arc::clone(driver.plan_store());
+        let first = || plan_store.plans().policies.first().cloned();
         let says = |condition: &str| {
             let of = first().unwrap();
             let held = of.held.map(|held| held.condition);
@@ -325,8 +325,8 @@ async fn looks_at_targets_and_autoscalers_follow_retry_after() {
     ] {
         let fake = server();
         let (driver, _, goes) = acting(&fake, &spec);
-        let board = Arc::clone(driver.board());
-        let is_ticked = || board.plans().policies.iter().any(|of| of.latest.is_some());
+        let plan_store = Arc::clone(driver.plan_store());
+        let is_ticked = || plan_store.plans().policies.iter().any(|of| of.latest.is_some());
         let test = async {
             within(S(10), "the first tick", is_ticked).await;
             fake.retry_after(retry_after);

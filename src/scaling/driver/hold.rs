@@ -32,7 +32,7 @@ impl Driver {
     /// Leaves a policy as it is for this reason, but for gates of pods that replace others, and looks at it again
     /// soon.
     pub(super) async fn hold(&mut self, place: usize, condition: Condition) {
-        let (Some(running), Some(hands)) = (self.running.get_mut(place), &mut self.live.hands) else {
+        let (Some(running), Some(actuator)) = (self.running.get_mut(place), &mut self.live.actuator) else {
             return;
         };
         let policy = Arc::clone(&running.group.policy);
@@ -45,45 +45,45 @@ impl Driver {
             }
             running.held = Some(Held { condition, why: why.into() });
         } else if is_again {
-            running.held = Some(Held { condition, why: hands.why_unobserved().into() });
+            running.held = Some(Held { condition, why: actuator.why_unobserved().into() });
         } else {
             running.held = None;
         }
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
         let now = self.live.clock.elapsed();
         // What was said of another policy is no reason to wait.
-        let pause = if is_lost { Duration::ZERO } else { hands.pause() };
+        let pause = if is_lost { Duration::ZERO } else { actuator.pause() };
         running.not_before = now + pause;
         running.due = running.due.min(now + again).max(running.not_before);
-        hands.keep_gates(&policy).await;
-        running.note_late(hands.is_late(), self.live.clock.elapsed());
+        actuator.keep_gates(&policy).await;
+        running.note_late(actuator.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
     /// Lets pods through their gate that replace others, also of policies that can't be used or are gone.
     pub(super) async fn release(&mut self) {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
-        let Some(hands) = &mut self.live.hands else { return };
-        hands.keep_retired_gates().await;
-        let mut is_late = hands.is_late();
-        if hands.has_unheld() {
-            hands.unhold(&self.shelf.held_targets()).await;
-            is_late |= hands.is_late();
+        let Some(actuator) = &mut self.live.actuator else { return };
+        actuator.keep_retired_gates().await;
+        let mut is_late = actuator.is_late();
+        if actuator.has_unheld() {
+            actuator.unhold(&self.policy_store.held_targets()).await;
+            is_late |= actuator.is_late();
         }
         if may_act {
-            hands.keep_all_gates().await;
-            is_late |= hands.is_late();
-            for policy in hands.unusable().to_vec() {
-                hands.take_over(&policy, Known::roles_of(&self.objects, &policy.name));
+            actuator.keep_all_gates().await;
+            is_late |= actuator.is_late();
+            for policy in actuator.unusable().to_vec() {
+                actuator.take_over(&policy, Known::roles_of(&self.objects, &policy.name));
             }
-            hands.keep_unusable_gates().await;
-            is_late |= hands.is_late();
+            actuator.keep_unusable_gates().await;
+            is_late |= actuator.is_late();
         }
         self.released = Instant::now();
         let pause = if is_late { RELEASE_LATER } else { RELEASE };
         // Changes of pods are no reason to ask a server again that doesn't answer.
         self.is_server_late = is_late;
-        self.releases = hands.keeps_gates().then(|| self.released + pause);
+        self.releases = actuator.keeps_gates().then(|| self.released + pause);
     }
 
     /// Looks at gates soon: a pod changed.

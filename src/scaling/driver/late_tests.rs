@@ -67,7 +67,7 @@ impl Api {
 }
 
 /// Acts before this API server.
-fn hands(api: &Arc<Api>, clock: &Clock) -> Hands {
+fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     let api = Arc::clone(api);
     let answer = move |request: Request<Body>| {
         let api = Arc::clone(&api);
@@ -84,7 +84,7 @@ fn hands(api: &Arc<Api>, clock: &Clock) -> Hands {
     };
     let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(answer), "ns"));
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
-    Hands::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
+    Actuator::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
 }
 
 /// A policy with a role of its name that has to have five pods.
@@ -97,11 +97,11 @@ fn policy(name: &str, target: &str, more: &str) -> String {
 const DEPLOYMENT: &str = "apiVersion: apps/v1, kind: Deployment";
 
 /// Drives policies before this API server until the scenario has ended.
-async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<Board>)) {
+async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<PlanStore>)) {
     let clock = live.clock.clone();
     let mut driver = driver_of(policies, live);
     let (say, mut told) = mpsc::channel(WAITING);
-    let (began, board) = (Instant::now(), Arc::clone(driver.board()));
+    let (began, plan_store) = (Instant::now(), Arc::clone(driver.plan_store()));
     let tick = async {
         let mut every = tokio::time::interval(Duration::from_millis(10));
         loop {
@@ -113,14 +113,14 @@ async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Send
     tokio::select! {
         () = driver.drive(&mut told, &wants, "p.yaml") => {}
         () = tick => {}
-        () = scenario(say, board) => {}
+        () = scenario(say, plan_store) => {}
     }
 }
 
 fn acting(api: &Arc<Api>) -> Live {
     let live = live(0);
-    let hands = Some(hands(api, &live.clock));
-    Live { hands, ..live }
+    let actuator = Some(actuator(api, &live.clock));
+    Live { actuator, ..live }
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,11 +131,11 @@ async fn reads_without_an_answer_hold_no_other_policy_up() {
         policy("fast", DEPLOYMENT, ""),
         policy("gone", "apiVersion: example.com/v2, kind: Engine", ""),
     ];
-    drive(&policies.join("---\n"), acting(&api), async |_, board| {
+    drive(&policies.join("---\n"), acting(&api), async |_, plan_store| {
         tokio::time::sleep(S(30)).await;
         assert!(api.reads("fast") >= 28, "every second: {}", api.reads("fast"));
         assert_eq!(lock(&api.replicas).get("fast"), Some(&5));
-        let plans = board.plans();
+        let plans = plan_store.plans();
         let why = plans.policies[0].held.as_ref().map_or("", |held| &*held.why);
         assert!(why.contains("did not answer within 10 s"), "{why}");
     })
@@ -173,8 +173,8 @@ async fn policies_act_beside_those_whose_writes_have_no_answer() {
 async fn a_pause_is_heard_while_writes_have_no_answer() {
     let api = Arc::new(Api::default());
     let stuck = |more: &str| policy("stuck", DEPLOYMENT, more);
-    drive(&stuck(""), acting(&api), async |say, board| {
-        let mut plans = board.subscribe();
+    drive(&stuck(""), acting(&api), async |say, plan_store| {
+        let mut plans = plan_store.subscribe();
         while api.writes("stuck") == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -194,8 +194,8 @@ async fn acts_outlast_an_edit_of_another_policy() {
     let api = Arc::new(Api::default());
     let with =
         |more: &str| [policy("stuck", DEPLOYMENT, ""), policy("other", DEPLOYMENT, more)].join("---\n");
-    drive(&with(""), acting(&api), async |say, board| {
-        let mut plans = board.subscribe();
+    drive(&with(""), acting(&api), async |say, plan_store| {
+        let mut plans = plan_store.subscribe();
         while api.writes("stuck") == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

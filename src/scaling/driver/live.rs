@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::actuator::Hands;
+use crate::actuator::Actuator;
 use crate::endpoints::{Clock, Store};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics};
 
@@ -35,5 +35,5 @@ pub struct Live {
     /// Counts scrapes.
     pub scrapes: ScrapeMetrics,
     /// Looks at Kubernetes for policies, and acts; `None`: there is no API server.
-    pub hands: Option<Hands>,
+    pub actuator: Option<Actuator>,
 }

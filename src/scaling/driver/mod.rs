@@ -19,13 +19,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::plan_store::{Board, Plans, Standing};
+use super::plan_store::{PlanStore, Plans, PolicyEntry};
 use super::file::{Look, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
-use super::objects::{self, Known, PolicyObjects, Shelf};
+use super::objects::{self, Known, PolicyObjects, PolicyStore};
 use super::query::{Asking, Server};
-use crate::actuator::{Hands, Owner, Write};
+use crate::actuator::{Actuator, Owner, Write};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::resource::status::LetThrough;
@@ -72,7 +72,7 @@ enum News {
 pub struct Driver {
     live: Live,
     sources: Sources,
-    board: Arc<Board>,
+    plan_store: Arc<PlanStore>,
     metrics: Arc<ScalingMetrics>,
     running: Vec<Running>,
     scraped: Duration,
@@ -83,7 +83,7 @@ pub struct Driver {
     queries: BTreeMap<Arc<str>, Duration>,
     asking: Option<Asking>,
     /// Policies that are objects, and what was made of them.
-    shelf: Shelf,
+    policy_store: PolicyStore,
     objects: Arc<[Known]>,
     /// Warnings that were logged, so that each is logged once.
     warned: BTreeSet<String>,
@@ -112,21 +112,21 @@ impl Driver {
         prometheus: Option<Server>,
         registry: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
-        let board = Arc::new(Board::default());
-        let metrics = Arc::new(ScalingMetrics::register(registry, &board, live.clock.clone())?);
+        let plan_store = Arc::new(PlanStore::default());
+        let metrics = Arc::new(ScalingMetrics::register(registry, &plan_store, live.clock.clone())?);
         let asking = prometheus.map(|server| Asking::new(server, live.clock.clone(), metrics.queries()));
         let mut driver = Self {
             asking,
             queries: BTreeMap::new(),
             live,
             sources,
-            board,
+            plan_store,
             metrics,
             running: Vec::new(),
             scraped: Duration::ZERO,
             specs: Default::default(),
             scrapers: Vec::new(),
-            shelf: Shelf::default(),
+            policy_store: PolicyStore::default(),
             objects: Arc::default(),
             warned: BTreeSet::new(),
             releases: None,
@@ -141,8 +141,8 @@ impl Driver {
     }
 
     /// Where its plans stand.
-    pub fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub fn plan_store(&self) -> &Arc<PlanStore> {
+        &self.plan_store
     }
 
     /// Ticks, and follows the policies, until it is dropped.
@@ -152,11 +152,11 @@ impl Driver {
         match &feed {
             Feed::File(file) => name = file.name(),
             Feed::Objects(objects) => {
-                self.shelf = Shelf::new(objects.pool.clone());
+                self.policy_store = PolicyStore::new(objects.pool.clone());
                 wants.topologies = Arc::clone(&objects.wanted);
             }
         }
-        let (owners, targets) = (self.live.hands.as_ref().map(Hands::owners), wants.owners.subscribe());
+        let (owners, targets) = (self.live.actuator.as_ref().map(Actuator::owners), wants.owners.subscribe());
         let heard = say.clone();
         let own = async {
             if let Some(owners) = owners {
@@ -174,7 +174,7 @@ impl Driver {
 
     /// Ticks, and takes in what is told. `name` is that of the file.
     async fn drive(&mut self, told: &mut mpsc::Receiver<News>, wants: &Wants, name: &str) {
-        let pods = self.live.hands.as_ref().map(Hands::changed);
+        let pods = self.live.actuator.as_ref().map(Actuator::changed);
         self.read().await;
         loop {
             tokio::select! {
@@ -242,10 +242,10 @@ impl Driver {
                 }
             });
         }
-        if let Some(hands) = &mut self.live.hands {
-            hands.attend(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
+        if let Some(actuator) = &mut self.live.actuator {
+            actuator.attend(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
             let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
-            self.releases = hands.keeps_gates().then_some(next);
+            self.releases = actuator.keeps_gates().then_some(next);
         }
         // Pods of a policy that is gone are to have requests again.
         self.drain();
@@ -255,31 +255,31 @@ impl Driver {
     }
 
     fn put(&self) {
-        let standing = |running: &Running| Standing {
+        let entry = |running: &Running| PolicyEntry {
             group: running.group.clone(),
             latest: running.latest.clone(),
             held: running.held.clone(),
             writes: self.writes(&running.group.policy),
             let_through: self.let_through(&running.group.policy),
         };
-        let policies = self.running.iter().map(standing).collect();
-        self.board.put(Plans { policies, objects: Arc::clone(&self.objects) });
+        let policies = self.running.iter().map(entry).collect();
+        self.plan_store.put(Plans { policies, objects: Arc::clone(&self.objects) });
     }
 
     fn writes(&self, policy: &Policy) -> Vec<(String, Write)> {
-        let Some(hands) = &self.live.hands else { return Vec::new() };
-        let of = |role: &Role| Some((role.name.clone(), hands.last_write(&policy.name, &role.name)?.clone()));
+        let Some(actuator) = &self.live.actuator else { return Vec::new() };
+        let of = |role: &Role| Some((role.name.clone(), actuator.last_write(&policy.name, &role.name)?.clone()));
         policy.roles.iter().filter_map(of).collect()
     }
 
     fn let_through(&self, policy: &Policy) -> Vec<LetThrough> {
-        let Some(hands) = &self.live.hands else { return Vec::new() };
+        let Some(actuator) = &self.live.actuator else { return Vec::new() };
         let of = |role: &Role| {
-            let pods = hands.let_through(&policy.name, &role.name)?;
+            let pods = actuator.let_through(&policy.name, &role.name)?;
             Some(LetThrough {
                 role: role.name.clone(),
                 pods,
-                domains: hands.domains(&policy.name, &role.name),
+                domains: actuator.domains(&policy.name, &role.name),
             })
         };
         policy.roles.iter().filter_map(of).collect()

@@ -45,15 +45,15 @@ impl Driver {
     /// Takes in what the API server said. `wants` are topologies that are to be followed, and targets whose
     /// owners are to be found.
     pub(super) async fn hear(&mut self, news: objects::News, wants: &Wants) {
-        match self.shelf.apply(news) {
+        match self.policy_store.apply(news) {
             Changed::Nothing => {}
             Changed::Status => {
-                self.objects = self.shelf.known().into();
+                self.objects = self.policy_store.known().into();
                 self.put();
             }
             Changed::Policies => {
-                replace(&wants.topologies, self.shelf.wanted_topologies());
-                replace(&wants.owners, self.shelf.targets_of_any_pool());
+                replace(&wants.topologies, self.policy_store.wanted_topologies());
+                replace(&wants.owners, self.policy_store.targets_of_any_pool());
                 self.settle().await;
             }
         }
@@ -61,15 +61,15 @@ impl Driver {
 
     /// Takes in whose the targets are of policies that name no pool.
     pub(super) async fn hear_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
-        if self.shelf.note_owners(owners) {
+        if self.policy_store.note_owners(owners) {
             self.settle().await;
         }
     }
 
     /// Judges policies, and ticks those in force.
     async fn settle(&mut self) {
-        let groups = self.shelf.settle(&self.sources);
-        let known: Arc<[Known]> = self.shelf.known().into();
+        let groups = self.policy_store.settle(&self.sources);
+        let known: Arc<[Known]> = self.policy_store.known().into();
         for policy in known.iter() {
             let before = self.objects.iter().find(|before| before.uid == policy.uid);
             if before.is_none_or(|before| before.verdict != policy.verdict) {

@@ -53,7 +53,7 @@ pub(super) fn live(pods: u8) -> Live {
         servers: None,
         gpus: None,
         scrapes: ScrapeMetrics::register(&prometheus::Registry::new()).unwrap(),
-        hands: None,
+        actuator: None,
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
         has_gpus: false,
         has_queue: true,
         has_queries: false,
-        can_act: live.hands.is_some(),
+        can_act: live.actuator.is_some(),
         is_only: true,
     };
     let groups = Groups::read(policies, &sources).unwrap();

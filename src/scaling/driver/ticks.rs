@@ -12,10 +12,10 @@ use super::left::Left;
 use super::looks::Ended;
 use super::running::{Running, fired};
 use super::{ASK_AGAIN, Driver, is_same};
-use crate::actuator::{Hands, Seen};
+use crate::actuator::{Actuator, Seen};
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::policy::Role;
-use crate::capacity::rollout::deadlock::{self, Waiting as Stuck};
+use crate::capacity::rollout::deadlock::{self, BlockedGroup};
 use crate::capacity::{Condition, Plan};
 use crate::scaling::plan_store::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
@@ -47,8 +47,8 @@ impl Driver {
             }
             self.metrics.leaves();
             self.acting.clear();
-            if let Some(hands) = &mut self.live.hands {
-                hands.forget();
+            if let Some(actuator) = &mut self.live.actuator {
+                actuator.forget();
             }
             self.drain();
             return if had_plans {
@@ -86,17 +86,17 @@ impl Driver {
     async fn begin(&mut self, place: usize) -> bool {
         let Some(running) = self.running.get_mut(place) else { return false };
         let policy = &running.group.policy;
-        let Some(hands) = self.live.hands.as_mut().filter(|_| Hands::concerns(policy)) else {
+        let Some(actuator) = self.live.actuator.as_mut().filter(|_| Actuator::concerns(policy)) else {
             self.tick(place, None).await;
             return true;
         };
-        hands.take_over(policy, Known::roles_of(&self.objects, &policy.name));
+        actuator.take_over(policy, Known::roles_of(&self.objects, &policy.name));
         // Another may act by now: the last plan stands, and gets older.
         if !(self.live.may_act)() {
             self.hold(place, Condition::LeaseNotRenewed).await;
             return true;
         }
-        running.looking = Some(self.looks.begin(hands.look(policy)));
+        running.looking = Some(self.looks.begin(actuator.look(policy)));
         false
     }
 
@@ -152,8 +152,8 @@ impl Driver {
         } else if let Some(running) = self.running.iter_mut().find(is_next) {
             running.take_back_before(&acting.policy, &acting.latest.plan.fired, &unwritten);
         }
-        if let Some(hands) = &mut self.live.hands {
-            hands.join(part);
+        if let Some(actuator) = &mut self.live.actuator {
+            actuator.join(part);
         }
         self.finish();
     }
@@ -184,11 +184,11 @@ impl Driver {
 
     /// Keeps requests from pods that are about to go, and looks at them again soon.
     pub(super) fn drain(&mut self) {
-        let Some(hands) = &self.live.hands else { return };
-        self.live.store.set_draining(hands.draining());
+        let Some(actuator) = &self.live.actuator else { return };
+        self.live.store.set_draining(actuator.draining());
         let soon = self.live.clock.elapsed() + DRAINED_SOON;
         for running in &mut self.running {
-            if running.late == 0 && hands.is_draining(&running.group.policy.name) {
+            if running.late == 0 && actuator.is_draining(&running.group.policy.name) {
                 running.due = running.due.min(soon.max(running.not_before));
             }
         }
@@ -200,8 +200,8 @@ impl Driver {
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
         let is_observed = seen.is_some();
         let known = self.objects.iter().find(|known| known.name == policy.name);
-        let observed = match self.live.hands.as_mut().zip(seen) {
-            Some((hands, seen)) => hands.take_in(&policy, seen, now).await,
+        let observed = match self.live.actuator.as_mut().zip(seen) {
+            Some((actuator, seen)) => actuator.take_in(&policy, seen, now).await,
             None => None,
         };
         // Another may act by now, or too little is known of its pods: the last plan stands, and gets older.
@@ -218,8 +218,8 @@ impl Driver {
         let answers = self.asking.as_ref().map(Asking::answers);
         let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
         let mut left = left.unwrap_or_default();
-        if let Some(hands) = self.live.hands.as_ref().filter(|_| running.history.is_none()) {
-            let passed = |role: &Role| hands.let_through(&policy.name, &role.name).unwrap_or(0);
+        if let Some(actuator) = self.live.actuator.as_ref().filter(|_| running.history.is_none()) {
+            let passed = |role: &Role| actuator.let_through(&policy.name, &role.name).unwrap_or(0);
             left.admitted = policy.roles.iter().map(passed).collect();
         }
         let before = running.latest.as_ref().map(|latest| latest.plan.state);
@@ -239,8 +239,8 @@ impl Driver {
             info!(policy = policy.name, "the lease is renewed again, and the policy is carried out");
         }
         // Another replica may lead by now.
-        if let (Some(hands), Some(mut observed), true) =
-            (&mut self.live.hands, observed, (self.live.may_act)())
+        if let (Some(actuator), Some(mut observed), true) =
+            (&mut self.live.actuator, observed, (self.live.may_act)())
         {
             let shrinks = |(role, replicas): (&RolePlan, &u32)| {
                 role.write < *replicas || role.reasons.contains(&Reason::Trimmed)
@@ -251,14 +251,14 @@ impl Driver {
                     configured: self.live.staleness,
                     scraped: self.scraped,
                 };
-                let mut loads = pod_loads(&self.live.store.snapshot(), hands.namespace(), freshness);
-                running.members.add_left(hands.namespace(), &mut loads);
+                let mut loads = pod_loads(&self.live.store.snapshot(), actuator.namespace(), freshness);
+                running.members.add_left(actuator.namespace(), &mut loads);
                 observed.loads = Some(loads);
             }
             if latest.plan.state.is_stuck() && !was_stuck {
-                hands.record_stuck(&policy, &latest.plan, &observed);
+                actuator.record_stuck(&policy, &latest.plan, &observed);
             }
-            let part = hands.part(&policy);
+            let part = actuator.part(&policy);
             self.acting.insert(policy.name.clone());
             return self.acts.begin(Acting { policy, latest, was_stuck, frozen }, part, observed, now);
         }
@@ -269,9 +269,9 @@ impl Driver {
     pub(super) fn part_those_that_block_each_other(&mut self) {
         let stuck = |running: &Running| {
             let stuck = running.latest.as_ref()?.plan.stuck.clone()?;
-            Some(Stuck { place: stuck.placement, asks: stuck.asks, spare: stuck.spare, born: running.born })
+            Some(BlockedGroup { place: stuck.placement, asks: stuck.asks, spare: stuck.spare, born: running.born })
         };
-        let (places, waiting): (Vec<usize>, Vec<Stuck>) = self
+        let (places, waiting): (Vec<usize>, Vec<BlockedGroup>) = self
             .running
             .iter()
             .enumerate()

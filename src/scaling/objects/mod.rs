@@ -1,4 +1,4 @@
-//! Policies that are objects of the API server: followed (`follow`), judged (`shelf`), and told what became
+//! Policies that are objects of the API server: followed (`follow`), judged (`policy_store`), and told what became
 //! of them (`tell`, and `told` for what is due); and whether nodes bear out the topologies that they name (`survey`).
 
 mod claims;
@@ -12,6 +12,6 @@ mod written;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
-pub use policy_store::{Changed, Known, News, Shelf, policy_of};
+pub use policy_store::{Changed, Known, News, PolicyStore, policy_of};
 pub use survey::Surveyor;
-pub use status_writer::Teller;
+pub use status_writer::StatusWriter;

@@ -67,11 +67,11 @@ impl Known {
 
 /// The policies of a namespace.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct PolicyStore {
     /// The pool whose picker this is.
     pool: String,
     /// By name.
-    policies: BTreeMap<String, Shelved>,
+    policies: BTreeMap<String, StoredPolicy>,
     /// The layers of each ClusterTopology, by name.
     topologies: BTreeMap<String, Vec<String>>,
     /// To which pools targets belong that were asked for.
@@ -79,7 +79,7 @@ pub struct Shelf {
 }
 
 #[derive(Debug)]
-struct Shelved {
+struct StoredPolicy {
     object: PolicyObject,
     /// The last version that could be used, and its generation.
     good: Option<(Document, Option<i64>)>,
@@ -93,10 +93,10 @@ struct Refusal {
     message: String,
 }
 
-impl Shelf {
+impl PolicyStore {
     /// Targets whose updates policies of the namespace hold back, those of other pools included.
     pub fn held_targets(&self) -> Vec<TargetRef> {
-        let policies = self.policies.values().map(|shelved| policy_of(&shelved.object));
+        let policies = self.policies.values().map(|stored| policy_of(&stored.object));
         policies
             .filter(Policy::holds_updates)
             .flat_map(|policy| policy.roles)
@@ -163,14 +163,14 @@ impl Shelf {
                     Changed::Nothing
                 };
                 if changed != Changed::Policies {
-                    self.policies.insert(name, Shelved { object, ..old });
+                    self.policies.insert(name, StoredPolicy { object, ..old });
                     return changed;
                 }
                 (changed, old.good)
             }
             _ => (Changed::Policies, None),
         };
-        self.policies.insert(name, Shelved { object, good, verdict: None });
+        self.policies.insert(name, StoredPolicy { object, good, verdict: None });
         changed
     }
 
@@ -180,16 +180,16 @@ impl Shelf {
 
     /// The names of the topologies that policies name.
     pub fn wanted_topologies(&self) -> BTreeSet<String> {
-        let named = |shelved: &Shelved| {
-            Some(shelved.object.spec.pointer("/deploy/topology/clusterTopology")?.as_str()?.to_owned())
+        let named = |stored: &StoredPolicy| {
+            Some(stored.object.spec.pointer("/deploy/topology/clusterTopology")?.as_str()?.to_owned())
         };
         self.policies.values().filter_map(named).collect()
     }
 
     /// The targets of policies that don't say for which pool they are.
     pub fn targets_of_any_pool(&self) -> Vec<TargetRef> {
-        let open = self.policies.values().filter(|shelved| pool_of(&shelved.object).is_none());
-        open.flat_map(|shelved| targets(&shelved.object.spec)).map(|(_, target)| target).collect()
+        let open = self.policies.values().filter(|stored| pool_of(&stored.object).is_none());
+        open.flat_map(|stored| targets(&stored.object.spec)).map(|(_, target)| target).collect()
     }
 
     /// Notes to which pools targets belong. Says whether that is news.
@@ -200,11 +200,11 @@ impl Shelf {
             .map(|(target, owner)| {
                 let target = Target::of(&target);
                 // What was known stands until there is another answer.
-                let stands = match (&owner, before.get(&target)) {
+                let kept = match (&owner, before.get(&target)) {
                     (Owner::Unknown(_), Some(known @ (Owner::Ours | Owner::Other))) => Some(known.clone()),
                     _ => None,
                 };
-                (target, stands.unwrap_or(owner))
+                (target, kept.unwrap_or(owner))
             })
             .collect();
         self.owners != before
@@ -236,8 +236,8 @@ impl Shelf {
     /// of others. Where several scale the same object, whichever pool they are for, none of them acts.
     pub fn settle(&mut self, sources: &Sources) -> Groups {
         let mut claims = Claims::default();
-        for (name, shelved) in &self.policies {
-            claims.add(name, &shelved.object.spec);
+        for (name, stored) in &self.policies {
+            claims.add(name, &stored.object.spec);
         }
         let (groups, older) = self.judge(sources, &claims);
         if older.is_empty() {
@@ -245,7 +245,7 @@ impl Shelf {
         }
         // What stays in force of an earlier version scales what that did.
         for name in &older {
-            let good = self.policies.get(name).and_then(|shelved| shelved.good.as_ref());
+            let good = self.policies.get(name).and_then(|stored| stored.good.as_ref());
             if let Some(Ok(spec)) = good.map(|(document, _)| serde_json::to_value(&document.spec)) {
                 claims.add(name, &spec);
             }
@@ -257,41 +257,41 @@ impl Shelf {
     fn judge(&mut self, sources: &Sources, claims: &Claims) -> (Groups, Vec<String>) {
         let (mut groups, mut older) = (Groups::default(), Vec::new());
         let owners: BTreeMap<String, Option<Owner>> =
-            self.policies.iter().map(|(name, shelved)| (name.clone(), self.owner(&shelved.object))).collect();
+            self.policies.iter().map(|(name, stored)| (name.clone(), self.owner(&stored.object))).collect();
         let mut order: Vec<(Option<String>, String)> = self
             .policies
             .iter()
-            .map(|(name, shelved)| (shelved.object.metadata.creation_timestamp.clone(), name.clone()))
+            .map(|(name, stored)| (stored.object.metadata.creation_timestamp.clone(), name.clone()))
             .collect();
         order.sort_unstable();
         for (_, name) in order {
-            let Some(shelved) = self.policies.get_mut(&name) else { continue };
+            let Some(stored) = self.policies.get_mut(&name) else { continue };
             match owners.get(&name).cloned().flatten() {
                 Some(Owner::Ours) => {}
                 Some(Owner::Unknown(message)) => {
-                    shelved.verdict = Some(Verdict { is_accepted: false, reason: "TargetUnknown", message });
-                    shelved.good = None;
-                    groups.unusable.push(Arc::new(policy_of(&shelved.object)));
+                    stored.verdict = Some(Verdict { is_accepted: false, reason: "TargetUnknown", message });
+                    stored.good = None;
+                    groups.unusable.push(Arc::new(policy_of(&stored.object)));
                     continue;
                 }
                 Some(Owner::Other) | None => {
-                    (shelved.verdict, shelved.good) = (None, None);
+                    (stored.verdict, stored.good) = (None, None);
                     continue;
                 }
             }
             let mut adding = Adding { groups: &mut groups, claims, sources };
-            let generation = shelved.object.metadata.generation;
-            let new = read(&shelved.object, &self.topologies);
+            let generation = stored.object.metadata.generation;
+            let new = read(&stored.object, &self.topologies);
             let judged = new.and_then(|document| Ok((adding.add(&document)?, document)));
-            shelved.verdict = Some(match judged {
+            stored.verdict = Some(match judged {
                 Ok((verdict, document)) => {
-                    shelved.good = Some((document, generation));
+                    stored.good = Some((document, generation));
                     verdict
                 }
                 Err(Refusal { reason, mut message }) => {
-                    let held = |document: &Document| held_back(document, &shelved.object);
+                    let held = |document: &Document| held_back(document, &stored.object);
                     let stays =
-                        shelved.good.as_ref().filter(|(document, _)| adding.add(&held(document)).is_ok());
+                        stored.good.as_ref().filter(|(document, _)| adding.add(&held(document)).is_ok());
                     if stays.is_some() {
                         older.push(name.clone());
                     }
@@ -300,7 +300,7 @@ impl Shelf {
                             message.push_str(&format!("; generation {generation} stays in force"));
                         }
                         Some((_, None)) => message.push_str("; the version before stays in force"),
-                        None => groups.unusable.push(Arc::new(policy_of(&shelved.object))),
+                        None => groups.unusable.push(Arc::new(policy_of(&stored.object))),
                     }
                     Verdict { is_accepted: false, reason, message }
                 }
@@ -311,13 +311,13 @@ impl Shelf {
 
     /// All policies that are for this picker and were judged.
     pub fn known(&self) -> Vec<Known> {
-        let known = |(name, shelved): (&String, &Shelved)| {
+        let known = |(name, stored): (&String, &StoredPolicy)| {
             Some(Known {
                 name: name.clone(),
-                uid: shelved.object.metadata.uid.clone(),
-                generation: shelved.object.metadata.generation,
-                verdict: shelved.verdict.clone()?,
-                status: shelved.object.status.clone(),
+                uid: stored.object.metadata.uid.clone(),
+                generation: stored.object.metadata.generation,
+                verdict: stored.verdict.clone()?,
+                status: stored.object.status.clone(),
             })
         };
         self.policies.iter().filter_map(known).collect()

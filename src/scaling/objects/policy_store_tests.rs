@@ -24,18 +24,18 @@ fn object(name: &str, generation: i64, spec: impl Into<Value>) -> PolicyObject {
     .unwrap()
 }
 
-fn put(shelf: &mut Shelf, object: PolicyObject) -> Changed {
-    shelf.apply(News::Policies(Change::Put(object)))
+fn put(policy_store: &mut PolicyStore, object: PolicyObject) -> Changed {
+    policy_store.apply(News::Policies(Change::Put(object)))
 }
 
 /// Names of the policies in force, with the maximum of their role.
-fn in_force(shelf: &mut Shelf) -> Vec<(String, u32)> {
-    let groups = shelf.settle(&sources());
+fn in_force(policy_store: &mut PolicyStore) -> Vec<(String, u32)> {
+    let groups = policy_store.settle(&sources());
     groups.groups.iter().map(|group| (group.policy.name.clone(), group.policy.roles[0].range.max)).collect()
 }
 
-fn verdict(shelf: &Shelf, name: &str) -> Verdict {
-    shelf.known().into_iter().find(|known| known.name == name).unwrap().verdict
+fn verdict(policy_store: &PolicyStore, name: &str) -> Verdict {
+    policy_store.known().into_iter().find(|known| known.name == name).unwrap().verdict
 }
 
 fn of(max: i64) -> Value {
@@ -48,12 +48,12 @@ fn scaling(target: &str) -> Value {
 
 #[test]
 fn the_last_good_version_of_each_stays() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let all = vec![object("one", 1, of(4)), object("two", 1, of(5))];
-    assert_eq!(shelf.apply(News::Policies(Change::All(all.clone()))), Changed::Policies);
-    assert_eq!(in_force(&mut shelf), [("one".to_owned(), 4), ("two".to_owned(), 5)]);
-    assert_eq!(verdict(&shelf, "one").reason, "Accepted");
-    assert_eq!(shelf.apply(News::Policies(Change::All(all))), Changed::Nothing);
+    assert_eq!(policy_store.apply(News::Policies(Change::All(all.clone()))), Changed::Policies);
+    assert_eq!(in_force(&mut policy_store), [("one".to_owned(), 4), ("two".to_owned(), 5)]);
+    assert_eq!(verdict(&policy_store, "one").reason, "Accepted");
+    assert_eq!(policy_store.apply(News::Policies(Change::All(all))), Changed::Nothing);
     // A spec of another shape, one whose parts contradict each other, and one with an unknown number.
     let broken = [
         (json!({"roles": 7}), "spec can't be read"),
@@ -64,25 +64,25 @@ fn the_last_good_version_of_each_stays() {
         ),
     ];
     for (generation, (spec, words)) in broken.into_iter().enumerate() {
-        assert_eq!(put(&mut shelf, object("one", 2 + generation as i64, spec)), Changed::Policies);
-        assert_eq!(in_force(&mut shelf), [("one".to_owned(), 4), ("two".to_owned(), 5)], "{words}");
-        let Verdict { is_accepted, reason, message } = verdict(&shelf, "one");
+        assert_eq!(put(&mut policy_store, object("one", 2 + generation as i64, spec)), Changed::Policies);
+        assert_eq!(in_force(&mut policy_store), [("one".to_owned(), 4), ("two".to_owned(), 5)], "{words}");
+        let Verdict { is_accepted, reason, message } = verdict(&policy_store, "one");
         assert!(!is_accepted && reason == "Invalid" && message.contains(words), "{message}");
         assert!(message.ends_with("; generation 1 stays in force"), "{message}");
-        assert_eq!(verdict(&shelf, "two").reason, "Accepted");
+        assert_eq!(verdict(&policy_store, "two").reason, "Accepted");
     }
-    put(&mut shelf, object("one", 9, of(6)));
-    assert_eq!(in_force(&mut shelf)[0], ("one".to_owned(), 6));
+    put(&mut policy_store, object("one", 9, of(6)));
+    assert_eq!(in_force(&mut policy_store)[0], ("one".to_owned(), 6));
     // Another object of the same name has no version before.
     let mut new = object("one", 1, json!({"roles": {}}));
     new.metadata.uid = "another".to_owned();
-    put(&mut shelf, new);
-    assert_eq!(in_force(&mut shelf), [("two".to_owned(), 5)]);
-    assert!(!verdict(&shelf, "one").message.contains("stays"));
+    put(&mut policy_store, new);
+    assert_eq!(in_force(&mut policy_store), [("two".to_owned(), 5)]);
+    assert!(!verdict(&policy_store, "one").message.contains("stays"));
     let mut deleted = object("two", 1, of(5));
     deleted.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".to_owned());
-    assert_eq!(put(&mut shelf, deleted), Changed::Policies);
-    assert!(in_force(&mut shelf).is_empty());
+    assert_eq!(put(&mut policy_store, deleted), Changed::Policies);
+    assert!(in_force(&mut policy_store).is_empty());
 }
 
 #[test]
@@ -99,24 +99,24 @@ fn refused_version_still_pauses_the_one_before() {
         (json!({"roles": {}, "mode": null}), Mode::Recommend, None),
         (json!({"mode": "aply"}), Mode::Recommend, None),
     ] {
-        let mut shelf = Shelf::new("p".to_owned());
-        put(&mut shelf, object("one", 1, with(json!({}))));
-        shelf.settle(&sources());
-        put(&mut shelf, object("one", 2, with(more.clone())));
-        let group = shelf.settle(&sources()).groups.remove(0);
-        assert_eq!(verdict(&shelf, "one").reason, "Invalid", "{more}");
+        let mut policy_store = PolicyStore::new("p".to_owned());
+        put(&mut policy_store, object("one", 1, with(json!({}))));
+        policy_store.settle(&sources());
+        put(&mut policy_store, object("one", 2, with(more.clone())));
+        let group = policy_store.settle(&sources()).groups.remove(0);
+        assert_eq!(verdict(&policy_store, "one").reason, "Invalid", "{more}");
         assert_eq!((group.policy.mode, group.frozen), (mode, frozen), "{more}");
     }
 }
 
 #[test]
 fn what_got_past_validation_is_replaced_and_told() {
-    let mut shelf = Shelf::new("p".to_owned());
-    put(&mut shelf, object("one", 1, json!({"roles": {"a": {"min": -3, "max": 9_000_000}}})));
-    let groups = shelf.settle(&sources());
+    let mut policy_store = PolicyStore::new("p".to_owned());
+    put(&mut policy_store, object("one", 1, json!({"roles": {"a": {"min": -3, "max": 9_000_000}}})));
+    let groups = policy_store.settle(&sources());
     let policy = &groups.groups[0].policy;
     assert_eq!((policy.roles[0].range.min, policy.roles[0].range.max, policy.sanitised), (0, 1_000_000, 2));
-    let Verdict { is_accepted, reason, message } = verdict(&shelf, "one");
+    let Verdict { is_accepted, reason, message } = verdict(&policy_store, "one");
     assert!(is_accepted && reason == "Sanitised", "{reason}");
     assert!(
         message.contains("2 values could not stand") && message.contains("spec.roles.a.min"),
@@ -125,62 +125,62 @@ fn what_got_past_validation_is_replaced_and_told() {
 }
 
 /// Why nothing is written for each policy in force.
-fn frozen(shelf: &mut Shelf) -> Vec<(String, Option<Condition>)> {
-    let groups = shelf.settle(&sources());
+fn frozen(policy_store: &mut PolicyStore) -> Vec<(String, Option<Condition>)> {
+    let groups = policy_store.settle(&sources());
     groups.groups.iter().map(|group| (group.policy.name.clone(), group.frozen)).collect()
 }
 
 #[test]
 fn policies_of_any_pool_that_share_a_target_are_frozen() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let conflict = Some(Condition::TargetConflict);
-    put(&mut shelf, object("new", 1, scaling("x")));
-    put(&mut shelf, object("old", 1, scaling("y")));
-    assert_eq!(frozen(&mut shelf), [("old".to_owned(), None), ("new".to_owned(), None)]);
-    put(&mut shelf, object("old", 2, scaling("x")));
-    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
+    put(&mut policy_store, object("new", 1, scaling("x")));
+    put(&mut policy_store, object("old", 1, scaling("y")));
+    assert_eq!(frozen(&mut policy_store), [("old".to_owned(), None), ("new".to_owned(), None)]);
+    put(&mut policy_store, object("old", 2, scaling("x")));
+    assert_eq!(frozen(&mut policy_store), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
     for (name, other) in [("new", "'old'"), ("old", "'new'")] {
-        let Verdict { is_accepted, reason, message } = verdict(&shelf, name);
+        let Verdict { is_accepted, reason, message } = verdict(&policy_store, name);
         assert!(!is_accepted && reason == "TargetConflict" && message.contains(other), "{message}");
     }
     // One of another pool, which nobody here could read.
     let mut theirs = scaling("z");
     theirs["poolRef"] = json!({"name": "q"});
     theirs["interval"] = json!([]);
-    put(&mut shelf, object("theirs", 1, theirs));
-    put(&mut shelf, object("old", 3, scaling("z")));
-    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), None)]);
-    assert!(verdict(&shelf, "old").message.contains("'theirs'"));
-    assert_eq!(shelf.known().len(), 2);
+    put(&mut policy_store, object("theirs", 1, theirs));
+    put(&mut policy_store, object("old", 3, scaling("z")));
+    assert_eq!(frozen(&mut policy_store), [("old".to_owned(), conflict), ("new".to_owned(), None)]);
+    assert!(verdict(&policy_store, "old").message.contains("'theirs'"));
+    assert_eq!(policy_store.known().len(), 2);
     // What can't be used leaves the version before in force, which scales what it did.
     let mut broken = scaling("w");
     broken["roles"]["a"]["max"] = json!(true);
-    put(&mut shelf, object("new", 2, broken));
-    put(&mut shelf, object("old", 4, scaling("x")));
-    assert_eq!(frozen(&mut shelf), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
+    put(&mut policy_store, object("new", 2, broken));
+    put(&mut policy_store, object("old", 4, scaling("x")));
+    assert_eq!(frozen(&mut policy_store), [("old".to_owned(), conflict), ("new".to_owned(), conflict)]);
     let mut both = scaling("v");
     both["roles"]["b"] = both["roles"]["a"].clone();
-    put(&mut shelf, object("other", 1, both));
-    frozen(&mut shelf);
-    let message = verdict(&shelf, "other").message;
+    put(&mut policy_store, object("other", 1, both));
+    frozen(&mut policy_store);
+    let message = verdict(&policy_store, "other").message;
     assert!(message.contains("by role 'b' and by role 'a'"), "{message}");
 }
 
 #[test]
 fn a_policy_without_pool_follows_its_targets_pods() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let mut spec = scaling("x");
     spec.as_object_mut().unwrap().remove("poolRef");
     spec["roles"]["b"] = spec["roles"]["a"].clone();
     spec["roles"]["b"]["scaleTargetRef"]["name"] = json!("y");
-    put(&mut shelf, object("one", 1, spec));
-    let targets = shelf.targets_of_any_pool();
+    put(&mut policy_store, object("one", 1, spec));
+    let targets = policy_store.targets_of_any_pool();
     assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
-    assert_eq!((in_force(&mut shelf).len(), shelf.known().len()), (0, 0), "nobody was asked yet");
+    assert_eq!((in_force(&mut policy_store).len(), policy_store.known().len()), (0, 0), "nobody was asked yet");
     let mut note = |answers: [Owner; 2]| {
-        let is_news = shelf.note_owners(targets.iter().cloned().zip(answers).collect());
-        let in_force = in_force(&mut shelf).len();
-        (is_news, in_force, shelf.known().first().map(|known| known.verdict.reason))
+        let is_news = policy_store.note_owners(targets.iter().cloned().zip(answers).collect());
+        let in_force = in_force(&mut policy_store).len();
+        (is_news, in_force, policy_store.known().first().map(|known| known.verdict.reason))
     };
     let unknown = || Owner::Unknown("y: no pods".to_owned());
     assert_eq!(note([Owner::Ours, unknown()]), (true, 0, Some("TargetUnknown")));
@@ -191,88 +191,88 @@ fn a_policy_without_pool_follows_its_targets_pods() {
     assert_eq!(note([unknown(), Owner::Ours]), (false, 1, Some("Accepted")), "what was known stands");
     assert_eq!(note([Owner::Other, unknown()]), (true, 0, Some("TargetUnknown")));
     // One that scales nothing is for everybody, as is one that was never asked about.
-    put(&mut shelf, object("two", 1, of(3)));
-    assert_eq!(in_force(&mut shelf), [("two".to_owned(), 3)]);
+    put(&mut policy_store, object("two", 1, of(3)));
+    assert_eq!(in_force(&mut policy_store), [("two".to_owned(), 3)]);
 }
 
 #[test]
 fn a_policy_that_is_paused_is_in_force_and_frozen() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let mut spec = scaling("x");
     spec["paused"] = json!(true);
-    put(&mut shelf, object("one", 1, spec));
-    assert_eq!(frozen(&mut shelf), [("one".to_owned(), Some(Condition::Suspended))]);
-    assert!(verdict(&shelf, "one").is_accepted);
+    put(&mut policy_store, object("one", 1, spec));
+    assert_eq!(frozen(&mut policy_store), [("one".to_owned(), Some(Condition::Suspended))]);
+    assert!(verdict(&policy_store, "one").is_accepted);
 }
 
 #[test]
 fn where_several_replicas_could_act_nothing_is_written() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let mut spec = scaling("x");
     spec["mode"] = json!("Apply");
-    put(&mut shelf, object("one", 1, spec));
-    put(&mut shelf, object("two", 1, scaling("y")));
-    let groups = shelf.settle(&Sources { is_only: false, ..sources() });
+    put(&mut policy_store, object("one", 1, spec));
+    put(&mut policy_store, object("two", 1, scaling("y")));
+    let groups = policy_store.settle(&Sources { is_only: false, ..sources() });
     let frozen: Vec<_> = groups.groups.iter().map(|group| group.frozen).collect();
     assert_eq!(frozen, [Some(Condition::NoLeaderElection), None], "plans that are only shown are harmless");
-    let Verdict { is_accepted, reason, message } = verdict(&shelf, "one");
+    let Verdict { is_accepted, reason, message } = verdict(&policy_store, "one");
     assert!(!is_accepted && reason == "NoLeaderElection" && message.contains("--ha-enable"), "{message}");
 }
 
 #[test]
 fn policies_of_other_pools_are_others_business() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let with = |pool: &str| {
         let mut spec = of(4);
         spec["poolRef"] = json!({"name": pool});
         spec
     };
-    put(&mut shelf, object("ours", 1, with("p")));
-    put(&mut shelf, object("theirs", 1, with("q")));
-    assert_eq!(in_force(&mut shelf), [("ours".to_owned(), 4)]);
-    assert_eq!(shelf.known().len(), 1);
-    put(&mut shelf, object("ours", 2, with("q")));
-    assert!(in_force(&mut shelf).is_empty() && shelf.known().is_empty());
+    put(&mut policy_store, object("ours", 1, with("p")));
+    put(&mut policy_store, object("theirs", 1, with("q")));
+    assert_eq!(in_force(&mut policy_store), [("ours".to_owned(), 4)]);
+    assert_eq!(policy_store.known().len(), 1);
+    put(&mut policy_store, object("ours", 2, with("q")));
+    assert!(in_force(&mut policy_store).is_empty() && policy_store.known().is_empty());
 }
 
 #[test]
 fn a_topology_gives_its_layers_to_those_that_name_it() {
-    let mut shelf = Shelf::new("p".to_owned());
+    let mut policy_store = PolicyStore::new("p".to_owned());
     let spec = json!({"roles": {"a": {"max": 4}}, "deploy": {"steps": {"a": 1}, "topology": {"clusterTopology": "racks", "layer": "rack"}}});
-    put(&mut shelf, object("one", 1, spec));
-    assert_eq!(shelf.wanted_topologies().into_iter().collect::<Vec<_>>(), ["racks"]);
-    assert!(in_force(&mut shelf).is_empty());
-    assert_eq!(verdict(&shelf, "one").reason, "TopologyUnknown");
+    put(&mut policy_store, object("one", 1, spec));
+    assert_eq!(policy_store.wanted_topologies().into_iter().collect::<Vec<_>>(), ["racks"]);
+    assert!(in_force(&mut policy_store).is_empty());
+    assert_eq!(verdict(&policy_store, "one").reason, "TopologyUnknown");
     let racks = |layers: Value| -> TopologyObject {
         serde_json::from_value(json!({"metadata": {"name": "racks"}, "spec": {"layers": layers}})).unwrap()
     };
     let all = News::Topologies(Change::All(vec![racks(json!(["host", "rack"]))]));
-    assert_eq!(shelf.apply(all.clone()), Changed::Policies);
-    assert_eq!(shelf.apply(all), Changed::Nothing);
-    let layers = |shelf: &mut Shelf| {
-        let groups = shelf.settle(&sources());
+    assert_eq!(policy_store.apply(all.clone()), Changed::Policies);
+    assert_eq!(policy_store.apply(all), Changed::Nothing);
+    let layers = |policy_store: &mut PolicyStore| {
+        let groups = policy_store.settle(&sources());
         let topology = groups.groups[0].policy.rollout.as_ref().unwrap().topology.clone().unwrap();
         (topology.layers, topology.layer)
     };
-    assert_eq!(layers(&mut shelf), (vec!["host".to_owned(), "rack".to_owned()], 1));
+    assert_eq!(layers(&mut policy_store), (vec!["host".to_owned(), "rack".to_owned()], 1));
     // Without the layer that the policy wants, and gone: what was known stays in force.
     for news in [Change::Put(racks(json!(["host"]))), Change::Gone(racks(json!(["host"])))] {
-        shelf.apply(News::Topologies(news));
-        assert_eq!(layers(&mut shelf).1, 1);
-        assert!(!verdict(&shelf, "one").is_accepted);
+        policy_store.apply(News::Topologies(news));
+        assert_eq!(layers(&mut policy_store).1, 1);
+        assert!(!verdict(&policy_store, "one").is_accepted);
     }
 }
 
 #[test]
 fn what_is_said_of_a_policy_is_no_change_of_it() {
-    let mut shelf = Shelf::new("p".to_owned());
-    put(&mut shelf, object("one", 1, of(4)));
-    in_force(&mut shelf);
+    let mut policy_store = PolicyStore::new("p".to_owned());
+    put(&mut policy_store, object("one", 1, of(4)));
+    in_force(&mut policy_store);
     let mut told = object("one", 1, of(4));
     told.status.state = Some("Idle".to_owned());
-    assert_eq!(put(&mut shelf, told.clone()), Changed::Status);
-    assert_eq!(put(&mut shelf, told), Changed::Nothing);
-    let known = shelf.known();
+    assert_eq!(put(&mut policy_store, told.clone()), Changed::Status);
+    assert_eq!(put(&mut policy_store, told), Changed::Nothing);
+    let known = policy_store.known();
     assert_eq!((known[0].status.state.as_deref(), known[0].verdict.reason), (Some("Idle"), "Accepted"));
     // A status of another shape is as good as none.
     let odd: PolicyObject =

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::policy_store::Known;
 use super::times::Times;
-use super::written::{EventTold, Told, Untold};
+use super::written::{EventOutcome, WrittenStatuses, PendingEvent};
 use crate::actuator::event::{self, About, Kind};
 use crate::capacity::policy::spec::KIND;
 use crate::capacity::resource::status::PolicyStatus;
@@ -19,7 +19,7 @@ use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::cluster::{Cluster, PatchType, Problem};
 use crate::endpoints::Clock;
 use crate::leader::Term;
-use crate::scaling::plan_store::Board;
+use crate::scaling::plan_store::PlanStore;
 
 /// How often it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,47 +28,47 @@ const LOOK: Duration = Duration::from_secs(1);
 const REQUEST: Duration = Duration::from_secs(5);
 
 /// Writes statuses of policies.
-pub struct Teller {
+pub struct StatusWriter {
     cluster: Cluster,
     namespace: String,
-    board: Arc<Board>,
+    plan_store: Arc<PlanStore>,
     /// The time in which this replica is the one to tell.
     term: Arc<Term>,
     times: Times,
-    told: Told,
+    written: WrittenStatuses,
     /// Whether the last event could not be written, which was said.
     lacks_events: bool,
 }
 
-impl Teller {
+impl StatusWriter {
     /// Of the policies of a namespace.
     pub fn new(
         cluster: Cluster,
         namespace: String,
-        board: Arc<Board>,
+        plan_store: Arc<PlanStore>,
         clock: Clock,
         term: Arc<Term>,
     ) -> Self {
         Self {
             cluster,
             namespace,
-            board,
+            plan_store,
             term,
             times: Times::start(clock),
-            told: Told::default(),
+            written: WrittenStatuses::default(),
             lacks_events: false,
         }
     }
 
     /// Tells, until it is dropped.
     pub async fn run(mut self) {
-        let mut plans = self.board.subscribe();
+        let mut plans = self.plan_store.subscribe();
         loop {
             if self.term.lasts() {
-                self.tell().await;
+                self.write_due().await;
             } else {
                 // What others tell from now on is in the objects.
-                self.told = Told::default();
+                self.written = WrittenStatuses::default();
             }
             let next = Instant::now() + LOOK;
             tokio::select! {
@@ -78,23 +78,23 @@ impl Teller {
         }
     }
 
-    async fn tell(&mut self) {
-        let plans = self.board.plans();
-        let due = self.told.due(&plans, self.times.clock.elapsed(), &self.times);
+    async fn write_due(&mut self) {
+        let plans = self.plan_store.plans();
+        let due = self.written.due(&plans, self.times.clock.elapsed(), &self.times);
         for due in due {
             let written = self.term.write(self.write(&due.known, &due.status)).await;
             if !self.term.lasts() {
                 return;
             }
-            self.told.note(due, self.times.clock.elapsed(), written);
+            self.written.note(due, self.times.clock.elapsed(), written);
         }
-        for untold in self.told.untold(self.times.clock.elapsed()) {
-            let told = self.tell_event(&untold).await;
+        for event in self.written.pending_events(self.times.clock.elapsed()) {
+            let outcome = self.record_event(&event).await;
             if !self.term.lasts() {
                 return;
             }
-            self.told.note_event(&untold, told, self.times.clock.elapsed());
-            if told == EventTold::Unanswered {
+            self.written.note_event(&event, outcome, self.times.clock.elapsed());
+            if outcome == EventOutcome::Unanswered {
                 break;
             }
         }
@@ -109,14 +109,14 @@ impl Teller {
     }
 
     /// Says of a policy that it stands still, where `kubectl describe` shows it.
-    async fn tell_event(&mut self, untold: &Untold) -> EventTold {
-        let Untold { name, uid, reason, message } = untold;
+    async fn record_event(&mut self, event: &PendingEvent) -> EventOutcome {
+        let PendingEvent { name, uid, reason, message } = event;
         let api_version = format!("{GROUP}/{VERSION}");
         let about = About { api_version: &api_version, kind: KIND, name, uid };
-        let event = event::event(&self.namespace, about, Kind::Warning, reason, message);
-        let (path, body) = (event::path(&self.namespace), event.to_string().into_bytes());
-        let told = self.cluster.put::<IgnoredAny>(Method::POST, &path, body, REQUEST).await;
-        match told {
+        let body = event::event(&self.namespace, about, Kind::Warning, reason, message);
+        let (path, body) = (event::path(&self.namespace), body.to_string().into_bytes());
+        let written = self.cluster.put::<IgnoredAny>(Method::POST, &path, body, REQUEST).await;
+        match written {
             Ok(_) => self.lacks_events = false,
             Err(problem) => {
                 if !std::mem::replace(&mut self.lacks_events, true) {
@@ -124,18 +124,18 @@ impl Teller {
                 }
                 return match problem {
                     // It will be no other time, and the log has said so.
-                    Problem::Denied(_) => EventTold::Done,
-                    problem if problem.is_unsure() => EventTold::Unanswered,
-                    _ => EventTold::Refused,
+                    Problem::Denied(_) => EventOutcome::Done,
+                    problem if problem.is_unsure() => EventOutcome::Unanswered,
+                    _ => EventOutcome::Refused,
                 };
             }
         }
-        EventTold::Done
+        EventOutcome::Done
     }
 }
 
-impl std::fmt::Debug for Teller {
+impl std::fmt::Debug for StatusWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Teller").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("StatusWriter").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }

@@ -69,7 +69,7 @@ impl Surveyor {
         let watch_status = || WatchStatus::new(self.times.clock.clone());
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
         let (of_topologies, of_nodes) = (watch_status(), watch_status());
-        let telling = async {
+        let writing = async {
             let mut survey = Survey::default();
             let mut looks = interval(LOOK);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,14 +85,14 @@ impl Surveyor {
                             is_new
                         });
                     }
-                    _ = looks.tick() => self.tell(&mut survey).await,
+                    _ = looks.tick() => self.write_due(&mut survey).await,
                 }
             }
         };
         tokio::join!(
             whenever_defined(&self.cluster, &topologies, &of_topologies, &say, Heard::Topologies),
             self.nodes(wanted_keys, &of_nodes, &say),
-            telling,
+            writing,
         );
     }
 
@@ -120,9 +120,9 @@ impl Surveyor {
         }
     }
 
-    async fn tell(&self, survey: &mut Survey) {
+    async fn write_due(&self, survey: &mut Survey) {
         if !self.term.lasts() {
-            survey.told.clear();
+            survey.written.clear();
             return;
         }
         let now = self.times.clock.elapsed();
@@ -166,11 +166,11 @@ struct Survey {
     /// Labels by the node's name; `None` until they were listed.
     nodes: Option<BTreeMap<String, BTreeMap<String, String>>>,
     /// By the topologies' uids.
-    told: HashMap<String, Telling>,
+    written: HashMap<String, WrittenStatus>,
 }
 
 #[derive(Debug)]
-struct Telling {
+struct WrittenStatus {
     status: TopologyStatus,
     at: Duration,
     problem: Option<Problem>,
@@ -218,17 +218,17 @@ impl Survey {
         time: &str,
     ) -> Vec<(String, String, TopologyStatus)> {
         let Some(nodes) = &self.nodes else { return Vec::new() };
-        self.told.retain(|uid, _| self.topologies.values().any(|object| object.metadata.uid == *uid));
+        self.written.retain(|uid, _| self.topologies.values().any(|object| object.metadata.uid == *uid));
         let mut placed: Option<Vec<Placed<'_>>> = None;
         let mut due = Vec::new();
         for object in wanted.iter().filter_map(|name| self.topologies.get(name)) {
-            let told = self.told.get(&object.metadata.uid);
-            if told.is_some_and(|told| now.saturating_sub(told.at) < PAUSE) {
+            let written = self.written.get(&object.metadata.uid);
+            if written.is_some_and(|written| now.saturating_sub(written.at) < PAUSE) {
                 continue;
             }
             let placed = placed
                 .get_or_insert_with(|| nodes.iter().map(|(name, labels)| Placed { name, labels }).collect());
-            let before = told.map_or(&object.status, |told| &told.status);
+            let before = written.map_or(&object.status, |written| &written.status);
             let next = status(&object.spec.layers, placed, object.metadata.generation, before, time);
             if next != *before {
                 due.push((object.metadata.name.clone(), object.metadata.uid.clone(), next));
@@ -245,9 +245,9 @@ impl Survey {
         at: Duration,
         written: Result<(), Problem>,
     ) {
-        let old = self.told.remove(&uid);
-        let telling = match written {
-            Ok(()) => Telling { status, at, problem: None },
+        let old = self.written.remove(&uid);
+        let record = match written {
+            Ok(()) => WrittenStatus { status, at, problem: None },
             Err(problem) => {
                 let seen = || self.topologies.get(name).map(|object| object.status.clone());
                 let (before, last) = match old {
@@ -261,10 +261,10 @@ impl Survey {
                         "cannot write the status of a ClusterTopology; it needs the verb patch for clustertopologies/status"
                     );
                 }
-                Telling { status: before, at, problem: Some(problem) }
+                WrittenStatus { status: before, at, problem: Some(problem) }
             }
         };
-        self.told.insert(uid, telling);
+        self.written.insert(uid, record);
     }
 }
 

@@ -7,9 +7,9 @@ use super::policy_store::Known;
 use super::times::Times;
 use crate::actuator::Write;
 use crate::capacity::Condition;
-use crate::capacity::resource::status::{LastWrite, PolicyStatus, Stands, StatusCondition, Ticked, status};
+use crate::capacity::resource::status::{LastWrite, PolicyStatus, StatusInput, StatusCondition, Ticked, status};
 use crate::cluster::Problem;
-use crate::scaling::plan_store::{Plans, Standing};
+use crate::scaling::plan_store::{Plans, PolicyEntry};
 
 /// Time between two writes of the status of a policy that isn't ticked.
 const UNTICKED: Duration = Duration::from_secs(15);
@@ -58,11 +58,11 @@ fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
 
 /// Statuses that were written, by the objects' uids. No I/O.
 #[derive(Debug, Default)]
-pub(super) struct Told(HashMap<String, Telling>);
+pub(super) struct WrittenStatuses(HashMap<String, WrittenStatus>);
 
 /// Whether an event was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventTold {
+pub(super) enum EventOutcome {
     Done,
     /// It was refused.
     Refused,
@@ -72,7 +72,7 @@ pub(super) enum EventTold {
 
 /// An event that is to be written.
 #[derive(Debug, PartialEq)]
-pub(super) struct Untold {
+pub(super) struct PendingEvent {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) reason: String,
@@ -80,32 +80,32 @@ pub(super) struct Untold {
 }
 
 #[derive(Debug)]
-struct Telling {
+struct WrittenStatus {
     name: String,
     status: PolicyStatus,
     at: Duration,
     /// Events that are to be written: reasons, each with a sentence.
-    untold: Vec<(String, String)>,
+    pending_events: Vec<(String, String)>,
     /// When they are tried next.
     tries: Duration,
     /// Problem that the last write failed by, and that was reported.
     problem: Option<Problem>,
 }
 
-impl Told {
+impl WrittenStatuses {
     /// Statuses to be written now.
     pub(super) fn due(&mut self, plans: &Plans, now: Duration, times: &Times) -> Vec<Due> {
         self.0.retain(|uid, _| plans.objects.iter().any(|known| known.uid == *uid));
         let due = plans.objects.iter().filter_map(|known| {
-            let standing = plans.policies.iter().find(|standing| standing.group.policy.name == known.name);
-            let told = self.0.get(&known.uid);
-            let interval = standing.map_or(UNTICKED, |standing| standing.group.policy.interval);
-            let is_early = told.is_some_and(|told| now.saturating_sub(told.at) < interval);
-            if is_early && told.is_some_and(|told| told.problem.is_some()) {
+            let entry = plans.policies.iter().find(|entry| entry.group.policy.name == known.name);
+            let written = self.0.get(&known.uid);
+            let interval = entry.map_or(UNTICKED, |entry| entry.group.policy.interval);
+            let is_early = written.is_some_and(|written| now.saturating_sub(written.at) < interval);
+            if is_early && written.is_some_and(|written| written.problem.is_some()) {
                 return None;
             }
-            let before = told.map_or(&known.status, |told| &told.status);
-            let status = of(known, standing, before, &times.at(now), times);
+            let before = written.map_or(&known.status, |written| &written.status);
+            let status = of(known, entry, before, &times.at(now), times);
             let is_due = if is_early { left(&status) != left(before) } else { status != *before };
             is_due.then(|| Due { known: known.clone(), news: news(&status, before), status })
         });
@@ -116,17 +116,17 @@ impl Told {
         let Due { known, status, news } = due;
         let old = self.0.remove(&known.uid);
         let Known { name, uid, status: seen, .. } = known;
-        let (before, mut untold, tries, last) = match old {
-            Some(old) => (old.status, old.untold, old.tries, old.problem),
+        let (before, mut pending_events, tries, last) = match old {
+            Some(old) => (old.status, old.pending_events, old.tries, old.problem),
             None => (seen, Vec::new(), at, None),
         };
-        let telling = match written {
+        let record = match written {
             Ok(()) => {
                 // Of what is over nobody needs to hear.
                 let stops = stops(&status);
-                untold.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
-                untold.extend(news);
-                Telling { name, status, at, untold, tries, problem: None }
+                pending_events.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
+                pending_events.extend(news);
+                WrittenStatus { name, status, at, pending_events, tries, problem: None }
             }
             Err(problem) => {
                 if last.as_ref() != Some(&problem) {
@@ -141,19 +141,19 @@ impl Told {
                         "cannot write the status of a capacity policy"
                     );
                 }
-                Telling { name, status: before, at, untold, tries, problem: Some(problem) }
+                WrittenStatus { name, status: before, at, pending_events, tries, problem: Some(problem) }
             }
         };
-        self.0.insert(uid, telling);
+        self.0.insert(uid, record);
     }
 
     /// Events to be written now.
-    pub(super) fn untold(&self, now: Duration) -> Vec<Untold> {
-        let due = self.0.iter().filter(|(_, telling)| telling.tries <= now);
-        let of = |(uid, telling): (&String, &Telling)| {
-            let (uid, name) = (uid.clone(), telling.name.clone());
-            let untold = telling.untold.clone().into_iter();
-            untold.map(move |(reason, message)| Untold {
+    pub(super) fn pending_events(&self, now: Duration) -> Vec<PendingEvent> {
+        let due = self.0.iter().filter(|(_, record)| record.tries <= now);
+        let of = |(uid, record): (&String, &WrittenStatus)| {
+            let (uid, name) = (uid.clone(), record.name.clone());
+            let pending_events = record.pending_events.clone().into_iter();
+            pending_events.map(move |(reason, message)| PendingEvent {
                 name: name.clone(),
                 uid: uid.clone(),
                 reason,
@@ -165,15 +165,15 @@ impl Told {
 
     /// Notes whether an event was written. Without an answer none is tried for a while: statuses would wait for
     /// each.
-    pub(super) fn note_event(&mut self, untold: &Untold, told: EventTold, now: Duration) {
-        let telling = self.0.get_mut(&untold.uid);
-        match (told, telling) {
-            (EventTold::Done, Some(telling)) => {
-                telling.untold.retain(|(reason, _)| *reason != untold.reason);
+    pub(super) fn note_event(&mut self, event: &PendingEvent, outcome: EventOutcome, now: Duration) {
+        let record = self.0.get_mut(&event.uid);
+        match (outcome, record) {
+            (EventOutcome::Done, Some(record)) => {
+                record.pending_events.retain(|(reason, _)| *reason != event.reason);
             }
-            (EventTold::Refused, Some(telling)) => telling.tries = now + AGAIN,
-            (EventTold::Unanswered, _) => {
-                self.0.values_mut().for_each(|telling| telling.tries = now + AGAIN);
+            (EventOutcome::Refused, Some(record)) => record.tries = now + AGAIN,
+            (EventOutcome::Unanswered, _) => {
+                self.0.values_mut().for_each(|record| record.tries = now + AGAIN);
             }
             (_, None) => {}
         }
@@ -183,13 +183,13 @@ impl Told {
 /// The status of a policy, from what stands.
 fn of(
     known: &Known,
-    standing: Option<&Standing>,
+    entry: Option<&PolicyEntry>,
     before: &PolicyStatus,
     now: &str,
     times: &Times,
 ) -> PolicyStatus {
-    let fired: Vec<Option<String>> = standing
-        .and_then(|standing| standing.latest.as_ref())
+    let fired: Vec<Option<String>> = entry
+        .and_then(|entry| entry.latest.as_ref())
         .map(|latest| latest.fired.iter().map(|at| at.map(|at| times.at(at))).collect())
         .unwrap_or_default();
     let written = |(role, write): &(String, Write)| LastWrite {
@@ -200,17 +200,17 @@ fn of(
         reason: write.reason.clone(),
     };
     let writes: Vec<LastWrite> =
-        standing.into_iter().flat_map(|standing| &standing.writes).map(written).collect();
-    let ticked = standing.and_then(|standing| {
-        let latest = standing.latest.as_ref()?;
-        let policy = standing.group.policy.as_ref();
-        let let_through = standing.let_through.as_slice();
+        entry.into_iter().flat_map(|entry| &entry.writes).map(written).collect();
+    let ticked = entry.and_then(|entry| {
+        let latest = entry.latest.as_ref()?;
+        let policy = entry.group.policy.as_ref();
+        let let_through = entry.let_through.as_slice();
         Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
     });
-    let held = standing.and_then(|standing| standing.held.as_ref());
+    let held = entry.and_then(|entry| entry.held.as_ref());
     let held = held.map(|held| (held.condition, &*held.why));
-    let stands = Stands { generation: known.generation, verdict: &known.verdict, ticked, held };
-    status(stands, before, now)
+    let input = StatusInput { generation: known.generation, verdict: &known.verdict, ticked, held };
+    status(input, before, now)
 }
 
 #[cfg(test)]
@@ -254,58 +254,58 @@ mod tests {
         let plan = Plan { roles: vec![role], total: desired, state: State::Idle, stages, ..Plan::default() };
         let latest = Latest { plan, waiting: 0, at: Duration::ZERO, fired: vec![fired] };
         let group = Group { policy, signals: Vec::new(), frozen: None };
-        let standing = Standing {
+        let entry = PolicyEntry {
             group,
             latest: Some(Arc::new(latest)),
             held: None,
             writes: Vec::new(),
             let_through: Vec::new(),
         };
-        Plans { policies: vec![standing], objects: vec![known("Accepted")].into() }
+        Plans { policies: vec![entry], objects: vec![known("Accepted")].into() }
     }
 
     #[test]
     fn what_changed_is_told_once_per_interval() {
-        let (mut told, times) = (Told::default(), times());
-        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        let (mut written, times) = (WrittenStatuses::default(), times());
+        let first = written.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
         assert_eq!(first.status.desired, Some(1));
         assert_eq!(first.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
-        told.note(first, SECOND, Ok(()));
+        written.note(first, SECOND, Ok(()));
         // As it was; changed, but too early; changed.
-        assert!(told.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
-        assert!(told.due(&plans(2, RuleOutcome::Quiet, None), 10 * SECOND, &times).is_empty());
-        assert_eq!(told.due(&plans(2, RuleOutcome::Quiet, None), 11 * SECOND, &times).len(), 1);
+        assert!(written.due(&plans(1, RuleOutcome::Quiet, None), 60 * SECOND, &times).is_empty());
+        assert!(written.due(&plans(2, RuleOutcome::Quiet, None), 10 * SECOND, &times).is_empty());
+        assert_eq!(written.due(&plans(2, RuleOutcome::Quiet, None), 11 * SECOND, &times).len(), 1);
         let fired = plans(2, RuleOutcome::Fired, Some(9 * SECOND));
-        let second = told.due(&fired, 11 * SECOND, &times).remove(0);
+        let second = written.due(&fired, 11 * SECOND, &times).remove(0);
         assert_eq!(second.status.desired, Some(2));
         assert_eq!(second.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
-        told.note(second, 11 * SECOND, Ok(()));
+        written.note(second, 11 * SECOND, Ok(()));
         // Another replica that leads goes on from what it sees.
         let mut seen = plans(2, RuleOutcome::Cooldown, None);
-        seen.objects = [Known { status: told.0["u"].status.clone(), ..known("Accepted") }].into();
-        let third = Told::default().due(&seen, 12 * SECOND, &times).remove(0);
+        seen.objects = [Known { status: written.0["u"].status.clone(), ..known("Accepted") }].into();
+        let third = WrittenStatuses::default().due(&seen, 12 * SECOND, &times).remove(0);
         assert_eq!(third.status.rules[0].last_trigger_time.as_deref(), Some("2026-01-01T00:00:09Z"));
         assert_eq!(third.status.rules[0].last_skip_reason.as_deref(), Some("Cooldown"));
         assert_eq!(third.status.conditions[0].last_transition_time, "2026-01-01T00:00:01Z");
         seen.objects = Vec::new().into();
-        assert!(told.due(&seen, 99 * SECOND, &times).is_empty() && told.0.is_empty());
+        assert!(written.due(&seen, 99 * SECOND, &times).is_empty() && written.0.is_empty());
     }
 
     #[test]
     fn what_could_not_be_written_is_tried_again_later() {
-        let (mut told, times) = (Told::default(), times());
+        let (mut written, times) = (WrittenStatuses::default(), times());
         let now = plans(1, RuleOutcome::Quiet, None);
-        let first = told.due(&now, SECOND, &times).remove(0);
-        told.note(first, SECOND, Err(Problem::Denied("no".to_owned())));
-        assert!(told.due(&now, 2 * SECOND, &times).is_empty());
-        assert_eq!(told.due(&now, 11 * SECOND, &times).len(), 1);
+        let first = written.due(&now, SECOND, &times).remove(0);
+        written.note(first, SECOND, Err(Problem::Denied("no".to_owned())));
+        assert!(written.due(&now, 2 * SECOND, &times).is_empty());
+        assert_eq!(written.due(&now, 11 * SECOND, &times).len(), 1);
     }
 
     #[test]
     fn what_the_next_leader_goes_by_is_told_at_once() {
-        let (mut told, times) = (Told::default(), times());
-        let first = told.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
-        told.note(first, SECOND, Ok(()));
+        let (mut written, times) = (WrittenStatuses::default(), times());
+        let first = written.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
+        written.note(first, SECOND, Ok(()));
         let fired = || plans(1, RuleOutcome::Cooldown, Some(2 * SECOND));
         let mut passed = plans(1, RuleOutcome::Quiet, None);
         passed.policies[0].let_through =
@@ -314,68 +314,68 @@ mod tests {
         let write = Write { from: 1, to: 2, at: SECOND, reason: String::new() };
         wrote.policies[0].writes = vec![("a".to_owned(), write)];
         for now in [fired(), passed, wrote] {
-            assert_eq!(told.due(&now, 2 * SECOND, &times).len(), 1);
+            assert_eq!(written.due(&now, 2 * SECOND, &times).len(), 1);
         }
         // Where the API server doesn't take it, as late as the rest.
-        let second = told.due(&fired(), 2 * SECOND, &times).remove(0);
-        told.note(second, 2 * SECOND, Err(Problem::TimedOut(SECOND)));
-        assert!(told.due(&fired(), 11 * SECOND, &times).is_empty());
-        assert_eq!(told.due(&fired(), 12 * SECOND, &times).len(), 1);
+        let second = written.due(&fired(), 2 * SECOND, &times).remove(0);
+        written.note(second, 2 * SECOND, Err(Problem::TimedOut(SECOND)));
+        assert!(written.due(&fired(), 11 * SECOND, &times).is_empty());
+        assert_eq!(written.due(&fired(), 12 * SECOND, &times).len(), 1);
     }
 
     #[test]
     fn an_event_that_could_not_be_written_is_tried_again_while_its_reason_holds() {
-        let (mut told, times) = (Told::default(), times());
+        let (mut written, times) = (WrittenStatuses::default(), times());
         let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
-        let first = told.due(&refused, SECOND, &times).remove(0);
-        assert!(told.untold(SECOND).is_empty(), "the status comes first");
-        told.note(first, SECOND, Ok(()));
-        let event = told.untold(SECOND).remove(0);
+        let first = written.due(&refused, SECOND, &times).remove(0);
+        assert!(written.pending_events(SECOND).is_empty(), "the status comes first");
+        written.note(first, SECOND, Ok(()));
+        let event = written.pending_events(SECOND).remove(0);
         assert_eq!((event.name.as_str(), event.reason.as_str()), ("p", "Invalid"));
-        told.note_event(&event, EventTold::Refused, SECOND);
-        assert!(told.untold(15 * SECOND).is_empty());
-        assert_eq!(told.untold(16 * SECOND), [event]);
+        written.note_event(&event, EventOutcome::Refused, SECOND);
+        assert!(written.pending_events(15 * SECOND).is_empty());
+        assert_eq!(written.pending_events(16 * SECOND), [event]);
         // Another reason by then.
         let other = Plans { objects: [known("TargetConflict")].into(), ..refused };
-        let second = told.due(&other, 16 * SECOND, &times).remove(0);
-        told.note(second, 16 * SECOND, Ok(()));
-        let event = told.untold(16 * SECOND).remove(0);
-        assert_eq!((event.reason.as_str(), told.untold(16 * SECOND).len()), ("TargetConflict", 1));
-        told.note_event(&event, EventTold::Done, 16 * SECOND);
-        assert!(told.untold(99 * SECOND).is_empty());
+        let second = written.due(&other, 16 * SECOND, &times).remove(0);
+        written.note(second, 16 * SECOND, Ok(()));
+        let event = written.pending_events(16 * SECOND).remove(0);
+        assert_eq!((event.reason.as_str(), written.pending_events(16 * SECOND).len()), ("TargetConflict", 1));
+        written.note_event(&event, EventOutcome::Done, 16 * SECOND);
+        assert!(written.pending_events(99 * SECOND).is_empty());
     }
 
     #[test]
     fn a_refused_event_holds_no_other_up_and_an_unanswered_one_all() {
         let other = Known { name: "q".to_owned(), uid: "v".to_owned(), ..known("Invalid") };
         let plans = Plans { policies: Vec::new(), objects: [known("Invalid"), other].into() };
-        for (outcome, waits) in [(EventTold::Refused, 1), (EventTold::Unanswered, 2)] {
-            let (mut told, times) = (Told::default(), times());
-            for due in told.due(&plans, SECOND, &times) {
-                told.note(due, SECOND, Ok(()));
+        for (outcome, waits) in [(EventOutcome::Refused, 1), (EventOutcome::Unanswered, 2)] {
+            let (mut written, times) = (WrittenStatuses::default(), times());
+            for due in written.due(&plans, SECOND, &times) {
+                written.note(due, SECOND, Ok(()));
             }
-            let first = told.untold(SECOND).remove(0);
-            told.note_event(&first, outcome, SECOND);
-            assert_eq!(told.untold(2 * SECOND).len(), 2 - waits, "{outcome:?}");
-            assert_eq!(told.untold(16 * SECOND).len(), 2, "{outcome:?}");
+            let first = written.pending_events(SECOND).remove(0);
+            written.note_event(&first, outcome, SECOND);
+            assert_eq!(written.pending_events(2 * SECOND).len(), 2 - waits, "{outcome:?}");
+            assert_eq!(written.pending_events(16 * SECOND).len(), 2, "{outcome:?}");
         }
     }
 
     #[test]
     fn a_policy_that_is_refused_is_told_so_without_a_plan() {
-        let (mut told, times) = (Told::default(), times());
+        let (mut written, times) = (WrittenStatuses::default(), times());
         let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
-        let due = told.due(&refused, SECOND, &times).remove(0);
+        let due = written.due(&refused, SECOND, &times).remove(0);
         let accepted = &due.status.conditions[0];
         assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
         assert_eq!(due.news, [("Invalid".to_owned(), String::new())]);
         // Whoever leads next says it once more only where it is another reason.
         let seen = Known { status: due.status, ..known("Invalid") };
         let again = Plans { objects: [seen.clone()].into(), ..refused };
-        assert!(Told::default().due(&again, SECOND, &times).is_empty());
+        assert!(WrittenStatuses::default().due(&again, SECOND, &times).is_empty());
         let other = Known { verdict: known("TargetConflict").verdict, ..seen };
         let other = Plans { objects: [other].into(), ..again };
-        let due = Told::default().due(&other, SECOND, &times).remove(0);
+        let due = WrittenStatuses::default().due(&other, SECOND, &times).remove(0);
         assert_eq!(due.news, [("TargetConflict".to_owned(), String::new())]);
         assert_eq!(due.status.state, None);
     }

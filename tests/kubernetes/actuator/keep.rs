@@ -8,7 +8,7 @@ use usher::capacity::{Condition, Policy, State};
 use usher::scaling::release::{Release, Released};
 
 use super::group::{Group, pair};
-use super::setup::{S, hands, of, plan};
+use super::setup::{S, actuator, of, plan};
 use super::whose::is_gated;
 use crate::server::Server;
 use crate::support::eventually;
@@ -30,16 +30,16 @@ enum Case {
 }
 
 /// Does what there is to do, as the driver does.
-async fn turn(hands: &mut usher::actuator::Hands, policy: &Policy, case: Case, at: u64) {
+async fn turn(actuator: &mut usher::actuator::Actuator, policy: &Policy, case: Case, at: u64) {
     let frozen = match case {
         Case::Conflict => Some(Condition::TargetConflict),
         Case::Paused => Some(Condition::Suspended),
         _ => None,
     };
     if matches!(case, Case::PolicyGone) {
-        return hands.keep_retired_gates().await;
+        return actuator.keep_retired_gates().await;
     }
-    match hands.observe(policy, S(at)).await {
+    match actuator.observe(policy, S(at)).await {
         Some(seen) => {
             let mut plan = plan(policy, &seen.replicas);
             for role in &mut plan.roles {
@@ -52,9 +52,9 @@ async fn turn(hands: &mut usher::actuator::Hands, policy: &Policy, case: Case, a
                 }
                 role.write = seen.replicas[usize::from(role.name != "decode")];
             }
-            hands.act(policy, &plan, seen, S(at), frozen).await;
+            actuator.act(policy, &plan, seen, S(at), frozen).await;
         }
-        None => hands.keep_gates(policy).await,
+        None => actuator.keep_gates(policy).await,
     }
 }
 
@@ -191,37 +191,37 @@ async fn replacements_pass_their_gate_in_every_state() {
             gated(&group, &format!("decode-{number}"), "decode").await;
         }
         let mut policy = of(&pair(""));
-        let (mut hands, clock) = hands(server, &group, &policy).await;
-        let all = async |hands: &mut usher::actuator::Hands, pods: usize| {
+        let (mut actuator, clock) = actuator(server, &group, &policy).await;
+        let all = async |actuator: &mut usher::actuator::Actuator, pods: usize| {
             let what = format!("{pods} pods");
             let policy = of(&pair(""));
             eventually(&what, async || {
-                hands.observe(&policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
+                actuator.observe(&policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
             })
             .await
         };
-        all(&mut hands, 10).await;
+        all(&mut actuator, 10).await;
         let open = if matches!(case, Case::Recommend) {
             policy = of(&pair("").replace("Apply", "Recommend"));
-            hands.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
+            actuator.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
             Case::Recommend
         } else {
             Case::Paused
         };
-        turn(&mut hands, &policy, open, 2).await;
+        turn(&mut actuator, &policy, open, 2).await;
         match case {
             Case::ForeignWriter => {
                 for (at, replicas) in [(3, 9), (4, 8)] {
                     group.scale("prefill", replicas).await;
                     clock.set(S(at));
-                    turn(&mut hands, &policy, case, at).await;
+                    turn(&mut actuator, &policy, case, at).await;
                 }
             }
             Case::TargetGone => {
                 let path = format!("{}/prefill", group.space.path("apps/v1", "deployments"));
                 group.space.send("DELETE", &path, &json!({})).await.unwrap();
             }
-            Case::PolicyGone => hands.attend(std::iter::empty(), &[]),
+            Case::PolicyGone => actuator.attend(std::iter::empty(), &[]),
             _ => {}
         }
         // One of the first step dies, and another is made in its place.
@@ -237,13 +237,13 @@ async fn replacements_pass_their_gate_in_every_state() {
         let mut at = 5;
         eventually(&format!("{case:?}: one to be let through"), async || {
             at += 1;
-            turn(&mut hands, &policy, case, at).await;
+            turn(&mut actuator, &policy, case, at).await;
             (waiting().await == 4).then_some(())
         })
         .await;
         // And that is all.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        turn(&mut hands, &policy, case, at + 1).await;
+        turn(&mut actuator, &policy, case, at + 1).await;
         assert_eq!(waiting().await, 4, "{case:?}");
     }
 }
@@ -255,25 +255,25 @@ async fn recommend_lets_replacements_through_that_come_late() {
     let group = Group::new(server, &pair("")).await;
     group.ready_pods("decode", 0..4).await;
     let policy = of(&pair("").replace("Apply", "Recommend"));
-    let (mut hands, _) = hands(server, &group, &policy).await;
-    let sees = async |hands: &mut usher::actuator::Hands, pods: usize| {
+    let (mut actuator, _) = actuator(server, &group, &policy).await;
+    let sees = async |actuator: &mut usher::actuator::Actuator, pods: usize| {
         let policy = &policy;
         eventually(&format!("{pods} pods"), async || {
-            hands.observe(policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
+            actuator.observe(policy, S(1)).await.filter(|seen| seen.pods.len() == pods)
         })
         .await;
     };
-    sees(&mut hands, 4).await;
-    turn(&mut hands, &policy, Case::Recommend, 2).await;
+    sees(&mut actuator, 4).await;
+    turn(&mut actuator, &policy, Case::Recommend, 2).await;
     group.space.delete_pod("decode-0", 0).await;
     // Its controller is slow: there is a look at three.
-    sees(&mut hands, 3).await;
-    turn(&mut hands, &policy, Case::Recommend, 3).await;
+    sees(&mut actuator, 3).await;
+    turn(&mut actuator, &policy, Case::Recommend, 3).await;
     for number in [8, 9] {
         gated(&group, &format!("decode-{number}"), "decode").await;
     }
-    sees(&mut hands, 5).await;
-    turn(&mut hands, &policy, Case::Recommend, 4).await;
+    sees(&mut actuator, 5).await;
+    turn(&mut actuator, &policy, Case::Recommend, 4).await;
     let waiting = [is_gated(&group, "decode-8").await, is_gated(&group, "decode-9").await];
     assert_eq!(waiting.iter().filter(|waits| **waits).count(), 1, "one was let through before");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use usher::actuator::Hands;
+use usher::actuator::Actuator;
 use usher::capacity::policy::file;
 use usher::capacity::{History, Inputs, Plan, Policy, tick};
 use usher::cluster::Cluster;
@@ -34,15 +34,15 @@ pub(super) fn of(spec: &str) -> Policy {
 }
 
 /// Hands that may do everything in a group's namespace, and their clock.
-pub(super) async fn hands(server: &Server, group: &Group, policy: &Policy) -> (Hands, Clock) {
+pub(super) async fn actuator(server: &Server, group: &Group, policy: &Policy) -> (Actuator, Clock) {
     let clock = Clock::stopped();
     clock.set(S(1));
     let cluster = Cluster::from(server.client().await);
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
-    let mut hands = Hands::new(cluster, group.space.name.clone(), clock.clone(), pool, term);
-    hands.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
-    (hands, clock)
+    let mut actuator = Actuator::new(cluster, group.space.name.clone(), clock.clone(), pool, term);
+    actuator.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
+    (actuator, clock)
 }
 
 pub(super) fn plan(policy: &Policy, replicas: &[u32]) -> Plan {
@@ -55,22 +55,22 @@ async fn pods_that_the_server_said_nothing_of_for_long_are_not_acted_on() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, policy());
     group.workload("Deployment", "decode", 1).await;
-    let (mut hands, clock) = hands(server, &group, &policy).await;
-    eventually("the pods to be listed", async || hands.observe(&policy, S(1)).await).await;
+    let (mut actuator, clock) = actuator(server, &group, &policy).await;
+    eventually("the pods to be listed", async || actuator.observe(&policy, S(1)).await).await;
     // It stands still, so what it says now counts as said at this time.
     clock.set(S(45));
-    assert!(hands.observe(&policy, S(45)).await.is_some());
+    assert!(actuator.observe(&policy, S(45)).await.is_some());
     // Unless the server has just said something.
     let mut now = S(45);
     eventually("the pods to be old", async || {
         now += S(46);
         clock.set(now);
-        hands.observe(&policy, now).await.is_none().then_some(())
+        actuator.observe(&policy, now).await.is_none().then_some(())
     })
     .await;
     // A word of any of them, and all are known as they are.
     group.ready_pods("decode", 0..1).await;
-    let seen = eventually("the pod", async || hands.observe(&policy, now).await).await;
+    let seen = eventually("the pod", async || actuator.observe(&policy, now).await).await;
     assert_eq!((seen.replicas.as_slice(), seen.pods.len()), (&[1][..], 1));
 }
 
@@ -79,17 +79,17 @@ async fn replicas_that_somebody_else_changed_meanwhile_stay_as_they_are() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, policy());
     group.workload("Deployment", "decode", 1).await;
-    let (mut hands, _) = hands(server, &group, &policy).await;
-    let seen = eventually("the pods to be listed", async || hands.observe(&policy, S(1)).await).await;
+    let (mut actuator, _) = actuator(server, &group, &policy).await;
+    let seen = eventually("the pods to be listed", async || actuator.observe(&policy, S(1)).await).await;
     let first = plan(&policy, &seen.replicas);
     assert_eq!(first.roles[0].write, 5);
     group.scale("decode", 3).await;
-    assert_eq!(hands.act(&policy, &first, seen, S(1), None).await.unwritten, [0]);
+    assert_eq!(actuator.act(&policy, &first, seen, S(1), None).await.unwritten, [0]);
     assert_eq!(group.replicas("decode").await, 3);
     // The next look begins there.
-    let seen = hands.observe(&policy, S(2)).await.unwrap();
+    let seen = actuator.observe(&policy, S(2)).await.unwrap();
     assert_eq!(seen.replicas, [3]);
     let next = plan(&policy, &seen.replicas);
-    assert!(hands.act(&policy, &next, seen, S(2), None).await.unwritten.is_empty());
+    assert!(actuator.act(&policy, &next, seen, S(2), None).await.unwritten.is_empty());
     assert_eq!(group.replicas("decode").await, 5);
 }

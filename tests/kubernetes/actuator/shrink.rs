@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use usher::actuator::{Hands, PodLoad};
+use usher::actuator::{Actuator, PodLoad};
 use usher::capacity::{Condition, Plan, Policy, Reason};
 
 use super::group::Group;
-use super::setup::{S, hands, of, plan};
+use super::setup::{S, actuator, of, plan};
 use crate::engines::engines;
 use crate::server::Server;
 use crate::support::eventually;
@@ -30,9 +30,9 @@ async fn cost(group: &Group, name: &str) -> Value {
 
 /// Waits until all pods are seen, and acts: one that has requests under way, and numbers of requests sent.
 /// Returns the plan, and which roles were not written.
-async fn act(hands: &mut Hands, policy: &Policy, at: u64, write: u32, busy: &[&str]) -> (Plan, Vec<usize>) {
+async fn act(actuator: &mut Actuator, policy: &Policy, at: u64, write: u32, busy: &[&str]) -> (Plan, Vec<usize>) {
     let mut seen = eventually("three pods", async || {
-        hands.observe(policy, S(at)).await.filter(|seen| seen.pods.len() == 3)
+        actuator.observe(policy, S(at)).await.filter(|seen| seen.pods.len() == 3)
     })
     .await;
     let load = |(name, sent): (&str, u64)| {
@@ -44,7 +44,7 @@ async fn act(hands: &mut Hands, policy: &Policy, at: u64, write: u32, busy: &[&s
     seen.loads = Some(HashMap::from(loads));
     let mut plan = plan(policy, &seen.replicas);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
-    let outcome = hands.act(policy, &plan, seen, S(at), None).await;
+    let outcome = actuator.act(policy, &plan, seen, S(at), None).await;
     (outcome.plan, outcome.unwritten)
 }
 
@@ -54,14 +54,14 @@ async fn a_smaller_role_loses_idle_pods_after_their_last_answer() {
     let (group, policy) = (Group::new(server, SPEC).await, of(SPEC));
     group.workload("Deployment", "decode", 3).await;
     group.ready_pods("decode", 0..3).await;
-    let (mut hands, clock) = hands(server, &group, &policy).await;
+    let (mut actuator, clock) = actuator(server, &group, &policy).await;
     let uid =
         async |name: &str| pod(&group, name).await.unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     let busy = ["decode-0", "decode-2"];
     clock.set(S(2));
-    let (plan, unwritten) = act(&mut hands, &policy, 2, 2, &busy).await;
+    let (plan, unwritten) = act(&mut actuator, &policy, 2, 2, &busy).await;
     assert_eq!((unwritten, plan.roles[0].reasons.contains(&Reason::Draining)), (vec![0], true));
-    assert_eq!(hands.draining().into_iter().collect::<Vec<_>>(), [uid("decode-1").await]);
+    assert_eq!(actuator.draining().into_iter().collect::<Vec<_>>(), [uid("decode-1").await]);
     assert_eq!(
         (cost(&group, "decode-1").await, cost(&group, "decode-0").await),
         (json!("-1000"), Value::Null)
@@ -71,30 +71,30 @@ async fn a_smaller_role_loses_idle_pods_after_their_last_answer() {
     clock.set(S(4));
     // The mark is taken away by the first look that sees it.
     eventually("the pod's cost to be as it was", async || {
-        let (_, unwritten) = act(&mut hands, &policy, 4, 3, &busy).await;
-        assert!(unwritten.is_empty() && hands.draining().is_empty());
+        let (_, unwritten) = act(&mut actuator, &policy, 4, 3, &busy).await;
+        assert!(unwritten.is_empty() && actuator.draining().is_empty());
         cost(&group, "decode-1").await.is_null().then_some(())
     })
     .await;
     clock.set(S(6));
-    act(&mut hands, &policy, 6, 2, &[]).await;
+    act(&mut actuator, &policy, 6, 2, &[]).await;
     assert_eq!(cost(&group, "decode-2").await, json!("-1000"), "of idle ones that with the coldest cache");
     // A request that was on its way there.
     clock.set(S(8));
-    assert_eq!(act(&mut hands, &policy, 8, 2, &["decode-2"]).await.1, [0]);
+    assert_eq!(act(&mut actuator, &policy, 8, 2, &["decode-2"]).await.1, [0]);
     clock.set(S(10));
-    assert!(act(&mut hands, &policy, 10, 2, &[]).await.1.is_empty());
-    assert_eq!((group.replicas("decode").await, hands.draining().len()), (2, 1));
+    assert!(act(&mut actuator, &policy, 10, 2, &[]).await.1.is_empty());
+    assert_eq!((group.replicas("decode").await, actuator.draining().len()), (2, 1));
     // Smaller once more before its controller has deleted that one.
     let going = uid("decode-2").await;
     clock.set(S(12));
-    assert_eq!(act(&mut hands, &policy, 12, 1, &["decode-1"]).await.1, [0]);
-    let draining = hands.draining();
+    assert_eq!(act(&mut actuator, &policy, 12, 1, &["decode-1"]).await.1, [0]);
+    let draining = actuator.draining();
     assert!(draining.len() == 2 && draining.contains(&going), "{draining:?}");
     assert_eq!(cost(&group, "decode-2").await, json!("-1000"));
     // Pods of a policy that is gone have requests again.
-    hands.attend(std::iter::empty(), &[]);
-    assert!(hands.draining().is_empty());
+    actuator.attend(std::iter::empty(), &[]);
+    assert!(actuator.draining().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,11 +103,11 @@ async fn pods_that_never_come_to_an_end_go_after_the_timeout() {
     let (group, policy) = (Group::new(server, SPEC).await, of(SPEC));
     group.workload("Deployment", "decode", 3).await;
     group.ready_pods("decode", 0..3).await;
-    let (mut hands, clock) = hands(server, &group, &policy).await;
+    let (mut actuator, clock) = actuator(server, &group, &policy).await;
     let busy = ["decode-0", "decode-1", "decode-2"];
     for (at, unwritten) in [(2, vec![0]), (40, vec![0]), (61, vec![0]), (62, vec![])] {
         clock.set(S(at));
-        assert_eq!(act(&mut hands, &policy, at, 2, &busy).await.1, unwritten, "{at}");
+        assert_eq!(act(&mut actuator, &policy, at, 2, &busy).await.1, unwritten, "{at}");
     }
     assert_eq!(group.replicas("decode").await, 2);
 }
@@ -146,18 +146,18 @@ async fn a_disruption_budget_holds_pods_that_are_given_back() {
     let budgets = group.space.path("policy/v1", "poddisruptionbudgets");
     let budget = json!({"metadata": {"name": "all"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "m"}}}});
     group.space.send("POST", &budgets, &budget).await.unwrap();
-    let (mut hands, _) = hands(server, &group, &policy).await;
-    let trim = async |hands: &mut Hands, at: Duration| {
+    let (mut actuator, _) = actuator(server, &group, &policy).await;
+    let trim = async |actuator: &mut Actuator, at: Duration| {
         let seen = eventually("two pods", async || {
-            hands.observe(&policy, at).await.filter(|seen| seen.pods.len() == 2)
+            actuator.observe(&policy, at).await.filter(|seen| seen.pods.len() == 2)
         })
         .await;
         let mut plan = plan(&policy, &seen.replicas);
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 1);
         plan.roles[0].reasons.push(Reason::Trimmed);
-        hands.act(&policy, &plan, seen, at, None).await.plan.conditions
+        actuator.act(&policy, &plan, seen, at, None).await.plan.conditions
     };
-    assert_eq!(trim(&mut hands, S(2)).await, [Condition::EvictionRefused]);
+    assert_eq!(trim(&mut actuator, S(2)).await, [Condition::EvictionRefused]);
     let told = group.events("decode").await;
     assert!(told.iter().any(|event| event.starts_with("EvictionRefused: pod decode-1")), "{told:?}");
     let is_there = async || {
@@ -166,6 +166,6 @@ async fn a_disruption_budget_holds_pods_that_are_given_back() {
     assert!(is_there().await);
     group.space.send("DELETE", &format!("{budgets}/all"), &json!({})).await.unwrap();
     // The API server asks for some seconds while it hasn't looked at the budget.
-    assert!(trim(&mut hands, S(63)).await.is_empty());
+    assert!(trim(&mut actuator, S(63)).await.is_empty());
     assert!(!is_there().await && pod(&group, "decode-0").await.is_some());
 }

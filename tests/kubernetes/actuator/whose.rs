@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::group::{Group, pair};
-use super::setup::{S, hands, of};
+use super::setup::{S, actuator, of};
 use crate::server::Server;
 use crate::support::eventually;
 
@@ -46,9 +46,9 @@ async fn another_models_pods_with_the_same_role_are_neither_counted_nor_let_thro
         gated(&group, &format!("prefill-{number}"), "prefill", "m", None).await;
     }
     let policy = of(&pair(""));
-    let (mut hands, _) = hands(server, &group, &policy).await;
+    let (mut actuator, _) = actuator(server, &group, &policy).await;
     let seen = eventually("all pods", async || {
-        hands.observe(&policy, S(1)).await.filter(|seen| seen.pods.len() >= 12)
+        actuator.observe(&policy, S(1)).await.filter(|seen| seen.pods.len() >= 12)
     })
     .await;
     let names: Vec<&str> = seen.pods.iter().map(|pod| pod.name.as_str()).collect();

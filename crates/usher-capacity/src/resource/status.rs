@@ -176,7 +176,7 @@ pub struct Verdict {
 
 /// Current state of a policy.
 #[derive(Clone, Copy, Debug)]
-pub struct Stands<'a> {
+pub struct StatusInput<'a> {
     /// The generation of the object that the verdict is about.
     pub generation: Option<i64>,
     /// Whether it is in force.
@@ -203,8 +203,8 @@ pub struct Ticked<'a> {
 }
 
 /// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
-pub fn status(stands: Stands<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
-    let Stands { generation, verdict, ticked, held } = stands;
+pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
+    let StatusInput { generation, verdict, ticked, held } = input;
     let mut conditions = Conditions { before: &before.conditions, generation, now, all: Vec::new() };
     conditions.say("Accepted", verdict.is_accepted, verdict.reason, &verdict.message);
     if let Some((condition, why)) = held {
@@ -430,7 +430,7 @@ mod tests {
         let domain = DomainStatus { layer: "rack".to_owned(), domain: "r1".to_owned(), pods: 2 };
         let let_through = [LetThrough { role: "a".to_owned(), pods: 2, domains: vec![domain] }];
         let ticked = Ticked { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
-        status(Stands { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
+        status(StatusInput { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
     }
 
     fn condition<'a>(status: &'a PolicyStatus, name: &str) -> &'a StatusCondition {
@@ -488,7 +488,7 @@ mod tests {
         let first = of(&plan(), &[], &PolicyStatus::default(), "t1");
         let verdict = Verdict { is_accepted: false, reason: "Invalid", message: "no".to_owned() };
         let refused =
-            status(Stands { generation: Some(4), verdict: &verdict, ticked: None, held: None }, &first, "t2");
+            status(StatusInput { generation: Some(4), verdict: &verdict, ticked: None, held: None }, &first, "t2");
         let accepted = condition(&refused, "Accepted");
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));
@@ -512,8 +512,8 @@ mod tests {
             let mut plan = plan();
             plan.roles.push(RolePlan { name: "b".to_owned(), ..RolePlan::default() });
             let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes, let_through: &[] };
-            let stands = Stands { generation: None, verdict: &FINE, ticked: Some(ticked), held: None };
-            status(stands, before, "t1")
+            let input = StatusInput { generation: None, verdict: &FINE, ticked: Some(ticked), held: None };
+            status(input, before, "t1")
         };
         let first = tell(&[write("a", "t1"), write("b", "t2")], &PolicyStatus::default());
         assert_eq!(first.last_writes, [write("b", "t2"), write("a", "t1")]);

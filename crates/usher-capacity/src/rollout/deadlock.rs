@@ -7,7 +7,7 @@ use super::Placement;
 
 /// A group that is blocked because no node takes its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct BlockedGroup {
     /// The domain that its pods have to go to; `None`: anywhere.
     pub place: Option<Placement>,
     /// Pods that no node takes.
@@ -21,8 +21,8 @@ pub struct Waiting {
 /// Which groups give back what exceeds their whole usable groups, so that others get on: of those that wait
 /// for the same domain one after the other from the youngest on, until what they give back is enough for
 /// those that stay, or one is left. That nodes refuse pods of several says that there is no room for them.
-pub fn give_way(groups: &[Waiting]) -> Vec<usize> {
-    let mut by_place: BTreeMap<Option<(&str, &str)>, Vec<(usize, &Waiting)>> = BTreeMap::new();
+pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {
+    let mut by_place: BTreeMap<Option<(&str, &str)>, Vec<(usize, &BlockedGroup)>> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate().filter(|(_, group)| group.asks > 0) {
         let place = group.place.as_ref().map(|place| (place.layer.as_str(), place.domain.as_str()));
         by_place.entry(place).or_default().push((index, group));
@@ -52,10 +52,10 @@ pub fn give_way(groups: &[Waiting]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn waiting(domain: &str, asks: u32, spare: u32, born: u64) -> Waiting {
+    fn waiting(domain: &str, asks: u32, spare: u32, born: u64) -> BlockedGroup {
         let place = Placement { layer: "rack".to_owned(), domain: domain.to_owned() };
         let place = Some(place).filter(|place| !place.domain.is_empty());
-        Waiting { place, asks, spare, born: Duration::from_secs(born) }
+        BlockedGroup { place, asks, spare, born: Duration::from_secs(born) }
     }
 
     #[test]

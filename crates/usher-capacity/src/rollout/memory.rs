@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::place::Placement;
-use super::role_counts::Stand;
+use super::role_counts::RoleCounts;
 use crate::plan::State;
 
 /// Memory of a group's machine.
@@ -31,7 +31,7 @@ pub struct Memory {
     /// Targets of a step by role, and where its pods go.
     pub(super) step: (Vec<u32>, Option<Placement>),
     /// Domain of pods that need another one.
-    pub(super) home: Option<Placement>,
+    pub(super) displaced_to: Option<Placement>,
     /// Pods of the last step that no domain had room for, where one is required.
     pub(super) unplaced: u32,
     /// The goals at which all pods were up.
@@ -116,20 +116,20 @@ impl Memory {
 
     /// Notes how many pods are past their gates. What somebody else admitted is what lost pods come back to, where
     /// pods have gates; where all of it is there it needn't be remembered.
-    pub(super) fn see(&mut self, stands: &[Stand]) {
+    pub(super) fn see(&mut self, role_counts: &[RoleCounts]) {
         if self.has_gates && self.floor.is_empty() {
             // What was past them before the first one was seen is replaced as well.
             self.floor.clone_from(&self.past);
         }
-        self.past.resize(stands.len(), 0);
-        for (past, stand) in self.past.iter_mut().zip(stands) {
-            *past = (*past).max(stand.seen.min(stand.there));
+        self.past.resize(role_counts.len(), 0);
+        for (past, counts) in self.past.iter_mut().zip(role_counts) {
+            *past = (*past).max(counts.seen.min(counts.there));
             if !self.has_gates {
                 // Whether others come at gates isn't known yet, and a group that got smaller has a new step to make.
-                *past = (*past).min(stand.there);
+                *past = (*past).min(counts.there);
             }
         }
-        let is_there = |(before, stand): (&u32, &Stand)| stand.seen >= (*before).min(stand.goal);
+        let is_there = |(before, counts): (&u32, &RoleCounts)| counts.seen >= (*before).min(counts.goal);
         if self.before.is_empty() {
             return;
         }
@@ -139,7 +139,7 @@ impl Memory {
                 all.iter_mut().zip(&self.before).for_each(|(all, before)| *all = (*all).max(*before));
             }
             self.before.clear();
-        } else if self.before.iter().zip(stands).all(is_there) {
+        } else if self.before.iter().zip(role_counts).all(is_there) {
             self.before.clear();
         }
     }

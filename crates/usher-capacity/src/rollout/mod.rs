@@ -29,7 +29,7 @@ pub(super) use clock::Clock;
 pub(super) use machine::roll;
 pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
-pub use role_counts::Stand;
+pub use role_counts::RoleCounts;
 
 /// How long a step may go without a pod coming up (loading a model takes 2 to 7
 /// minutes).

@@ -6,7 +6,7 @@ use crate::plan::RolePlan;
 
 /// Where a role stands, in pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stand {
+pub struct RoleCounts {
     /// How many it is to have.
     pub goal: u32,
     /// How many have been admitted: all that exist but those at a gate.
@@ -34,33 +34,33 @@ pub struct Stand {
 }
 
 /// Where the roles stand, in the policy's order. `has_gates`: pods begin at a gate.
-pub(super) fn stands(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<Stand> {
-    let mut stands: Vec<Stand> =
-        roles.iter().map(|role| Stand { goal: role.desired, ..Stand::default() }).collect();
+pub(super) fn role_counts(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<RoleCounts> {
+    let mut role_counts: Vec<RoleCounts> =
+        roles.iter().map(|role| RoleCounts { goal: role.desired, ..RoleCounts::default() }).collect();
     for pod in &inputs.pods {
-        let Some(stand) = stands.get_mut(pod.role) else { continue };
+        let Some(counts) = role_counts.get_mut(pod.role) else { continue };
         if pod.state.is_gated {
-            stand.gated += 1;
-            stand.gated_new += u32::from(!pod.state.is_outdated);
+            counts.gated += 1;
+            counts.gated_new += u32::from(!pod.state.is_outdated);
             continue;
         }
         let is_ok = u32::from(is_up(pod, rollout.success));
         let is_updated = u32::from(!pod.state.is_outdated);
-        stand.seen += 1;
-        stand.ok += is_ok;
-        stand.ready += u32::from(pod.is_ready);
-        stand.unschedulable += u32::from(pod.state.is_unschedulable);
-        stand.updated += is_updated;
-        stand.updated_ok += is_updated & is_ok;
-        stand.outdated += 1 - is_updated;
+        counts.seen += 1;
+        counts.ok += is_ok;
+        counts.ready += u32::from(pod.is_ready);
+        counts.unschedulable += u32::from(pod.state.is_unschedulable);
+        counts.updated += is_updated;
+        counts.updated_ok += is_updated & is_ok;
+        counts.outdated += 1 - is_updated;
     }
-    for (stand, role) in stands.iter_mut().zip(roles) {
+    for (counts, role) in role_counts.iter_mut().zip(roles) {
         // The list of pods may be a moment ahead of the number of replicas, or behind it. Those that don't
         // exist yet will begin at the gate, where there is one: they are not past it.
-        stand.there = if has_gates { stand.seen.min(role.current) } else { role.current };
-        stand.size = stand.there;
+        counts.there = if has_gates { counts.seen.min(role.current) } else { role.current };
+        counts.size = counts.there;
     }
-    stands
+    role_counts
 }
 
 /// Whether a pod counts as up. What comes later implies what comes before.

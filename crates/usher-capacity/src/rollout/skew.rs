@@ -4,59 +4,59 @@
 //! A role's progress is `there / goal`. What is allowed is the least progress of those that still grow plus
 //! the skew; a role may have `ceil(allowed × goal)` pods, and the slowest one at least one more.
 
-use super::Stand;
+use super::RoleCounts;
 
 /// How many pods each role may have while it grows. A role that is to shrink keeps what it has.
-pub(super) fn up(stands: &[Stand], skew: u32) -> Vec<u32> {
-    let grows = |stand: &&Stand| stand.there < stand.goal;
+pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
+    let grows = |counts: &&RoleCounts| counts.there < counts.goal;
     // The pods of the step before have to be up.
-    let is_open = stands.iter().filter(grows).any(|stand| stand.there > 0 && stand.ok < stand.there);
+    let is_open = role_counts.iter().filter(grows).any(|counts| counts.there > 0 && counts.ok < counts.there);
     let slowest =
-        stands.iter().filter(grows).map(|stand| (stand.there, stand.goal)).min_by(|a, b| compare(*a, *b));
-    let targets = stands.iter().map(|stand| match slowest {
-        Some(least) if !is_open && grows(&stand) => ahead(stand.there, stand.goal, least, skew),
-        _ => stand.there,
+        role_counts.iter().filter(grows).map(|counts| (counts.there, counts.goal)).min_by(|a, b| compare(*a, *b));
+    let targets = role_counts.iter().map(|counts| match slowest {
+        Some(least) if !is_open && grows(&counts) => ahead(counts.there, counts.goal, least, skew),
+        _ => counts.there,
     });
     targets.collect()
 }
 
 /// How many pods each role may have while it shrinks: the mirror of growing, over what is to go. `from` is
 /// how many there were when the group began to shrink.
-pub(super) fn down(stands: &[Stand], from: &[u32], skew: u32, late: &[bool]) -> Vec<u32> {
-    let shrinks = |stand: &Stand| stand.there > stand.goal;
-    let gone = |stand: &Stand, from: u32| {
-        let from = from.max(stand.there);
-        (from - stand.there, from - stand.goal)
+pub(super) fn down(role_counts: &[RoleCounts], from: &[u32], skew: u32, late: &[bool]) -> Vec<u32> {
+    let shrinks = |counts: &RoleCounts| counts.there > counts.goal;
+    let gone = |counts: &RoleCounts, from: u32| {
+        let from = from.max(counts.there);
+        (from - counts.there, from - counts.goal)
     };
-    let each = || stands.iter().zip(from.iter().copied()).zip(late.iter().copied());
+    let each = || role_counts.iter().zip(from.iter().copied()).zip(late.iter().copied());
     let slowest = each()
-        .filter(|((stand, _), _)| shrinks(stand))
-        .map(|((stand, from), _)| gone(stand, from))
+        .filter(|((counts, _), _)| shrinks(counts))
+        .map(|((counts, from), _)| gone(counts, from))
         .min_by(|a, b| compare(*a, *b));
-    let Some(least) = slowest else { return stands.iter().map(|stand| stand.there).collect() };
-    let target = |stand: &Stand, from: u32| {
-        let (done, all) = gone(stand, from);
-        stand.goal + (all - ahead(done, all, least, skew))
+    let Some(least) = slowest else { return role_counts.iter().map(|counts| counts.there).collect() };
+    let target = |counts: &RoleCounts, from: u32| {
+        let (done, all) = gone(counts, from);
+        counts.goal + (all - ahead(done, all, least, skew))
     };
     let others_shrink =
-        each().any(|((stand, from), late)| !late && shrinks(stand) && target(stand, from) < stand.there);
-    let targets = each().map(|((stand, from), late)| {
-        if !shrinks(stand) || (late && others_shrink) { stand.there } else { target(stand, from) }
+        each().any(|((counts, from), late)| !late && shrinks(counts) && target(counts, from) < counts.there);
+    let targets = each().map(|((counts, from), late)| {
+        if !shrinks(counts) || (late && others_shrink) { counts.there } else { target(counts, from) }
     });
     targets.collect()
 }
 
 /// How many pods of each role are up together: the part of the goal that the slowest role has come to, of
 /// every role.
-pub(super) fn usable(stands: &[Stand]) -> Vec<u32> {
-    let least = stands
+pub(super) fn usable(role_counts: &[RoleCounts]) -> Vec<u32> {
+    let least = role_counts
         .iter()
-        .filter(|stand| stand.ok < stand.goal)
-        .map(|stand| (stand.ok, stand.goal))
+        .filter(|counts| counts.ok < counts.goal)
+        .map(|counts| (counts.ok, counts.goal))
         .min_by(|a, b| compare(*a, *b));
-    let Some((slow, of)) = least else { return stands.iter().map(|stand| stand.goal).collect() };
-    let part = |stand: &Stand| (u64::from(stand.goal) * u64::from(slow)).div_ceil(u64::from(of));
-    stands.iter().map(|stand| u32::try_from(part(stand)).unwrap_or(stand.goal)).collect()
+    let Some((slow, of)) = least else { return role_counts.iter().map(|counts| counts.goal).collect() };
+    let part = |counts: &RoleCounts| (u64::from(counts.goal) * u64::from(slow)).div_ceil(u64::from(of));
+    role_counts.iter().map(|counts| u32::try_from(part(counts)).unwrap_or(counts.goal)).collect()
 }
 
 /// How far one that has come to `done` of `all` may go, beside the slowest.
@@ -78,8 +78,8 @@ pub(super) fn compare(a: (u32, u32), b: (u32, u32)) -> std::cmp::Ordering {
 mod tests {
     use super::*;
 
-    fn stand(there: u32, ok: u32, goal: u32) -> Stand {
-        Stand { goal, there, seen: there, ok, ..Stand::default() }
+    fn counts(there: u32, ok: u32, goal: u32) -> RoleCounts {
+        RoleCounts { goal, there, seen: there, ok, ..RoleCounts::default() }
     }
 
     #[test]
@@ -101,11 +101,11 @@ mod tests {
             ((1, 4), (2, 8), 0, [2, 3]),
             ((0, 4), (0, 8), 100, [4, 8]),
         ] {
-            let stands = [stand(decode.0, decode.0, decode.1), stand(prefill.0, prefill.0, prefill.1)];
-            assert_eq!(up(&stands, skew), expected, "{decode:?} {prefill:?} {skew}");
+            let role_counts = [counts(decode.0, decode.0, decode.1), counts(prefill.0, prefill.0, prefill.1)];
+            assert_eq!(up(&role_counts, skew), expected, "{decode:?} {prefill:?} {skew}");
         }
         // What is not up yet holds everything.
-        assert_eq!(up(&[stand(10, 9, 200), stand(15, 15, 300)], 5), [10, 15]);
+        assert_eq!(up(&[counts(10, 9, 200), counts(15, 15, 300)], 5), [10, 15]);
     }
 
     /// The tables of RBG's coordination tests, by (goal, there, up). Where theirs have one pod more (286, 151,
@@ -132,9 +132,9 @@ mod tests {
             (5, &[(300, 15, 15), (100, 5, 5)], &[30, 10]),
         ];
         for (skew, roles, expected) in TABLE {
-            let stands: Vec<Stand> =
-                roles.iter().map(|(goal, there, ok)| stand(*there, *ok, *goal)).collect();
-            assert_eq!(up(&stands, skew), expected, "{skew} {roles:?}");
+            let role_counts: Vec<RoleCounts> =
+                roles.iter().map(|(goal, there, ok)| counts(*there, *ok, *goal)).collect();
+            assert_eq!(up(&role_counts, skew), expected, "{skew} {roles:?}");
         }
     }
 
@@ -144,8 +144,8 @@ mod tests {
         let mut there = from;
         let mut seen = Vec::new();
         while there != [10, 5] {
-            let stands = [stand(there[0], there[0], 10), stand(there[1], there[1], 5)];
-            there = down(&stands, &from, 20, &late).try_into().unwrap();
+            let role_counts = [counts(there[0], there[0], 10), counts(there[1], there[1], 5)];
+            there = down(&role_counts, &from, 20, &late).try_into().unwrap();
             seen.push(there);
         }
         assert_eq!(seen[..4], [[20, 9], [18, 9], [18, 8], [16, 8]]);

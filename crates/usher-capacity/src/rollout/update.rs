@@ -6,66 +6,66 @@
 //! exact arithmetic). The result is a partition: pods from that ordinal on are updated.
 
 use super::skew::compare;
-use super::{Stand, Update};
+use super::{RoleCounts, Update};
 
 /// How many pods of each role may be of the newest revision, at least those that are.
-pub(super) fn targets(stands: &[Stand], update: Update) -> Vec<u32> {
-    let slowest = stands
+pub(super) fn targets(role_counts: &[RoleCounts], update: Update) -> Vec<u32> {
+    let slowest = role_counts
         .iter()
-        .filter(|stand| stand.updated_ok < stand.size)
-        .map(|stand| (stand.updated_ok, stand.size))
+        .filter(|counts| counts.updated_ok < counts.size)
+        .map(|counts| (counts.updated_ok, counts.size))
         .min_by(|a, b| compare(*a, *b));
-    let each = stands.iter().map(|stand| match slowest {
-        Some(least) => target(stand, least, update),
-        None => stand.size,
+    let each = role_counts.iter().map(|counts| match slowest {
+        Some(least) => target(counts, least, update),
+        None => counts.size,
     });
     each.collect()
 }
 
-fn target(stand: &Stand, least: (u32, u32), update: Update) -> u32 {
-    let all = stand.size;
+fn target(counts: &RoleCounts, least: (u32, u32), update: Update) -> u32 {
+    let all = counts.size;
     let (slow, of) = (u128::from(least.0), u128::from(least.1.max(1)));
     let allowed = u128::from(all) * (slow * 100 + u128::from(update.max_skew) * of) / (100 * of);
     let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
-    let is_slowest = compare((stand.updated_ok, all), least).is_eq();
-    let wanted = allowed.max(stand.updated_ok + u32::from(is_slowest)).min(all);
+    let is_slowest = compare((counts.updated_ok, all), least).is_eq();
+    let wanted = allowed.max(counts.updated_ok + u32::from(is_slowest)).min(all);
     // Pods that are away already count, but for one: what is broken may be what the update mends.
-    let away = all.saturating_sub(stand.ready);
+    let away = all.saturating_sub(counts.ready);
     let may_go = (u64::from(all) * u64::from(update.max_unavailable) / 100).max(1);
     let more = u32::try_from(may_go).unwrap_or(u32::MAX).saturating_sub(away);
-    let on_their_way = stand.updated.saturating_sub(stand.updated_ok);
+    let on_their_way = counts.updated.saturating_sub(counts.updated_ok);
     let more = if on_their_way == 0 { more.max(1) } else { more };
-    wanted.min(stand.updated.saturating_add(more)).max(stand.updated)
+    wanted.min(counts.updated.saturating_add(more)).max(counts.updated)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stand(there: u32, updated: u32, updated_ok: u32, away: u32) -> Stand {
+    fn counts(there: u32, updated: u32, updated_ok: u32, away: u32) -> RoleCounts {
         let ready = there - away;
-        Stand { goal: there, there, size: there, seen: there, ready, updated, updated_ok, ..Stand::default() }
+        RoleCounts { goal: there, there, size: there, seen: there, ready, updated, updated_ok, ..RoleCounts::default() }
     }
 
     #[test]
     fn roles_are_updated_side_by_side() {
         let update = |max_skew, max_unavailable| Update { max_skew, max_unavailable };
         for (decode, prefill, with, expected) in [
-            (stand(40, 0, 0, 0), stand(20, 0, 0, 0), update(10, 5), [2, 1]),
-            (stand(40, 0, 0, 0), stand(20, 0, 0, 0), update(10, 50), [4, 2]),
+            (counts(40, 0, 0, 0), counts(20, 0, 0, 0), update(10, 5), [2, 1]),
+            (counts(40, 0, 0, 0), counts(20, 0, 0, 0), update(10, 50), [4, 2]),
             // Two of 40 may be away, and are.
-            (stand(40, 2, 0, 2), stand(20, 1, 1, 0), update(10, 5), [2, 2]),
-            (stand(40, 2, 2, 0), stand(20, 1, 1, 0), update(10, 5), [4, 2]),
+            (counts(40, 2, 0, 2), counts(20, 1, 1, 0), update(10, 5), [2, 2]),
+            (counts(40, 2, 2, 0), counts(20, 1, 1, 0), update(10, 5), [4, 2]),
             // The one that is ahead waits.
-            (stand(40, 8, 8, 0), stand(20, 1, 1, 0), update(10, 50), [8, 3]),
+            (counts(40, 8, 8, 0), counts(20, 1, 1, 0), update(10, 50), [8, 3]),
             // Nothing is as small as the skew: one at a time, the slowest first.
-            (stand(4, 0, 0, 0), stand(2, 1, 1, 0), update(1, 5), [1, 1]),
-            (stand(4, 3, 3, 0), stand(2, 1, 1, 0), update(1, 5), [3, 2]),
+            (counts(4, 0, 0, 0), counts(2, 1, 1, 0), update(1, 5), [1, 1]),
+            (counts(4, 3, 3, 0), counts(2, 1, 1, 0), update(1, 5), [3, 2]),
             // All are broken, and the update may be what mends them.
-            (stand(4, 0, 0, 4), stand(2, 0, 0, 2), update(10, 5), [1, 1]),
-            (stand(4, 1, 0, 4), stand(2, 1, 0, 2), update(10, 5), [1, 1]),
-            (stand(4, 4, 4, 0), stand(2, 2, 2, 0), update(10, 5), [4, 2]),
-            (stand(0, 0, 0, 0), stand(2, 0, 0, 0), update(10, 5), [0, 1]),
+            (counts(4, 0, 0, 4), counts(2, 0, 0, 2), update(10, 5), [1, 1]),
+            (counts(4, 1, 0, 4), counts(2, 1, 0, 2), update(10, 5), [1, 1]),
+            (counts(4, 4, 4, 0), counts(2, 2, 2, 0), update(10, 5), [4, 2]),
+            (counts(0, 0, 0, 0), counts(2, 0, 0, 0), update(10, 5), [0, 1]),
         ] {
             assert_eq!(targets(&[decode, prefill], with), expected, "{decode:?} {prefill:?} {with:?}");
         }
@@ -80,7 +80,7 @@ mod tests {
                 let (mut x, mut y) = (0, 0);
                 let mut rounds = 0;
                 while (x, y) != (a, b) {
-                    let next = targets(&[stand(a, x, x, 0), stand(b, y, y, 0)], with);
+                    let next = targets(&[counts(a, x, x, 0), counts(b, y, y, 0)], with);
                     assert!(next[0] + next[1] > x + y, "{a} {b}: stands still at {x} and {y}");
                     (x, y) = (next[0], next[1]);
                     let apart = (u64::from(x) * u64::from(b)).abs_diff(u64::from(y) * u64::from(a)) * 100;

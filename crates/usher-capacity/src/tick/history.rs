@@ -21,7 +21,7 @@ pub struct History {
     /// Roles on their way to fewer pods.
     shrinking: Vec<Option<Shrinking>>,
     /// Size that the last tick recommended; `None` in mode Apply.
-    told: Option<Told>,
+    recommended: Option<Recommended>,
     /// Changes of the roles of a group whose size nothing sets.
     changes: Vec<Change>,
     /// Memory of the roll-out: the steps in which pods come up.
@@ -46,7 +46,7 @@ struct Shrinking {
 
 /// A size that the last tick asked for.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Recommended {
     size: u32,
     /// Pods that there may be by then: those that there were, or that were asked for.
     most: u32,
@@ -138,8 +138,8 @@ impl History {
 
     /// Size that the last tick asked for and that somebody else is on the way to, of so many pods: some roles keep
     /// theirs until others have grown, and are told what they are to lose before it is gone.
-    pub(super) fn told_size(&self, current: u32) -> Option<u32> {
-        self.told.filter(|told| current <= told.most).map(|told| told.size)
+    pub(super) fn recommended_size(&self, current: u32) -> Option<u32> {
+        self.recommended.filter(|recommended| current <= recommended.most).map(|recommended| recommended.size)
     }
 
     /// Notes the size that a plan asks for, where somebody else writes replicas.
@@ -147,10 +147,10 @@ impl History {
         let sum = |of: fn(&RolePlan) -> u32| {
             plan.roles.iter().fold(0, |sum: u32, role| sum.saturating_add(of(role)))
         };
-        let told =
-            || Told { size: plan.stages.size, most: sum(|role| role.current).max(sum(|role| role.write)) };
+        let recommended =
+            || Recommended { size: plan.stages.size, most: sum(|role| role.current).max(sum(|role| role.write)) };
         let is_others = policy.mode != Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
-        self.told = is_others.then(told);
+        self.recommended = is_others.then(recommended);
     }
 
     /// Whether each role serves: something runs or waits there, or came within the window of shrinking.

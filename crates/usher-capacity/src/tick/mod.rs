@@ -161,12 +161,12 @@ impl<'a> Tick<'a> {
         let asked = self.plan.stages.metrics.iter().filter_map(|metric| metric.asks).max();
         let Some(asked) = asked else {
             let there = self.plan.stages.current;
-            self.most = history.told_size(there);
+            self.most = history.recommended_size(there);
             let current = self.sized();
             if current >= least {
                 self.is_stale();
             }
-            self.policy.behavior.stand(&mut history.past, current, now);
+            self.policy.behavior.record_current(&mut history.past, current, now);
             // Panic lasts its time, whether numbers come or not.
             let panics = self.policy.behavior.still_panics(&history.past, now);
             if panics {

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::{Cluster, WORKLOADS, is_ready};
 use super::server::{POLICIES, Server};
-use crate::actuator::Hands;
+use crate::actuator::Actuator;
 use crate::capacity::{Plan, State};
 use crate::cluster::Change;
 use crate::endpoints::{Clock, EndpointSpec, Store};
@@ -21,7 +21,7 @@ use crate::leader::Term;
 use crate::scaling::driver::wants::Wants;
 use crate::scaling::driver::{Driver, Live};
 use crate::scaling::groups::{Groups, Sources};
-use crate::scaling::objects::{News, PolicyObject, Shelf, Teller};
+use crate::scaling::objects::{News, PolicyObject, PolicyStore, StatusWriter};
 use crate::scrape::ScrapeMetrics;
 
 /// Outcome of a step that takes too long.
@@ -120,7 +120,7 @@ impl Picker {
     pub fn start(server: &Server, clock: Clock) -> Self {
         let (pool, pools) = watch::channel(Some("app=m".to_owned()));
         let term = Arc::new(Term::endless(clock.clone()));
-        let hands = Hands::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
+        let actuator = Actuator::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
         let (leads, waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let (may_plan, acts, waits) = (Arc::clone(&leads), Arc::clone(&term), Arc::clone(&waiting));
         let registry = Registry::new();
@@ -135,7 +135,7 @@ impl Picker {
             servers: None,
             gpus: None,
             scrapes: ScrapeMetrics::register(&Registry::new()).unwrap(),
-            hands: Some(hands),
+            actuator: Some(actuator),
         };
         let sources = Sources {
             lease: Box::new(|_| None),
@@ -148,13 +148,13 @@ impl Picker {
             is_only: true,
         };
         let mut driver = Driver::new(Groups::default(), sources, live, None, &registry).unwrap();
-        driver.shelf = Shelf::new("pool".to_owned());
-        let board = Arc::clone(driver.board());
+        driver.policy_store = PolicyStore::new("pool".to_owned());
+        let plan_store = Arc::clone(driver.plan_store());
         let told = Arc::clone(&term);
-        let teller = Teller::new(server.connect(), "ns".to_owned(), board, clock.clone(), told);
-        let teller = AbortOnDropHandle::new(tokio::spawn(teller.run()));
+        let status_writer = StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
+        let status_writer = AbortOnDropHandle::new(tokio::spawn(status_writer.run()));
         let (wants, heard) = (Wants::default(), Vec::new());
-        Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: teller }
+        Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: status_writer }
     }
 
     /// Says how many requests wait in it.
@@ -188,7 +188,7 @@ impl Picker {
 
     /// Uids of pods that get no new requests.
     pub fn draining(&self) -> BTreeSet<String> {
-        self.driver.live.hands.iter().flat_map(Hands::draining).collect()
+        self.driver.live.actuator.iter().flat_map(Actuator::draining).collect()
     }
 
     /// Takes in which pods serve, and how loaded they are, where that is known. `has_answered`: whether one that

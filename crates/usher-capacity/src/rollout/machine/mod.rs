@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::memory::{Asked, Memory};
-use super::role_counts::{Stand, stands};
+use super::role_counts::{RoleCounts, role_counts};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
 use crate::plan::{Condition, Open, Plan, Reason, RolePlan, State, Stuck};
@@ -31,9 +31,9 @@ pub(crate) fn roll(
         return;
     };
     memory.has_gates |= inputs.pods.iter().any(|pod| pod.state.is_gated);
-    let stands = stands(inputs, &plan.roles, rollout, memory.has_gates);
-    memory.see(&stands);
-    let mut turn = Turn { inputs, policy, rollout, blind, stands, plan, memory, now, is_stuck: false };
+    let role_counts = role_counts(inputs, &plan.roles, rollout, memory.has_gates);
+    memory.see(&role_counts);
+    let mut turn = Turn { inputs, policy, rollout, blind, role_counts, plan, memory, now, is_stuck: false };
     turn.begin();
     let outcome = turn.admit();
     turn.end(&outcome);
@@ -44,7 +44,7 @@ struct Turn<'a> {
     policy: &'a Policy,
     rollout: &'a Rollout,
     blind: &'a [bool],
-    stands: Vec<Stand>,
+    role_counts: Vec<RoleCounts>,
     plan: &'a mut Plan,
     memory: &'a mut Memory,
     now: Duration,
@@ -66,23 +66,23 @@ impl Turn<'_> {
         let memory = &mut *self.memory;
         memory.unplaced = 0;
         if memory.is_deployed.is_none() {
-            let is_up = |stand: &Stand| stand.there > 0 && stand.ok >= stand.there && stand.gated == 0;
-            memory.is_deployed = Some(self.stands.iter().all(is_up));
+            let is_up = |counts: &RoleCounts| counts.there > 0 && counts.ok >= counts.there && counts.gated == 0;
+            memory.is_deployed = Some(self.role_counts.iter().all(is_up));
         }
         if self.rollout.update.is_none() {
             return;
         }
-        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
+        let is_outdated = self.role_counts.iter().any(|counts| counts.outdated > 0);
         // A step that is under way ends first, unless it can't: the update may be what mends it. So it may be of a pod
         // of a group that was up, or that has no steps.
-        let between = self.stands.iter().all(|stand| stand.ok >= stand.there.min(stand.goal))
+        let between = self.role_counts.iter().all(|counts| counts.ok >= counts.there.min(counts.goal))
             || is_settled
             || self.rollout.pace.is_none();
         if !memory.is_updating && is_outdated && (between || memory.is_blocked) {
             memory.is_updating = true;
             memory.clock.clear();
         } else if memory.is_updating && !is_outdated {
-            memory.is_updating = self.stands.iter().any(|stand| stand.updated_ok < stand.seen);
+            memory.is_updating = self.role_counts.iter().any(|counts| counts.updated_ok < counts.seen);
             if !memory.is_updating {
                 memory.clock.clear();
             }
@@ -90,17 +90,17 @@ impl Turn<'_> {
         if memory.is_updating {
             // A controller replaces no more pods while it waits for one at the gate. Where that may be why an
             // update is stuck, pods come and go by steps as they do without one.
-            self.is_stuck = memory.is_update_stuck && self.stands.iter().any(|stand| stand.gated > 0);
+            self.is_stuck = memory.is_update_stuck && self.role_counts.iter().any(|counts| counts.gated > 0);
             // Sizes stay while pods change, but for what is below its minimum.
-            for (place, (stand, role)) in self.stands.iter_mut().zip(&self.policy.roles).enumerate() {
+            for (place, (counts, role)) in self.role_counts.iter_mut().zip(&self.policy.roles).enumerate() {
                 // A pod that was replaced waits at the gate in place of one that was past it.
                 let admitted = memory.floor.get(place).copied();
-                let waits = stand.there.saturating_add(stand.gated);
-                let admitted = admitted.unwrap_or(stand.there.saturating_add(stand.gated_new));
-                stand.size = stand.there.max(admitted.min(waits));
+                let waits = counts.there.saturating_add(counts.gated);
+                let admitted = admitted.unwrap_or(counts.there.saturating_add(counts.gated_new));
+                counts.size = counts.there.max(admitted.min(waits));
                 let most = if self.is_stuck { waits.max(role.range.min) } else { role.range.min };
-                if !self.is_stuck || stand.goal >= stand.there {
-                    stand.goal = stand.size.max(stand.goal.min(most));
+                if !self.is_stuck || counts.goal >= counts.there {
+                    counts.goal = counts.size.max(counts.goal.min(most));
                 }
             }
         } else {
@@ -110,15 +110,15 @@ impl Turn<'_> {
 
     /// Whether all pods were up, and are there.
     fn is_settled(&self) -> bool {
-        self.memory.settled == self.goals() && self.stands.iter().all(|stand| stand.there >= stand.goal)
+        self.memory.settled == self.goals() && self.role_counts.iter().all(|counts| counts.there >= counts.goal)
     }
 
     fn goals(&self) -> Vec<u32> {
-        self.stands.iter().map(|stand| stand.goal).collect()
+        self.role_counts.iter().map(|counts| counts.goal).collect()
     }
 
     fn there(&self) -> Vec<u32> {
-        self.stands.iter().map(|stand| stand.there).collect()
+        self.role_counts.iter().map(|counts| counts.there).collect()
     }
 
     fn because(&mut self, reason: Reason) {
@@ -138,7 +138,7 @@ impl Turn<'_> {
         if is_failed && !self.memory.is_updating {
             self.condition(Condition::BatchTimeout);
             self.because(Reason::Failed);
-            self.rehome();
+            self.place_displaced();
             let admitted = self.there();
             return Outcome { admitted, state: Some(State::Failed), updated };
         }
@@ -149,8 +149,8 @@ impl Turn<'_> {
                 self.condition(Condition::Deadlock);
             }
             self.because(Reason::Trimmed);
-            self.rehome();
-            let admitted = left.iter().zip(&self.stands).map(|(left, stand)| (*left).min(stand.goal));
+            self.place_displaced();
+            let admitted = left.iter().zip(&self.role_counts).map(|(left, counts)| (*left).min(counts.goal));
             return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
         }
         let exceeds = self.exceeds();
@@ -163,7 +163,7 @@ impl Turn<'_> {
         if !is_placed {
             state = Some(State::Blocked);
         }
-        let grows = self.stands.iter().any(|stand| stand.there < stand.goal);
+        let grows = self.role_counts.iter().any(|counts| counts.there < counts.goal);
         if !grows || exceeds || state == Some(State::Blocked) {
             self.shrink(&mut targets);
         } else {
@@ -181,10 +181,10 @@ impl Turn<'_> {
         if self.memory.is_updating {
             self.condition(Condition::Paused);
             self.because(Reason::Updating);
-            return Some(update::targets(&self.stands, update));
+            return Some(update::targets(&self.role_counts, update));
         }
-        let is_outdated = self.stands.iter().any(|stand| stand.outdated > 0);
-        is_outdated.then(|| self.stands.iter().map(|stand| stand.updated).collect())
+        let is_outdated = self.role_counts.iter().any(|counts| counts.outdated > 0);
+        is_outdated.then(|| self.role_counts.iter().map(|counts| counts.updated).collect())
     }
 
     /// Pods of each role that the last trim left, while nothing is tried again.
@@ -202,11 +202,11 @@ impl Turn<'_> {
     /// ahead is enough.
     fn exceeds(&self) -> bool {
         let goals = || self.plan.roles.iter().map(|role| role.goal);
-        let shrinks = self.stands.iter().zip(goals()).any(|(stand, goal)| stand.there > goal);
+        let shrinks = self.role_counts.iter().zip(goals()).any(|(counts, goal)| counts.there > goal);
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.map(u64::from).sum::<u64>();
         shrinks
             && self.rollout.pace.is_some()
-            && sum(&mut self.stands.iter().map(|stand| stand.there)) > sum(&mut goals())
+            && sum(&mut self.role_counts.iter().map(|counts| counts.there)) > sum(&mut goals())
     }
 
     /// How many pods the roles may have while none grows.
@@ -216,19 +216,19 @@ impl Turn<'_> {
 
     /// How many pods of the roles are past their gate, or were and are replaced.
     fn seen_past(&self) -> Vec<u32> {
-        let is_past = |(stand, past): (&Stand, &u32)| {
+        let is_past = |(counts, past): (&RoleCounts, &u32)| {
             let past = if self.memory.has_gates { *past } else { 0 };
-            stand.there.max(past.min(stand.goal))
+            counts.there.max(past.min(counts.goal))
         };
-        self.stands.iter().zip(&self.memory.past).map(is_past).collect()
+        self.role_counts.iter().zip(&self.memory.past).map(is_past).collect()
     }
 
     /// How many pods the roles may have that grow; the others keep what they have.
     fn grow(&self) -> Vec<u32> {
         let targets = match &self.rollout.pace {
-            None => self.stands.iter().map(|stand| stand.there.max(stand.goal)).collect(),
-            Some(Pace::Steps(steps)) => batch::up(&self.stands, steps),
-            Some(Pace::Skew(skew)) => skew::up(&self.stands, *skew),
+            None => self.role_counts.iter().map(|counts| counts.there.max(counts.goal)).collect(),
+            Some(Pace::Steps(steps)) => batch::up(&self.role_counts, steps),
+            Some(Pace::Skew(skew)) => skew::up(&self.role_counts, *skew),
         };
         self.past_gates(targets)
     }
@@ -236,8 +236,8 @@ impl Turn<'_> {
     /// Raises targets so that pods that replace ones which were past their gate may pass, too.
     fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
         if self.memory.has_gates {
-            for ((target, stand), floor) in targets.iter_mut().zip(&self.stands).zip(&self.memory.floor) {
-                *target = (*target).max((*floor).min(stand.goal));
+            for ((target, counts), floor) in targets.iter_mut().zip(&self.role_counts).zip(&self.memory.floor) {
+                *target = (*target).max((*floor).min(counts.goal));
             }
         }
         targets
@@ -246,21 +246,21 @@ impl Turn<'_> {
     /// Looks at how long the step has been going, and does what is to be done when that is too long.
     fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
         let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
-            (updated.unwrap_or_default().to_vec(), self.stands.iter().map(|stand| stand.updated_ok).collect())
+            (updated.unwrap_or_default().to_vec(), self.role_counts.iter().map(|counts| counts.updated_ok).collect())
         } else {
-            let of = |(role, stand): (usize, &Stand)| {
-                if self.rollout.is_coordinated(role) { stand.ok } else { u32::MAX }
+            let of = |(role, counts): (usize, &RoleCounts)| {
+                if self.rollout.is_coordinated(role) { counts.ok } else { u32::MAX }
             };
-            (targets.clone(), self.stands.iter().enumerate().map(of).collect())
+            (targets.clone(), self.role_counts.iter().enumerate().map(of).collect())
         };
-        if self.stands.iter().any(|stand| stand.unschedulable > 0) {
+        if self.role_counts.iter().any(|counts| counts.unschedulable > 0) {
             self.condition(Condition::Unschedulable);
         }
         let is_settled = !self.memory.is_updating && self.is_settled();
         let is_update = self.memory.is_updating;
-        let wanted = |(step, stand): (&u32, &Stand)| if is_update { *step } else { (*step).min(stand.goal) };
+        let wanted = |(step, counts): (&u32, &RoleCounts)| if is_update { *step } else { (*step).min(counts.goal) };
         let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
-        let open: Vec<Option<Open>> = step.iter().zip(&self.stands).map(wanted).zip(&up).map(left).collect();
+        let open: Vec<Option<Open>> = step.iter().zip(&self.role_counts).map(wanted).zip(&up).map(left).collect();
         if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
             self.memory.trims.is_asked_for = false;
@@ -314,7 +314,7 @@ impl Turn<'_> {
         self.because(Reason::Held);
         self.plan.stuck = Some(Stuck {
             placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
-            asks: self.stands.iter().fold(0, |sum, stand| sum + stand.unschedulable),
+            asks: self.role_counts.iter().fold(0, |sum, counts| sum + counts.unschedulable),
             // Without numbers nothing is given back.
             spare: if is_known { sum(&self.there()).saturating_sub(sum(&whole)) } else { 0 },
         });
@@ -329,51 +329,51 @@ impl Turn<'_> {
     /// How many pods of each role whole usable groups have. Those that are ready count, whatever a step asks for
     /// beyond that: that nothing was heard of them lately doesn't say that they don't serve.
     fn whole(&self) -> Vec<u32> {
-        let usable = |stand: &Stand| Stand { ok: stand.ok.max(stand.ready), ..*stand };
-        let stands: Vec<Stand> = self.stands.iter().map(usable).collect();
+        let usable = |counts: &RoleCounts| RoleCounts { ok: counts.ok.max(counts.ready), ..*counts };
+        let role_counts: Vec<RoleCounts> = self.role_counts.iter().map(usable).collect();
         let kept = match &self.rollout.pace {
             None => self.there(),
             Some(Pace::Steps(steps)) => {
-                batch::after(&stands, steps, batch::steps_up(&stands, steps).unwrap_or(u64::MAX))
+                batch::after(&role_counts, steps, batch::steps_up(&role_counts, steps).unwrap_or(u64::MAX))
             }
-            Some(Pace::Skew(_)) => skew::usable(&stands),
+            Some(Pace::Skew(_)) => skew::usable(&role_counts),
         };
-        kept.iter().zip(&self.stands).map(|(kept, stand)| (*kept).min(stand.there)).collect()
+        kept.iter().zip(&self.role_counts).map(|(kept, counts)| (*kept).min(counts.there)).collect()
     }
 
     /// How many pods the roles keep that shrink, once those of the last step are gone.
     fn shrink(&mut self, targets: &mut [u32]) {
-        if !self.stands.iter().any(|stand| stand.there > stand.goal) {
+        if !self.role_counts.iter().any(|counts| counts.there > counts.goal) {
             self.memory.from.clear();
             return;
         }
-        if self.memory.from.len() != self.stands.len() {
+        if self.memory.from.len() != self.role_counts.len() {
             self.memory.from = self.there();
         }
-        let is_gone = self.stands.iter().all(|stand| stand.seen <= stand.there);
+        let is_gone = self.role_counts.iter().all(|counts| counts.seen <= counts.there);
         let late: Vec<bool> = self.policy.roles.iter().map(|role| role.name == LATE).collect();
         let left = match &self.rollout.pace {
             None => self.goals(),
             Some(_) if !is_gone => self.there(),
-            Some(Pace::Steps(steps)) => batch::down(&self.stands, steps, &late),
-            Some(Pace::Skew(skew)) => skew::down(&self.stands, &self.memory.from, *skew, &late),
+            Some(Pace::Steps(steps)) => batch::down(&self.role_counts, steps, &late),
+            Some(Pace::Skew(skew)) => skew::down(&self.role_counts, &self.memory.from, *skew, &late),
         };
-        for ((target, left), stand) in targets.iter_mut().zip(left).zip(&self.stands) {
-            if stand.there > stand.goal {
+        for ((target, left), counts) in targets.iter_mut().zip(left).zip(&self.role_counts) {
+            if counts.there > counts.goal {
                 *target = left;
             }
         }
     }
 
     fn end(&mut self, outcome: &Outcome) {
-        let is_complete = self.stands.iter().all(|stand| stand.there == stand.goal && stand.ok >= stand.goal);
+        let is_complete = self.role_counts.iter().all(|counts| counts.there == counts.goal && counts.ok >= counts.goal);
         let memory = &mut *self.memory;
         if is_complete && !memory.is_updating {
-            memory.settled = self.stands.iter().map(|stand| stand.goal).collect();
-            memory.is_deployed = Some(self.stands.iter().any(|stand| stand.goal > 0) || memory.is_deployed());
+            memory.settled = self.role_counts.iter().map(|counts| counts.goal).collect();
+            memory.is_deployed = Some(self.role_counts.iter().any(|counts| counts.goal > 0) || memory.is_deployed());
         }
-        let is_settled = memory.settled == self.stands.iter().map(|stand| stand.goal).collect::<Vec<_>>()
-            && self.stands.iter().all(|stand| stand.there == stand.goal);
+        let is_settled = memory.settled == self.role_counts.iter().map(|counts| counts.goal).collect::<Vec<_>>()
+            && self.role_counts.iter().all(|counts| counts.there == counts.goal);
         let state = outcome.state.unwrap_or(match (&self.rollout.pace, is_settled) {
             (None, _) => self.plan.state,
             (_, true) => State::Idle,
@@ -384,37 +384,37 @@ impl Turn<'_> {
         // Pods at a gate in place of others that an update is over are replaced, whatever else waits.
         let holds = memory.is_updating && !self.is_stuck;
         let floor =
-            |(admitted, stand): (&u32, &Stand)| if holds { (*admitted).max(stand.size) } else { *admitted };
-        let floors = outcome.admitted.iter().zip(&self.stands).map(floor);
+            |(admitted, counts): (&u32, &RoleCounts)| if holds { (*admitted).max(counts.size) } else { *admitted };
+        let floors = outcome.admitted.iter().zip(&self.role_counts).map(floor);
         memory.floor = if memory.has_gates { floors.collect() } else { Vec::new() };
         memory.past.iter_mut().zip(&memory.floor).for_each(|(past, floor)| *past = (*past).min(*floor));
         self.plan.state = state;
-        let placement = if self.plan.moves { memory.home.clone() } else { memory.step.1.clone() };
+        let placement = if self.plan.moves { memory.displaced_to.clone() } else { memory.step.1.clone() };
         self.plan.placement.clone_from(&placement);
         memory.asked.clear();
         for (place, role) in self.plan.roles.iter_mut().enumerate() {
-            let (Some(admitted), Some(stand)) = (outcome.admitted.get(place), self.stands.get(place)) else {
+            let (Some(admitted), Some(counts)) = (outcome.admitted.get(place), self.role_counts.get(place)) else {
                 continue;
             };
             role.admitted = *admitted;
             let placement = placement.as_ref().filter(|_| self.rollout.is_coordinated(place));
             role.layer = placement.map(|placement| placement.layer.clone());
             // Pods that wait for their step have the highest ordinals. They may be replaced at any time.
-            let all = if memory.is_updating { stand.size } else { role.current };
+            let all = if memory.is_updating { counts.size } else { role.current };
             role.partition = outcome
                 .updated
                 .as_ref()
                 .map(|updated| all.saturating_sub(updated.get(place).copied().unwrap_or_default()));
             role.write = match (memory.has_gates, memory.is_updating) {
                 (false, _) => role.admitted,
-                (true, true) if self.is_stuck && role.admitted <= stand.there => {
+                (true, true) if self.is_stuck && role.admitted <= counts.there => {
                     let is_kept = matches!(self.policy.sizing, Sizing::Kept);
                     let min = self.policy.roles.get(place).map_or(0, |own| own.range.min);
                     // Pods that can't come now go, where they are made again after the update. Without a number
                     // nothing would make them again.
                     let is_known = !role.reasons.contains(&Reason::StaleData);
                     let comes_back = (!is_kept || role.current <= min) && is_known;
-                    let fewer = if stand.there >= stand.goal {
+                    let fewer = if counts.there >= counts.goal {
                         role.desired.max(role.admitted)
                     } else {
                         role.admitted

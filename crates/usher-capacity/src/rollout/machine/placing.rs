@@ -3,7 +3,7 @@
 use super::Turn;
 use crate::plan::{Condition, Open, Reason, Shortfalls};
 use crate::rollout::place::{Place, place};
-use crate::rollout::role_counts::Stand;
+use crate::rollout::role_counts::RoleCounts;
 use crate::rollout::{Shortfall, Topology};
 
 impl Turn<'_> {
@@ -21,19 +21,19 @@ impl Turn<'_> {
             };
             targets.iter().zip(before).enumerate().map(need).collect()
         };
-        let homed: Vec<u32> = before
+        let staying: Vec<u32> = before
             .iter()
             .enumerate()
-            .map(|(role, before)| before.saturating_sub(self.inputs.homeless.get(role).copied().unwrap_or(0)))
+            .map(|(role, before)| before.saturating_sub(self.inputs.displaced.get(role).copied().unwrap_or(0)))
             .collect();
-        let (need, all) = (needs(&before), needs(&homed));
+        let (need, all) = (needs(&before), needs(&staying));
         if need != all {
-            let homeless: Vec<u32> =
+            let displaced: Vec<u32> =
                 all.iter().zip(&need).map(|(all, need)| all.saturating_sub(*need)).collect();
-            if homeless != all && self.moves_with_step(&all, topology) {
+            if displaced != all && self.moves_with_step(&all, topology) {
                 return true;
             }
-            if self.moves(&homeless, topology) {
+            if self.moves(&displaced, topology) {
                 // The step comes after them, and goes on where it began.
                 for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
                     if self.rollout.is_coordinated(role) {
@@ -43,7 +43,7 @@ impl Turn<'_> {
                 return true;
             }
         } else {
-            self.memory.home = None;
+            self.memory.displaced_to = None;
         }
         if need.iter().all(|need| *need == 0) {
             return true;
@@ -63,9 +63,9 @@ impl Turn<'_> {
             Place::Nowhere(domains) => {
                 self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
                 self.lacks_room(need, domains, topology);
-                let open = targets.iter().zip(&self.stands).map(|(target, stand)| {
-                    let open = Open { pods: *target, up: stand.ok, is_update: false };
-                    (*target > stand.there).then_some(open)
+                let open = targets.iter().zip(&self.role_counts).map(|(target, counts)| {
+                    let open = Open { pods: *target, up: counts.ok, is_update: false };
+                    (*target > counts.there).then_some(open)
                 });
                 self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
                 targets.copy_from_slice(&before);
@@ -76,16 +76,16 @@ impl Turn<'_> {
     }
 
     /// Finds a domain for pods that need another one while there is no step.
-    pub(super) fn rehome(&mut self) {
+    pub(super) fn place_displaced(&mut self) {
         let Some(topology) = &self.rollout.topology else { return };
-        let homeless = |(role, stand): (usize, &Stand)| {
-            let homeless = self.inputs.homeless.get(role).copied().unwrap_or(0);
-            if self.rollout.is_coordinated(role) { homeless.min(stand.goal) } else { 0 }
+        let displaced = |(role, counts): (usize, &RoleCounts)| {
+            let displaced = self.inputs.displaced.get(role).copied().unwrap_or(0);
+            if self.rollout.is_coordinated(role) { displaced.min(counts.goal) } else { 0 }
         };
-        let homeless: Vec<u32> = self.stands.iter().enumerate().map(homeless).collect();
-        match homeless.iter().any(|pods| *pods > 0) {
-            true => drop(self.moves(&homeless, topology)),
-            false => self.memory.home = None,
+        let displaced: Vec<u32> = self.role_counts.iter().enumerate().map(displaced).collect();
+        match displaced.iter().any(|pods| *pods > 0) {
+            true => drop(self.moves(&displaced, topology)),
+            false => self.memory.displaced_to = None,
         }
     }
 
@@ -100,7 +100,7 @@ impl Turn<'_> {
             return false;
         }
         self.memory.step.1 = Some(placement.clone());
-        self.memory.home = Some(placement);
+        self.memory.displaced_to = Some(placement);
         self.plan.moves = true;
         true
     }
@@ -108,10 +108,10 @@ impl Turn<'_> {
     /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
     /// as their domain may come back.
     fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
-        let last = self.memory.home.as_ref().or(self.memory.step.1.as_ref());
+        let last = self.memory.displaced_to.as_ref().or(self.memory.step.1.as_ref());
         match place(need, topology, self.inputs.domains.as_ref(), last) {
             Place::In(placement) => {
-                self.memory.home = Some(placement);
+                self.memory.displaced_to = Some(placement);
                 self.plan.moves = true;
                 return true;
             }
