@@ -14,7 +14,7 @@ use super::exposition::{Line, Scanner, Wanted};
 use super::metrics::Counters;
 use super::models::ModelPage;
 use super::readings::{Problems, Readings};
-use super::report::Told;
+use super::report::LoggedState;
 use super::times::{TimesReader, TimesSpec};
 
 /// Takes a page piece by piece, and when it is whole, what it says goes to the endpoint.
@@ -26,8 +26,8 @@ pub(super) struct Extraction<'a> {
 }
 
 enum Kind<'a> {
-    Metrics { engine: &'a Engine, scanner: Scanner<'a>, readings: Readings, problems: Told<Problems> },
-    Models { page: ModelPage, failing: Told<bool> },
+    Metrics { engine: &'a Engine, scanner: Scanner<'a>, readings: Readings, problems: LoggedState<Problems> },
+    Models { page: ModelPage, failing: LoggedState<bool> },
     Times(TimesReader<'a>),
 }
 
@@ -43,13 +43,13 @@ impl<'a> Extraction<'a> {
             let engine = engines.of(endpoint);
             let (scanner, readings) =
                 (Scanner::new(engine.wanted()), Readings::new(Arc::clone(engine)).of_endpoint(endpoint));
-            let problems = Told::new(Problems::default());
+            let problems = LoggedState::new(Problems::default());
             Self { endpoint, errors, kind: Kind::Metrics { engine, scanner, readings, problems } }
         });
         let models = config.models.then(|| Self {
             endpoint,
             errors: &counters.models_errors,
-            kind: Kind::Models { page: ModelPage::default(), failing: Told::new(false) },
+            kind: Kind::Models { page: ModelPage::default(), failing: LoggedState::new(false) },
         });
         let times = times.map(|spec| Self {
             endpoint,
@@ -85,17 +85,17 @@ impl<'a> Extraction<'a> {
     pub(super) fn finish(&mut self, now: Instant, now_ms: u64) -> bool {
         let load = self.endpoint.load();
         let (complete, fine) = match &mut self.kind {
-            Kind::Metrics { engine, scanner, readings, problems: told } => {
+            Kind::Metrics { engine, scanner, readings, problems: logged } => {
                 scanner.finish(&mut |metric: usize, line: Line<'_>| readings.take(metric, line));
                 let problems = readings.apply(load, now_ms);
-                if told.tell(problems, now) {
-                    tell(self.endpoint, engine, problems);
+                if logged.changes_to(problems, now) {
+                    log_problems(self.endpoint, engine, problems);
                 }
                 (problems.missing.is_empty(), problems.is_empty())
             }
             Kind::Models { page, failing } => {
                 let result = page.apply(load, now_ms);
-                if failing.tell(result.is_err(), now) {
+                if failing.changes_to(result.is_err(), now) {
                     let endpoint = self.endpoint.id();
                     match &result {
                         Ok(()) => info!(%endpoint, "models of the endpoint can be read again"),
@@ -131,7 +131,7 @@ impl<'a> Extraction<'a> {
     }
 }
 
-fn tell(endpoint: &Endpoint, engine: &Engine, problems: Problems) {
+fn log_problems(endpoint: &Endpoint, engine: &Engine, problems: Problems) {
     let endpoint = endpoint.id();
     if problems.is_empty() {
         return info!(%endpoint, "metrics of the endpoint are complete again");

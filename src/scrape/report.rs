@@ -16,19 +16,19 @@ const GAP: Duration = Duration::from_secs(10);
 
 /// A state that is told when it changes.
 #[derive(Debug)]
-pub(super) struct Told<T> {
+pub(super) struct LoggedState<T> {
     state: T,
     at: Option<Instant>,
 }
 
-impl<T: PartialEq> Told<T> {
+impl<T: PartialEq> LoggedState<T> {
     /// `state` is what needs no telling.
     pub(super) fn new(state: T) -> Self {
         Self { state, at: None }
     }
 
     /// Whether this state has to be told now.
-    pub(super) fn tell(&mut self, state: T, now: Instant) -> bool {
+    pub(super) fn changes_to(&mut self, state: T, now: Instant) -> bool {
         if state == self.state || self.at.is_some_and(|at| now < at + GAP) {
             return false;
         }
@@ -44,24 +44,24 @@ pub(super) struct Log<'a> {
     source: &'static str,
     /// Where it is scraped.
     address: SocketAddr,
-    failing: Told<Option<Reason>>,
+    failing: LoggedState<Option<Reason>>,
 }
 
 impl<'a> Log<'a> {
     pub(super) fn new(endpoint: &'a Endpoint, source: &'static str, address: SocketAddr) -> Self {
-        Self { endpoint, source, address, failing: Told::new(None) }
+        Self { endpoint, source, address, failing: LoggedState::new(None) }
     }
 
     pub(super) fn failed(&mut self, error: &ScrapeError, now: Instant) {
         let (endpoint, source, address) = (self.endpoint.id(), self.source, self.address);
         debug!(%endpoint, source, %error, "scrape failed");
-        if self.failing.tell(Some(error.reason()), now) {
+        if self.failing.changes_to(Some(error.reason()), now) {
             warn!(%endpoint, %address, source, %error, "endpoint can't be scraped");
         }
     }
 
     pub(super) fn got_page(&mut self, now: Instant) {
-        if self.failing.tell(None, now) {
+        if self.failing.changes_to(None, now) {
             info!(endpoint = %self.endpoint.id(), source = self.source, "endpoint can be scraped again");
         }
     }
@@ -80,14 +80,14 @@ mod tests {
     fn a_change_is_told_once_and_a_flutter_rarely() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut failing = Told::new(false);
-        assert!(!failing.tell(false, at(0)), "the expected needs no telling");
-        assert!(failing.tell(true, at(0)));
-        assert!(!failing.tell(true, at(60)));
-        assert!(failing.tell(false, at(61)));
-        assert!(!failing.tell(true, at(62)), "too soon");
-        assert!(!failing.tell(false, at(70)));
-        assert!(!failing.tell(true, at(70)));
-        assert!(failing.tell(true, at(71)), "still so after the gap");
+        let mut failing = LoggedState::new(false);
+        assert!(!failing.changes_to(false, at(0)), "the expected needs no telling");
+        assert!(failing.changes_to(true, at(0)));
+        assert!(!failing.changes_to(true, at(60)));
+        assert!(failing.changes_to(false, at(61)));
+        assert!(!failing.changes_to(true, at(62)), "too soon");
+        assert!(!failing.changes_to(false, at(70)));
+        assert!(!failing.changes_to(true, at(70)));
+        assert!(failing.changes_to(true, at(71)), "still so after the gap");
     }
 }

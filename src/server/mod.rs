@@ -35,7 +35,7 @@ use numbers::{register_connections, register_process, register_threads};
 use origin::Origin;
 use pool::Pool;
 use start::Start;
-use startup_log::Notes;
+use startup_log::StartupLog;
 
 pub use error::RunError;
 pub use setup::Setup;
@@ -87,7 +87,7 @@ async fn serve(
     if let Some(files) = files::raise_limit() {
         state.budget().limit_files(files);
     }
-    let notes = Notes::take(&mut pipeline);
+    let startup_log = StartupLog::take(&mut pipeline);
     let scheduler_metrics = &scheduler_metrics;
     let parts = pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
     let pool = Pool::new(parts, &registry)?;
@@ -138,7 +138,7 @@ async fn serve(
         ports::admin(admin, &pool, plan_store.as_ref(), background)?;
     }
     watch_memory(pool.budget(), &settings, background);
-    notes.tell(&settings, pool.budget(), from_file);
+    startup_log.write(&settings, pool.budget(), from_file);
     start.tell(&settings);
     Ok(server.run(stops).await)
 }

@@ -8,13 +8,13 @@ use crate::schedule::flow_control::WaitingRules;
 use crate::settings::ServeSettings;
 
 /// Notes and warnings of a configuration.
-pub(super) struct Notes {
+pub(super) struct StartupLog {
     notes: Vec<String>,
     warnings: Vec<String>,
     limits: Option<WaitingRules>,
 }
 
-impl Notes {
+impl StartupLog {
     /// Takes it out of the configuration.
     pub(super) fn take(pipeline: &mut Pipeline) -> Self {
         let limits = pipeline.waiting.as_ref().map(|waiting| waiting.rules.clone());
@@ -22,7 +22,7 @@ impl Notes {
     }
 
     /// Says once what the user should know about this start.
-    pub(super) fn tell(&self, settings: &ServeSettings, budget: &Budget, from_file: bool) {
+    pub(super) fn write(&self, settings: &ServeSettings, budget: &Budget, from_file: bool) {
         start(settings, &self.notes, &self.warnings, from_file);
         memory(settings, budget);
         if let Some(rules) = &self.limits {

@@ -33,7 +33,7 @@ impl Gate {
         }
         let start = Instant::now();
         let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
-        let entered = self.during(|inner, now, told| {
+        let entered = self.during(|inner, now, wakeups| {
             inner.set_pool(pool, now);
             if inner.queue.waiting().requests > 0 {
                 return None;
@@ -43,8 +43,8 @@ impl Gate {
                 Err(outcome) => return Some(Err(outcome)),
             };
             inner.know(ticket, revocation.as_ref());
-            self.run(inner, now, Some(ticket), told);
-            match told.own.take() {
+            self.run(inner, now, Some(ticket), wakeups);
+            match wakeups.own.take() {
                 Some(Verdict::Go(grant)) => Some(Ok(Permit::new(self, ticket, now, bytes, grant))),
                 _ => {
                     inner.forget(ticket, 0.0, now);
@@ -70,13 +70,13 @@ impl Gate {
     ) -> Result<Permit, Rejection> {
         let start = Instant::now();
         let (revocation, bytes) = (self.revocation(request), request.body.len() as u64);
-        let entered = self.during(|inner, now, told| {
+        let entered = self.during(|inner, now, wakeups| {
             inner.set_pool(pool, now);
             let since = since.unwrap_or(now).min(now);
             let ticket = inner.queue.enqueue(now, &self.arrival(request, now, since, bytes))?;
             inner.know(ticket, revocation.as_ref());
-            self.run(inner, now, Some(ticket), told);
-            if let Some(verdict) = told.own.take() {
+            self.run(inner, now, Some(ticket), wakeups);
+            if let Some(verdict) = wakeups.own.take() {
                 return Ok((ticket, since, Err(verdict)));
             }
             let (sender, receiver) = oneshot::channel();

@@ -34,7 +34,7 @@ pub(super) enum Verdict {
 
 /// Waiting requests to wake with their verdicts, and running ones to end.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Wakeups {
     pub(super) verdicts: SmallVec<[(oneshot::Sender<Verdict>, Verdict); 1]>,
     pub(super) revoked: SmallVec<[Arc<Revocation>; 2]>,
     /// The verdict on the request whose event it is.

@@ -35,7 +35,7 @@ use crate::schedule::SaturationDetector;
 use crate::schedule::flow_control::Waiting;
 
 use grant::Grant;
-use inner::{Inner, Told, Verdict};
+use inner::{Inner, Wakeups, Verdict};
 use series::SeriesTable;
 
 pub use collector::GateCollector;
@@ -104,9 +104,9 @@ impl Gate {
     /// Refuses everybody who waits, and from now on everybody who would have to: the picker
     /// stops.
     pub fn close(&self) {
-        self.during(|inner, now, told| {
+        self.during(|inner, now, wakeups| {
             inner.queue.close(now, &mut inner.actions);
-            self.tell(inner, None, told);
+            self.collect(inner, None, wakeups);
         });
     }
 
@@ -117,9 +117,9 @@ impl Gate {
     /// free once their streams have ended, which is soon after; what comes meanwhile waits as
     /// always.
     pub fn shed(&self, bytes: u64, highest: i32) -> Count {
-        let shed = self.during(|inner, now, told| {
+        let shed = self.during(|inner, now, wakeups| {
             let shed = inner.queue.shed(now, bytes, highest, &mut inner.actions);
-            self.tell(inner, None, told);
+            self.collect(inner, None, wakeups);
             shed
         });
         if shed.requests > 0 {
@@ -136,19 +136,19 @@ impl Gate {
 
     /// A dispatched request shows in the pool's numbers.
     fn booked(&self, ticket: Ticket) {
-        self.during(|inner, now, told| {
+        self.during(|inner, now, wakeups| {
             inner.queue.booked(now, ticket);
-            self.run(inner, now, None, told);
+            self.run(inner, now, None, wakeups);
         });
     }
 
     /// A request is done with, or its client is gone. Returns when.
     fn end(&self, ticket: Ticket, cost: f64) -> Nanos {
-        self.during(|inner, now, told| {
+        self.during(|inner, now, wakeups| {
             if inner.forget(ticket, cost, now) {
-                self.run(inner, now, None, told);
+                self.run(inner, now, None, wakeups);
             } else {
-                self.tell(inner, None, told);
+                self.collect(inner, None, wakeups);
             }
             now
         })
@@ -157,19 +157,19 @@ impl Gate {
     /// The pool may have more room.
     fn nudge(&self) {
         if self.somebody_waits.load(Relaxed) {
-            self.during(|inner, now, told| self.run(inner, now, None, told));
+            self.during(|inner, now, wakeups| self.run(inner, now, None, wakeups));
         }
     }
 
     /// Does everything that is due, and returns the next steps of the task. Without a pool it is as it
     /// was.
     fn tick(&self, pool: Option<&Candidates>) -> Next {
-        self.during(|inner, now, told| {
+        self.during(|inner, now, wakeups| {
             if let Some(pool) = pool {
                 inner.set_pool(pool, now);
             }
             inner.queue.advance(now, &mut inner.actions);
-            self.run(inner, now, None, told);
+            self.run(inner, now, None, wakeups);
             inner.alarm_at = inner.queue.wake_at(now);
             inner.task_listens = inner.queue.waiting().requests > 0;
             let wake = (inner.alarm_at != NEVER).then(|| self.origin + Duration::from_nanos(inner.alarm_at));
@@ -178,18 +178,18 @@ impl Gate {
     }
 
     /// Lets go as many as fit now.
-    fn run(&self, inner: &mut Inner, now: Nanos, own: Option<Ticket>, told: &mut Told) {
+    fn run(&self, inner: &mut Inner, now: Nanos, own: Option<Ticket>, wakeups: &mut Wakeups) {
         if inner.queue.waiting().requests > 0 {
             let start = std::time::Instant::now();
             let capacity = inner.stages.levels(&*self.detector, self.clock.now_ms()).capacity();
             inner.queue.dispatch(now, &capacity, &mut inner.actions);
             self.metrics.cycle.observe(start.elapsed());
         }
-        self.tell(inner, own, told);
+        self.collect(inner, own, wakeups);
     }
 
     /// Sorts out what the queue wants done.
-    fn tell(&self, inner: &mut Inner, own: Option<Ticket>, told: &mut Told) {
+    fn collect(&self, inner: &mut Inner, own: Option<Ticket>, wakeups: &mut Wakeups) {
         let mut actions = std::mem::take(&mut inner.actions);
         for action in actions.drain(..) {
             let (ticket, verdict) = match action {
@@ -203,7 +203,7 @@ impl Gate {
                 }
                 Action::Evict { ticket, priority } => {
                     self.metrics.revoked(priority);
-                    told.revoked.extend(inner.revocations.remove(&ticket));
+                    wakeups.revoked.extend(inner.revocations.remove(&ticket));
                     continue;
                 }
                 Action::Reclaimed(after) => {
@@ -217,41 +217,41 @@ impl Gate {
                 }
             };
             if own == Some(ticket) {
-                told.own = Some(verdict);
+                wakeups.own = Some(verdict);
             } else if let Some(sender) = inner.take_waiter(ticket) {
-                told.verdicts.push((sender, verdict));
+                wakeups.verdicts.push((sender, verdict));
             }
         }
         inner.actions = actions;
     }
 
     /// Does something with the lock, then wakes whom that concerns.
-    fn during<T>(&self, event: impl FnOnce(&mut Inner, Nanos, &mut Told) -> T) -> T {
-        let mut told = Told::default();
+    fn during<T>(&self, event: impl FnOnce(&mut Inner, Nanos, &mut Wakeups) -> T) -> T {
+        let mut wakeups = Wakeups::default();
         let result = {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             let now = self.now();
-            let result = event(&mut inner, now, &mut told);
+            let result = event(&mut inner, now, &mut wakeups);
             let somebody_waits = inner.queue.waiting().requests > 0;
             let somebody_waited = self.somebody_waits.swap(somebody_waits, Relaxed);
-            told.waiting_begins = somebody_waits && !somebody_waited;
-            told.rings |= somebody_waits && !inner.task_listens;
+            wakeups.waiting_begins = somebody_waits && !somebody_waited;
+            wakeups.rings |= somebody_waits && !inner.task_listens;
             let wake = inner.queue.wake_at(now);
-            told.rings |= wake < inner.alarm_at;
-            if told.rings {
+            wakeups.rings |= wake < inner.alarm_at;
+            if wakeups.rings {
                 (inner.alarm_at, inner.task_listens) = (wake, somebody_waits);
             }
             result
         };
-        for (sender, verdict) in told.verdicts {
+        for (sender, verdict) in wakeups.verdicts {
             // Who is gone takes its request back when its future is dropped.
             let _ = sender.send(verdict);
         }
-        told.revoked.iter().for_each(|revocation| revocation.revoke());
-        if told.rings {
+        wakeups.revoked.iter().for_each(|revocation| revocation.revoke());
+        if wakeups.rings {
             self.alarm.notify_one();
         }
-        if told.waiting_begins {
+        if wakeups.waiting_begins {
             self.demanded.send_replace(());
         }
         result

@@ -167,7 +167,7 @@ impl SeriesTable {
             priority: request.priority,
         };
         if !key.is_of(request) {
-            self.overflow.tell("flow control");
+            self.overflow.warn("flow control");
         }
         // Kept also where a label is `other`: what is not kept is made for every request, and
         // would never go.

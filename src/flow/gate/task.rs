@@ -62,9 +62,9 @@ pub async fn keep_bands(gate: Arc<Gate>, rules: Arc<RuleBook>) {
     loop {
         replaced.mark_unchanged();
         let priorities = rules.current().objectives.values().copied().collect();
-        gate.during(|inner, now, told| {
+        gate.during(|inner, now, wakeups| {
             inner.queue.know(now, &priorities);
-            gate.run(inner, now, None, told);
+            gate.run(inner, now, None, wakeups);
         });
         // The book is gone with whoever holds it, and we hold it.
         let _ = replaced.changed().await;

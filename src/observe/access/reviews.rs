@@ -12,7 +12,7 @@ use crate::cluster::Problem;
 use crate::endpoints::Clock;
 
 /// Result of a review: yes with what there is to know, or no; or why it could not be made.
-pub(super) type Answer<V> = Result<Option<V>, Problem>;
+pub(super) type ReviewResult<V> = Result<Option<V>, Problem>;
 
 /// Time to get a turn when many reviews are under way.
 const TURN: Duration = Duration::from_secs(5);
@@ -30,15 +30,15 @@ pub(super) struct Reviews<V> {
 struct State<V> {
     cache: ReviewCache<V>,
     /// Reviews under way, no more than there are turns.
-    asked: HashMap<Key, Told<V>>,
+    asked: HashMap<Key, PendingReview<V>>,
 }
 
 /// Where the answer to a review appears.
-type Told<V> = watch::Receiver<Option<Answer<V>>>;
+type PendingReview<V> = watch::Receiver<Option<ReviewResult<V>>>;
 
 enum Found<V> {
     Said(Option<V>),
-    Asked(Told<V>),
+    Asked(PendingReview<V>),
 }
 
 impl<V: Clone + Send + Sync + 'static> Reviews<V> {
@@ -50,9 +50,9 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
     /// Result of a review, or of one not long ago.
     ///
     /// Cancel safe: a review that has begun is finished for the others who wait for it.
-    pub(super) async fn ask<F>(self: &Arc<Self>, key: Key, review: impl FnOnce() -> F) -> Answer<V>
+    pub(super) async fn ask<F>(self: &Arc<Self>, key: Key, review: impl FnOnce() -> F) -> ReviewResult<V>
     where
-        F: Future<Output = Answer<V>> + Send + 'static,
+        F: Future<Output = ReviewResult<V>> + Send + 'static,
     {
         let found = self.lock().find(&key, self.clock.elapsed());
         if let Some(found) = found {
@@ -61,19 +61,19 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
         // Before the task is made, so that those who come and go can't pile up tasks.
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::TimedOut(TURN)) };
-        let told = {
+        let receiver = {
             let mut state = self.lock();
             // Somebody else may have asked meanwhile.
             match state.find(&key, self.clock.elapsed()) {
                 Some(found) => Err(found),
                 None => {
                     let (sender, receiver) = watch::channel(None);
-                    state.asked.insert(key, told.clone());
+                    state.asked.insert(key, receiver.clone());
                     Ok((sender, receiver))
                 }
             }
         };
-        let (sender, receiver) = match told {
+        let (sender, receiver) = match receiver {
             Ok(channel) => channel,
             Err(found) => {
                 drop(turn);
@@ -89,10 +89,10 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
                 state.cache.put(key, said.clone(), reviews.clock.elapsed());
             }
             drop(state);
-            tell.send_replace(Some(answer));
+            sender.send_replace(Some(answer));
             drop(turn);
         });
-        Found::Asked(told).answer().await
+        Found::Asked(receiver).answer().await
     }
 
     fn lock(&self) -> MutexGuard<'_, State<V>> {
@@ -103,17 +103,17 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
 impl<V: Clone> State<V> {
     fn find(&self, key: &Key, now: Duration) -> Option<Found<V>> {
         // One whose task is gone without an answer is asked again.
-        let asked = || self.asked.get(key).filter(|told| told.has_changed().is_ok());
+        let asked = || self.asked.get(key).filter(|receiver| receiver.has_changed().is_ok());
         self.cache.get(key, now).map(Found::Said).or_else(|| asked().cloned().map(Found::Asked))
     }
 }
 
 impl<V: Clone> Found<V> {
-    async fn answer(self) -> Answer<V> {
+    async fn answer(self) -> ReviewResult<V> {
         match self {
             Self::Said(said) => Ok(said),
-            Self::Asked(mut told) => {
-                let answer = told.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+            Self::Asked(mut receiver) => {
+                let answer = receiver.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
                 answer.unwrap_or_else(|| Err(Problem::Unreachable("the review was given up".to_owned())))
             }
         }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     /// A review that takes a second and counts how often it was made.
-    async fn slow(count: Arc<AtomicUsize>, answer: Answer<u32>) -> Answer<u32> {
+    async fn slow(count: Arc<AtomicUsize>, answer: ReviewResult<u32>) -> ReviewResult<u32> {
         count.fetch_add(1, SeqCst);
         tokio::time::sleep(Duration::from_secs(1)).await;
         answer

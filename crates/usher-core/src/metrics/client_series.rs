@@ -156,7 +156,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         let key = if self.len.load(Relaxed) < self.most {
             key
         } else {
-            self.overflow.tell(family.of);
+            self.overflow.warn(family.of);
             (family.other)()
         };
         let series = match self.by_key.entry(key) {
@@ -201,7 +201,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         if value.len() <= MAX_LABEL_BYTES {
             return value;
         }
-        self.overflow.tell(of);
+        self.overflow.warn(of);
         OTHER
     }
 
@@ -244,7 +244,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
 
     /// Whether something had no room for a series of its own so far.
     pub fn is_full(&self) -> bool {
-        self.overflow.is_told()
+        self.overflow.has_warned()
     }
 }
 

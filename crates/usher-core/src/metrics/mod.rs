@@ -195,7 +195,7 @@ pub struct Overflow(AtomicBool);
 
 impl Overflow {
     /// Something counts as `other`. `of`: what has no series left.
-    pub fn tell(&self, of: &'static str) {
+    pub fn warn(&self, of: &'static str) {
         if !self.0.load(Relaxed) && !self.0.swap(true, Relaxed) {
             tracing::warn!(
                 of,
@@ -206,7 +206,7 @@ impl Overflow {
     }
 
     /// Whether it was told.
-    pub fn is_told(&self) -> bool {
+    pub fn has_warned(&self) -> bool {
         self.0.load(Relaxed)
     }
 }

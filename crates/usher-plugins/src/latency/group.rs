@@ -153,7 +153,7 @@ impl Group {
     }
 
     /// Notes whether what is configured is far from what was learned. True when that is news.
-    pub(super) fn tell(&self, is_far: bool) -> bool {
+    pub(super) fn warns(&self, is_far: bool) -> bool {
         self.is_told.swap(is_far, Relaxed) != is_far && is_far
     }
 

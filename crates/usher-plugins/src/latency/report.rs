@@ -110,7 +110,7 @@ impl Model {
         let configured = self.initial_rate();
         for (key, group) in self.groups() {
             let report = GroupReport::of(&key, &group, configured);
-            if group.tell(report.is_far()) {
+            if group.warns(report.is_far()) {
                 tracing::warn!(
                     accelerator = report.accelerator,
                     role = report.role,

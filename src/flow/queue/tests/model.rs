@@ -59,7 +59,7 @@ struct Naive {
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Results {
     dispatched: Vec<usize>,
     rejected: Vec<(usize, Outcome)>,
 }
@@ -112,18 +112,18 @@ impl Naive {
         Some(request.since.max(self.regime_since) + longest?)
     }
 
-    fn advance(&mut self, now: Nanos, told: &mut Told) {
+    fn advance(&mut self, now: Nanos, results: &mut Results) {
         let outcome = if self.endpoints == 0 { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
         while let Some(index) =
             self.waiting.iter().position(|request| self.end_of(request).is_some_and(|end| end <= now))
         {
             let request = self.gone(index);
-            told.rejected.push((request.id, outcome));
+            results.rejected.push((request.id, outcome));
         }
     }
 
     /// Bytes that are freed.
-    fn shed(&mut self, bytes: u64, highest: i32, told: &mut Told) -> u64 {
+    fn shed(&mut self, bytes: u64, highest: i32, results: &mut Results) -> u64 {
         let mut freed = 0;
         while freed < bytes {
             let victim = self
@@ -136,7 +136,7 @@ impl Naive {
             let Some((index, _)) = victim else { break };
             let request = self.gone(index);
             freed += held(&request);
-            told.rejected.push((request.id, Outcome::EvictedQueuePressure));
+            results.rejected.push((request.id, Outcome::EvictedQueuePressure));
         }
         freed
     }
@@ -148,7 +148,7 @@ impl Naive {
         self.waiting.iter().filter_map(|request| self.end_of(request)).chain(settled).min()
     }
 
-    fn dispatch(&mut self, now: Nanos, told: &mut Told) {
+    fn dispatch(&mut self, now: Nanos, results: &mut Results) {
         if self.endpoints == 0 || now < self.settled_at {
             return;
         }
@@ -178,7 +178,7 @@ impl Naive {
             if more {
                 self.turns[request.band].push(request.flow);
             }
-            told.dispatched.push(request.id);
+            results.dispatched.push(request.id);
             self.granted.push(request);
         }
     }
@@ -293,16 +293,16 @@ impl Names {
         self.tickets.iter().rposition(|known| *known == Some(ticket)).unwrap()
     }
 
-    fn told(&self, actions: &[Action]) -> Told {
-        let mut told = Told::default();
+    fn results(&self, actions: &[Action]) -> Results {
+        let mut results = Results::default();
         for action in actions {
             match action {
-                Action::Dispatch { ticket, .. } => told.dispatched.push(self.of(*ticket)),
-                Action::Reject { ticket, outcome } => told.rejected.push((self.of(*ticket), *outcome)),
+                Action::Dispatch { ticket, .. } => results.dispatched.push(self.of(*ticket)),
+                Action::Reject { ticket, outcome } => results.rejected.push((self.of(*ticket), *outcome)),
                 other => panic!("{other:?}"),
             }
         }
-        told
+        results
     }
 }
 
@@ -325,7 +325,7 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
     let (mut now, mut names) = (S, Names::default());
     let mut ends = vec![0; events.len()];
     for event in events {
-        let (mut actions, mut told) = (Vec::new(), Told::default());
+        let (mut actions, mut results) = (Vec::new(), Results::default());
         match event {
             Event::Enqueue { flow, band, bytes, ttl, due } => {
                 let (ttl, due) = (ttl.map(|ms| ms * MS), due.map(|ms| now + ms * MS));
@@ -367,14 +367,14 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
                 let before = queue.waiting();
                 let freed = queue.shed(now, bytes, highest, &mut actions);
                 prop_assert_eq!(freed.requests, before.requests - queue.waiting().requests);
-                prop_assert_eq!(freed.bytes, naive.shed(bytes, highest, &mut told));
+                prop_assert_eq!(freed.bytes, naive.shed(bytes, highest, &mut results));
             }
             Event::Close => {
                 queue.close(now, &mut actions);
                 naive.closed = true;
                 while !naive.waiting.is_empty() {
                     let request = naive.gone(0);
-                    told.rejected.push((request.id, Outcome::EvictedOther));
+                    results.rejected.push((request.id, Outcome::EvictedOther));
                 }
             }
             Event::End(_) | Event::Book(_) => {}
@@ -384,17 +384,17 @@ fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
         let capacity = Capacity::new([Level { saturation, per_request, per_byte: 0.0 }]);
         queue.advance(now, &mut actions);
         queue.dispatch(now, &capacity, &mut actions);
-        naive.advance(now, &mut told);
-        naive.dispatch(now, &mut told);
+        naive.advance(now, &mut results);
+        naive.dispatch(now, &mut results);
         while naive.closed && !naive.waiting.is_empty() {
             let request = naive.gone(0);
-            told.rejected.push((request.id, Outcome::RejectedOther));
+            results.rejected.push((request.id, Outcome::RejectedOther));
         }
 
-        let mut got = names.told(&actions);
+        let mut got = names.results(&actions);
         got.rejected.sort_unstable_by_key(|(id, _)| *id);
-        told.rejected.sort_unstable_by_key(|(id, _)| *id);
-        prop_assert_eq!(&got, &told);
+        results.rejected.sort_unstable_by_key(|(id, _)| *id);
+        prop_assert_eq!(&got, &results);
         for id in got.dispatched.iter().copied().chain(got.rejected.iter().map(|(id, _)| *id)) {
             ends[id] += 1;
             prop_assert_eq!(ends[id], 1, "request {} ended twice", id);

@@ -116,7 +116,7 @@ impl InflightSeries {
             let is_full = self.count.load(Relaxed) >= MAX_SERIES;
             let label = if is_full { OTHER } else { self.flows.bounded(flow) };
             if label != flow {
-                self.overflow.tell("requests in flight at endpoints");
+                self.overflow.warn("requests in flight at endpoints");
             }
             let mut held =
                 self.endpoints.entry(Arc::clone(endpoint.id())).or_insert_with(|| OfEndpoint::new(endpoint));

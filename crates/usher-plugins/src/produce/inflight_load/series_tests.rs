@@ -144,9 +144,9 @@ fn names_of_flows_are_bounded() {
     let long = "x".repeat(MAX_LABEL_BYTES + 1);
     let named = |index: usize| format!("flow-{index:05}");
     let mut guards: Vec<_> = (0..MAX_LABEL_VALUES).map(|index| pool.count("a", &named(index), 1)).collect();
-    assert!(!pool.series.overflow.is_told());
+    assert!(!pool.series.overflow.has_warned());
     guards.extend((0..5).map(|index| pool.count("a", &named(MAX_LABEL_VALUES + index), 1)));
-    assert!(pool.series.overflow.is_told());
+    assert!(pool.series.overflow.has_warned());
     let _long = pool.count("a", &long, 1);
     let values = pool.values();
     assert_eq!(values.len(), MAX_LABEL_VALUES + 1);
