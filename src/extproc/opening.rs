@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::connection_metrics::ConnectionMetrics;
-use crate::memory::{Budget, Close, Kind, Places, Reservation};
+use crate::memory::{Budget, Close, Kind, ConnectionSlots, Reservation};
 
 /// Memory of a connection that has said nothing, in bytes: its task, and the state of TLS.
 const SILENT: u64 = 8 << 10;
@@ -32,7 +32,7 @@ pub struct Openings {
     budget: Arc<Budget>,
     metrics: Arc<ConnectionMetrics>,
     // Guards the places by age. Taken by the acceptor, and where all take too much memory.
-    places: Mutex<Places<Arc<Handshake>>>,
+    slots: Mutex<ConnectionSlots<Arc<Handshake>>>,
     /// Bytes of all that were not closed.
     used: Arc<AtomicI64>,
     /// Bytes of all, those among them that were closed and haven't ended.
@@ -42,39 +42,39 @@ pub struct Openings {
 impl Openings {
     /// None yet.
     pub fn new(budget: &Arc<Budget>, metrics: &Arc<ConnectionMetrics>) -> Self {
-        let places = Mutex::new(Places::new(PLACES));
+        let slots = Mutex::new(ConnectionSlots::new(PLACES));
         let (used, held) = (Arc::default(), AtomicI64::new(0));
-        Self { budget: Arc::clone(budget), metrics: Arc::clone(metrics), places, used, held }
+        Self { budget: Arc::clone(budget), metrics: Arc::clone(metrics), slots, used, held }
     }
 
     /// Takes a place for a connection from this address, where so many are open or being opened, of which
     /// there may be `most`. Where there are as many, one that is being opened makes room. `None` if none
     /// is, or if too many of those that were closed haven't ended.
-    pub fn begin(self: &Arc<Self>, peer: IpAddr, open: usize, most: usize) -> Option<OpeningPlace> {
+    pub fn begin(self: &Arc<Self>, peer: IpAddr, open: usize, most: usize) -> Option<OpeningSlot> {
         let handshake = Arc::new(Handshake {
             bytes: AtomicI64::new(0),
             used: Arc::clone(&self.used),
             over: CancellationToken::new(),
         });
         {
-            let mut places = self.places();
+            let mut slots = self.slots();
             if open >= most {
                 if open >= most + PLACES.min(most / 8 + 1) {
                     return None;
                 }
-                self.closed(places.close()?);
+                self.closed(slots.close()?);
             }
-            if let Some(closed) = places.add(peer, Arc::default(), Arc::clone(&handshake)) {
+            if let Some(closed) = slots.add(peer, Arc::default(), Arc::clone(&handshake)) {
                 self.closed(closed);
             }
         }
-        let place = OpeningPlace { all: Arc::clone(self), handshake };
+        let place = OpeningSlot { all: Arc::clone(self), handshake };
         place.take(SILENT);
         Some(place)
     }
 
-    fn places(&self) -> MutexGuard<'_, Places<Arc<Handshake>>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> MutexGuard<'_, ConnectionSlots<Arc<Handshake>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn closed(&self, peer: IpAddr) {
@@ -91,9 +91,9 @@ impl Openings {
         if !is_full() {
             return;
         }
-        let mut places = self.places();
+        let mut slots = self.slots();
         while is_full()
-            && let Some(closed) = places.close()
+            && let Some(closed) = slots.close()
         {
             self.closed(closed);
         }
@@ -130,12 +130,12 @@ impl Close for Handshake {
 
 /// Place of a connection that is being opened, until this is dropped.
 #[derive(Debug)]
-pub struct OpeningPlace {
+pub struct OpeningSlot {
     all: Arc<Openings>,
     handshake: Arc<Handshake>,
 }
 
-impl OpeningPlace {
+impl OpeningSlot {
     /// Cancelled when it has to make room for another.
     pub fn closed(&self) -> CancellationToken {
         self.handshake.over.clone()
@@ -161,7 +161,7 @@ impl OpeningPlace {
     }
 }
 
-impl Drop for OpeningPlace {
+impl Drop for OpeningSlot {
     fn drop(&mut self) {
         self.handshake.close();
     }
@@ -170,7 +170,7 @@ impl Drop for OpeningPlace {
 /// Memory of a connection that is being opened.
 #[derive(Debug)]
 struct Memory {
-    place: OpeningPlace,
+    place: OpeningSlot,
     held: Reservation,
     received: u64,
     is_in_handshake: bool,
@@ -218,7 +218,7 @@ pub struct Opening<I> {
 
 impl<I> Opening<I> {
     /// A connection that has said nothing, at this place.
-    pub fn new(io: I, place: &OpeningPlace) -> Self {
+    pub fn new(io: I, place: &OpeningSlot) -> Self {
         Self { io, memory: Some(place.memory()) }
     }
 
@@ -313,7 +313,7 @@ mod tests {
         Arc::new(Openings::new(budget, &Arc::default()))
     }
 
-    fn begin(openings: &Arc<Openings>, last: u8) -> (Opening<Repeat>, OpeningPlace) {
+    fn begin(openings: &Arc<Openings>, last: u8) -> (Opening<Repeat>, OpeningSlot) {
         let place = openings.begin(peer(last), 0, usize::MAX - PLACES).unwrap();
         (Opening::new(repeat(1), &place), place)
     }
@@ -361,7 +361,7 @@ mod tests {
         let openings = openings(&budget);
         let (mut gateway, gateways) = begin(&openings, 1);
         let mut others = Vec::new();
-        let end_closed = |others: &mut [(Option<Opening<Repeat>>, OpeningPlace)]| {
+        let end_closed = |others: &mut [(Option<Opening<Repeat>>, OpeningSlot)]| {
             let closed = others.iter_mut().filter(|(_, place)| place.closed().is_cancelled());
             closed.map(|(opening, _)| *opening = None).count()
         };

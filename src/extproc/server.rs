@@ -23,7 +23,7 @@ use super::spread::{Streams, Threads};
 use super::stop::{Stop, Stops};
 use super::tls::Tls;
 use super::workers::Workers;
-use crate::memory::{Budget, ConnectionRoom, Places, Windows, small};
+use crate::memory::{Budget, ConnectionRoom, ConnectionSlots, Windows, small};
 use crate::settings::TlsSettings;
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
@@ -245,7 +245,7 @@ pub async fn serve_small<S>(
 {
     let service = Small::new(service, &budget);
     let open = TaskTracker::new();
-    let mut places = Places::new(small::max_connections(windows.streams, &budget));
+    let mut slots = ConnectionSlots::new(small::max_connections(windows.streams, &budget));
     let accepting = accept(&listener, |stream, peer| {
         let service = service.clone();
         let lifetime = each();
@@ -267,7 +267,7 @@ pub async fn serve_small<S>(
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
-        if let Some(closed) = places.add(peer.ip(), begun, serving.abort_handle()) {
+        if let Some(closed) = slots.add(peer.ip(), begun, serving.abort_handle()) {
             tracing::debug!(%peer, %closed, "connection closed for another, as there are too many");
         }
     });

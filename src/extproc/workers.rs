@@ -27,7 +27,7 @@ use tower::BoxError;
 use super::arrivals::RequestBody;
 use super::conn::{self, ConnectionError, Lifetime};
 use super::connection_metrics::ConnectionMetrics;
-use super::opening::{Opening, OpeningPlace, Openings};
+use super::opening::{Opening, OpeningSlot, Openings};
 use super::spread::{Streams, Threads};
 use crate::memory::{Budget, ConnectionRoom, Windows};
 
@@ -59,7 +59,7 @@ struct Connection {
     stream: StdStream,
     peer: SocketAddr,
     /// Its place among those that are being opened, until it is open.
-    opening: OpeningPlace,
+    opening: OpeningSlot,
     budget: Arc<Budget>,
     streams: Streams,
     /// Counts it as open.
@@ -228,7 +228,7 @@ where
 
 /// A connection that is being opened.
 struct Opens<'a> {
-    opening: OpeningPlace,
+    opening: OpeningSlot,
     lifetime: &'a Lifetime,
     metrics: &'a ConnectionMetrics,
 }

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::access::{Access, Refusal};
 use super::page::Page;
 use super::tls::MetricsTls;
-use crate::memory::{Budget, Kind, Places, Reservation, SmallPort, small};
+use crate::memory::{Budget, Kind, ConnectionSlots, Reservation, SmallPort, small};
 
 /// Time for the handshake of TLS, and then to send the head of a request: half of what a request
 /// has to be complete.
@@ -267,7 +267,7 @@ async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
 }
 
 async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
-    let mut places = Places::new(small::max_connections(1, &site.protection.budget));
+    let mut slots = ConnectionSlots::new(small::max_connections(1, &site.protection.budget));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -280,7 +280,7 @@ async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shu
                 let client = Client::default();
                 let has_begun = Arc::clone(&client.has_begun);
                 let serving = open.spawn(serve_client(stream, peer, client, site.clone(), shutdown.clone()));
-                if let Some(closed) = places.add(peer.ip(), has_begun, serving) {
+                if let Some(closed) = slots.add(peer.ip(), has_begun, serving) {
                     tracing::debug!(%peer, %closed, "HTTP connection closed for another, as there are too many");
                 }
             }

@@ -23,7 +23,7 @@ pub struct Members {
     seen: Option<(u64, Arc<Vec<StartingPod>>)>,
     pods: Vec<Member>,
     counts: Vec<u32>,
-    places: Option<Places>,
+    places: Option<MemberIndex>,
     /// Endpoints that left the snapshot with requests of this process under way.
     left: Vec<Departed>,
 }
@@ -37,7 +37,7 @@ struct Departed {
 
 /// Pods of the cluster, as they were looked for last among the members.
 #[derive(Debug)]
-struct Places {
+struct MemberIndex {
     of: Arc<Vec<ObservedPod>>,
     /// Place among the members of each pod.
     members: Vec<Option<usize>>,
@@ -154,7 +154,7 @@ impl Members {
                 *count += 1;
             }
         }
-        self.places = Some(Places { of: Arc::clone(pods), members, others, counts });
+        self.places = Some(MemberIndex { of: Arc::clone(pods), members, others, counts });
     }
 
     /// Learns where this process knows of all requests: where no more run and wait than it has sent. `led` is

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use super::endpoint::Lasting;
 use super::health::{Health, OutlierDetector};
 use super::slot::Slots;
-use super::topology::Places;
+use super::topology::PlaceInterner;
 use super::{Endpoint, EndpointSpec, Load, Snapshot};
 
 /// Result of a replacement of the membership.
@@ -69,7 +69,7 @@ pub struct Store {
 /// State that only writers need.
 #[derive(Debug, Default)]
 struct Writer {
-    places: Places,
+    places: PlaceInterner,
     /// Uids of pods that get no new requests.
     draining: BTreeSet<String>,
 }

@@ -63,11 +63,11 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Gives names of places their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct PlaceInterner {
     numbers: [HashMap<String, NonZeroU64>; PLACE_LABELS.len()],
 }
 
-impl Places {
+impl PlaceInterner {
     /// The places that labels name. An empty name is none.
     pub(super) fn of(&mut self, labels: &BTreeMap<String, String>) -> Topology {
         let mut places = [None; PLACE_LABELS.len()];
@@ -119,7 +119,7 @@ mod tests {
             // The same word for different places.
             (["a", "b", "c", "d"], ["b", "a", "d", "c"], Nearness::Apart),
         ];
-        let mut places = Places::default();
+        let mut places = PlaceInterner::default();
         for (one, other, nearness) in table {
             let [a, b] = [one, other].map(|names| places.of(&labels(names)));
             assert_eq!(a.nearness(&b), nearness, "{one:?} {other:?}");
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_place_where_nobody_is_is_forgotten_and_its_number_with_it() {
-        let mut places = Places::default();
+        let mut places = PlaceInterner::default();
         let stays = places.of(&labels(["a", "-", "z", "-"]));
         let goes = places.of(&labels(["b", "-", "z", "-"]));
         places.keep([stays]);
@@ -141,7 +141,7 @@ mod tests {
         let back = places.of(&labels(["b", "-", "z", "-"]));
         assert_eq!(back.nearness(&stays), Nearness::Zone);
         assert_eq!(back.nearness(&goes), Nearness::Zone, "its host has a new number");
-        let other = Places::default().of(&labels(["a", "-", "z", "-"]));
+        let other = PlaceInterner::default().of(&labels(["a", "-", "z", "-"]));
         assert_eq!(other.nearness(&stays), Nearness::Apart, "each store has its own places");
     }
 }

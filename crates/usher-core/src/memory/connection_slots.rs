@@ -52,20 +52,20 @@ impl Close for CancellationToken {
 /// nothing make room first, of these the oldest of the address that has the most connections, and
 /// then the oldest of that address.
 #[derive(Debug)]
-pub struct Places<C = AbortHandle> {
-    open: VecDeque<Place<C>>,
+pub struct ConnectionSlots<C = AbortHandle> {
+    open: VecDeque<Slot<C>>,
     most: usize,
 }
 
 #[derive(Debug)]
-struct Place<C> {
+struct Slot<C> {
     peer: IpAddr,
     /// Set when it has said what it has to say first.
     has_begun: Arc<AtomicBool>,
     connection: C,
 }
 
-impl<C: Close> Places<C> {
+impl<C: Close> ConnectionSlots<C> {
     /// For so many connections, at least one.
     pub fn new(most: usize) -> Self {
         Self { open: VecDeque::new(), most }
@@ -75,25 +75,25 @@ impl<C: Close> Places<C> {
     /// that was. `has_begun` is set by whoever serves it.
     pub fn add(&mut self, peer: IpAddr, has_begun: Arc<AtomicBool>, connection: C) -> Option<IpAddr> {
         if self.open.len() >= self.most {
-            self.open.retain(|place| !place.connection.is_over());
+            self.open.retain(|slot| !slot.connection.is_over());
         }
         let closed = if self.open.len() >= self.most { self.close_one() } else { None };
-        self.open.push_back(Place { peer: peer.to_canonical(), has_begun, connection });
+        self.open.push_back(Slot { peer: peer.to_canonical(), has_begun, connection });
         closed
     }
 
     /// Closes a connection, as if there were too many. Returns whose that was.
     pub fn close(&mut self) -> Option<IpAddr> {
-        self.open.retain(|place| !place.connection.is_over());
+        self.open.retain(|slot| !slot.connection.is_over());
         self.close_one()
     }
 
     fn close_one(&mut self) -> Option<IpAddr> {
         let open: Vec<_> =
-            self.open.iter().map(|place| (place.peer, place.has_begun.load(Relaxed))).collect();
-        let place = self.open.remove(choose(&open)?)?;
-        place.connection.close();
-        Some(place.peer)
+            self.open.iter().map(|slot| (slot.peer, slot.has_begun.load(Relaxed))).collect();
+        let slot = self.open.remove(choose(&open)?)?;
+        slot.connection.close();
+        Some(slot.peer)
     }
 }
 
@@ -104,13 +104,13 @@ fn choose(open: &[(IpAddr, bool)]) -> Option<usize> {
     open.iter().for_each(|(peer, _)| *counts.entry(*peer).or_default() += 1);
     let is_any_silent = open.iter().any(|(_, has_begun)| !has_begun);
     let mut most: Option<(usize, usize)> = None;
-    for (place, (peer, has_begun)) in open.iter().enumerate() {
+    for (slot, (peer, has_begun)) in open.iter().enumerate() {
         let count = counts.get(peer).copied().unwrap_or_default();
         if (!is_any_silent || !has_begun) && most.is_none_or(|(highest, _)| count > highest) {
-            most = Some((count, place));
+            most = Some((count, slot));
         }
     }
-    most.map(|(_, place)| place)
+    most.map(|(_, slot)| slot)
 }
 
 #[cfg(test)]
@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn places_of_connections_that_are_open_are_free() {
-        let mut places = Places::new(2);
+        let mut slots = ConnectionSlots::new(2);
         let peer = |last| IpAddr::from([10, 0, 0, last]);
         let mut add = |last| {
             let token = CancellationToken::new();
-            (places.add(peer(last), Arc::default(), token.clone()), token)
+            (slots.add(peer(last), Arc::default(), token.clone()), token)
         };
         let (first, opened) = (add(1), add(1));
         opened.1.cancel();
@@ -150,12 +150,12 @@ mod tests {
 
     #[tokio::test]
     async fn places_of_those_that_have_ended_are_free() {
-        let (mut places, begun) = (Places::new(2), Arc::new(AtomicBool::new(true)));
+        let (mut slots, begun) = (ConnectionSlots::new(2), Arc::new(AtomicBool::new(true)));
         let ended = tokio::spawn(async {});
         let handle = ended.abort_handle();
         ended.await.unwrap();
         let peer = |last| IpAddr::from([10, 0, 0, last]);
-        let mut add = |last, task: AbortHandle| places.add(peer(last), Arc::clone(&begun), task);
+        let mut add = |last, task: AbortHandle| slots.add(peer(last), Arc::clone(&begun), task);
         let [first, second, third] = [(); 3].map(|()| tokio::spawn(std::future::pending::<()>()));
         assert_eq!(add(1, first.abort_handle()), None);
         assert_eq!(add(2, handle), None);

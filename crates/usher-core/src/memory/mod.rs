@@ -29,7 +29,7 @@ mod watch;
 pub use budget::{Budget, Full, Kind, Sheds, keep_measuring, watch_uploads};
 pub use connection::{ConnectionRoom, TURN, Windows};
 pub use idle::MAX_CONNECTIONS;
-pub use connection_slots::{Close, Places};
+pub use connection_slots::{Close, ConnectionSlots};
 pub use refusals::RefusedStream;
 pub use replying::{FREE_UNSENT, Replying};
 pub use reservation::Reservation;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Budget;
 
-/// Connections of a port. For one more an [old one](super::Places) is closed.
+/// Connections of a port. For one more an [old one](super::ConnectionSlots) is closed.
 const MAX_CONNECTIONS: usize = 256;
 
 /// Connections of a port, however small the memory budget and the limit on open files.
