@@ -31,7 +31,7 @@ use usher::flow::queue::{Action, Arrival, Capacity, Queue, Ticket};
 use usher::flow::{Attempts, Dispatcher, Gate, GateMetrics, Policy};
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::flow_control::{BandRules, Fairness, ProgramAwareParams, WaitingRules};
+use usher::schedule::flow_control::{BandRules, Fairness, ProgramAwareParams, FlowControlRules};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
 
 /// As `usher serve` has it.
@@ -54,9 +54,9 @@ fn policies() -> [(&'static str, Fairness); 3] {
 
 fn queue(fairness: &Fairness) -> Queue {
     let band = BandRules { max_requests: u64::MAX, fairness: fairness.clone(), ..BandRules::default() };
-    let rules = WaitingRules {
+    let rules = FlowControlRules {
         bands: (0..BANDS as i32).map(|priority| (priority, band.clone())).collect(),
-        ..WaitingRules::default()
+        ..FlowControlRules::default()
     };
     let mut queue = Queue::new(&rules, 0);
     queue.set_endpoints(1, 1);
@@ -295,11 +295,11 @@ fn dispatcher(gates: &str, endpoints: u8) -> Dispatcher {
     let locator = CachedLocator::new(Arc::new(StoreLocator::new(store, false)), clock.clone(), hour, 16);
     let attempts = Arc::new(Attempts::register(&registry).unwrap());
     let dispatcher = Dispatcher::new(locator, policy, clock.clone(), attempts);
-    match pipeline.waiting {
+    match pipeline.flow_control {
         None => dispatcher,
-        Some(waiting) => {
+        Some(spec) => {
             let metrics = GateMetrics::register(&registry, "pool").unwrap();
-            dispatcher.with_gate(Gate::new(&waiting, clock, hour, metrics))
+            dispatcher.with_gate(Gate::new(&spec, clock, hour, metrics))
         }
     }
 }

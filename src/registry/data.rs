@@ -55,12 +55,12 @@ pub(super) fn sources(
     instances: &Instances<'_>,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<MetricsSource>, Vec<ResolvedSource>), ConfigError> {
-    let (mut built, mut resolved) = (Vec::new(), Vec::new());
+    let (mut parts, mut resolved) = (Vec::new(), Vec::new());
     for (index, source) in sources.written.iter().enumerate() {
         let key = "dataLayer.sources";
         let instance = instances.get_kind(key, &source.plugin_ref, Kind::DataSource)?;
         let mut extractors = Vec::new();
-        match instance.built.extra() {
+        match instance.parts.extra() {
             None => return Err(wrong_kind(key, &source.plugin_ref, "a data source")),
             Some(DataSource::Polled(params)) => {
                 for Reference { plugin_ref } in &source.extractors {
@@ -70,14 +70,14 @@ pub(super) fn sources(
                 }
                 let engines: Vec<_> = extractors
                     .iter()
-                    .filter_map(|extractor| extractor.built.extra::<Engines>().cloned())
+                    .filter_map(|extractor| extractor.parts.extra::<Engines>().cloned())
                     .collect();
                 let models = extractors.iter().any(|extractor| reads_models(extractor));
                 if engines.is_empty() && !models {
                     let name = &instance.name;
                     notes.push(format!("data source '{name}' is not polled, as no extractor reads it"));
                 }
-                built.push(MetricsSource { params: params.clone(), engines, models });
+                parts.push(MetricsSource { params: params.clone(), engines, models });
             }
             Some(DataSource::Notifications) => {
                 // Any plugin may want to be told.
@@ -101,18 +101,18 @@ pub(super) fn sources(
             notes.push(format!("extractor '{}' has no effect, as no data source lists it", extractor.name));
         }
     }
-    if built.is_empty() {
+    if parts.is_empty() {
         notes.push("no data source: no metrics are read, and scorers see all endpoints as equal".to_owned());
     }
-    Ok((built, resolved))
+    Ok((parts, resolved))
 }
 
 fn reads_metrics(extractor: &Instance) -> bool {
-    extractor.built.extra::<Engines>().is_some()
+    extractor.parts.extra::<Engines>().is_some()
 }
 
 fn reads_models(extractor: &Instance) -> bool {
-    extractor.built.extra::<ReadsModels>().is_some()
+    extractor.parts.extra::<ReadsModels>().is_some()
 }
 
 /// Lists of models and metrics are different pages.

@@ -8,7 +8,7 @@ use usher_plugin::Kind;
 
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
 use crate::schedule::flow_control::{
-    BandRules, Fairness, Ordering, StaticUsageLimitParams, UsageLimit, Waiting, WaitingRules,
+    BandRules, Fairness, Ordering, StaticUsageLimitParams, UsageLimit, FlowControlSpec, FlowControlRules,
 };
 
 use super::instances::{Instances, START};
@@ -55,12 +55,12 @@ pub(super) fn detector(
 
 /// Flow control as the configuration asks for it; `None` without its gate. A section
 /// that refers to nothing is then not looked at, as with the peer.
-pub(super) fn waiting(
+pub(super) fn flow_control(
     config: &EndpointPickerConfig,
     detector: &Name,
     instances: &Instances<'_>,
     notes: &mut Vec<String>,
-) -> Result<Option<(Waiting, ResolvedFlow)>, ConfigError> {
+) -> Result<Option<(FlowControlSpec, ResolvedFlow)>, ConfigError> {
     if !config.feature_gates.flow_control {
         if config.flow_control.as_ref().is_some_and(|flow| sets_anything(&flow.value)) {
             notes.push("flowControl has no effect without the feature gate flowControl".to_owned());
@@ -106,12 +106,12 @@ pub(super) fn waiting(
     }
     let policy = reference(flow.usage_limit_policy_plugin_ref.as_ref(), USAGE_LIMIT);
     let instance = instances.get_kind("usageLimitPolicyPluginRef", &policy.0, Kind::UsageLimitPolicy)?;
-    let usage_limit = instance.built.extra::<UsageLimit>().cloned().unwrap_or_default();
+    let usage_limit = instance.parts.extra::<UsageLimit>().cloned().unwrap_or_default();
     let of_pool = instances.get_kind(DETECTOR_KEY, detector, Kind::SaturationDetector)?;
-    let detector = of_pool.built.detector.clone();
+    let detector = of_pool.parts.detector.clone();
     let detector = detector.ok_or_else(|| ConfigError::at(START, "there is no saturation detector"))?;
     let longest = |ttl: Option<Duration>| ttl.filter(|ttl| !ttl.is_zero());
-    let ttl = longest(Some(flow.default_request_ttl.unwrap_or(WaitingRules::DEFAULT_TTL)));
+    let ttl = longest(Some(flow.default_request_ttl.unwrap_or(FlowControlRules::DEFAULT_TTL)));
     let no_endpoint_ttl = match flow.no_endpoint_request_ttl {
         Some(written) => longest(Some(written)),
         None => ttl,
@@ -142,7 +142,7 @@ pub(super) fn waiting(
         usage_limit_policy: Use::of(&instance.name, policy.1),
         enable_eviction: flow.enable_eviction,
     };
-    let rules = WaitingRules {
+    let rules = FlowControlRules {
         max_requests,
         max_bytes,
         ttl,
@@ -153,7 +153,7 @@ pub(super) fn waiting(
         usage_limit,
         evicts: flow.enable_eviction,
     };
-    Ok(Some((Waiting { rules, detector, detector_name: of_pool.name.clone() }, resolved)))
+    Ok(Some((FlowControlSpec { rules, detector, detector_name: of_pool.name.clone() }, resolved)))
 }
 
 /// Fairness and ordering policy of a band.
@@ -179,8 +179,8 @@ fn band(
     let rules = BandRules {
         max_requests: limit(written.and_then(|band| band.max_requests), default.max_requests),
         max_bytes: limit(written.and_then(|band| band.max_bytes), default.max_bytes),
-        fairness: fairness.built.extra::<Fairness>().cloned().unwrap_or(default.fairness),
-        ordering: ordering.built.extra::<Ordering>().copied().unwrap_or(default.ordering),
+        fairness: fairness.parts.extra::<Fairness>().cloned().unwrap_or(default.fairness),
+        ordering: ordering.parts.extra::<Ordering>().copied().unwrap_or(default.ordering),
     };
     Ok((rules, (of_fairness, of_ordering)))
 }

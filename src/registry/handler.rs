@@ -13,7 +13,7 @@ const OF_ONE_PROFILE: [&str; 2] = [SINGLE, "data-parallel-profile-handler"];
 
 /// Adds the handler for a single profile if there is none. Says whether it did.
 pub(super) fn add(instances: &mut Instances<'_>, profiles: usize) -> Result<bool, ConfigError> {
-    let missing = instances.iter().all(|instance| instance.built.handler.is_none());
+    let missing = instances.iter().all(|instance| instance.parts.handler.is_none());
     if missing && profiles == 1 {
         instances.inject(SINGLE, START)?;
     }
@@ -27,7 +27,7 @@ pub(super) fn only<'a>(
     notes: &mut Vec<String>,
 ) -> Result<(&'a Instance, Arc<dyn ProfileHandler>), ConfigError> {
     let mut handlers =
-        instances.iter().filter_map(|instance| Some((instance, instance.built.handler.as_ref()?)));
+        instances.iter().filter_map(|instance| Some((instance, instance.parts.handler.as_ref()?)));
     let Some((handler, plugin)) = handlers.next() else {
         let second = profiles.get(1).map_or(START, |profile| profile.name.at);
         let message = format!("no profile handler configured to choose among {} profiles", profiles.len());

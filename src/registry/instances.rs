@@ -1,7 +1,7 @@
 //! The plugins of a configuration, built.
 
 use usher_plugin::{
-    Build, Built, DataType, Keys, Kind, Missing, Other, PluginType, Site, Stability, State, Wiring,
+    Build, PluginParts, DataType, DataGraph, Kind, Missing, BuiltPlugin, PluginType, BuildContext, Stability, State, BuildState,
     undeclared, wrong_kind,
 };
 
@@ -25,20 +25,20 @@ pub(super) struct Instance {
     type_at: Position,
     /// The parameters that the configuration sets.
     pub(super) written: Vec<String>,
-    pub(super) built: Built,
+    pub(super) parts: PluginParts,
 }
 
 impl Instance {
-    fn for_others(&self) -> Other<'_> {
+    fn for_others(&self) -> BuiltPlugin<'_> {
         let is = self.plugin_type.kinds.first().map_or("something else", |kind| kind.a());
-        Other { name: &self.name, is, built: &self.built }
+        BuiltPlugin { name: &self.name, is, parts: &self.parts }
     }
 }
 
 /// All plugins, the declared ones first and in the order of the file.
 pub(super) struct Instances<'a> {
     list: Vec<Instance>,
-    wiring: Wiring,
+    build_state: BuildState,
     types: &'a PluginTypes,
     metrics: &'a SchedulerMetrics,
     state: &'a State,
@@ -57,7 +57,7 @@ impl<'a> Instances<'a> {
         let declared: Vec<_> = plugins.iter().zip(known).collect();
         declared.iter().try_for_each(|(plugin, plugin_type)| check_supported(plugin_type, plugin))?;
         let list = Vec::with_capacity(plugins.len());
-        let mut instances = Self { list, wiring: Wiring::default(), types, metrics, state };
+        let mut instances = Self { list, build_state: BuildState::default(), types, metrics, state };
         for (plugin, plugin_type) in order::of_building(&declared)? {
             instances.add(plugin_type, plugin, Some(plugin.at))?;
         }
@@ -71,22 +71,22 @@ impl<'a> Instances<'a> {
         plugin: &Plugin,
         at: Option<Position>,
     ) -> Result<(), ConfigError> {
-        let others: Vec<Other<'_>> = self.list.iter().map(Instance::for_others).collect();
+        let others: Vec<BuiltPlugin<'_>> = self.list.iter().map(Instance::for_others).collect();
         let what = (plugin.name.as_str(), plugin.at, &plugin.parameters);
-        let mut site = Site::new(what, self.state, self.metrics.families(), &others, &mut self.wiring);
+        let mut cx = BuildContext::new(what, self.state, self.metrics.families(), &others, &mut self.build_state);
         let type_at = plugin.plugin_type.at;
-        let built = build(plugin_type, type_at, &mut site);
-        let built = built.map_err(|error| error.in_plugin(&plugin.name))?;
+        let parts = build(plugin_type, type_at, &mut cx);
+        let parts = parts.map_err(|error| error.in_plugin(&plugin.name))?;
         let set = plugin.parameters.entries().iter().filter(|entry| entry.value.value != Value::Null);
         let written = set.map(|entry| entry.key.clone()).collect();
-        self.list.push(Instance { name: plugin.name.clone(), plugin_type, at, type_at, written, built });
+        self.list.push(Instance { name: plugin.name.clone(), plugin_type, at, type_at, written, parts });
         Ok(())
     }
 
     /// Adds the default producers of what plugins can't do without, and checks that there
     /// is room for all.
     pub(super) fn add_producers(&mut self) -> Result<(), ConfigError> {
-        while let Some(missing) = self.keys().missing() {
+        while let Some(missing) = self.graph().missing() {
             let reader = self.find(&missing.reader);
             let at = reader.and_then(|reader| reader.at).unwrap_or(START);
             let declared = self.find(&missing.producer).is_some();
@@ -95,14 +95,14 @@ impl<'a> Instances<'a> {
                 _ => return Err(self.nobody_produces(&missing, at)),
             }
         }
-        self.wiring.check()
+        self.build_state.check()
     }
 
     /// Tells the model of latencies, if a plugin asked for it, how fast endpoints are configured
     /// to compute prompts.
     pub(super) fn expect_rate(&mut self) {
         if let Some(model) = Model::find(self.state) {
-            model.starts_at(self.wiring.shared::<InitialRate>().get());
+            model.starts_at(self.build_state.shared::<InitialRate>().get());
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> Instances<'a> {
         } else {
             ("which is not declared", "declare it under plugins")
         };
-        let producers = self.keys().producers_of(*data).chain(data.default_producer());
+        let producers = self.graph().producers_of(*data).chain(data.default_producer());
         let others = producers.filter(|known| known != producer);
         ConfigError::at(at, format!("it reads {data} from the plugin '{producer}', {problem}"))
             .hint(hint)
@@ -126,7 +126,7 @@ impl<'a> Instances<'a> {
 
     fn no_such_attribute(&self, missing: &Missing, at: Position) -> ConfigError {
         let Missing { data, name, producer, reader } = missing;
-        let known = self.keys().names(*data, producer);
+        let known = self.graph().names(*data, producer);
         let message =
             format!("it reads the attribute '{name}' of the plugin '{producer}', which doesn't have it");
         let error = ConfigError::at(at, message).in_plugin(reader);
@@ -150,8 +150,8 @@ impl<'a> Instances<'a> {
     }
 
     /// Data of the configuration, with its producers and readers.
-    pub(super) fn keys(&self) -> &Keys {
-        self.wiring.keys()
+    pub(super) fn graph(&self) -> &DataGraph {
+        self.build_state.graph()
     }
 
     /// For the built-in configuration, which is in no file.
@@ -218,9 +218,9 @@ fn known_type(types: &PluginTypes, plugin: &Plugin) -> Result<&'static PluginTyp
     })
 }
 
-fn build(plugin_type: &PluginType, type_at: Position, site: &mut Site<'_>) -> Result<Built, ConfigError> {
+fn build(plugin_type: &PluginType, type_at: Position, cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     match plugin_type.build {
-        Build::Reading(build) | Build::Ignoring(build) => build(site),
+        Build::Reading(build) | Build::Ignoring(build) => build(cx),
         Build::Unsupported => Err(unsupported(plugin_type, type_at)),
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn asked(
     let (mut kinds, mut uses): (Vec<ParserKind>, Vec<Use>) = (Vec::new(), Vec::new());
     for reference in references {
         let instance = instances.get_kind(KEY, reference, Kind::Parser)?;
-        let kind = instance.built.extra::<ParserKind>().copied();
+        let kind = instance.parts.extra::<ParserKind>().copied();
         let kind = kind.ok_or_else(|| wrong_kind(KEY, reference, "a parser"))?;
         if kinds.contains(&ParserKind::PassThrough) {
             notes.push(format!("parser '{}' is never asked: it follows a passthrough-parser", instance.name));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::discovery::params::FileDiscoveryParams;
 use crate::request::ParserKind;
-use crate::schedule::flow_control::Waiting;
+use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
 
@@ -46,7 +46,7 @@ pub struct Pipeline {
     /// Data sources, polled where an extractor reads them. Empty: nothing is polled.
     pub sources: Vec<MetricsSource>,
     /// How requests wait; `None`: they don't.
-    pub waiting: Option<Waiting>,
+    pub flow_control: Option<FlowControlSpec>,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
     /// Features that the configuration asks for and doesn't get, one sentence each.
@@ -125,7 +125,7 @@ impl Pipeline {
             notes.push(text.to_owned());
         } else {
             let declared = config.plugins.iter().zip(instances.iter());
-            notes.extend(declared.filter_map(|(plugin, built)| instances::note(built.plugin_type, plugin)));
+            notes.extend(declared.filter_map(|(plugin, parts)| instances::note(parts.plugin_type, plugin)));
         }
 
         // Everything that the defaults add, so that the file may refer to it.
@@ -154,26 +154,26 @@ impl Pipeline {
         let mut warnings: Vec<String> = replicas::check(config, &instances)?.into_iter().collect();
         warnings.extend(profiles::negative_weights(&resolved_profiles));
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
-        let discovery = discovery.and_then(|instance| instance.built.extra().cloned());
-        let waiting = flow::waiting(config, &detector, &instances, &mut notes)?;
+        let discovery = discovery.and_then(|instance| instance.parts.extra().cloned());
+        let flow_control = flow::flow_control(config, &detector, &instances, &mut notes)?;
         let (parsers, resolved_parsers) =
             parsers::asked(&parser_names, config.parsers.is_empty(), &instances, &mut notes)?;
         let saturation_detector =
             flow::detector(&detector, config.saturation_detector.is_none(), &instances)?;
         // What they read of each other.
         instances.add_producers()?;
-        notes.extend(instances.iter().flat_map(|instance| instance.built.notes.clone()));
+        notes.extend(instances.iter().flat_map(|instance| instance.parts.notes.clone()));
         // With flow control such requests wait instead.
         let sheds_by = (!config.feature_gates.flow_control).then_some(saturation_detector.plugin.as_str());
         let (stages, resolved_stages) = stages::place(&instances, &resolved_profiles, sheds_by, metrics)?;
         instances.check_stability(allow_experimental)?;
-        let (waiting, resolved_flow) = waiting.unzip();
+        let (flow_control, resolved_flow) = flow_control.unzip();
         let filters = resolved_profiles.iter().flat_map(|profile| &profile.filters);
         let asked: HashSet<&String> = filters.chain([&saturation_detector.plugin]).collect();
         let staleness = instances
             .iter()
             .filter(|instance| asked.contains(&instance.name))
-            .filter_map(|instance| Some((instance.name.clone(), instance.built.staleness?)))
+            .filter_map(|instance| Some((instance.name.clone(), instance.parts.staleness?)))
             .collect();
         // Nothing is refused from here on.
         instances.expect_rate();
@@ -183,7 +183,7 @@ impl Pipeline {
             parsers,
             discovery,
             sources,
-            waiting,
+            flow_control,
             notes,
             warnings,
             staleness,
@@ -199,7 +199,7 @@ impl Pipeline {
                 stages: resolved_stages,
                 plugins: instances
                     .iter()
-                    .map(|instance| ResolvedPlugin::of(instance, instances.keys()))
+                    .map(|instance| ResolvedPlugin::of(instance, instances.graph()))
                     .collect(),
             },
         })

@@ -19,8 +19,8 @@ pub(super) fn written(config: &EndpointPickerConfig, instances: &Instances<'_>) 
         return config.profiles.clone();
     }
     let fits = |instance: &&Instance| {
-        let built = &instance.built;
-        built.filter.is_some() || built.scorer.is_some() || built.picker.is_some()
+        let parts = &instance.parts;
+        parts.filter.is_some() || parts.scorer.is_some() || parts.picker.is_some()
     };
     let plugins = instances.iter().filter(fits).map(|instance| {
         let at = instance.at.unwrap_or(START);
@@ -56,7 +56,7 @@ pub(super) fn check(written: &[Written], instances: &Instances<'_>) -> Result<()
 pub(super) fn unknown(written: &[Written], instances: &Instances<'_>) -> Vec<String> {
     let is_known = |name: &str| written.iter().any(|profile| profile.name.value == name);
     let named = instances.iter().flat_map(|instance| {
-        instance.built.profiles.iter().map(move |(key, profile)| (&instance.name, key, profile))
+        instance.parts.profiles.iter().map(move |(key, profile)| (&instance.name, key, profile))
     });
     let unknown = named.filter(|(_, _, profile)| !is_known(profile));
     let note = |(plugin, key, profile)| {
@@ -87,7 +87,7 @@ pub(super) fn default_picker(instances: &mut Instances<'_>) -> Result<String, Co
     let first = |instances: &Instances<'_>| {
         instances
             .iter()
-            .find(|instance| instance.built.picker.is_some())
+            .find(|instance| instance.parts.picker.is_some())
             .map(|instance| instance.name.clone())
     };
     if let Some(name) = first(instances) {
@@ -116,27 +116,27 @@ pub(super) fn place(
     let mut picker: Option<(&Instance, &Arc<dyn Picker>)> = None;
     for ProfilePlugin { plugin, weight } in &written.plugins {
         let instance = instances.get(&key(&written.name), plugin)?;
-        let built = &instance.built;
+        let parts = &instance.parts;
         let id = id(instance);
-        if let Some(filter) = &built.filter {
+        if let Some(filter) = &parts.filter {
             builder.filter(&id, Arc::clone(filter));
             filters.push(instance.name.clone());
         }
-        if let Some(scorer) = &built.scorer {
+        if let Some(scorer) = &parts.scorer {
             let (weight, defaulted) = (weight.unwrap_or(DEFAULT_WEIGHT), weight.is_none());
             builder.scorer(&id, Arc::clone(scorer), weight);
             scorers.push(ResolvedScorer { plugin: instance.name.clone(), weight, defaulted });
         } else if weight.is_some() {
             notes.push(format!("profile '{profile_name}': the weight of '{}' has no effect", instance.name));
         }
-        if let Some(this) = &built.picker {
+        if let Some(this) = &parts.picker {
             if let Some((other, _)) = picker {
                 let message = format!("profile '{profile_name}' already has the picker '{}'", other.name);
                 return Err(ConfigError::at(plugin.at, message).hint("a profile has one picker"));
             }
             picker = Some((instance, this));
         }
-        if built.filter.is_none() && built.scorer.is_none() && built.picker.is_none() {
+        if parts.filter.is_none() && parts.scorer.is_none() && parts.picker.is_none() {
             notes.push(format!("profile '{profile_name}': '{}' has no effect there", instance.name));
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn place(
         Some((instance, plugin)) => (instance, plugin, false),
         None => {
             let instance = instances.find(default_picker);
-            let found = instance.and_then(|instance| Some((instance, instance.built.picker.as_ref()?)));
+            let found = instance.and_then(|instance| Some((instance, instance.parts.picker.as_ref()?)));
             let (instance, plugin) = found.ok_or_else(|| ConfigError::new("there is no picker"))?;
             (instance, plugin, true)
         }

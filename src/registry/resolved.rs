@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use usher_plugin::{Keys, Kind, Stability};
+use usher_plugin::{DataGraph, Kind, Stability};
 
 use super::instances::Instance;
 use crate::config::{FeatureGates, Position};
@@ -205,8 +205,8 @@ pub enum Origin {
 }
 
 impl ResolvedPlugin {
-    pub(super) fn of(instance: &Instance, keys: &Keys) -> Self {
-        let reads = keys.read_by(&instance.name);
+    pub(super) fn of(instance: &Instance, graph: &DataGraph) -> Self {
+        let reads = graph.read_by(&instance.name);
         Self {
             name: instance.name.clone(),
             plugin_type: instance.plugin_type.name,
@@ -214,16 +214,16 @@ impl ResolvedPlugin {
             stability: instance.plugin_type.stability,
             deprecated: instance.plugin_type.deprecated,
             origin: instance.at.map_or(Origin::Defaulted, Origin::Declared),
-            parameters: instance.built.parameters.clone(),
+            parameters: instance.parts.parameters.clone(),
             defaulted_parameters: defaulted(instance),
             reads: reads.map(|(data, from)| ResolvedData { data, producer: from.to_owned() }).collect(),
-            produces: keys.produced_by(&instance.name).collect(),
+            produces: graph.produced_by(&instance.name).collect(),
         }
     }
 }
 
 fn defaulted(instance: &Instance) -> Vec<String> {
-    let Value::Object(parameters) = &instance.built.parameters else { return Vec::new() };
+    let Value::Object(parameters) = &instance.parts.parameters else { return Vec::new() };
     parameters.keys().filter(|key| !instance.written.contains(key)).cloned().collect()
 }
 

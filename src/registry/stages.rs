@@ -23,61 +23,61 @@ pub(super) fn place(
     let mut stages = StagesBuilder::new(metrics);
     let mut resolved = ResolvedStages::default();
     for instance in instances.iter() {
-        let (id, built) = (id(instance), &instance.built);
-        if let Some(plugin) = &built.header_processor {
+        let (id, parts) = (id(instance), &instance.parts);
+        if let Some(plugin) = &parts.header_processor {
             stages.header_processor(&id, Arc::clone(plugin));
             resolved.header_processors.push(instance.name.clone());
         }
-        if let Some(plugin) = &built.gatherer {
+        if let Some(plugin) = &parts.gatherer {
             stages.gatherer(Arc::clone(plugin));
             resolved.gatherers.push(instance.name.clone());
         }
-        if let Some(plugin) = &built.screener {
+        if let Some(plugin) = &parts.screener {
             stages.screener(&id, Arc::clone(plugin));
             resolved.screeners.push(instance.name.clone());
         }
-        if let Some(plugin) = &built.admitter {
+        if let Some(plugin) = &parts.admitter {
             stages.admitter(&id, Arc::clone(plugin));
             resolved.admitters.push(instance.name.clone());
         }
-        if let Some(plugin) = &built.pre_request {
+        if let Some(plugin) = &parts.pre_request {
             stages.pre_request(&id, Arc::clone(plugin));
             resolved.pre_request.push(instance.name.clone());
         }
     }
-    if let Some(detector) = sheds_by.and_then(|name| instances.find(name)?.built.detector.as_ref()) {
+    if let Some(detector) = sheds_by.and_then(|name| instances.find(name)?.parts.detector.as_ref()) {
         stages.sheds_by(Arc::clone(detector));
     }
     for name in producers(instances)? {
         if let Some(instance) = instances.find(name)
-            && let Some(plugin) = &instance.built.producer
+            && let Some(plugin) = &instance.parts.producer
         {
             stages.producer(&id(instance), Arc::clone(plugin));
             resolved.producers.push(instance.name.clone());
         }
     }
-    let keys = instances.keys();
+    let graph = instances.graph();
     let reads_in_flight = |plugin: &String| {
-        keys.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad)
-            || instances.find(plugin).is_some_and(|instance| instance.built.books)
+        graph.read_by(plugin).any(|(data, _)| data == DataType::InFlightLoad)
+            || instances.find(plugin).is_some_and(|instance| instance.parts.books)
     };
     let handler_books =
-        instances.iter().any(|instance| instance.built.handler.is_some() && instance.built.books);
+        instances.iter().any(|instance| instance.parts.handler.is_some() && instance.parts.books);
     let books = handler_books
         || profiles.iter().any(|profile| {
             let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
             profile.filters.iter().chain(scorers).any(reads_in_flight)
         });
     // Whose match a conditional request asks for.
-    let prefix = keys.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
+    let prefix = graph.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
     Ok((stages.build(books, prefix.map(Key::new)), resolved))
 }
 
 /// The names of the producers, in the order in which they run.
 fn producers<'a>(instances: &'a Instances<'_>) -> Result<Vec<&'a str>, ConfigError> {
-    let all = instances.iter().filter(|instance| instance.built.producer.is_some());
+    let all = instances.iter().filter(|instance| instance.parts.producer.is_some());
     let names: Vec<&str> = all.map(|instance| instance.name.as_str()).collect();
-    instances.keys().ordered(&names).map_err(|circle| {
+    instances.graph().ordered(&names).map_err(|circle| {
         let first = circle.first().and_then(|name| instances.find(name)).and_then(|instance| instance.at);
         let message = format!("these plugins read each other's data: {}", circle.join(", "));
         ConfigError::at(first.unwrap_or(START), message).hint("let one of them read another producer's")

@@ -88,7 +88,7 @@ impl Offline {
         };
         configured.set_servers(&(0..).zip(servers.iter().cloned()).collect::<Vec<_>>());
         let mut notes = pipeline.notes;
-        if pipeline.waiting.is_some() {
+        if pipeline.flow_control.is_some() {
             notes.push(
                 "flow control is left out: requests wait in the servers only, and none is refused".to_owned(),
             );

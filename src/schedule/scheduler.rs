@@ -7,7 +7,7 @@ use std::time::Instant;
 use rand::Rng;
 use smallvec::SmallVec;
 use usher_plugin::{
-    Context, Decision, Ground, Outcome, PluginId, ProfileHandler, Record, Run, Runs, ScheduleError,
+    Context, Decision, DecisionContext, Outcome, PluginId, ProfileHandler, Record, Run, Runs, ScheduleError,
     Settlement,
 };
 
@@ -129,19 +129,19 @@ impl Scheduler {
         let primary = self.handler.plugin.finish(cx, &runs);
         charge(&self.finish_duration, &mut mark);
         match primary {
-            Ok(primary) => conclude(self.ground(candidates, scratch), outcomes, primary),
+            Ok(primary) => conclude(self.shared(candidates, scratch), outcomes, primary),
             Err(error) => Err(self.first_failure(outcomes).unwrap_or(error)),
         }
     }
 
     /// State that this thread's decisions among these candidates share.
-    fn ground(&self, candidates: &Candidates, scratch: &mut Scratch) -> Arc<Ground> {
-        let known = scratch.ground.take().filter(|ground| ground.is_of(candidates, &self.names));
-        let ground = known.unwrap_or_else(|| {
-            Arc::new(Ground::new(candidates.clone(), Arc::clone(&self.names), self.prefill))
+    fn shared(&self, candidates: &Candidates, scratch: &mut Scratch) -> Arc<DecisionContext> {
+        let known = scratch.shared.take().filter(|shared| shared.is_of(candidates, &self.names));
+        let shared = known.unwrap_or_else(|| {
+            Arc::new(DecisionContext::new(candidates.clone(), Arc::clone(&self.names), self.prefill))
         });
-        scratch.ground = Some(Arc::clone(&ground));
-        ground
+        scratch.shared = Some(Arc::clone(&shared));
+        shared
     }
 
     /// The error of the first failed profile by name, as the peer chooses it.
@@ -165,7 +165,7 @@ fn forget_totals(outcomes: &mut [Outcome]) {
 }
 
 fn conclude(
-    ground: Arc<Ground>,
+    shared: Arc<DecisionContext>,
     outcomes: SmallVec<[Outcome; 3]>,
     primary: usize,
 ) -> Result<Decision, ScheduleError> {
@@ -180,7 +180,7 @@ fn conclude(
         }
     }
     position
-        .and_then(|position| Decision::new(ground, runs, position))
+        .and_then(|position| Decision::new(shared, runs, position))
         .ok_or_else(|| ScheduleError::NoTarget("the chosen profile picked nothing".to_owned()))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use usher_plugin::{Ground, Picks};
+use usher_plugin::{DecisionContext, Picks};
 
 /// Buffers that decisions reuse. One per thread; what it holds means nothing
 /// between decisions, but for the candidates of the last one: they stay until the next.
@@ -12,5 +12,5 @@ pub struct Scratch {
     pub(super) column: Vec<f32>,
     pub(super) totals: Vec<f64>,
     pub(super) picks: Picks,
-    pub(super) ground: Option<Arc<Ground>>,
+    pub(super) shared: Option<Arc<DecisionContext>>,
 }

@@ -81,7 +81,7 @@ impl Policies {
             configured: attributes(&pipeline.sources),
             has_servers: servers.is_some(),
             has_gpus: gpus.is_some(),
-            has_queue: pipeline.waiting.is_some(),
+            has_queue: pipeline.flow_control.is_some(),
             can_act,
             has_queries: prometheus.is_some(),
             is_only: settings.pool.leader_election || settings.capacity_single_replica,

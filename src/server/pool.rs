@@ -22,7 +22,7 @@ use crate::observe::pool::PoolCollector;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::latency::Model;
-use crate::schedule::flow_control::Waiting;
+use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
@@ -72,9 +72,9 @@ impl Pool {
     /// When the name of a metric is taken.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
         let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers } = parts;
-        let Pipeline { scheduler, stages, parsers, sources, waiting, .. } = pipeline;
+        let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
-        let gate = waiting.as_ref().map(|waiting| gate(waiting, settings, &name, &clock, registry));
+        let gate = flow_control.as_ref().map(|flow_control| gate(flow_control, settings, &name, &clock, registry));
         let attempts = Arc::new(Attempts::register(registry)?);
         let locator = locator.unwrap_or_else(|| {
             Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter))
@@ -186,7 +186,7 @@ impl Pool {
 
 /// Gate at which requests wait, with its metrics.
 fn gate(
-    waiting: &Waiting,
+    flow_control: &FlowControlSpec,
     settings: &ServeSettings,
     pool: &str,
     clock: &Clock,
@@ -194,7 +194,7 @@ fn gate(
 ) -> prometheus::Result<Arc<Gate>> {
     let metrics = GateMetrics::register(registry, pool)?;
     let shows_after = settings.refresh_metrics_interval + settings.metrics_staleness;
-    let gate = Gate::new(waiting, clock.clone(), shows_after, metrics);
+    let gate = Gate::new(flow_control, clock.clone(), shows_after, metrics);
     registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;
     Ok(gate)
 }

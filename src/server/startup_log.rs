@@ -4,20 +4,20 @@ use std::mem::take;
 
 use crate::memory::Budget;
 use crate::registry::Pipeline;
-use crate::schedule::flow_control::WaitingRules;
+use crate::schedule::flow_control::FlowControlRules;
 use crate::settings::ServeSettings;
 
 /// Notes and warnings of a configuration.
 pub(super) struct StartupLog {
     notes: Vec<String>,
     warnings: Vec<String>,
-    limits: Option<WaitingRules>,
+    limits: Option<FlowControlRules>,
 }
 
 impl StartupLog {
     /// Takes it out of the configuration.
     pub(super) fn take(pipeline: &mut Pipeline) -> Self {
-        let limits = pipeline.waiting.as_ref().map(|waiting| waiting.rules.clone());
+        let limits = pipeline.flow_control.as_ref().map(|flow_control| flow_control.rules.clone());
         Self { notes: take(&mut pipeline.notes), warnings: take(&mut pipeline.warnings), limits }
     }
 
@@ -80,7 +80,7 @@ fn memory(settings: &ServeSettings, budget: &Budget) {
 }
 
 /// The limits on what waits that are below `largest`, with their bytes.
-fn below(largest: u64, rules: &WaitingRules) -> String {
+fn below(largest: u64, rules: &FlowControlRules) -> String {
     let listed = rules.bands.iter().map(|(priority, band)| (format!("priority {priority}"), band.max_bytes));
     let others = [
         ("other priorities".to_owned(), rules.default_band.max_bytes),
@@ -94,7 +94,7 @@ fn below(largest: u64, rules: &WaitingRules) -> String {
 
 /// Says that bodies which are allowed may never wait, and so never go: a request waits
 /// before it finds that it needn't.
-fn limits(settings: &ServeSettings, rules: &WaitingRules) {
+fn limits(settings: &ServeSettings, rules: &FlowControlRules) {
     let largest = settings.limits.max_request_body as u64;
     let of = below(largest, rules);
     if !of.is_empty() {
@@ -115,7 +115,7 @@ mod tests {
     fn every_limit_below_the_largest_body_is_named() {
         let band = |max_bytes| BandRules { max_bytes, ..BandRules::default() };
         let bands = vec![(7, band(1 << 20)), (3, band(1 << 30)), (0, band(2 << 20))];
-        let rules = WaitingRules { bands, max_bytes: Some(3 << 20), ..WaitingRules::default() };
+        let rules = FlowControlRules { bands, max_bytes: Some(3 << 20), ..FlowControlRules::default() };
         let named = below(4 << 20, &rules);
         assert_eq!(named, "all priorities (3145728), priority 7 (1048576), priority 0 (2097152)");
         assert_eq!(below(2 << 20, &rules), "priority 7 (1048576)");

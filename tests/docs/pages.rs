@@ -51,7 +51,7 @@ fn every_number_of_flow_control_is_where_it_is_said() {
     let metrics = GateMetrics::register(&registry, "pool").unwrap();
     let config = "featureGates: [flowControl]\nflowControl: {maxRequests: 9, maxBytes: 9}\n";
     let pipeline = build_with(config, true).unwrap();
-    let gate = Gate::new(&pipeline.waiting.unwrap(), Clock::start(), Duration::ZERO, metrics);
+    let gate = Gate::new(&pipeline.flow_control.unwrap(), Clock::start(), Duration::ZERO, metrics);
     registry.register(Box::new(GateCollector::new(gate).unwrap())).unwrap();
     for family in registry.gather() {
         let name = family.name();

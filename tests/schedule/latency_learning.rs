@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher::endpoints::{Clock, Endpoint, EndpointSpec, EngineTimes, Store, Total};
 use usher::request::usage::Usage;
 use usher::schedule::latency::{Ask, Model, Reported, Work};
-use usher::schedule::{Follower, Kept};
+use usher::schedule::{Follower, Persistent};
 
 use crate::expected_latency::{RATE, model};
 use crate::pool::{Pool, labelled, profile_of};

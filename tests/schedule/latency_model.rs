@@ -8,7 +8,7 @@ use usher::endpoints::{Candidates, Clock, Endpoint};
 use usher::request::Api;
 use usher::request::usage::Usage;
 use usher::schedule::latency::{Booked, Model, Reported, Work};
-use usher::schedule::{Kept, State};
+use usher::schedule::{Persistent, State};
 
 use crate::expected_latency::{RATE, endpoint, model};
 use crate::pool::{Pool, at, profile_of};

@@ -426,7 +426,7 @@ fn flow_control_needs_its_gate() {
         "flowControl: {saturationDetector: {pluginRef: utilization-detector}, enableEviction: true}\n";
     assert!(build(detector).notes.iter().all(|note| !note.contains(no_gate)));
     let gated = build("featureGates: [flowControl]\nflowControl: {maxRequests: 5}\n");
-    assert!(gated.notes.iter().all(|note| !note.contains(no_gate)) && gated.waiting.is_some());
+    assert!(gated.notes.iter().all(|note| !note.contains(no_gate)) && gated.flow_control.is_some());
 }
 
 #[test]

@@ -18,21 +18,21 @@ use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
 use super::references::{undeclared, wrong_kind};
 use super::saturation::SaturationDetector;
 use super::state::State;
-use super::build_state::Wiring;
+use super::build_state::BuildState;
 
 /// How a type is built.
 #[derive(Clone, Copy, Debug)]
 pub enum Build {
     /// From its parameters, strictly.
-    Reading(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    Reading(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
     /// The peer ignores whatever its parameters say, so they can't be wrong.
-    Ignoring(fn(&mut Site<'_>) -> Result<Built, ConfigError>),
+    Ignoring(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
     /// Not in this version.
     Unsupported,
 }
 
 /// Arguments of a plugin's build function.
-pub struct Site<'a> {
+pub struct BuildContext<'a> {
     /// Name of the instance.
     pub name: &'a str,
     /// Position in the configuration that asks for it.
@@ -43,83 +43,83 @@ pub struct Site<'a> {
     pub state: &'a State,
     families: &'a Families,
     /// The plugins that are built already; among them those that its parameters name.
-    others: &'a [Other<'a>],
-    wiring: &'a mut Wiring,
+    others: &'a [BuiltPlugin<'a>],
+    build_state: &'a mut BuildState,
 }
 
 /// A plugin that is built already, as the parameters of another may name it.
-pub struct Other<'a> {
+pub struct BuiltPlugin<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its first use in a sentence, as in `a scorer`.
     pub is: &'static str,
     /// The plugin.
-    pub built: &'a Built,
+    pub parts: &'a PluginParts,
 }
 
-impl<'a> Site<'a> {
+impl<'a> BuildContext<'a> {
     /// Arguments for a plugin of this name, asked for at this position, with these parameters.
     pub fn new(
         (name, at, parameters): (&'a str, Position, &'a Node),
         state: &'a State,
         families: &'a Families,
-        others: &'a [Other<'a>],
-        wiring: &'a mut Wiring,
+        others: &'a [BuiltPlugin<'a>],
+        build_state: &'a mut BuildState,
     ) -> Self {
-        Self { name, at, parameters, state, families, others, wiring }
+        Self { name, at, parameters, state, families, others, build_state }
     }
 
     /// The plugin can't do without the facts of the producer of this name.
     pub fn reads<T: Fact>(&mut self, producer: &str) -> Key<T> {
-        Key::new(self.wiring.keys.read(T::DATA, producer, self.name, true))
+        Key::new(self.build_state.graph.read(T::DATA, producer, self.name, true))
     }
 
     /// The plugin uses the facts of the producer of this name if there is one.
     pub fn may_read<T: Fact>(&mut self, producer: &str) -> Key<T> {
-        Key::new(self.wiring.keys.read(T::DATA, producer, self.name, false))
+        Key::new(self.build_state.graph.read(T::DATA, producer, self.name, false))
     }
 
     /// The plugin produces facts, under its own name.
     pub fn produces<T: Fact>(&mut self) -> Key<T> {
-        Key::new(self.wiring.keys.produce(T::DATA, self.name))
+        Key::new(self.build_state.graph.produce(T::DATA, self.name))
     }
 
     /// The plugin reads what lives in the endpoints and is kept up to date by the
     /// plugin of this name.
     pub fn reads_live(&mut self, data: DataType, producer: &str) {
-        self.wiring.keys.read(data, producer, self.name, true);
+        self.build_state.graph.read(data, producer, self.name, true);
     }
 
     /// The plugin keeps something in the endpoints up to date.
     pub fn produces_live(&mut self, data: DataType) {
-        self.wiring.keys.produce(data, self.name);
+        self.build_state.graph.produce(data, self.name);
     }
 
     /// The plugin reads what the producer of this name counts as under way.
     pub fn reads_in_flight(&mut self, producer: &str) -> InFlightId {
         self.reads_live(DataType::InFlightLoad, producer);
-        self.wiring.reserved.in_flight(self.state, producer, self.name, self.at).id()
+        self.build_state.reserved.in_flight(self.state, producer, self.name, self.at).id()
     }
 
     /// The plugin counts what is under way, under its own name, as long as it or a
     /// request holds this.
     pub fn counts_in_flight(&mut self) -> Lease<InFlightId> {
         self.produces_live(DataType::InFlightLoad);
-        self.wiring.reserved.in_flight(self.state, self.name, self.name, self.at)
+        self.build_state.reserved.in_flight(self.state, self.name, self.name, self.at)
     }
 
     /// The value of this type that all plugins of the configuration share; its default when it is
     /// asked for first. Clones have to share what they say.
     pub fn shared<T: Any + Clone + Default + Send + Sync>(&mut self) -> T {
-        self.wiring.shared()
+        self.build_state.shared()
     }
 
     /// The plugin reads a number of endpoints that the plugin of this name keeps up to
     /// date under this name.
     pub fn reads_attribute(&mut self, name: &str, producer: &str) -> Reading {
-        self.wiring.keys.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
+        self.build_state.graph.read_named(DataType::ScalarMetricValue, name, producer, self.name, true);
         Reading::named(name).unwrap_or_else(|| {
-            let lease = self.wiring.reserved.attribute(self.state, (producer, name), self.name, self.at);
+            let lease = self.build_state.reserved.attribute(self.state, (producer, name), self.name, self.at);
             Reading::Attribute(lease.id())
         })
     }
@@ -132,14 +132,14 @@ impl<'a> Site<'a> {
     /// The same under the name of another producer, for types whose numbers are known by
     /// the type, whatever the plugin is called.
     pub fn produces_attribute_as(&mut self, producer: &str, name: &str) -> Lease<AttributeId> {
-        self.wiring.keys.produce_named(DataType::ScalarMetricValue, name, producer);
-        self.wiring.reserved.attribute(self.state, (producer, name), self.name, self.at)
+        self.build_state.graph.produce_named(DataType::ScalarMetricValue, name, producer);
+        self.build_state.reserved.attribute(self.state, (producer, name), self.name, self.at)
     }
 
     /// The plugin keeps up to date what every engine reports.
     pub fn produces_readings(&mut self) {
         for (name, _) in Reading::NAMED {
-            self.wiring.keys.produce_named(DataType::ScalarMetricValue, name, self.name);
+            self.build_state.graph.produce_named(DataType::ScalarMetricValue, name, self.name);
         }
     }
 
@@ -153,7 +153,7 @@ impl<'a> Site<'a> {
             return Err(undeclared(key, reference, names));
         };
         other
-            .built
+            .parts
             .decider
             .clone()
             .ok_or_else(|| wrong_kind(key, reference, "a decider").hint(format!("it is {}", other.is)))
@@ -184,7 +184,7 @@ impl<'a> Site<'a> {
 
 /// A plugin, for each place that it can take, and its parameters as they count.
 #[derive(Clone, Default)]
-pub struct Built {
+pub struct PluginParts {
     /// Removes candidates.
     pub filter: Option<Arc<dyn Filter>>,
     /// Scores candidates.
@@ -224,7 +224,7 @@ pub struct Built {
     pub extra: ByType,
 }
 
-impl Built {
+impl PluginParts {
     /// A plugin without any place yet, and its parameters.
     ///
     /// # Errors

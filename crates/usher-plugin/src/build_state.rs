@@ -5,21 +5,21 @@ use std::any::Any;
 use usher_core::config::ConfigError;
 
 use super::by_type::ByType;
-use super::data_graph::Keys;
+use super::data_graph::DataGraph;
 use super::reserved::Reserved;
 
 /// Keys, places and values that the plugins of one configuration share.
 #[derive(Debug, Default)]
-pub struct Wiring {
-    pub(crate) keys: Keys,
+pub struct BuildState {
+    pub(crate) graph: DataGraph,
     pub(crate) reserved: Reserved,
     values: ByType,
 }
 
-impl Wiring {
+impl BuildState {
     /// The data that plugins read and produce.
-    pub fn keys(&self) -> &Keys {
-        &self.keys
+    pub fn graph(&self) -> &DataGraph {
+        &self.graph
     }
 
     /// The value of this type; its default when it is asked for first. Clones have to share
@@ -50,9 +50,9 @@ mod tests {
 
     #[test]
     fn a_shared_value_is_the_same_for_all() {
-        let mut wiring = Wiring::default();
-        let first: Arc<OnceLock<u8>> = wiring.shared();
-        assert!(Arc::ptr_eq(&first, &wiring.shared()));
-        assert_eq!(wiring.shared::<u8>(), 0);
+        let mut build_state = BuildState::default();
+        let first: Arc<OnceLock<u8>> = build_state.shared();
+        assert!(Arc::ptr_eq(&first, &build_state.shared()));
+        assert_eq!(build_state.shared::<u8>(), 0);
     }
 }

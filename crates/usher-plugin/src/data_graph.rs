@@ -4,7 +4,7 @@ use super::facts::DataType;
 
 /// All data of a configuration. Its position in the list is its number.
 #[derive(Debug, Default)]
-pub struct Keys {
+pub struct DataGraph {
     entries: Vec<Entry>,
 }
 
@@ -39,7 +39,7 @@ pub struct Missing {
     pub reader: String,
 }
 
-impl Keys {
+impl DataGraph {
     pub(crate) fn read(&mut self, data: DataType, producer: &str, reader: &str, required: bool) -> u32 {
         self.read_named(data, "", producer, reader, required)
     }
@@ -149,50 +149,50 @@ mod tests {
 
     #[test]
     fn the_same_data_has_the_same_number() {
-        let mut keys = Keys::default();
-        let read = keys.read(TokenizedPrompt, "a", "scorer", true);
-        assert_eq!(keys.produce(TokenizedPrompt, "a"), read);
-        assert_ne!(keys.produce(TokenizedPrompt, "b"), read);
-        assert_ne!(keys.produce(SessionId, "a"), read);
-        assert_eq!(keys.read_by("scorer").collect::<Vec<_>>(), [(TokenizedPrompt, "a")]);
+        let mut graph = DataGraph::default();
+        let read = graph.read(TokenizedPrompt, "a", "scorer", true);
+        assert_eq!(graph.produce(TokenizedPrompt, "a"), read);
+        assert_ne!(graph.produce(TokenizedPrompt, "b"), read);
+        assert_ne!(graph.produce(SessionId, "a"), read);
+        assert_eq!(graph.read_by("scorer").collect::<Vec<_>>(), [(TokenizedPrompt, "a")]);
     }
 
     #[test]
     fn only_required_data_is_missed() {
-        let mut keys = Keys::default();
-        keys.read(PrefixCacheMatchInfo, "prefix", "optional", false);
-        assert_eq!(keys.missing(), None);
-        keys.read(PrefixCacheMatchInfo, "prefix", "scorer", true);
-        let missing = keys.missing().unwrap();
+        let mut graph = DataGraph::default();
+        graph.read(PrefixCacheMatchInfo, "prefix", "optional", false);
+        assert_eq!(graph.missing(), None);
+        graph.read(PrefixCacheMatchInfo, "prefix", "scorer", true);
+        let missing = graph.missing().unwrap();
         assert_eq!((missing.producer.as_str(), missing.reader.as_str()), ("prefix", "scorer"));
-        keys.produce(PrefixCacheMatchInfo, "prefix");
-        assert_eq!(keys.missing(), None);
+        graph.produce(PrefixCacheMatchInfo, "prefix");
+        assert_eq!(graph.missing(), None);
     }
 
     #[test]
     fn a_producer_may_have_several_data_of_a_kind() {
-        let mut keys = Keys::default();
+        let mut graph = DataGraph::default();
         let data = DataType::ScalarMetricValue;
-        keys.produce_named(data, "a", "extractor");
-        keys.produce_named(data, "b", "extractor");
-        assert_eq!(keys.produced_by("extractor").collect::<Vec<_>>(), [data]);
-        keys.read_named(data, "b", "extractor", "scorer", true);
-        assert_eq!(keys.missing(), None);
-        keys.read_named(data, "c", "extractor", "scorer", true);
-        assert_eq!(keys.missing().unwrap().name, "c");
-        assert_eq!(keys.names(data, "extractor"), ["a", "b"]);
-        assert_eq!(keys.read_by("scorer").collect::<Vec<_>>(), [(data, "extractor")]);
+        graph.produce_named(data, "a", "extractor");
+        graph.produce_named(data, "b", "extractor");
+        assert_eq!(graph.produced_by("extractor").collect::<Vec<_>>(), [data]);
+        graph.read_named(data, "b", "extractor", "scorer", true);
+        assert_eq!(graph.missing(), None);
+        graph.read_named(data, "c", "extractor", "scorer", true);
+        assert_eq!(graph.missing().unwrap().name, "c");
+        assert_eq!(graph.names(data, "extractor"), ["a", "b"]);
+        assert_eq!(graph.read_by("scorer").collect::<Vec<_>>(), [(data, "extractor")]);
     }
 
     #[test]
     fn producers_come_behind_those_that_they_read() {
-        let mut keys = Keys::default();
-        keys.produce(TokenizedPrompt, "tokens");
-        keys.produce(PrefixCacheMatchInfo, "prefix");
-        keys.produce(SessionId, "session");
-        keys.read(TokenizedPrompt, "tokens", "prefix", true);
-        assert_eq!(keys.ordered(&["prefix", "session", "tokens"]), Ok(vec!["session", "tokens", "prefix"]));
-        keys.read(PrefixCacheMatchInfo, "prefix", "tokens", false);
-        assert_eq!(keys.ordered(&["prefix", "session", "tokens"]), Err(vec!["prefix", "tokens"]));
+        let mut graph = DataGraph::default();
+        graph.produce(TokenizedPrompt, "tokens");
+        graph.produce(PrefixCacheMatchInfo, "prefix");
+        graph.produce(SessionId, "session");
+        graph.read(TokenizedPrompt, "tokens", "prefix", true);
+        assert_eq!(graph.ordered(&["prefix", "session", "tokens"]), Ok(vec!["session", "tokens", "prefix"]));
+        graph.read(PrefixCacheMatchInfo, "prefix", "tokens", false);
+        assert_eq!(graph.ordered(&["prefix", "session", "tokens"]), Err(vec!["prefix", "tokens"]));
     }
 }

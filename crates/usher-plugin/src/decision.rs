@@ -20,13 +20,13 @@ pub enum Record {
 /// Common part of all decisions of one thread among the same candidates. A thread
 /// has its own, so that counting who holds it takes no turns with other threads.
 #[derive(Debug)]
-pub struct Ground {
+pub struct DecisionContext {
     candidates: Candidates,
     profiles: Arc<[Arc<str>]>,
     prefill: Option<usize>,
 }
 
-impl Ground {
+impl DecisionContext {
     /// Common part of decisions among these candidates. `profiles`: names of all profiles; `prefill`: index
     /// of the profile that picks the endpoint which computes the prompt, if there is one.
     pub fn new(candidates: Candidates, profiles: Arc<[Arc<str>]>, prefill: Option<usize>) -> Self {
@@ -42,7 +42,7 @@ impl Ground {
 /// Endpoints that a request goes to.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    ground: Arc<Ground>,
+    shared: Arc<DecisionContext>,
     runs: SmallVec<[Run; 1]>,
     primary: usize,
 }
@@ -50,20 +50,20 @@ pub struct Decision {
 impl Decision {
     /// The decision of these runs, of which the one at `primary` has the endpoints that the gateway is told.
     /// `None` unless there is such a run and every pick exists.
-    pub fn new(ground: Arc<Ground>, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
-        let endpoints = ground.candidates.snapshot().endpoints().len();
+    pub fn new(shared: Arc<DecisionContext>, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
+        let endpoints = shared.candidates.snapshot().endpoints().len();
         let sound = |run: &Run| {
-            run.profile < ground.profiles.len()
+            run.profile < shared.profiles.len()
                 && !run.picks.is_empty()
                 && run.picks.iter().all(|&pick| (pick as usize) < endpoints)
         };
-        (primary < runs.len() && runs.iter().all(sound)).then_some(Self { ground, runs, primary })
+        (primary < runs.len() && runs.iter().all(sound)).then_some(Self { shared, runs, primary })
     }
 
     /// Candidates that could be picked.
     #[inline]
     pub fn candidates(&self) -> &Candidates {
-        &self.ground.candidates
+        &self.shared.candidates
     }
 
     /// The profiles that picked, in the order of the configuration.
@@ -87,13 +87,13 @@ impl Decision {
     /// knows as such, if it picked. It may be the primary one. Without it, who answers
     /// computes the prompt.
     pub fn prefill(&self) -> Option<&Run> {
-        let prefill = self.ground.prefill?;
+        let prefill = self.shared.prefill?;
         self.runs.iter().find(|run| run.profile == prefill)
     }
 
     /// The name of the profile of one of this decision's runs.
     pub fn profile(&self, run: &Run) -> &str {
-        &self.ground.profiles[run.profile]
+        &self.shared.profiles[run.profile]
     }
 
     /// Endpoint that the request goes to first.
@@ -139,7 +139,7 @@ impl Decision {
     }
 
     fn endpoint(&self, index: u32) -> &Arc<Endpoint> {
-        &self.ground.candidates.snapshot().endpoints()[index as usize]
+        &self.shared.candidates.snapshot().endpoints()[index as usize]
     }
 }
 

@@ -11,8 +11,8 @@
 //! for those behind them, and what follows from a decision goes into [`Effects`].
 //!
 //! A [`PluginType`] is what a configuration can name. [`PluginType::takes`] names the struct of its
-//! parameters, which documents them, too. Its build function gets a [`Site`], with the parameters
-//! and what plugins share, and returns a [`Built`].
+//! parameters, which documents them, too. Its build function gets a [`BuildContext`], with the parameters
+//! and what plugins share, and returns a [`PluginParts`].
 
 pub mod data;
 pub mod params;
@@ -44,11 +44,11 @@ mod build_state;
 
 pub use by_type::ByType;
 pub use context::{Context, Outcome, Part, Runs, ScheduleError};
-pub use decision::{Column, Decision, Ground, Record, Run, Scores};
+pub use decision::{Column, Decision, DecisionContext, Record, Run, Scores};
 pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
 pub use families::Families;
-pub use data_graph::{Keys, Missing};
+pub use data_graph::{DataGraph, Missing};
 pub use label_values::{LabelValue, LabelValues};
 pub use lifecycle::{
     Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
@@ -62,7 +62,7 @@ pub use references::{undeclared, wrong_kind};
 pub use saturation::{Level, SaturationDetector};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
-pub use build::{Build, Built, Other, Site};
-pub use state::{Kept, State};
+pub use build::{Build, PluginParts, BuiltPlugin, BuildContext};
+pub use state::{Persistent, State};
 pub use types::{Kind, PluginType, Stability, beta, later};
-pub use build_state::Wiring;
+pub use build_state::BuildState;

@@ -11,7 +11,7 @@ use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snaps
 use usher_core::memory::Budget;
 
 /// Something that outlives the plugin which asked for it.
-pub trait Kept: Any + Send + Sync {
+pub trait Persistent: Any + Send + Sync {
     /// Drops what is of no more use: of endpoints that are not in the snapshot, or
     /// expired at `now_ms` (on the clock of the readings). Called now and then, by
     /// one task.
@@ -22,7 +22,7 @@ pub trait Kept: Any + Send + Sync {
     fn settle(&self) {}
 }
 
-type Value = Arc<dyn Kept>;
+type Value = Arc<dyn Persistent>;
 
 /// State by its type and the name of the plugin that it belongs to.
 pub struct State {
@@ -70,7 +70,7 @@ impl State {
     }
 
     /// The state of this type and name; made when it is asked for first.
-    pub fn of<T: Kept>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
+    pub fn of<T: Persistent>(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
         let Ok(state) = self.try_of(name, || Ok::<T, Infallible>(make()));
         state
     }
@@ -79,7 +79,7 @@ impl State {
     ///
     /// # Errors
     /// Why it can't be made. It is tried again when it is asked for again.
-    pub fn try_of<T: Kept, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+    pub fn try_of<T: Persistent, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<T>(), name.to_owned());
         if let Some(found) = kept.get(&key).and_then(|(_, any)| Arc::clone(any).downcast::<T>().ok()) {
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// The state of this type and name, if it was asked for before.
-    pub fn find<T: Kept>(&self, name: &str) -> Option<Arc<T>> {
+    pub fn find<T: Persistent>(&self, name: &str) -> Option<Arc<T>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, any) = kept.get(&(TypeId::of::<T>(), name.to_owned()))?;
         Arc::clone(any).downcast::<T>().ok()
@@ -122,7 +122,7 @@ impl State {
         attributes.forget(|id| loads().for_each(|load| load.attribute(id).clear()));
     }
 
-    /// Waits until everything that was told to what is kept counts; see [`Kept::settle`].
+    /// Waits until everything that was told to what is kept counts; see [`Persistent::settle`].
     pub fn settle(&self) {
         self.values().iter().for_each(|value| value.settle());
     }
@@ -149,7 +149,7 @@ mod tests {
     #[derive(Default)]
     struct Swept(AtomicU64);
 
-    impl Kept for Swept {
+    impl Persistent for Swept {
         fn sweep(&self, _snapshot: &Snapshot, now_ms: u64) {
             self.0.store(now_ms, Relaxed);
         }

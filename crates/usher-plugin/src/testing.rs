@@ -12,10 +12,10 @@ use usher_core::request::Request;
 use super::context::Context;
 use super::facts::{Fact, Facts, Key};
 use super::families::Families;
-use super::build::{Build, Built, Site};
+use super::build::{Build, PluginParts, BuildContext};
 use super::state::State;
 use super::types::PluginType;
-use super::build_state::Wiring;
+use super::build_state::BuildState;
 
 /// The clock of the harness, on which readings of loads have to be stamped to be fresh.
 pub const NOW_MS: u64 = 1;
@@ -29,11 +29,11 @@ pub const NOW_MS: u64 = 1;
 /// # use std::sync::Arc;
 /// # use usher_core::config::ConfigError;
 /// # use usher_core::endpoints::View;
-/// # use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+/// # use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 /// # static TYPE: PluginType = beta("one-scorer", &[Kind::Scorer], "All score 1.", Build::Reading(build));
-/// # fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-/// #     site.takes_nothing()?;
-/// #     Ok(Built { scorer: Some(Arc::new(One)), ..Built::bare() })
+/// # fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+/// #     cx.takes_nothing()?;
+/// #     Ok(PluginParts { scorer: Some(Arc::new(One)), ..PluginParts::bare() })
 /// # }
 /// # struct One;
 /// # impl Scorer for One {
@@ -51,7 +51,7 @@ pub struct Harness {
     store: Store,
     state: State,
     families: Families,
-    wiring: Wiring,
+    build_state: BuildState,
     facts: Facts,
 }
 
@@ -64,7 +64,7 @@ impl Harness {
             store,
             state: State::default(),
             families: Families::new(Registry::new()),
-            wiring: Wiring::default(),
+            build_state: BuildState::default(),
             facts: Facts::default(),
         }
     }
@@ -77,19 +77,19 @@ impl Harness {
         &mut self,
         plugin_type: &'static PluginType,
         parameters: &str,
-    ) -> Result<Built, ConfigError> {
+    ) -> Result<PluginParts, ConfigError> {
         let parameters = Node::parse(parameters)?;
         let what = (plugin_type.name, Position { line: 1, column: 1 }, &parameters);
-        let mut site = Site::new(what, &self.state, &self.families, &[], &mut self.wiring);
+        let mut cx = BuildContext::new(what, &self.state, &self.families, &[], &mut self.build_state);
         match plugin_type.build {
-            Build::Reading(build) | Build::Ignoring(build) => build(&mut site),
+            Build::Reading(build) | Build::Ignoring(build) => build(&mut cx),
             Build::Unsupported => Err(ConfigError::new("the type can't be built")),
         }
     }
 
     /// Says what a producer would have learned about the request.
     pub fn learn<T: Fact>(&mut self, producer: &str, fact: T) {
-        let key = Key::new(self.wiring.keys.produce(T::DATA, producer));
+        let key = Key::new(self.build_state.graph.produce(T::DATA, producer));
         self.facts.set(key, fact);
     }
 
@@ -99,7 +99,7 @@ impl Harness {
     }
 
     /// Scores of the endpoints; `None` for a plugin that is no scorer.
-    pub fn scores(&self, plugin: &Built, request: &Request) -> Option<Vec<f32>> {
+    pub fn scores(&self, plugin: &PluginParts, request: &Request) -> Option<Vec<f32>> {
         let scorer = plugin.scorer.as_ref()?;
         let candidates = self.candidates();
         let mut scores = vec![0.0; candidates.indices().len()];
@@ -109,7 +109,7 @@ impl Harness {
     }
 
     /// The names of the endpoints that a filter keeps; `None` for a plugin that is no filter.
-    pub fn kept(&self, plugin: &Built, request: &Request) -> Option<Vec<String>> {
+    pub fn kept(&self, plugin: &PluginParts, request: &Request) -> Option<Vec<String>> {
         let filter = plugin.filter.as_ref()?;
         let candidates = self.candidates();
         let mut kept = candidates.indices().to_vec();

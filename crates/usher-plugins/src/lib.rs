@@ -1,7 +1,7 @@
 //! The built-in plugins, a file each.
 //!
 //! Folders are kinds of plugins; [`latency`] is the model of a pool's latencies that several of
-//! them share, and [`waiting`] what a configuration says of flow control. [`types`] lists what a
+//! them share, and [`flow_control`] what a configuration says of flow control. [`types`] lists what a
 //! configuration can name.
 
 mod middleware;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `example.com/power-scorer` in a configuration.
 pub static TYPE: PluginType = beta(
@@ -32,12 +32,12 @@ impl Default for Params {
     }
 }
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     // Strict: unknown keys are errors, with line and column.
-    let params: Params = site.parameters.decode()?;
+    let params: Params = cx.parameters.decode()?;
     // What `check` shows.
-    let built = Built::with(&params)?;
-    Ok(Built { scorer: Some(Arc::new(PowerScorer { label: params.label })), ..built })
+    let parts = PluginParts::with(&params)?;
+    Ok(PluginParts { scorer: Some(Arc::new(PowerScorer { label: params.label })), ..parts })
 }
 
 /// Scores power / most, where most is the power of the strongest candidate. Endpoints whose power

@@ -32,7 +32,7 @@ use super::queue::{Action, Count, NEVER, Nanos, Queue, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
 use crate::memory::Sheds;
 use crate::schedule::SaturationDetector;
-use crate::schedule::flow_control::Waiting;
+use crate::schedule::flow_control::FlowControlSpec;
 
 use grant::Grant;
 use inner::{Inner, Wakeups, Verdict};
@@ -82,8 +82,8 @@ struct Next {
 impl Gate {
     /// A gate before an empty pool. `shows_after` is how long a change takes to show in the
     /// endpoints' readings: their interval and the age at which they count as missing.
-    pub fn new(waiting: &Waiting, clock: Clock, shows_after: Duration, metrics: GateMetrics) -> Arc<Self> {
-        let Waiting { rules, detector, detector_name } = waiting;
+    pub fn new(spec: &FlowControlSpec, clock: Clock, shows_after: Duration, metrics: GateMetrics) -> Arc<Self> {
+        let FlowControlSpec { rules, detector, detector_name } = spec;
         let grace = if detector.is_live() { LIVE_GRACE } else { shows_after + SCRAPED_GRACE };
         Arc::new(Self {
             detector: Arc::clone(detector),

@@ -8,7 +8,7 @@ use super::flows::{FlowRef, Flows};
 use super::line::Waiter;
 use super::rank::Rank;
 use super::time::{NEVER, Nanos};
-use crate::schedule::flow_control::{BandRules, Standing};
+use crate::schedule::flow_control::{BandRules, BandPosition};
 
 /// How long a band that no rule lists stays without requests, as with the peer.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
@@ -188,11 +188,11 @@ impl Bands {
     }
 
     /// Where a band stands.
-    pub(super) fn standing(&self, rank: usize) -> Option<Standing> {
+    pub(super) fn position(&self, rank: usize) -> Option<BandPosition> {
         let (first, last) = (self.list.first()?, self.list.last()?);
         let priority = self.list.get(rank)?.priority;
         let (highest, lowest) = (first.priority, last.priority);
-        Some(Standing { rank, bands: self.list.len(), priority, lowest, highest })
+        Some(BandPosition { rank, bands: self.list.len(), priority, lowest, highest })
     }
 
     /// Drops the unlisted bands that were empty for long.
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(bands.next_sweep(), 5 + MAX_IDLE);
         bands.sweep(5 + MAX_IDLE);
         assert_eq!(priorities(&bands), [7, 3, 0], "listed bands stay");
-        let standing = bands.standing(1).unwrap();
-        assert_eq!(standing, Standing { rank: 1, bands: 3, priority: 3, lowest: 0, highest: 7 });
+        let position = bands.position(1).unwrap();
+        assert_eq!(position, BandPosition { rank: 1, bands: 3, priority: 3, lowest: 0, highest: 7 });
     }
 
     #[test]

@@ -59,8 +59,8 @@ impl Queue {
     fn next_band(&mut self, now: Nanos, saturation: f64) -> Next {
         let tick = now / TICK;
         for rank in 0..self.bands.len() {
-            let Some(standing) = self.bands.standing(rank) else { break };
-            let ceiling = self.usage_limit.ceiling(standing, saturation);
+            let Some(position) = self.bands.position(rank) else { break };
+            let ceiling = self.usage_limit.ceiling(position, saturation);
             let is_open = match ceiling {
                 Ceiling::Below(ceiling) => saturation + EPSILON < ceiling,
                 Ceiling::OneIn(period) => tick.is_multiple_of(period) && self.soft_tick != tick + 1,
@@ -102,10 +102,10 @@ impl Queue {
     fn evict(&mut self, now: Nanos, rank: usize, saturation: f64, actions: &mut Vec<Action>) {
         let Some(evictions) = &mut self.evictions else { return };
         let blocked = (rank..self.bands.len()).find_map(|rank| {
-            let standing = self.bands.standing(rank)?;
-            let Ceiling::Below(ceiling) = self.usage_limit.ceiling(standing, saturation) else { return None };
+            let position = self.bands.position(rank)?;
+            let Ceiling::Below(ceiling) = self.usage_limit.ceiling(position, saturation) else { return None };
             let has_requests = self.bands.at(rank)?.waiting.requests > 0;
-            (has_requests && ceiling > 0.0).then_some((standing.priority, ceiling))
+            (has_requests && ceiling > 0.0).then_some((position.priority, ceiling))
         });
         let Some((priority, ceiling)) = blocked else { return };
         let demand = Demand { priority, ceiling, saturation, in_flight: self.in_flight };

@@ -37,7 +37,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use crate::schedule::flow_control::{BandRules, UsageLimit, WaitingRules};
+use crate::schedule::flow_control::{BandRules, UsageLimit, FlowControlRules};
 
 use band::Bands;
 use evictions::Evictions;
@@ -120,7 +120,7 @@ pub struct Queue {
 impl Queue {
     /// An empty queue before an empty pool. `grace` is how long the end of a request takes
     /// to show in the pool's numbers.
-    pub fn new(rules: &WaitingRules, grace: Nanos) -> Self {
+    pub fn new(rules: &FlowControlRules, grace: Nanos) -> Self {
         let limit = Count {
             requests: rules.max_requests.unwrap_or(u64::MAX),
             bytes: rules.max_bytes.unwrap_or(u64::MAX),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use usher_plugin::Kind::{DataSource, Discovery, Extractor};
-use usher_plugin::{Build, Built, DataType, PluginType, Site, beta, later};
+use usher_plugin::{Build, PluginParts, DataType, PluginType, BuildContext, beta, later};
 
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;
@@ -72,65 +72,65 @@ pub(in crate::registry) enum Source {
 /// Marks an extractor that reads lists of models.
 pub(in crate::registry) struct ReadsModels;
 
-fn file_discovery(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = FileDiscoveryParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    Ok(built.with_extra(params))
+fn file_discovery(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = FileDiscoveryParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    Ok(parts.with_extra(params))
 }
 
-fn metrics_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    polled(site, SourceKind::Metrics)
+fn metrics_data_source(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    polled(cx, SourceKind::Metrics)
 }
 
-fn models_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    polled(site, SourceKind::Models)
+fn models_data_source(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    polled(cx, SourceKind::Models)
 }
 
-fn dcgm_data_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    polled(site, SourceKind::Dcgm)
+fn dcgm_data_source(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    polled(cx, SourceKind::Dcgm)
 }
 
-fn polled(site: &mut Site<'_>, kind: SourceKind) -> Result<Built, ConfigError> {
-    let params = SourceParams::decode(kind, site.parameters)?;
-    let built = Built::with(&params)?;
-    Ok(built.with_extra(Source::Polled(params)))
+fn polled(cx: &mut BuildContext<'_>, kind: SourceKind) -> Result<PluginParts, ConfigError> {
+    let params = SourceParams::decode(kind, cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    Ok(parts.with_extra(Source::Polled(params)))
 }
 
-fn k8s_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let built = Built::with(&NotificationParams::decode(site.parameters)?)?;
-    Ok(built.with_extra(Source::Notifications))
+fn k8s_notification_source(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let parts = PluginParts::with(&NotificationParams::decode(cx.parameters)?)?;
+    Ok(parts.with_extra(Source::Notifications))
 }
 
-fn endpoint_notification_source(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built::bare().with_extra(Source::Notifications))
+fn endpoint_notification_source(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts::bare().with_extra(Source::Notifications))
 }
 
-fn models_data_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built::bare().with_extra(ReadsModels))
+fn models_data_extractor(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts::bare().with_extra(ReadsModels))
 }
 
-fn dcgm_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    let id = site.produces_attribute_as(DCGM_EXTRACTOR_TYPE, "GPUUtilization");
-    Ok(Built::bare().with_extra(Engines::dcgm(id)))
+fn dcgm_extractor(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    let id = cx.produces_attribute_as(DCGM_EXTRACTOR_TYPE, "GPUUtilization");
+    Ok(PluginParts::bare().with_extra(Engines::dcgm(id)))
 }
 
-fn core_metrics_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = CoreMetricsExtractorParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    site.produces_readings();
+fn core_metrics_extractor(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = CoreMetricsExtractorParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    cx.produces_readings();
     let mut ids = HashMap::new();
     for key in params.attribute_keys() {
-        ids.insert(key, site.produces_attribute(key));
+        ids.insert(key, cx.produces_attribute(key));
     }
     let engines = params.engines(|key| ids.get(key).cloned());
-    Ok(built.with_extra(engines))
+    Ok(parts.with_extra(engines))
 }
 
-fn topology_extractor(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    site.produces_live(DataType::Topology);
-    Ok(Built::bare())
+fn topology_extractor(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    cx.produces_live(DataType::Topology);
+    Ok(PluginParts::bare())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_plugin::Kind::{PeerDiscovery, Syncer};
-use usher_plugin::{Build, Built, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, PluginType, BuildContext, beta};
 
 use crate::config::units::parse_duration;
 use crate::config::{ConfigError, Node};
@@ -132,14 +132,14 @@ fn shown(duration: Duration) -> String {
     format!("{}s", duration.as_secs_f64())
 }
 
-fn k8s_peer_discovery(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Built::with(&PeerDiscoveryParams::decode(site.parameters)?)
+fn k8s_peer_discovery(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    PluginParts::with(&PeerDiscoveryParams::decode(cx.parameters)?)
 }
 
-fn local_syncer(_: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare())
+fn local_syncer(_: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare())
 }
 
-fn redis_syncer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Built::with(&RedisSyncerParams::decode(site.parameters)?)
+fn redis_syncer(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    PluginParts::with(&RedisSyncerParams::decode(cx.parameters)?)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use usher::registry::Pipeline;
-use usher::schedule::flow_control::{BandRules, Fairness, Ordering, UsageLimit, WaitingRules};
+use usher::schedule::flow_control::{BandRules, Fairness, Ordering, UsageLimit, FlowControlRules};
 
 use super::{assert_parameters_refused, build, build_with};
 
@@ -33,8 +33,8 @@ fn parameters_of_policies_are_strict() {
     }
 }
 
-fn rules(section: &str) -> WaitingRules {
-    pipeline(section).waiting.expect(section).rules
+fn rules(section: &str) -> FlowControlRules {
+    pipeline(section).flow_control.expect(section).rules
 }
 
 fn pipeline(section: &str) -> Pipeline {
@@ -55,9 +55,9 @@ plugins:
 fn what_is_not_said_is_as_with_the_peer() {
     for section in ["", "flowControl: {}", "flowControl: {maxRequests: 0, maxBytes: '0', priorityBands: []}"]
     {
-        assert_eq!(rules(section), WaitingRules::default(), "{section}");
+        assert_eq!(rules(section), FlowControlRules::default(), "{section}");
     }
-    let default = WaitingRules::default();
+    let default = FlowControlRules::default();
     assert_eq!(
         (default.ttl, default.no_endpoint_ttl),
         (Some(Duration::from_secs(60)), Some(Duration::from_secs(60)))
@@ -65,7 +65,7 @@ fn what_is_not_said_is_as_with_the_peer() {
     let band = default.band(-7);
     assert_eq!((band.max_requests, band.max_bytes), (5000, 1_000_000_000));
     assert!(
-        build("flowControl: {maxRequests: 1}\n").unwrap().waiting.is_none(),
+        build("flowControl: {maxRequests: 1}\n").unwrap().flow_control.is_none(),
         "without the gate nobody waits"
     );
 }

@@ -91,7 +91,7 @@ fn configurations_of_the_demo_and_of_replay_are_valid() {
         let config = EndpointPickerConfig::parse(&text).unwrap();
         let pipeline = Pipeline::build(Some(&config), true, &metrics, &State::default());
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        if pipeline.waiting.is_some() {
+        if pipeline.flow_control.is_some() {
             waiting.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
         }
     }

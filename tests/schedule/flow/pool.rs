@@ -76,7 +76,7 @@ impl Pool {
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let gate_metrics = GateMetrics::register(&registry, "pool").unwrap();
-        let waiting = pipeline.waiting.unwrap();
+        let waiting = pipeline.flow_control.unwrap();
         let gate = Gate::new(&waiting, clock.clone(), Duration::from_millis(2050), gate_metrics);
         registry.register(Box::new(GateCollector::new(Arc::clone(&gate)).unwrap())).unwrap();
         let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(outliers);

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Fitting, Kind, PluginType, BuildContext, beta};
 
 /// `by-label` in a configuration.
 #[rustfmt::skip]
@@ -16,10 +16,10 @@ pub static TYPE: PluginType = beta("by-label", &[Kind::Filter],
     Build::Reading(build)).takes::<ByLabelParams>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ByLabelParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    Ok(Built { filter: Some(Arc::new(ByLabelFilter::new(params))), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ByLabelParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    Ok(PluginParts { filter: Some(Arc::new(ByLabelFilter::new(params))), ..parts })
 }
 
 /// Parameters of `by-label`.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, Reading, Snapshot};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
 
 use super::{retain, retain_or_all};
 
@@ -20,11 +20,11 @@ pub static TYPE: PluginType = beta("endpoint-attribute-filter", &[Kind::Filter],
     Build::Reading(build)).takes::<EndpointAttributeFilterParams>().alpha()
     .when("A number of yours says which endpoints are out of the question, such as a GPU's use.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = EndpointAttributeFilterParams::decode(site.parameters)?;
-    let reading = site.reads_attribute(&params.attribute, &params.producer);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = EndpointAttributeFilterParams::decode(cx.parameters)?;
+    let reading = cx.reads_attribute(&params.attribute, &params.producer);
     let filter = Arc::new(EndpointAttributeFilter::new(reading, &params));
-    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `endpoint-attribute-filter`.

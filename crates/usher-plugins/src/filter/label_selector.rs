@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_plugin::{Build, Built, Context, Filter, Fitting, Kind, LabelSelector, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Fitting, Kind, LabelSelector, PluginType, BuildContext, beta};
 
 /// `label-selector-filter` in a configuration.
 #[rustfmt::skip]
@@ -22,10 +22,10 @@ pub static OLDER_NAME: PluginType = beta("by-label-selector", &[Kind::Filter],
     Build::Reading(build)).takes::<LabelSelector>().instead("label-selector-filter")
     .when("Not in new configurations.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let selector = LabelSelector::decode(site.parameters)?;
-    let built = Built::with(&selector)?;
-    Ok(Built { filter: Some(Arc::new(LabelSelectorFilter::new(selector))), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let selector = LabelSelector::decode(cx.parameters)?;
+    let parts = PluginParts::with(&selector)?;
+    Ok(PluginParts { filter: Some(Arc::new(LabelSelectorFilter::new(selector))), ..parts })
 }
 
 /// Keeps the endpoints that a selector matches.

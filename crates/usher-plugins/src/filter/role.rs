@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
 
 use super::retain;
 
@@ -31,16 +31,16 @@ pub static ENCODE: PluginType = beta("encode-filter", &[Kind::Filter],
     Build::Ignoring(encode_filter))
     .when("Disaggregated pools: the profile that encodes images, audio and video.");
 
-fn decode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { filter: Some(Arc::new(RoleFilter::Decode)), ..Built::bare() })
+fn decode_filter(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { filter: Some(Arc::new(RoleFilter::Decode)), ..PluginParts::bare() })
 }
 
-fn prefill_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { filter: Some(Arc::new(RoleFilter::Prefill)), ..Built::bare() })
+fn prefill_filter(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { filter: Some(Arc::new(RoleFilter::Prefill)), ..PluginParts::bare() })
 }
 
-fn encode_filter(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { filter: Some(Arc::new(RoleFilter::Encode)), ..Built::bare() })
+fn encode_filter(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { filter: Some(Arc::new(RoleFilter::Encode)), ..PluginParts::bare() })
 }
 
 /// Keeps the endpoints that do one stage, by their role label.

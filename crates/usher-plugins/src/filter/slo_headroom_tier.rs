@@ -10,7 +10,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
 use usher_plugin::data::LatencyPredictions;
 use usher_plugin::params::{LATENCY_PRODUCER, in_range, or_default};
-use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PluginType, BuildContext, beta};
 
 /// `slo-headroom-tier-filter` in a configuration.
 #[rustfmt::skip]
@@ -19,11 +19,11 @@ pub static TYPE: PluginType = beta("slo-headroom-tier-filter", &[Kind::Filter],
     Build::Reading(build)).takes::<SloHeadroomTierParams>()
     .when("Configurations of llm-d-router with predicted latencies. expected-latency-scorer weighs targets without it.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = SloHeadroomTierParams::decode(site.parameters)?;
-    let predictions = site.reads(&params.latency_prediction_info_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = SloHeadroomTierParams::decode(cx.parameters)?;
+    let predictions = cx.reads(&params.latency_prediction_info_producer_name);
     let filter = Arc::new(SloHeadroomTierFilter::new(&params, predictions));
-    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `slo-headroom-tier-filter`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Snapshot, parse_address};
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
 
 /// `header-based-testing-filter` in a configuration.
 #[rustfmt::skip]
@@ -15,9 +15,9 @@ pub static TYPE: PluginType = beta("header-based-testing-filter", &[Kind::Filter
     Build::Reading(build))
     .when("Conformance tests only.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built { filter: Some(Arc::new(HeaderTestingFilter)), ..Built::bare() })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts { filter: Some(Arc::new(HeaderTestingFilter)), ..PluginParts::bare() })
 }
 
 /// The header that lists them.

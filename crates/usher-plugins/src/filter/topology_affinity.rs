@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, Snapshot};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, DataType, Filter, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, DataType, Filter, Kind, PluginType, BuildContext, beta};
 
 use super::retain_or_all;
 
@@ -20,11 +20,11 @@ pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
     Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
     .when("Disaggregated pools: prefill and decode in one rack or zone.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = TopologyAffinityFilterParams::decode(site.parameters)?;
-    site.reads_live(DataType::Topology, &params.topology_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = TopologyAffinityFilterParams::decode(cx.parameters)?;
+    cx.reads_live(DataType::Topology, &params.topology_producer_name);
     let filter = Arc::new(TopologyAffinityFilter::new(params.min_affinity));
-    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `topology-affinity-filter`.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Load, Snapshot, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default, refused};
-use usher_plugin::{Build, Built, Context, Filter, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
 
 use super::{retain, retain_or_all};
 
@@ -20,12 +20,12 @@ pub static TYPE: PluginType = beta("utilization-filter", &[Kind::Filter],
     Build::Reading(build)).takes::<UtilizationFilterParams>().alpha()
     .when("No request may go to an endpoint beyond its limits, however good it is otherwise.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = UtilizationFilterParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = UtilizationFilterParams::decode(cx.parameters)?;
     let reads = params.reads_in_flight();
-    let counters = reads.then(|| site.reads_in_flight(&params.in_flight_load_producer_name));
+    let counters = reads.then(|| cx.reads_in_flight(&params.in_flight_load_producer_name));
     let filter = Arc::new(UtilizationFilter::new(&params, counters));
-    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `utilization-filter`.

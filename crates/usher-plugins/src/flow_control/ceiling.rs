@@ -2,7 +2,7 @@
 
 /// Where a band stands among all bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct BandPosition {
     /// How many bands have a higher priority.
     pub rank: usize,
     /// How many bands there are; at least 1.

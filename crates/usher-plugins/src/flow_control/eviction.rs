@@ -1,7 +1,7 @@
 //! Eviction of running requests for one that waits.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
 /// `sheddable-eviction-filter` in a configuration.
 #[rustfmt::skip]
@@ -18,7 +18,7 @@ pub static PRIORITY_THEN_TIME: PluginType = beta("priority-then-time-eviction-or
     .when("It need not be declared.");
 
 /// The queue evicts as these say, and knows no other way.
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built::bare())
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts::bare())
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::{any_word, in_range, word};
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
 /// `global-strict-fairness-policy` in a configuration.
 #[rustfmt::skip]
@@ -29,17 +29,17 @@ pub static PROGRAM_AWARE: PluginType = beta("program-aware-fairness", &[Kind::Fa
     Build::Reading(program_aware)).takes::<ProgramAwareParams>()
     .when("Agents or tenants whose requests differ much in size.");
 
-fn global_strict(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare().with_extra(Fairness::GlobalStrict))
+fn global_strict(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare().with_extra(Fairness::GlobalStrict))
 }
 
-fn round_robin(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare().with_extra(Fairness::RoundRobin))
+fn round_robin(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare().with_extra(Fairness::RoundRobin))
 }
 
-fn program_aware(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ProgramAwareParams::decode(site.parameters)?;
-    Ok(Built::with(&params)?.with_extra(Fairness::ProgramAware(params.clone())))
+fn program_aware(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ProgramAwareParams::decode(cx.parameters)?;
+    Ok(PluginParts::with(&params)?.with_extra(Fairness::ProgramAware(params.clone())))
 }
 
 /// The order of flows.

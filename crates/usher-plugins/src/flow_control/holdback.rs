@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::{any_word, in_range, refused, word};
 
-use super::ceiling::Standing;
+use super::ceiling::BandPosition;
 
 /// Parameters of `priority-holdback-policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,9 +81,9 @@ impl HoldbackParams {
     }
 
     /// The ceiling of a band. A single band may fill the pool up to the highest.
-    pub(super) fn ceiling(&self, standing: Standing) -> f64 {
+    pub(super) fn ceiling(&self, position: BandPosition) -> f64 {
         let range = self.max_ceiling - self.min_ceiling;
-        let Standing { rank, bands, priority, lowest, highest } = standing;
+        let BandPosition { rank, bands, priority, lowest, highest } = position;
         if bands <= 1 {
             return self.max_ceiling;
         }
@@ -101,9 +101,9 @@ impl HoldbackParams {
 mod tests {
     use super::*;
 
-    fn standing(rank: usize, priorities: &[i32]) -> Standing {
+    fn position(rank: usize, priorities: &[i32]) -> BandPosition {
         let (highest, lowest) = (priorities[0], priorities[priorities.len() - 1]);
-        Standing { rank, bands: priorities.len(), priority: priorities[rank], lowest, highest }
+        BandPosition { rank, bands: priorities.len(), priority: priorities[rank], lowest, highest }
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         for (domain, min_ceiling, max_ceiling, priorities, expected) in table {
             let params = HoldbackParams { shape: Shape::Linear, domain, min_ceiling, max_ceiling };
             for (rank, expected) in expected.iter().enumerate() {
-                let ceiling = params.ceiling(standing(rank, priorities));
+                let ceiling = params.ceiling(position(rank, priorities));
                 assert!((ceiling - expected).abs() < 1e-9, "{domain:?} {priorities:?}[{rank}]: {ceiling}");
             }
         }

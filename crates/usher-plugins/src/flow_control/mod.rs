@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use usher_plugin::SaturationDetector;
 
-pub use ceiling::{Ceiling, Standing};
+pub use ceiling::{Ceiling, BandPosition};
 pub use fairness::{Fairness, ProgramAwareParams};
 pub use holdback::{Domain, HoldbackParams};
 pub use ordering::Ordering;
@@ -23,18 +23,18 @@ pub use usage_limit::{StaticUsageLimitParams, UsageLimit};
 
 /// Flow control as a configuration asks for it.
 #[derive(Clone)]
-pub struct Waiting {
+pub struct FlowControlSpec {
     /// The rules.
-    pub rules: WaitingRules,
+    pub rules: FlowControlRules,
     /// Says how busy the pool is.
     pub detector: Arc<dyn SaturationDetector>,
     /// Name of that plugin.
     pub detector_name: String,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for FlowControlSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting")
+        f.debug_struct("FlowControlSpec")
             .field("rules", &self.rules)
             .field("detector_name", &self.detector_name)
             .finish_non_exhaustive()
@@ -43,7 +43,7 @@ impl fmt::Debug for Waiting {
 
 /// The rules by which requests wait.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WaitingRules {
+pub struct FlowControlRules {
     /// Most requests that wait at a time; `None`: no limit.
     pub max_requests: Option<u64>,
     /// Most bytes of bodies that wait at a time; `None`: no limit.
@@ -88,7 +88,7 @@ impl Default for BandRules {
     }
 }
 
-impl WaitingRules {
+impl FlowControlRules {
     /// How long a request waits unless something else is said, as with the peer.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
@@ -100,7 +100,7 @@ impl WaitingRules {
     }
 }
 
-impl Default for WaitingRules {
+impl Default for FlowControlRules {
     fn default() -> Self {
         Self {
             max_requests: None,

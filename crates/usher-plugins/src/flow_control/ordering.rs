@@ -1,7 +1,7 @@
 //! Which request of a flow goes first.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
 /// `fcfs-ordering-policy` in a configuration.
 #[rustfmt::skip]
@@ -24,16 +24,16 @@ pub static SLO_DEADLINE: PluginType = beta("slo-deadline-ordering-policy", &[Kin
     Build::Ignoring(slo_deadline))
     .when("Clients say how soon they need an answer.");
 
-fn fcfs(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare().with_extra(Ordering::Fcfs))
+fn fcfs(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare().with_extra(Ordering::Fcfs))
 }
 
-fn edf(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare().with_extra(Ordering::Edf))
+fn edf(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare().with_extra(Ordering::Edf))
 }
 
-fn slo_deadline(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built::bare().with_extra(Ordering::SloDeadline))
+fn slo_deadline(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts::bare().with_extra(Ordering::SloDeadline))
 }
 
 /// The order of a flow's requests.

@@ -1,13 +1,13 @@
 //! `soft-reflective-ceiling-policy`: as the pool fills, priorities below the highest are
 //! let through ever more rarely, the lowest first.
 
-use super::ceiling::{Ceiling, Standing};
+use super::ceiling::{Ceiling, BandPosition};
 
 /// The ceiling of a band. The highest may fill the pool. Another is free while the
 /// saturation is below its mirror image, 1 − rank ÷ (bands − 1) × saturation; beyond that
 /// one request gets through in a while, and none when the pool is full.
-pub(super) fn ceiling(standing: Standing, saturation: f64) -> Ceiling {
-    let Standing { rank, bands, .. } = standing;
+pub(super) fn ceiling(position: BandPosition, saturation: f64) -> Ceiling {
+    let BandPosition { rank, bands, .. } = position;
     if rank == 0 || bands <= 1 {
         return Ceiling::Below(1.0);
     }
@@ -50,8 +50,8 @@ mod tests {
             (f64::NAN, 1, 2, shut),
         ];
         for (saturation, rank, bands, expected) in table {
-            let standing = Standing { rank, bands, priority: 0, lowest: -9, highest: 9 };
-            assert_eq!(ceiling(standing, saturation), expected, "{saturation} {rank}/{bands}");
+            let position = BandPosition { rank, bands, priority: 0, lowest: -9, highest: 9 };
+            assert_eq!(ceiling(position, saturation), expected, "{saturation} {rank}/{bands}");
         }
     }
 }

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::in_range;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
-use super::ceiling::{Ceiling, Standing};
+use super::ceiling::{Ceiling, BandPosition};
 use super::holdback::HoldbackParams;
 use super::reflective;
 
@@ -31,19 +31,19 @@ pub static SOFT_REFLECTIVE: PluginType = beta("soft-reflective-ceiling-policy", 
     Build::Reading(soft_reflective)).alpha()
     .when("As above, where a fixed share held back would be idle too often.");
 
-fn static_usage_limit(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = StaticUsageLimitParams::decode(site.parameters)?;
-    Ok(Built::with(&params)?.with_extra(UsageLimit::Static(params)))
+fn static_usage_limit(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = StaticUsageLimitParams::decode(cx.parameters)?;
+    Ok(PluginParts::with(&params)?.with_extra(UsageLimit::Static(params)))
 }
 
-fn holdback(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = HoldbackParams::decode(site.parameters)?;
-    Ok(Built::with(&params)?.with_extra(UsageLimit::Holdback(params)))
+fn holdback(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = HoldbackParams::decode(cx.parameters)?;
+    Ok(PluginParts::with(&params)?.with_extra(UsageLimit::Holdback(params)))
 }
 
-fn soft_reflective(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built::bare().with_extra(UsageLimit::SoftReflective))
+fn soft_reflective(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts::bare().with_extra(UsageLimit::SoftReflective))
 }
 
 /// A policy that gives every priority its ceiling.
@@ -92,11 +92,11 @@ impl StaticUsageLimitParams {
 
 impl UsageLimit {
     /// The ceiling of a band while the pool is so saturated.
-    pub fn ceiling(&self, standing: Standing, saturation: f64) -> Ceiling {
+    pub fn ceiling(&self, position: BandPosition, saturation: f64) -> Ceiling {
         match self {
             Self::Static(params) => Ceiling::Below(params.threshold),
-            Self::Holdback(params) => Ceiling::Below(params.ceiling(standing)),
-            Self::SoftReflective => reflective::ceiling(standing, saturation),
+            Self::Holdback(params) => Ceiling::Below(params.ceiling(position)),
+            Self::SoftReflective => reflective::ceiling(position, saturation),
         }
     }
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::refused;
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Kind, PluginType, PreRequest, ProfileHandler, ProfileSet, Runs,
-    ScheduleError, Site, beta,
+    Build, PluginParts, Context, Decision, Effects, Kind, PluginType, PreRequest, ProfileHandler, ProfileSet, Runs,
+    ScheduleError, BuildContext, beta,
 };
 
 use super::SingleProfileHandler;
@@ -21,11 +21,11 @@ pub static TYPE: PluginType = beta("data-parallel-profile-handler", &[Kind::Prof
     Build::Reading(build)).takes::<DataParallelParams>()
     .when("Data-parallel ranks behind one port of their pod, with a sidecar that passes requests on.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = DataParallelParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = DataParallelParams::decode(cx.parameters)?;
     let plugin = Arc::new(DataParallelProfileHandler::new(params));
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(Built { handler, pre_request: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { handler, pre_request: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `data-parallel-profile-handler`.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, Decision, Effects, Kind, PluginType, PreRequest, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Decision, Effects, Kind, PluginType, PreRequest, BuildContext, beta};
 
 /// `disagg-headers-handler` in a configuration.
 #[rustfmt::skip]
@@ -24,11 +24,11 @@ pub static OLDER_NAME: PluginType = beta("prefill-header-handler", &[Kind::PreRe
     Build::Reading(build)).takes::<DisaggHeadersParams>().instead("disagg-profile-handler")
     .when("Not in new configurations.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = DisaggHeadersParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = DisaggHeadersParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
     let profiles = params.prefill_profile.iter().map(|name| ("prefillProfile", name.clone())).collect();
-    Ok(Built { pre_request: Some(Arc::new(DisaggHeaders::new(params))), profiles, ..built })
+    Ok(PluginParts { pre_request: Some(Arc::new(DisaggHeaders::new(params))), profiles, ..parts })
 }
 
 /// Parameters of `disagg-headers-handler`.

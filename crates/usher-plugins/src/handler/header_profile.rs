@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::or_default;
 use usher_plugin::{
-    Build, Built, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, Site,
+    Build, PluginParts, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext,
     beta,
 };
 
@@ -19,10 +19,10 @@ pub static TYPE: PluginType = beta("header-profile-handler", &[Kind::ProfileHand
     Build::Reading(build)).takes::<HeaderProfileParams>().alpha()
     .when("Clients or the gateway know which kind of request it is.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = HeaderProfileParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    Ok(Built { handler: Some(Arc::new(HeaderProfileHandler::new(params))), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = HeaderProfileParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    Ok(PluginParts { handler: Some(Arc::new(HeaderProfileHandler::new(params))), ..parts })
 }
 
 /// Parameters of `header-profile-handler`.

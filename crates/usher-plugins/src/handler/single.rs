@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    Build, Built, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, Site,
+    Build, PluginParts, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext,
     beta,
 };
 
@@ -16,8 +16,8 @@ pub static TYPE: PluginType = beta("single-profile-handler", &[Kind::ProfileHand
     Build::Ignoring(build))
     .when("One profile. Added by itself where there is no other handler.");
 
-fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { handler: Some(Arc::new(SingleProfileHandler)), ..Built::bare() })
+fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { handler: Some(Arc::new(SingleProfileHandler)), ..PluginParts::bare() })
 }
 
 /// Runs the only profile and answers with its picks.

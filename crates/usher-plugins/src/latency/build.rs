@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use usher_core::config::ConfigError;
-use usher_plugin::Site;
+use usher_plugin::BuildContext;
 
 use super::link::Transfers;
 use super::metrics::LatencyMetrics;
@@ -16,16 +16,16 @@ use super::reader::Reader;
 ///
 /// # Errors
 /// When its parameters and another plugin's give two rates.
-pub(crate) fn reads_latency(site: &mut Site<'_>, rate: f64, prefix: &str) -> Result<Reader, ConfigError> {
-    let initial: InitialRate = site.shared();
-    initial.read(site.parameters, rate)?;
-    let (tokens, prefix) = (site.reads("token-producer"), site.reads(prefix));
-    let model = Model::of(site.state);
-    site.family(LatencyMetrics::register)?.show(&model);
-    Ok(Reader::new(model, initial, tokens, prefix).moving(transfers(site)))
+pub(crate) fn reads_latency(cx: &mut BuildContext<'_>, rate: f64, prefix: &str) -> Result<Reader, ConfigError> {
+    let initial: InitialRate = cx.shared();
+    initial.read(cx.parameters, rate)?;
+    let (tokens, prefix) = (cx.reads("token-producer"), cx.reads(prefix));
+    let model = Model::of(cx.state);
+    cx.family(LatencyMetrics::register)?.show(&model);
+    Ok(Reader::new(model, initial, tokens, prefix).moving(transfers(cx)))
 }
 
 /// How fast KV caches move, for whoever reads the model; set where pairs are chosen.
-pub(crate) fn transfers(site: &mut Site<'_>) -> Arc<OnceLock<Transfers>> {
-    site.shared()
+pub(crate) fn transfers(cx: &mut BuildContext<'_>) -> Arc<OnceLock<Transfers>> {
+    cx.shared()
 }

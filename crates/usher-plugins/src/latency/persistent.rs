@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Kept, State};
+use usher_plugin::{Persistent, State};
 
 use super::model::Model;
 use super::rate::InitialRate;
@@ -25,7 +25,7 @@ impl Model {
     }
 }
 
-impl Kept for Model {
+impl Persistent for Model {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
         self.tell_constants();
         self.follow(snapshot);

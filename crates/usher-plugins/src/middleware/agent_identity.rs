@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::request::Request;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, Built, HeaderProcessor, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, HeaderProcessor, Kind, PluginType, BuildContext, beta};
 
 /// `agent-identity` in a configuration.
 #[rustfmt::skip]
@@ -17,10 +17,10 @@ pub static TYPE: PluginType = beta("agent-identity", &[Kind::RequestHeader],
     Build::Reading(build)).takes::<AgentIdentityParams>().alpha()
     .when("Fairness between agents that name their session and no flow.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = AgentIdentityParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = AgentIdentityParams::decode(cx.parameters)?;
     let plugin = Arc::new(AgentIdentity::new(&params));
-    Ok(Built { header_processor: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { header_processor: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// The headers in which known agents name their session.

@@ -10,7 +10,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::params::{LATENCY_PRODUCER, or_default};
-use usher_plugin::{Admitter, Build, Built, Context, Denied, Key, Kind, PluginType, Site, beta};
+use usher_plugin::{Admitter, Build, PluginParts, Context, Denied, Key, Kind, PluginType, BuildContext, beta};
 
 /// `latency-slo-admitter` in a configuration.
 #[rustfmt::skip]
@@ -19,10 +19,10 @@ pub static TYPE: PluginType = beta("latency-slo-admitter", &[Kind::Admitter],
     Build::Reading(build)).takes::<LatencySloAdmitterParams>()
     .when("Requests that may be shed and are worth nothing when they are late.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = LatencySloAdmitterParams::decode(site.parameters)?;
-    let plugin = Arc::new(LatencySloAdmitter::new(site.reads(&params.latency_prediction_info_producer_name)));
-    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = LatencySloAdmitterParams::decode(cx.parameters)?;
+    let plugin = Arc::new(LatencySloAdmitter::new(cx.reads(&params.latency_prediction_info_producer_name)));
+    Ok(PluginParts { admitter: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// KV cache usage below which an endpoint has just begun, so that predictions for it say

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Load};
-use usher_plugin::{Admitter, Build, Built, Context, Denied, Kind, PluginType, Site, beta};
+use usher_plugin::{Admitter, Build, PluginParts, Context, Denied, Kind, PluginType, BuildContext, beta};
 
 /// `probabilistic-admitter` in a configuration.
 #[rustfmt::skip]
@@ -17,10 +17,10 @@ pub static TYPE: PluginType = beta("probabilistic-admitter", &[Kind::Admitter],
     Build::Reading(build)).takes::<ProbabilisticAdmitterParams>()
     .when("Requests of low priority should be refused little by little, before the pool is full.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ProbabilisticAdmitterParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ProbabilisticAdmitterParams::decode(cx.parameters)?;
     let plugin = Arc::new(ProbabilisticAdmitter::new(params));
-    Ok(Built { admitter: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { admitter: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `probabilistic-admitter`; all above 0.

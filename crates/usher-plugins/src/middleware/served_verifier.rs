@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    AnswerHead, Build, Built, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
-    Served, Site, beta,
+    AnswerHead, Build, PluginParts, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
+    Served, BuildContext, beta,
 };
 
 /// `destination-endpoint-served-verifier` in a configuration.
@@ -16,9 +16,9 @@ pub static TYPE: PluginType = beta("destination-endpoint-served-verifier", &[Kin
     Build::Reading(build))
     .when("Conformance tests.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built { pre_request: Some(Arc::new(ServedVerifier::default())), ..Built::bare() })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts { pre_request: Some(Arc::new(ServedVerifier::default())), ..PluginParts::bare() })
 }
 
 /// Sets the answer's header `x-conformance-test-served-endpoint` to the endpoint that
@@ -36,15 +36,15 @@ impl Default for ServedVerifier {
 
 impl PreRequest for ServedVerifier {
     fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
-        effects.follow(Teller { header: Arc::clone(&self.header) });
+        effects.follow(ServedReporter { header: Arc::clone(&self.header) });
     }
 }
 
-struct Teller {
+struct ServedReporter {
     header: Arc<str>,
 }
 
-impl Follower for Teller {
+impl Follower for ServedReporter {
     fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
         let value = match head.served {
             Served::Unknown => Bytes::from_static(b"fail: missing envoy lb metadata"),

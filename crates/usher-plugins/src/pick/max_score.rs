@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, Picker, Picks, PluginType, Ranked, BuildContext, beta};
 
 use super::PickerParams;
 
@@ -17,8 +17,8 @@ pub static TYPE: PluginType = beta("max-score-picker", &[Kind::Picker],
     Build::Reading(build)).takes::<PickerParams>()
     .when("The usual choice, and the default.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    super::build(site, MaxScorePicker::new)
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    super::build(cx, MaxScorePicker::new)
 }
 
 /// Takes the best totals. Among equal totals every order is equally likely.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{Built, Picker, Site};
+use usher_plugin::{PluginParts, Picker, BuildContext};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
@@ -40,9 +40,9 @@ impl PickerParams {
 }
 
 /// A picker of up to as many endpoints as its parameters say.
-fn build<P: Picker + 'static>(site: &mut Site<'_>, new: fn(NonZeroUsize) -> P) -> Result<Built, ConfigError> {
-    let params = PickerParams::decode(site.parameters)?;
+fn build<P: Picker + 'static>(cx: &mut BuildContext<'_>, new: fn(NonZeroUsize) -> P) -> Result<PluginParts, ConfigError> {
+    let params = PickerParams::decode(cx.parameters)?;
     let count = usize::try_from(params.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
     let picker = Arc::new(new(count.unwrap_or(NonZeroUsize::MIN)));
-    Ok(Built { picker: Some(picker), ..Built::with(&params)? })
+    Ok(PluginParts { picker: Some(picker), ..PluginParts::with(&params)? })
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, Picker, Picks, PluginType, BuildContext, beta};
 
 use super::PickerParams;
 
@@ -16,8 +16,8 @@ pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
     Build::Reading(build)).takes::<PickerParams>()
     .when("To compare with, or when filters alone decide.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    super::build(site, RandomPicker::new)
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    super::build(cx, RandomPicker::new)
 }
 
 /// Takes candidates at random, each at most once, every choice equally likely.

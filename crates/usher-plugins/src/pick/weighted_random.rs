@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, Picker, Picks, PluginType, Ranked, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, Picker, Picks, PluginType, Ranked, BuildContext, beta};
 
 use super::PickerParams;
 
@@ -16,8 +16,8 @@ pub static TYPE: PluginType = beta("weighted-random-picker", &[Kind::Picker],
     Build::Reading(build)).takes::<PickerParams>()
     .when("To spread requests over all good endpoints instead of sending them all to the best.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    super::build(site, WeightedRandomPicker::new)
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    super::build(cx, WeightedRandomPicker::new)
 }
 
 /// Takes candidates at random, each at most once: of those that are left, each with a

@@ -10,7 +10,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
-use usher_plugin::{Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, BuildContext, beta};
 
 /// `p2p-source-producer` in a configuration.
 #[rustfmt::skip]
@@ -19,11 +19,11 @@ pub static TYPE: PluginType = beta("p2p-source-producer", &[Kind::DataProducer, 
     Build::Reading(build)).takes::<P2pSourceParams>().alpha()
     .when("Pods that can take cached blocks from each other faster than they compute them.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = P2pSourceParams::decode(site.parameters)?;
-    let plugin = Arc::new(P2pSource::new(&params, site.reads(&params.prefix_match_info_producer_name)));
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = P2pSourceParams::decode(cx.parameters)?;
+    let plugin = Arc::new(P2pSource::new(&params, cx.reads(&params.prefix_match_info_producer_name)));
     let profiles = params.prefill_profile_name.iter().map(|name| ("prefillProfileName", name.clone()));
-    Ok(Built { pre_request: Some(plugin), profiles: profiles.collect(), ..Built::with(&params)? })
+    Ok(PluginParts { pre_request: Some(plugin), profiles: profiles.collect(), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `p2p-source-producer`.

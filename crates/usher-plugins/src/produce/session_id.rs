@@ -9,7 +9,7 @@ use usher_core::endpoints::Candidates;
 use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta};
+use usher_plugin::{Build, PluginParts, Facts, Key, Kind, PluginType, Producer, BuildContext, Situation, beta};
 
 /// `session-id-producer` in a configuration.
 #[rustfmt::skip]
@@ -18,11 +18,11 @@ pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
     Build::Reading(build)).takes::<SessionIdParams>()
     .when("Where a header or a cookie names the session.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = SessionIdParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    let producer = Arc::new(SessionIdProducer::new(params, site.produces()));
-    Ok(Built { producer: Some(producer), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = SessionIdParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    let producer = Arc::new(SessionIdProducer::new(params, cx.produces()));
+    Ok(PluginParts { producer: Some(producer), ..parts })
 }
 
 /// Parameters of `session-id-producer`: where a session is named, in one of both.

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{Build, Built, Facts, Key, Kind, PluginType, Producer, Site, Situation, beta};
+use usher_plugin::{Build, PluginParts, Facts, Key, Kind, PluginType, Producer, BuildContext, Situation, beta};
 
 /// `token-producer` in a configuration.
 #[rustfmt::skip]
@@ -25,10 +25,10 @@ pub static OLDER_NAME: PluginType = beta("tokenizer", &[Kind::DataProducer],
     Build::Reading(build)).takes::<TokenParams>().instead("token-producer")
     .when("Not in new configurations.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = TokenParams::decode(site.parameters)?;
-    let producer = Arc::new(TokenProducer::new(site.produces()));
-    Ok(Built { producer: Some(producer), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = TokenParams::decode(cx.parameters)?;
+    let producer = Arc::new(TokenProducer::new(cx.produces()));
+    Ok(PluginParts { producer: Some(producer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `token-producer`, of which this version knows none.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Snapshot, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, any_word, in_range, or_default, refused, word};
-use usher_plugin::{Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, Level, PluginType, SaturationDetector, BuildContext, beta};
 
 use super::mean_or_full;
 use crate::filter::retain;
@@ -20,12 +20,12 @@ pub static TYPE: PluginType = beta("concurrency-detector", &[Kind::SaturationDet
     Build::Reading(build)).takes::<ConcurrencyDetectorParams>()
     .when("Servers without metrics, or bursts: it counts what this picker sent.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ConcurrencyDetectorParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ConcurrencyDetectorParams::decode(cx.parameters)?;
+    let counters = cx.reads_in_flight(&params.in_flight_load_producer_name);
     let plugin = Arc::new(ConcurrencyDetector::new(&params, counters));
     let filter = Some(Arc::clone(&plugin) as _);
-    Ok(Built { filter, detector: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { filter, detector: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `concurrency-detector`.

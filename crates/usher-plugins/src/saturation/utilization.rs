@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use usher_core::config::{ConfigError, Node, duration};
 use usher_core::endpoints::{Endpoint, Gauge, Snapshot, View};
 use usher_plugin::params::in_range;
-use usher_plugin::{Build, Built, Context, Filter, Kind, Level, PluginType, SaturationDetector, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Kind, Level, PluginType, SaturationDetector, BuildContext, beta};
 
 use super::mean_or_full;
 use crate::filter::retain_or_all;
@@ -21,12 +21,12 @@ pub static TYPE: PluginType = beta("utilization-detector", &[Kind::SaturationDet
     Build::Reading(build)).takes::<UtilizationDetectorParams>()
     .when("Part of the default. Declare it for other thresholds.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = UtilizationDetectorParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = UtilizationDetectorParams::decode(cx.parameters)?;
     let plugin = Arc::new(UtilizationDetector::new(params));
     let filter = Some(Arc::clone(&plugin) as _);
     let staleness = Some(params.metrics_staleness_threshold);
-    Ok(Built { filter, detector: Some(plugin), staleness, ..Built::with(&params)? })
+    Ok(PluginParts { filter, detector: Some(plugin), staleness, ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `utilization-detector`.

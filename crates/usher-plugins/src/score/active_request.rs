@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `active-request-scorer` in a configuration.
 #[rustfmt::skip]
@@ -16,11 +16,11 @@ pub static TYPE: PluginType = beta("active-request-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<ActiveRequestParams>()
     .when("Bursts: it counts at once what this picker sent, where the scraped queue is a moment old.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ActiveRequestParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ActiveRequestParams::decode(cx.parameters)?;
+    let counters = cx.reads_in_flight(&params.in_flight_load_producer_name);
     let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `active-request-scorer`.

@@ -10,7 +10,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Snapshot, View};
 use usher_plugin::data::PromptTokens;
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, BuildContext, beta};
 
 /// `context-length-aware` in a configuration.
 #[rustfmt::skip]
@@ -19,11 +19,11 @@ pub static TYPE: PluginType = beta("context-length-aware", &[Kind::Filter, Kind:
     Build::Reading(build)).takes::<ContextLengthParams>()
     .when("Pools in which some endpoints are set up for long prompts.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ContextLengthParams::decode(site.parameters)?;
-    let plugin = Arc::new(ContextLengthAware::new(&params, site.reads("token-producer")));
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ContextLengthParams::decode(cx.parameters)?;
+    let plugin = Arc::new(ContextLengthAware::new(&params, cx.reads("token-producer")));
     let filter = params.enable_filtering.then(|| Arc::clone(&plugin) as _);
-    Ok(Built { filter, scorer: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { filter, scorer: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `context-length-aware`.

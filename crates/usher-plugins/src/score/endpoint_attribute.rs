@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Reading, View};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `endpoint-attribute-scorer` in a configuration.
 #[rustfmt::skip]
@@ -17,16 +17,16 @@ pub static TYPE: PluginType = beta("endpoint-attribute-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<EndpointAttributeScorerParams>().alpha()
     .when("A number of yours says how good an endpoint is, such as a GPU's use.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = EndpointAttributeScorerParams::decode(site.parameters)?;
-    Ok(Built { scorer: Some(by_attribute(site, &params)), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = EndpointAttributeScorerParams::decode(cx.parameters)?;
+    Ok(PluginParts { scorer: Some(by_attribute(cx, &params)), ..PluginParts::with(&params)? })
 }
 
 pub(super) fn by_attribute(
-    site: &mut Site<'_>,
+    cx: &mut BuildContext<'_>,
     params: &EndpointAttributeScorerParams,
 ) -> Arc<EndpointAttributeScorer> {
-    let reading = site.reads_attribute(&params.attribute_key, &params.producer);
+    let reading = cx.reads_attribute(&params.attribute_key, &params.producer);
     Arc::new(EndpointAttributeScorer::new(reading, params))
 }
 

@@ -11,7 +11,7 @@ use usher_core::endpoints::View;
 use usher_core::request::Slo;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default};
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Kind, Part, PluginType, PreRequest, Scorer, Site, beta,
+    Build, PluginParts, Context, Decision, Effects, Kind, Part, PluginType, PreRequest, Scorer, BuildContext, beta,
 };
 
 use crate::latency::{
@@ -36,14 +36,14 @@ pub static OLDER_NAME: PluginType = beta("expected-ttft-scorer", &[Kind::Scorer,
     Build::Reading(build)).takes::<ExpectedLatencyParams>().instead("expected-latency-scorer")
     .when("In configurations that have it already.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ExpectedLatencyParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ExpectedLatencyParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
     let reader =
-        reads_latency(site, params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
-    let slo = site.family(SloMetrics::register)?;
+        reads_latency(cx, params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
+    let slo = cx.family(SloMetrics::register)?;
     let plugin = Arc::new(ExpectedLatencyScorer::new(reader).counting(slo));
-    Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..built })
+    Ok(PluginParts { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..parts })
 }
 
 /// Costs that differ by less than so many seconds are equal.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Build, Built, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, BuildContext, beta};
 
 /// `header-label-affinity-scorer` in a configuration.
 #[rustfmt::skip]
@@ -16,10 +16,10 @@ pub static TYPE: PluginType = beta("header-label-affinity-scorer", &[Kind::Score
     Build::Reading(build)).takes::<HeaderLabelParams>().alpha()
     .when("Tenants or regions with endpoints of their own that others may use, too.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = HeaderLabelParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = HeaderLabelParams::decode(cx.parameters)?;
     let scorer = Arc::new(HeaderLabelAffinityScorer::new(&params));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `header-label-affinity-scorer`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 use super::readings;
 
@@ -15,8 +15,8 @@ pub static TYPE: PluginType = beta("kv-cache-utilization-scorer", &[Kind::Scorer
     Build::Ignoring(build))
     .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait.");
 
-fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { scorer: Some(Arc::new(KvCacheUtilizationScorer)), ..Built::bare() })
+fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { scorer: Some(Arc::new(KvCacheUtilizationScorer)), ..PluginParts::bare() })
 }
 
 /// Scores 1 − the share of the KV cache in use.

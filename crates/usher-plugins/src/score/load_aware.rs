@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 use super::readings;
 
@@ -18,10 +18,10 @@ pub static TYPE: PluginType = beta("load-aware-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<LoadAwareParams>()
     .when("Beside affinity scorers: it takes from endpoints with a queue, and makes no difference among those without.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = LoadAwareParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = LoadAwareParams::decode(cx.parameters)?;
     let scorer = Arc::new(LoadAwareScorer::new(&params));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `load-aware-scorer`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Adapters, View};
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `lora-affinity-scorer` in a configuration.
 #[rustfmt::skip]
@@ -14,8 +14,8 @@ pub static TYPE: PluginType = beta("lora-affinity-scorer", &[Kind::Scorer],
     Build::Ignoring(build))
     .when("LoRA adapters, more of them than an endpoint holds at once.");
 
-fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { scorer: Some(Arc::new(LoraAffinityScorer)), ..Built::bare() })
+fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { scorer: Some(Arc::new(LoraAffinityScorer)), ..PluginParts::bare() })
 }
 
 /// Scores 1 where the adapter is in use, 0.8 where there is room for another, 0.6 where

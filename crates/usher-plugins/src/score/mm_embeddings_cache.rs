@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::EncoderCacheMatch;
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `mm-embeddings-cache-scorer` in a configuration.
 #[rustfmt::skip]
@@ -18,10 +18,10 @@ pub static TYPE: PluginType = beta("mm-embeddings-cache-scorer", &[Kind::Scorer]
     Build::Reading(build)).takes::<MmEmbeddingsCacheParams>()
     .when("Images, videos or clips that come again, as in a conversation about them.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = MmEmbeddingsCacheParams::decode(site.parameters)?;
-    let scorer = Arc::new(MmEmbeddingsCacheScorer::new(site.reads(&params.producer_name)));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = MmEmbeddingsCacheParams::decode(cx.parameters)?;
+    let scorer = Arc::new(MmEmbeddingsCacheScorer::new(cx.reads(&params.producer_name)));
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `mm-embeddings-cache-scorer`.

@@ -3,7 +3,7 @@
 //! and the numbers are averages over it.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
 use super::endpoint_attribute::{
     AdaptiveRange, Better, EndpointAttributeScorerParams, FixedRange, Linear, Normalization, by_attribute,
@@ -23,14 +23,14 @@ pub static KV_CACHE: PluginType = beta("multicluster-kv-cache-utilization-scorer
     Build::Reading(multicluster_kv_cache_scorer)).alpha()
     .when("As multicluster-queue-scorer; as metric, for example, llm_d_epp_average_kv_cache_utilization.");
 
-fn multicluster_queue_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built { scorer: Some(by_attribute(site, &multicluster_queue())), ..Built::bare() })
+fn multicluster_queue_scorer(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts { scorer: Some(by_attribute(cx, &multicluster_queue())), ..PluginParts::bare() })
 }
 
-fn multicluster_kv_cache_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    site.takes_nothing()?;
-    Ok(Built { scorer: Some(by_attribute(site, &multicluster_kv_cache())), ..Built::bare() })
+fn multicluster_kv_cache_scorer(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    cx.takes_nothing()?;
+    Ok(PluginParts { scorer: Some(by_attribute(cx, &multicluster_kv_cache())), ..PluginParts::bare() })
 }
 
 /// Plugin that keeps the numbers up to date in this version.

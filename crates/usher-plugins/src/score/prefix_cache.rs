@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta, later};
+use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta, later};
 
 /// `prefix-cache-scorer` in a configuration.
 #[rustfmt::skip]
@@ -29,11 +29,11 @@ pub static MULTICLUSTER: PluginType = beta("multicluster-prefix-cache-scorer", &
     Build::Reading(build)).takes::<PrefixCacheScorerParams>().alpha()
     .when("A picker that chooses among clusters.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PrefixCacheScorerParams::decode(site.parameters)?;
-    let prefix = site.reads(&params.prefix_match_info_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PrefixCacheScorerParams::decode(cx.parameters)?;
+    let prefix = cx.reads(&params.prefix_match_info_producer_name);
     let scorer = Arc::new(PrefixCacheScorer::new(&params, prefix));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `prefix-cache-scorer`.

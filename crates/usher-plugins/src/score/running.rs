@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, Built, Context, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
 
 use super::smallest_first;
 
@@ -15,8 +15,8 @@ pub static TYPE: PluginType = beta("running-requests-size-scorer", &[Kind::Score
     Build::Ignoring(build))
     .when("Long answers: what runs, not only what waits, says how busy an endpoint is.");
 
-fn build(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { scorer: Some(Arc::new(RunningRequestsScorer)), ..Built::bare() })
+fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { scorer: Some(Arc::new(RunningRequestsScorer)), ..PluginParts::bare() })
 }
 
 /// Scores (max − running) / (max − min) over the candidates; all 1 when all run

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::data::UncachedTokens;
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `token-load-scorer` in a configuration.
 #[rustfmt::skip]
@@ -18,12 +18,12 @@ pub static TYPE: PluginType = beta("token-load-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<TokenLoadParams>()
     .when("Prompts of very different lengths: tokens say what requests cost.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = TokenLoadParams::decode(site.parameters)?;
-    let counters = site.reads_in_flight(&params.in_flight_load_producer_name);
-    let uncached = site.reads(&params.in_flight_load_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = TokenLoadParams::decode(cx.parameters)?;
+    let counters = cx.reads_in_flight(&params.in_flight_load_producer_name);
+    let uncached = cx.reads(&params.in_flight_load_producer_name);
     let scorer = Arc::new(TokenLoadScorer::new(&params, counters, uncached));
-    Ok(Built { scorer: Some(scorer), ..Built::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `token-load-scorer`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, View};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, Built, Context, DataType, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, DataType, Kind, PluginType, Scorer, BuildContext, beta};
 
 /// `topology-affinity-scorer` in a configuration.
 #[rustfmt::skip]
@@ -17,10 +17,10 @@ pub static TYPE: PluginType = beta("topology-affinity-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<TopologyAffinityScorerParams>().alpha()
     .when("Disaggregated pools: near is better, but not required.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = TopologyAffinityScorerParams::decode(site.parameters)?;
-    site.reads_live(DataType::Topology, &params.topology_producer_name);
-    Ok(Built { scorer: Some(Arc::new(TopologyAffinityScorer)), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = TopologyAffinityScorerParams::decode(cx.parameters)?;
+    cx.reads_live(DataType::Topology, &params.topology_producer_name);
+    Ok(PluginParts { scorer: Some(Arc::new(TopologyAffinityScorer)), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `topology-affinity-scorer`.

@@ -9,12 +9,12 @@ fn band(max_requests: u64, max_bytes: u64) -> BandRules {
 
 #[test]
 fn a_request_waits_only_where_every_limit_has_room() {
-    let rules = WaitingRules {
+    let rules = FlowControlRules {
         max_requests: Some(4),
         max_bytes: Some(1000),
         bands: vec![(0, band(3, 500)), (1, band(10, 10_000))],
         default_negative_band: band(1, 10_000),
-        ..WaitingRules::default()
+        ..FlowControlRules::default()
     };
     // Priorities and bytes that wait already, and what happens to the next.
     let table: [(&[(i32, u64)], (i32, u64), bool); 9] = [
@@ -46,7 +46,7 @@ fn a_request_waits_only_where_every_limit_has_room() {
 
 #[test]
 fn what_leaves_gives_its_room_back() {
-    let rules = WaitingRules { bands: vec![(0, band(1, 10))], ..WaitingRules::default() };
+    let rules = FlowControlRules { bands: vec![(0, band(1, 10))], ..FlowControlRules::default() };
     let mut pool = Pool::new(&rules, 1);
     pool.enqueue("a", "f", 0);
     assert!(pool.arrive("b", &pool.arrival("f", 0, 1)).is_err());
@@ -59,7 +59,7 @@ fn what_leaves_gives_its_room_back() {
 
 #[test]
 fn as_many_leave_as_fit_and_what_left_counts_until_it_shows() {
-    let mut pool = Pool::new(&WaitingRules::default(), 3);
+    let mut pool = Pool::new(&FlowControlRules::default(), 3);
     for name in ["a", "b", "c", "d", "e"] {
         pool.enqueue(name, "f", 0);
     }
@@ -79,7 +79,7 @@ fn as_many_leave_as_fit_and_what_left_counts_until_it_shows() {
 #[test]
 fn shares_that_are_not_exact_fill_a_pool_exactly() {
     for room in 1..60 {
-        let mut pool = Pool::new(&WaitingRules::default(), room);
+        let mut pool = Pool::new(&FlowControlRules::default(), room);
         for shown in 0..room {
             pool.shown = shown;
             for _ in 0..=room {
@@ -87,14 +87,14 @@ fn shares_that_are_not_exact_fill_a_pool_exactly() {
             }
             let count = pool.dispatched().len() as u64;
             assert_eq!(count, room - shown, "{shown} of {room}");
-            pool = Pool::new(&WaitingRules::default(), room);
+            pool = Pool::new(&FlowControlRules::default(), room);
         }
     }
 }
 
 #[test]
 fn higher_priorities_go_first_and_bands_come_with_their_requests() {
-    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let mut pool = Pool::new(&FlowControlRules::default(), 1);
     for (name, priority) in [("low", -7), ("mid", 0), ("high", 9), ("top", i32::MAX), ("bottom", i32::MIN)] {
         pool.enqueue(name, "f", priority);
     }
@@ -111,7 +111,7 @@ fn higher_priorities_go_first_and_bands_come_with_their_requests() {
 fn flows_are_kept_while_something_of_them_waits() {
     for fairness in [Fairness::GlobalStrict, Fairness::RoundRobin] {
         let default = BandRules { fairness, ..BandRules::default() };
-        let rules = WaitingRules { bands: vec![(0, default)], ..WaitingRules::default() };
+        let rules = FlowControlRules { bands: vec![(0, default)], ..FlowControlRules::default() };
         let mut pool = Pool::new(&rules, 1);
         for number in 0..20_000 {
             let flow: &str = &number.to_string();
@@ -150,7 +150,7 @@ fn requests_of_a_flow_go_in_the_order_of_their_band() {
     {
         for (ordering, expected) in table {
             let default = BandRules { ordering, fairness: fairness.clone(), ..BandRules::default() };
-            let rules = WaitingRules { bands: vec![(0, default)], ..WaitingRules::default() };
+            let rules = FlowControlRules { bands: vec![(0, default)], ..FlowControlRules::default() };
             let mut pool = Pool::new(&rules, 1);
             for (name, ttl, received, due) in requests {
                 pool.arrive(name, &Arrival { ttl, received, due, ..pool.arrival("f", 0, 1) }).unwrap();
@@ -165,7 +165,7 @@ fn requests_of_a_flow_go_in_the_order_of_their_band() {
 fn global_strict_orders_over_all_flows_and_round_robin_does_not() {
     let order = |fairness| {
         let default = BandRules { fairness, ..BandRules::default() };
-        let rules = WaitingRules { bands: vec![(0, default)], ..WaitingRules::default() };
+        let rules = FlowControlRules { bands: vec![(0, default)], ..FlowControlRules::default() };
         let mut pool = Pool::new(&rules, 1);
         let requests = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("c1", "c"), ("c2", "c")];
         for (name, flow) in requests {
@@ -182,7 +182,7 @@ fn global_strict_orders_over_all_flows_and_round_robin_does_not() {
 fn a_blocked_band_blocks_those_below_it() {
     let usage_limit = UsageLimit::Holdback(HoldbackParams { min_ceiling: 0.5, ..HoldbackParams::default() });
     let listed = [9, 0, -1].map(|priority| (priority, BandRules::default()));
-    let rules = WaitingRules { bands: listed.to_vec(), usage_limit, ..WaitingRules::default() };
+    let rules = FlowControlRules { bands: listed.to_vec(), usage_limit, ..FlowControlRules::default() };
     // Ceilings are 1, 0.75 and 0.5 of 8: what shows, who waits, who goes.
     let table: [(u64, &[i32], usize); 8] = [
         (0, &[-1, -1, -1, -1, -1], 4),
@@ -206,7 +206,7 @@ fn a_blocked_band_blocks_those_below_it() {
 fn a_threshold_of_its_own_lets_the_pool_fill_so_far() {
     for (threshold, count) in [(0.5, 2), (1.0, 4), (1.5, 6), (0.0, 0)] {
         let usage_limit = UsageLimit::Static(StaticUsageLimitParams { threshold });
-        let rules = WaitingRules { usage_limit, ..WaitingRules::default() };
+        let rules = FlowControlRules { usage_limit, ..FlowControlRules::default() };
         let mut pool = Pool::new(&rules, 4);
         (0..9).for_each(|_| pool.enqueue("x", "f", 0));
         assert_eq!(pool.dispatched().len(), count, "{threshold}");
@@ -215,10 +215,10 @@ fn a_threshold_of_its_own_lets_the_pool_fill_so_far() {
 
 /// A pool of two bands that is four fifths full.
 fn under_soft_ceiling() -> Pool {
-    let rules = WaitingRules {
+    let rules = FlowControlRules {
         usage_limit: UsageLimit::SoftReflective,
         bands: [5, 0].map(|priority| (priority, BandRules::default())).to_vec(),
-        ..WaitingRules::default()
+        ..FlowControlRules::default()
     };
     let mut pool = Pool::new(&rules, 1000);
     pool.shown = 800;
@@ -269,7 +269,7 @@ fn a_soft_ceiling_opens_for_nobody_who_is_gone() {
 
 #[test]
 fn a_crowd_waits_until_the_endpoints_have_settled() {
-    let mut pool = Pool::new(&WaitingRules::default(), 8);
+    let mut pool = Pool::new(&FlowControlRules::default(), 8);
     pool.queue.set_endpoints(pool.now, 0);
     for name in ["a", "b", "c"] {
         pool.enqueue(name, "f", 0);
@@ -296,7 +296,7 @@ fn a_crowd_waits_until_the_endpoints_have_settled() {
 
 #[test]
 fn a_closed_queue_lets_nobody_wait() {
-    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.enqueue("a", "f", 0);
     pool.enqueue("b", "f", -2);
     pool.enqueue("c", "g", 0);

@@ -3,16 +3,16 @@
 use super::*;
 use crate::schedule::flow_control::StaticUsageLimitParams;
 
-fn rules(threshold: f64) -> WaitingRules {
-    WaitingRules {
+fn rules(threshold: f64) -> FlowControlRules {
+    FlowControlRules {
         evicts: true,
         usage_limit: UsageLimit::Static(StaticUsageLimitParams { threshold }),
-        ..WaitingRules::default()
+        ..FlowControlRules::default()
     }
 }
 
 /// A pool in which these run, in this order.
-fn running(rules: &WaitingRules, requests: &[(&'static str, i32)]) -> Pool {
+fn running(rules: &FlowControlRules, requests: &[(&'static str, i32)]) -> Pool {
     let mut pool = Pool::new(rules, requests.len() as u64);
     for (name, priority) in requests {
         pool.enqueue(name, "f", *priority);
@@ -95,7 +95,7 @@ fn the_next_decision_waits_for_the_end_of_the_last() {
 
 #[test]
 fn nobody_goes_unless_it_is_asked_for() {
-    let mut pool = running(&WaitingRules { evicts: false, ..rules(1.0) }, &[("a", -1)]);
+    let mut pool = running(&FlowControlRules { evicts: false, ..rules(1.0) }, &[("a", -1)]);
     pool.enqueue("next", "f", 0);
     assert!(pool.pump().evicted.is_empty());
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn rules(ttl: u64, no_endpoint_ttl: u64) -> WaitingRules {
+fn rules(ttl: u64, no_endpoint_ttl: u64) -> FlowControlRules {
     let seconds = |seconds: u64| (seconds > 0).then(|| Duration::from_secs(seconds));
-    WaitingRules { ttl: seconds(ttl), no_endpoint_ttl: seconds(no_endpoint_ttl), ..WaitingRules::default() }
+    FlowControlRules { ttl: seconds(ttl), no_endpoint_ttl: seconds(no_endpoint_ttl), ..FlowControlRules::default() }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn waiting_ends_by_itself_and_a_change_of_the_pool_starts_it_anew() {
 
 #[test]
 fn a_wait_of_no_time_ends_at_once_unless_there_is_room() {
-    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.ttl = Some(0);
     pool.enqueue("a", "f", 0);
     // Who hands in a request dispatches before it looks for what has expired.
@@ -66,7 +66,7 @@ fn a_wait_of_no_time_ends_at_once_unless_there_is_room() {
 
 #[test]
 fn requests_may_wait_for_different_times() {
-    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.shown = 1;
     for (name, ttl) in [("ever", None), ("long", Some(9 * S)), ("short", Some(2 * S))] {
         pool.ttl = ttl;

@@ -43,7 +43,7 @@ pub(super) struct Happened {
 
 impl Pool {
     /// With endpoints, at a time that is not 0.
-    pub(super) fn new(rules: &WaitingRules, room: u64) -> Self {
+    pub(super) fn new(rules: &FlowControlRules, room: u64) -> Self {
         let mut queue = Queue::new(rules, 10 * MS);
         queue.set_endpoints(S, 1);
         Self { queue, now: S, room, shown: 0, ttl: None, tickets: HashMap::new(), names: HashMap::new() }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::schedule::flow_control::{
-    Ceiling, Domain, Fairness, HoldbackParams, Ordering, Standing, StaticUsageLimitParams,
+    Ceiling, Domain, Fairness, HoldbackParams, Ordering, BandPosition, StaticUsageLimitParams,
 };
 
 const FLOWS: [&str; 3] = ["a", "b", "c"];
@@ -44,7 +44,7 @@ struct Request {
 
 /// Rules, and lists.
 struct Naive {
-    rules: WaitingRules,
+    rules: FlowControlRules,
     room: u64,
     endpoints: usize,
     regime_since: Nanos,
@@ -157,8 +157,8 @@ impl Naive {
             let saturation = under_way as f64 / self.room as f64;
             let mut next = None;
             for (rank, priority) in PRIORITIES.into_iter().enumerate() {
-                let standing = Standing { rank, bands: 3, priority, lowest: -1, highest: 5 };
-                let Ceiling::Below(ceiling) = self.rules.usage_limit.ceiling(standing, saturation) else {
+                let position = BandPosition { rank, bands: 3, priority, lowest: -1, highest: 5 };
+                let Ceiling::Below(ceiling) = self.rules.usage_limit.ceiling(position, saturation) else {
                     panic!("no soft ceilings here")
                 };
                 if saturation > ceiling - 1e-9 {
@@ -227,7 +227,7 @@ impl Naive {
     }
 }
 
-fn rules() -> impl Strategy<Value = WaitingRules> {
+fn rules() -> impl Strategy<Value = FlowControlRules> {
     let fairness = prop_oneof![Just(Fairness::GlobalStrict), Just(Fairness::RoundRobin)];
     let ordering = prop_oneof![Just(Ordering::Fcfs), Just(Ordering::Edf), Just(Ordering::SloDeadline)];
     let band = (1u64..8, 20u64..200, fairness, ordering).prop_map(
@@ -250,13 +250,13 @@ fn rules() -> impl Strategy<Value = WaitingRules> {
     let bands = proptest::collection::vec(band, 3);
     let longest = proptest::option::of((1u64..300).prop_map(Duration::from_millis));
     (bands, usage_limit, longest, proptest::option::of(1u64..12), proptest::option::of(20u64..300)).prop_map(
-        |(bands, usage_limit, no_endpoint_ttl, max_requests, max_bytes)| WaitingRules {
+        |(bands, usage_limit, no_endpoint_ttl, max_requests, max_bytes)| FlowControlRules {
             bands: PRIORITIES.into_iter().zip(bands).collect(),
             usage_limit,
             no_endpoint_ttl,
             max_requests,
             max_bytes,
-            ..WaitingRules::default()
+            ..FlowControlRules::default()
         },
     )
 }
@@ -307,7 +307,7 @@ impl Names {
 }
 
 /// Runs both and compares them after every event.
-fn agree(rules: WaitingRules, events: Vec<Event>) -> Result<(), TestCaseError> {
+fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseError> {
     let mut queue = Queue::new(&rules, 0);
     let mut naive = Naive {
         rules,

@@ -11,9 +11,9 @@ const FLOWS: [&str; 4] = ["a", "b", "c", "d"];
 /// Lets flows that always have requests waiting compete for one place, and returns what
 /// share of the whole each got, in units of `cost`.
 fn shares(fairness: Fairness, cost: impl Fn(usize, &mut StdRng) -> f64) -> [f64; 4] {
-    let rules = WaitingRules {
+    let rules = FlowControlRules {
         bands: vec![(0, BandRules { fairness, ..BandRules::default() })],
-        ..WaitingRules::default()
+        ..FlowControlRules::default()
     };
     let mut rng = StdRng::seed_from_u64(7);
     let mut pool = Pool::new(&rules, 1);
@@ -56,7 +56,7 @@ fn higher_priorities_get_what_they_ask_for_and_lower_ones_what_is_left() {
     // How likely a request comes in the time that one takes: more than there is room for.
     let bands = [(9, 0.3), (4, 0.5), (0, 0.9), (-2, 0.9)];
     let mut rng = StdRng::seed_from_u64(7);
-    let mut pool = Pool::new(&WaitingRules::default(), 1);
+    let mut pool = Pool::new(&FlowControlRules::default(), 1);
     let (mut tickets, mut got) = (HashMap::new(), [0_u32; 4]);
     for _ in 0..20_000 {
         for (band, (priority, likely)) in bands.into_iter().enumerate() {

@@ -14,7 +14,7 @@ use usher_plugin::data::{LatencyPredictions, PrefixMatch};
 use usher_plugin::params::{
     INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, any_word, in_range, or_default, word,
 };
-use usher_plugin::{Build, Built, Context, Filter, Key, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PluginType, BuildContext, beta};
 
 use metrics::Outcome;
 pub use metrics::{AffinityDecisions, AffinityFamilies};
@@ -26,19 +26,19 @@ pub static TYPE: PluginType = beta("prefix-cache-affinity-filter", &[Kind::Filte
     Build::Reading(build)).takes::<PrefixCacheAffinityFilterParams>()
     .when("Before a scorer of load: requests stay where their prompt is cached until that endpoint is saturated. A prefix-cache-scorer beside it would hold on to it even then.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PrefixCacheAffinityFilterParams::decode(site.parameters)?;
-    let prefix = site.reads(&params.prefix_match_info_producer_name);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PrefixCacheAffinityFilterParams::decode(cx.parameters)?;
+    let prefix = cx.reads(&params.prefix_match_info_producer_name);
     let counters = match params.reads_in_flight() {
-        true => Some(site.reads_in_flight(&params.in_flight_load_producer_name)),
+        true => Some(cx.reads_in_flight(&params.in_flight_load_producer_name)),
         false => None,
     };
     let predictions =
-        params.reads_predictions().then(|| site.reads(&params.latency_prediction_info_producer_name));
-    let decisions = site.family(AffinityFamilies::register)?.of(site.name);
+        params.reads_predictions().then(|| cx.reads(&params.latency_prediction_info_producer_name));
+    let decisions = cx.family(AffinityFamilies::register)?.of(cx.name);
     let filter = PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions);
     let filter = Arc::new(filter.predicted_by(predictions));
-    Ok(Built { filter: Some(filter), ..Built::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `prefix-cache-affinity-filter`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::Candidates;
-use usher_plugin::{Build, Built, Context, Decider, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Decider, Kind, PluginType, BuildContext, beta};
 
 /// `always-disagg-pd-decider` in a configuration.
 #[rustfmt::skip]
@@ -21,12 +21,12 @@ pub static MULTIMODAL: PluginType = beta("always-disagg-multimodal-decider", &[K
     Build::Ignoring(always_disagg_multimodal_decider))
     .when("Encoders of their own.");
 
-fn always_disagg_pd_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { decider: Some(Arc::new(AlwaysDecider)), ..Built::bare() })
+fn always_disagg_pd_decider(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { decider: Some(Arc::new(AlwaysDecider)), ..PluginParts::bare() })
 }
 
-fn always_disagg_multimodal_decider(_site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    Ok(Built { decider: Some(Arc::new(MultimodalDecider)), ..Built::bare() })
+fn always_disagg_multimodal_decider(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    Ok(PluginParts { decider: Some(Arc::new(MultimodalDecider)), ..PluginParts::bare() })
 }
 
 /// Always says yes.

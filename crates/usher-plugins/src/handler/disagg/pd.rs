@@ -9,8 +9,8 @@ use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::params::or_default;
 use usher_plugin::{
-    Build, Built, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
-    ProfileHandler, ProfileSet, Runs, ScheduleError, Site, beta,
+    Build, PluginParts, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext, beta,
 };
 
 use super::decisions::{Decisions, PdFamily};
@@ -27,18 +27,18 @@ pub static TYPE: PluginType = beta("pd-profile-handler", &[Kind::ProfileHandler,
     Build::Reading(build)).takes::<PdParams>().instead("disagg-profile-handler").refers_to(pd_plugins)
     .when("Not in new configurations.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PdParams::decode(site.parameters)?;
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PdParams::decode(cx.parameters)?;
     let key = "deciderPluginName";
     // The default stands where the parameters do.
-    let at = name(site.parameters, key).map_or(site.parameters.at, |name| name.at);
-    let decider = site.decider(key, &Name { at, value: params.decider_plugin_name.clone() })?;
-    prompt_and_cached(site, &params.prefix_match_info_producer_name);
-    let id = PluginId::new("pd-profile-handler", site.name);
-    let decisions = site.family(PdFamily::register)?.of(id);
+    let at = name(cx.parameters, key).map_or(cx.parameters.at, |name| name.at);
+    let decider = cx.decider(key, &Name { at, value: params.decider_plugin_name.clone() })?;
+    prompt_and_cached(cx, &params.prefix_match_info_producer_name);
+    let id = PluginId::new("pd-profile-handler", cx.name);
+    let decisions = cx.family(PdFamily::register)?.of(id);
     let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(Built { handler, pre_request: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { handler, pre_request: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `pd-profile-handler`.

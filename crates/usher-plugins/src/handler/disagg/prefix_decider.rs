@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::params::refused;
-use usher_plugin::{Build, Built, Context, Decider, Key, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Decider, Key, Kind, PluginType, BuildContext, beta};
 
 use super::references::{PREFIX_PRODUCER, prompt_and_cached};
 
@@ -20,11 +20,11 @@ pub static TYPE: PluginType = beta("prefix-based-pd-decider", &[Kind::Decider],
     Build::Reading(build)).takes::<PrefixBasedPdParams>()
     .when("The usual choice for prefill: short prompts and cached ones are not worth the transfer of their KV cache.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PrefixBasedPdParams::decode(site.parameters)?;
-    let (tokens, prefix) = prompt_and_cached(site, PREFIX_PRODUCER);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PrefixBasedPdParams::decode(cx.parameters)?;
+    let (tokens, prefix) = prompt_and_cached(cx, PREFIX_PRODUCER);
     let decider = Arc::new(PrefixBasedPdDecider::new(params, tokens, prefix));
-    Ok(Built { decider: Some(decider), ..Built::with(&params)? })
+    Ok(PluginParts { decider: Some(decider), ..PluginParts::with(&params)? })
 }
 
 /// Parameters of `prefix-based-pd-decider`.

@@ -7,8 +7,8 @@ use rand::Rng;
 use usher_core::config::{ConfigError, Name};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::{
-    Build, Built, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
-    ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, Site, beta,
+    Build, PluginParts, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, BuildContext, beta,
 };
 
 use super::decisions::{Decisions, DisaggFamily};
@@ -27,33 +27,33 @@ pub static TYPE: PluginType = beta("disagg-profile-handler", &[Kind::ProfileHand
     Build::Reading(build)).takes::<Written>().refers_to(named_deciders)
     .when("Disaggregated pools, whose decoding pods have a sidecar that reads these headers.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = DisaggParams::decode(site.parameters)?;
-    let decider = |key, name: &Option<Name>| name.as_ref().map(|name| site.decider(key, name)).transpose();
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = DisaggParams::decode(cx.parameters)?;
+    let decider = |key, name: &Option<Name>| name.as_ref().map(|name| cx.decider(key, name)).transpose();
     let prefill_key = params.flat.unwrap_or("deciders.prefill");
     let encode_key = if params.flat.is_some() { "encodeDeciderPluginName" } else { "deciders.encode" };
     let prefill = decider(prefill_key, &params.prefill_decider)?;
     let encode = decider(encode_key, &params.encode_decider)?;
-    prompt_and_cached(site, PREFIX_PRODUCER);
+    prompt_and_cached(cx, PREFIX_PRODUCER);
     let joint = match params.joint.clone() {
         Some(params) => {
-            let reader = reads_latency(site, params.peak_prefill_throughput, PREFIX_PRODUCER)?;
+            let reader = reads_latency(cx, params.peak_prefill_throughput, PREFIX_PRODUCER)?;
             // There is one handler.
-            let _ = transfers(site).set(params.transfers());
+            let _ = transfers(cx).set(params.transfers());
             Some(Joint::new(params, reader))
         }
         None => None,
     };
     let books = joint.is_some();
-    let id = PluginId::new("disagg-profile-handler", site.name);
-    let decisions = site.family(DisaggFamily::register)?.of(id);
+    let id = PluginId::new("disagg-profile-handler", cx.name);
+    let decisions = cx.family(DisaggFamily::register)?.of(id);
     let alone = DisaggProfileHandler::new(&params, prefill, encode, decisions);
     let plugin = Arc::new(match joint {
         Some(joint) => alone.paired(joint),
         None => alone,
     });
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(Built { handler, pre_request: Some(plugin), parameters: params.shown(), books, ..Built::default() })
+    Ok(PluginParts { handler, pre_request: Some(plugin), parameters: params.shown(), books, ..PluginParts::default() })
 }
 
 /// Runs the profiles of the stages and names who was picked in headers, for the sidecar of

@@ -2,7 +2,7 @@
 
 use usher_core::config::{Name, Node};
 use usher_plugin::data::{PrefixMatch, PromptTokens};
-use usher_plugin::{Key, Site};
+use usher_plugin::{Key, BuildContext};
 
 /// The producer whose matches deciders look at, as with the peer whatever the scorers use.
 pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
@@ -10,10 +10,10 @@ pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 /// How long the prompt is, and how much of it is where. Its producer is added for
 /// handlers that disaggregate and for their deciders.
 pub(super) fn prompt_and_cached(
-    site: &mut Site<'_>,
+    cx: &mut BuildContext<'_>,
     producer: &str,
 ) -> (Key<PromptTokens>, Key<PrefixMatch>) {
-    (site.reads("token-producer"), site.reads(producer))
+    (cx.reads("token-producer"), cx.reads(producer))
 }
 
 /// Deciders of `disagg-profile-handler` in its present form and in its flat one.

@@ -12,7 +12,7 @@ use usher_core::config::ConfigError;
 use usher_core::metrics::register;
 use usher_core::request::usage::Usage;
 use usher_plugin::{
-    Attribute, Build, Built, Context, Decision, Effects, Follower, Kind, PluginType, PreRequest, Site, beta,
+    Attribute, Build, PluginParts, Context, Decision, Effects, Follower, Kind, PluginType, PreRequest, BuildContext, beta,
 };
 
 use expression::{Expression, Failure, Variables};
@@ -26,11 +26,11 @@ pub static TYPE: PluginType = beta("request-attribute-reporter", &[Kind::Respons
     Build::Reading(build)).takes::<Written>()
     .when("The gateway bills or limits by what a request cost.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = ReporterParams::decode(site.parameters)?;
-    let metrics = site.family(ReporterMetrics::register)?;
-    let plugin = Arc::new(RequestAttributeReporter::new(&params, site.name, &metrics));
-    Ok(Built { pre_request: Some(plugin), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = ReporterParams::decode(cx.parameters)?;
+    let metrics = cx.family(ReporterMetrics::register)?;
+    let plugin = Arc::new(RequestAttributeReporter::new(&params, cx.name, &metrics));
+    Ok(PluginParts { pre_request: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Computes attributes from the usage of every answer that says what it used.

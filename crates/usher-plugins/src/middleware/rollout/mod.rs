@@ -15,7 +15,7 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
 use usher_plugin::{
-    AnswerHead, Build, Built, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, Site,
+    AnswerHead, Build, PluginParts, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, BuildContext,
     Situation, beta,
 };
 
@@ -30,11 +30,11 @@ pub static TYPE: PluginType = beta("disaggregatedset-rollout-screener", &[Kind::
     Build::Reading(build)).takes::<RolloutParams>().alpha()
     .when("A rollout of prefill and decode pods whose versions must not mix.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = RolloutParams::decode(site.parameters)?;
-    let (built, metrics) = (Built::with(&params)?, site.family(RolloutMetrics::register)?);
-    let id = PluginId::new("disaggregatedset-rollout-screener", site.name);
-    Ok(Built { screener: Some(Arc::new(RolloutScreener::new(params, &id, &metrics))), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = RolloutParams::decode(cx.parameters)?;
+    let (parts, metrics) = (PluginParts::with(&params)?, cx.family(RolloutMetrics::register)?);
+    let id = PluginId::new("disaggregatedset-rollout-screener", cx.name);
+    Ok(PluginParts { screener: Some(Arc::new(RolloutScreener::new(params, &id, &metrics))), ..parts })
 }
 
 /// Keeps the endpoints that a request's headers choose, and of those one revision that

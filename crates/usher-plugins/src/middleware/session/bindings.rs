@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use usher_core::endpoints::Snapshot;
 use usher_core::metrics::register;
-use usher_plugin::Kept;
+use usher_plugin::Persistent;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Sessions bound to an endpoint, by the plugin's name. Outlives a configuration.
@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-impl Kept for Bindings {
+impl Persistent for Bindings {
     /// A session stays bound to an endpoint that is gone: it may only be restarting, and
     /// a request that doesn't find it among its candidates binds the session anew. A later pod of
     /// the same name is another endpoint.

@@ -10,7 +10,7 @@ mod source;
 use std::sync::Arc;
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, Built, Kind, PluginType, Site, beta};
+use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
 
 pub use affinity::SessionAffinity;
 pub use bindings::{Bindings, SessionMetrics};
@@ -38,19 +38,19 @@ pub static MULTICLUSTER_FILTER: PluginType = beta("multicluster-session-affinity
     Build::Reading(session_affinity_filter)).takes::<SessionAffinityParams>().alpha()
     .when("A conversation must stay in its cluster as long as that is there.");
 
-fn session_affinity_scorer(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let (plugin, built) = affinity(site)?;
-    Ok(Built { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+fn session_affinity_scorer(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let (plugin, parts) = affinity(cx)?;
+    Ok(PluginParts { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
-fn session_affinity_filter(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let (plugin, built) = affinity(site)?;
-    Ok(Built { filter: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+fn session_affinity_filter(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let (plugin, parts) = affinity(cx)?;
+    Ok(PluginParts { filter: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
-fn affinity(site: &mut Site<'_>) -> Result<(Arc<SessionAffinity>, Built), ConfigError> {
-    let params = SessionAffinityParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
+fn affinity(cx: &mut BuildContext<'_>) -> Result<(Arc<SessionAffinity>, PluginParts), ConfigError> {
+    let params = SessionAffinityParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
     let profile = Some(params.profile_name).filter(|name| !name.is_empty());
     let plugin = match params.strategy {
         Strategy::EncodedEndpointHeader => {
@@ -61,14 +61,14 @@ fn affinity(site: &mut Site<'_>) -> Result<(Arc<SessionAffinity>, Built), Config
             let sources = session.sources.into_iter().map(|source| match source {
                 SourceParams::Header(name) => SessionSource::Header(name),
                 SourceParams::AgentIdentity => SessionSource::Agent,
-                SourceParams::SessionId { producer } => SessionSource::Produced(site.reads(&producer)),
+                SourceParams::SessionId { producer } => SessionSource::Produced(cx.reads(&producer)),
             });
             let sources = sources.collect();
-            let metrics = site.family(SessionMetrics::register)?;
-            let bindings: Arc<Bindings> = site.state.of(site.name, || metrics.bindings(site.name));
+            let metrics = cx.family(SessionMetrics::register)?;
+            let bindings: Arc<Bindings> = cx.state.of(cx.name, || metrics.bindings(cx.name));
             let ttl_ms = session.eviction_ttl_seconds.saturating_mul(1000);
             SessionAffinity::by_session(sources, bindings, ttl_ms, profile)
         }
     };
-    Ok((Arc::new(plugin), built))
+    Ok((Arc::new(plugin), parts))
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::memory::Budget;
 use usher_core::prefix::{Adder, Blocks, Limits, PrefixIndex};
-use usher_plugin::Kept;
+use usher_plugin::Persistent;
 
 use super::capacity::Capacities;
 
@@ -123,7 +123,7 @@ fn most_kept(budget: &Budget) -> usize {
     (share(budget) / KEPT_SHARE / size_of::<u64>()).min(MOST_KEPT)
 }
 
-impl Kept for PrefixCaches {
+impl Persistent for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.adder.sweep(snapshot, now_ms);
         self.capacities.sweep(snapshot);

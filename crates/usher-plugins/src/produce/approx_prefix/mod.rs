@@ -17,8 +17,8 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    AnswerHead, Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    PluginType, PreRequest, Producer, Site, Situation, beta, later,
+    AnswerHead, Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
+    PluginType, PreRequest, Producer, BuildContext, Situation, beta, later,
 };
 
 use caches::KeptBlocks;
@@ -46,29 +46,29 @@ pub static MULTICLUSTER: PluginType = beta("multicluster-approx-prefix-cache-pro
 #[rustfmt::skip]
 pub static PRECISE: PluginType = later("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor]);
 
-fn approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    approx_prefix_of(site, "approx-prefix-cache-producer")
+fn approx_prefix(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    approx_prefix_of(cx, "approx-prefix-cache-producer")
 }
 
-fn multicluster_approx_prefix(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    approx_prefix_of(site, "multicluster-approx-prefix-cache-producer")
+fn multicluster_approx_prefix(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    approx_prefix_of(cx, "multicluster-approx-prefix-cache-producer")
 }
 
-fn approx_prefix_of(site: &mut Site<'_>, plugin_type: &str) -> Result<Built, ConfigError> {
-    let params = ApproxPrefixParams::decode(site.parameters)?;
-    let families = site.family(PrefixFamilies::register)?;
-    let caches = site.state.try_of(site.name, || match site.state.clock().is_stopped() {
-        true => Ok(PrefixCaches::inline(site.state.budget())),
-        false => PrefixCaches::start_within(site.state.budget()),
+fn approx_prefix_of(cx: &mut BuildContext<'_>, plugin_type: &str) -> Result<PluginParts, ConfigError> {
+    let params = ApproxPrefixParams::decode(cx.parameters)?;
+    let families = cx.family(PrefixFamilies::register)?;
+    let caches = cx.state.try_of(cx.name, || match cx.state.clock().is_stopped() {
+        true => Ok(PrefixCaches::inline(cx.state.budget())),
+        false => PrefixCaches::start_within(cx.state.budget()),
     });
     let caches = caches.map_err(|error| {
-        ConfigError::at(site.at, format!("no thread can be started that fills its index: {error}"))
+        ConfigError::at(cx.at, format!("no thread can be started that fills its index: {error}"))
     })?;
-    let keys = ApproxPrefixKeys { prefix: site.produces(), blocks: site.produces() };
-    let names = (site.name, plugin_type);
+    let keys = ApproxPrefixKeys { prefix: cx.produces(), blocks: cx.produces() };
+    let names = (cx.name, plugin_type);
     let plugin = Arc::new(ApproxPrefixProducer::new(params, keys, caches, &families, names));
-    let built = Built::with(&params)?;
-    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+    let parts = PluginParts::with(&params)?;
+    Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
 /// Where a producer says what it found.

@@ -17,7 +17,7 @@ use usher_core::metrics::register;
 use usher_core::prefix::Blocks;
 use usher_core::request::estimate;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::{Build, Built, Finding, Gatherer, Key, Kind, PluginType, Site, Situation, beta};
+use usher_plugin::{Build, PluginParts, Finding, Gatherer, Key, Kind, PluginType, BuildContext, Situation, beta};
 
 use assign::Rules;
 use params::number;
@@ -31,12 +31,12 @@ pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataPr
     Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
     .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = BurstPrefixParams::decode(site.parameters)?;
-    let families = site.family(BurstFamilies::register)?;
-    let clock = site.state.clock().clone();
-    let plugin = BurstPrefixProducer::new(params, site.produces(), clock, &families, site.name);
-    Ok(Built { gatherer: Some(Arc::new(plugin)), ..Built::with(&params)? })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = BurstPrefixParams::decode(cx.parameters)?;
+    let families = cx.family(BurstFamilies::register)?;
+    let clock = cx.state.clock().clone();
+    let plugin = BurstPrefixProducer::new(params, cx.produces(), clock, &families, cx.name);
+    Ok(PluginParts { gatherer: Some(Arc::new(plugin)), ..PluginParts::with(&params)? })
 }
 
 /// Metrics of these producers.

@@ -13,8 +13,8 @@ use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    Site, Situation, beta,
+    Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
+    BuildContext, Situation, beta,
 };
 
 use series::Counted;
@@ -27,17 +27,17 @@ pub static TYPE: PluginType = beta("inflight-load-producer", &[Kind::DataProduce
     Build::Reading(build)).takes::<InflightLoadParams>()
     .when("Added by itself where a plugin reads what is in flight; declare it to count generated tokens, too.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = InflightLoadParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    let counters = site.counts_in_flight();
-    let tokens = site.reads("token-producer");
-    let prefix = site.may_read(&params.prefix_match_info_producer_name);
-    let uncached = site.produces();
-    let families = site.family(InflightFamilies::register)?;
-    let series = site.state.of(site.name, || InflightSeries::new(families, site.name));
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = InflightLoadParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    let counters = cx.counts_in_flight();
+    let tokens = cx.reads("token-producer");
+    let prefix = cx.may_read(&params.prefix_match_info_producer_name);
+    let uncached = cx.produces();
+    let families = cx.family(InflightFamilies::register)?;
+    let series = cx.state.of(cx.name, || InflightSeries::new(families, cx.name));
     let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
-    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+    Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
 /// Parameters of `inflight-load-producer`.

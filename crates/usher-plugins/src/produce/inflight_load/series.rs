@@ -12,7 +12,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use smallvec::SmallVec;
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, register};
-use usher_plugin::Kept;
+use usher_plugin::Persistent;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
 
@@ -151,7 +151,7 @@ impl InflightSeries {
     }
 }
 
-impl Kept for InflightSeries {
+impl Persistent for InflightSeries {
     /// Series of endpoints that are gone go when their last request ends, others when they
     /// have not been used for five minutes.
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 use usher_core::endpoints::{Candidates, Endpoint, Slot, Snapshot};
 use usher_core::request::estimate::Medium;
-use usher_plugin::{Kept, Recent};
+use usher_plugin::{Persistent, Recent};
 
 use super::metrics::{Counters, EncoderFamilies};
 
@@ -120,7 +120,7 @@ fn let_go(holders: &mut HashMap<u64, SmallVec<[u32; 4]>>, item: u64, slot: u32) 
     }
 }
 
-impl Kept for EncoderCaches {
+impl Persistent for EncoderCaches {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
         let slots: HashSet<u32> = snapshot.endpoints().iter().map(|e| e.slot().number()).collect();
         let names: HashSet<&str> = snapshot.endpoints().iter().map(|e| e.name()).collect();

@@ -14,8 +14,8 @@ use usher_core::request::estimate::{self, Medium};
 use usher_plugin::data::EncoderCacheMatch;
 use usher_plugin::params::refused;
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    Site, Situation, beta,
+    Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
+    BuildContext, Situation, beta,
 };
 
 pub use caches::EncoderCaches;
@@ -28,13 +28,13 @@ pub static TYPE: PluginType = beta("mm-embeddings-cache-producer", &[Kind::DataP
     Build::Reading(build)).takes::<MmEmbeddingsCacheProducerParams>()
     .when("Added by itself for mm-embeddings-cache-scorer; declare it for encoder caches of another size.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = MmEmbeddingsCacheProducerParams::decode(site.parameters)?;
-    let families = site.family(EncoderFamilies::register)?;
-    let caches = site.state.of(site.name, || EncoderCaches::new(families, site.name));
-    let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, site.produces()));
-    let built = Built::with(&params)?;
-    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = MmEmbeddingsCacheProducerParams::decode(cx.parameters)?;
+    let families = cx.family(EncoderFamilies::register)?;
+    let caches = cx.state.of(cx.name, || EncoderCaches::new(families, cx.name));
+    let plugin = Arc::new(MmEmbeddingsCacheProducer::new(&params, caches, cx.produces()));
+    let parts = PluginParts::with(&params)?;
+    Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
 /// Size of an encoded item in a server's cache, in MB.

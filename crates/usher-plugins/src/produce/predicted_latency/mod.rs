@@ -13,8 +13,8 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, Built, Context, Decision, Effects, Facts, Follower, Key, PluginType, PreRequest,
-    Producer, Site, Situation, beta,
+    Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, PluginType, PreRequest,
+    Producer, BuildContext, Situation, beta,
 };
 
 use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
@@ -30,21 +30,21 @@ pub static TYPE: PluginType = beta("predicted-latency-producer", &[usher_plugin:
     Build::Reading(build)).takes::<PredictedLatencyParams>()
     .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = PredictedLatencyParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    let reader = reads_latency(site, PEAK_PREFILL_THROUGHPUT, &params.prefix_match_info_producer_name)?;
-    let families = site.family(PredictionFamilies::register)?;
-    let series = Arc::new(PredictionSeries::new(families, site.name));
-    let metrics = (series, site.family(SloMetrics::register)?);
-    let clock = site.state.clock().clone();
-    let plugin = Arc::new(PredictedLatencyProducer::new(params, reader, site.produces(), metrics, clock));
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PredictedLatencyParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    let reader = reads_latency(cx, PEAK_PREFILL_THROUGHPUT, &params.prefix_match_info_producer_name)?;
+    let families = cx.family(PredictionFamilies::register)?;
+    let series = Arc::new(PredictionSeries::new(families, cx.name));
+    let metrics = (series, cx.family(SloMetrics::register)?);
+    let clock = cx.state.clock().clone();
+    let plugin = Arc::new(PredictedLatencyProducer::new(params, reader, cx.produces(), metrics, clock));
     let note = format!(
         "plugin '{}': latencies are predicted by this process; the servers of TRAINING_SERVER_URL and PREDICTION_SERVER_URL are not called",
-        site.name
+        cx.name
     );
     let notes = vec![note];
-    Ok(Built { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), notes, ..built })
+    Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), notes, ..parts })
 }
 
 /// Role of endpoints whose time per output token doesn't count.

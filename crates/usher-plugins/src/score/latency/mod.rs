@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions, PrefixMatch};
-use usher_plugin::{Build, Built, Context, Key, Kind, PluginType, Scorer, Site, beta};
+use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
 
 pub use params::{LatencyScorerParams, Strategy};
 
@@ -21,12 +21,12 @@ pub static TYPE: PluginType = beta("latency-scorer", &[Kind::Scorer],
     Build::Reading(build)).takes::<LatencyScorerParams>()
     .when("Configurations of llm-d-router with predicted latencies. expected-latency-scorer needs no weights, and also minds what a request costs others.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = LatencyScorerParams::decode(site.parameters)?;
-    let built = Built::with(&params)?;
-    let predictions = site.reads(&params.latency_prediction_info_producer_name);
-    let prefix = site.reads(&params.prefix_match_info_producer_name);
-    Ok(Built { scorer: Some(Arc::new(LatencyScorer::new(params, predictions, prefix))), ..built })
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = LatencyScorerParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    let predictions = cx.reads(&params.latency_prediction_info_producer_name);
+    let prefix = cx.reads(&params.prefix_match_info_producer_name);
+    Ok(PluginParts { scorer: Some(Arc::new(LatencyScorer::new(params, predictions, prefix))), ..parts })
 }
 
 /// Scores by headroom. Where some endpoint keeps both targets, or has no prediction, only

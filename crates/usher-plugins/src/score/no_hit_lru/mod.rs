@@ -12,7 +12,7 @@ use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
 use usher_plugin::{
-    Build, Built, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Scorer, Site, beta,
+    Build, PluginParts, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Scorer, BuildContext, beta,
 };
 
 pub use order::ColdOrder;
@@ -24,13 +24,13 @@ pub static TYPE: PluginType = beta("no-hit-lru-scorer", &[Kind::Scorer, Kind::Pr
     Build::Reading(build)).takes::<NoHitLruParams>()
     .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short.");
 
-fn build(site: &mut Site<'_>) -> Result<Built, ConfigError> {
-    let params = NoHitLruParams::decode(site.parameters)?;
-    let prefix = site.reads(&params.prefix_match_info_producer_name);
-    let order = site.state.of(site.name, ColdOrder::default);
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = NoHitLruParams::decode(cx.parameters)?;
+    let prefix = cx.reads(&params.prefix_match_info_producer_name);
+    let order = cx.state.of(cx.name, ColdOrder::default);
     let plugin = Arc::new(NoHitLruScorer::new(&params, prefix, order));
     let scorer = Some(Arc::clone(&plugin) as _);
-    Ok(Built { scorer, pre_request: Some(plugin), ..Built::with(&params)? })
+    Ok(PluginParts { scorer, pre_request: Some(plugin), ..PluginParts::with(&params)? })
 }
 
 /// Score of every endpoint when a cache helps at one of them.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
 use usher_core::endpoints::{Endpoint, Slot, Snapshot, View};
-use usher_plugin::{Kept, Recent};
+use usher_plugin::{Persistent, Recent};
 
 /// Endpoints that were given a cold prompt, in the order of their last one. An endpoint that comes
 /// back under its name has a new slot, and nothing in its cache: it counts as never used.
@@ -74,7 +74,7 @@ impl ColdOrder {
     }
 }
 
-impl Kept for ColdOrder {
+impl Persistent for ColdOrder {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
         let here: HashSet<u32> = snapshot.slots().iter().copied().collect();
         let mut inner = self.write();
