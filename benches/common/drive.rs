@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use usher::endpoints::health::AnswerStatus;
+use usher::endpoints::health::ResponseStatus;
 use usher::extproc::exchange::{Exchange, Step};
 use usher::flow::Entered;
 use usher_wire::event::{Event, Message};
@@ -30,7 +30,7 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
         );
     }
     let event = Event::ResponseHeaders {
-        status: AnswerStatus::default(),
+        status: ResponseStatus::default(),
         event_stream: false,
         encoded: false,
         end_of_stream: false,

@@ -51,7 +51,7 @@ pub struct Played {
     pub failures: (usize, Option<String>),
 }
 
-struct Answer {
+struct Response {
     seen: Seen,
     text: Option<String>,
     failure: Option<String>,
@@ -100,7 +100,7 @@ impl Client {
                     under_way.spawn(async move { (position, client.ask(request, start, sent, &prefix).await) });
                 }
                 Some(ended) = under_way.join_next() => {
-                    let (position, Answer { seen, text, failure }) = ended?;
+                    let (position, Response { seen, text, failure }) = ended?;
                     if let Some(failure) = failure {
                         played.failures.0 += 1;
                         played.failures.1.get_or_insert(failure);
@@ -116,7 +116,7 @@ impl Client {
         Ok(played)
     }
 
-    async fn ask(&self, request: Request<Full<Bytes>>, start: Instant, sent: Duration, name: &str) -> Answer {
+    async fn ask(&self, request: Request<Full<Bytes>>, start: Instant, sent: Duration, name: &str) -> Response {
         let mut seen = Seen { sent, ..Seen::default() };
         let (mut reader, mut last) = (Reader::default(), None);
         let answer = async {
@@ -148,6 +148,6 @@ impl Client {
             seen.last = last;
         }
         let text = seen.last.is_some().then_some(reader.text);
-        Answer { seen, text, failure }
+        Response { seen, text, failure }
     }
 }

@@ -18,7 +18,7 @@ use super::input::Input;
 const LIMIT: usize = 2000;
 
 /// Head, body, and whether the connection can be used again; `None`: this is no answer.
-type Answer = Option<(Head, Vec<u8>, bool)>;
+type ParsedResponse = Option<(Head, Vec<u8>, bool)>;
 
 /// The first line names chunk sizes, the rest is what a server sends before it closes.
 ///
@@ -60,7 +60,7 @@ pub fn page(bytes: &[u8]) {
     }
 }
 
-fn read(reader: &mut ResponseReader, pieces: &[Bytes]) -> Answer {
+fn read(reader: &mut ResponseReader, pieces: &[Bytes]) -> ParsedResponse {
     let (mut head, mut body) = (None, Vec::new());
     for piece in pieces {
         let mut rest: &[u8] = piece;

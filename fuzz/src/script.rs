@@ -18,7 +18,7 @@
 
 use bytes::Bytes;
 use usher::endpoints::SubsetHint;
-use usher::endpoints::health::AnswerStatus;
+use usher::endpoints::health::ResponseStatus;
 use usher::request::Headers;
 use usher::schedule::Served;
 use usher_wire::event::{Event, Message, Mode, Modes};
@@ -100,7 +100,7 @@ impl Reader {
                 let digit = rest.iter().copied().find(u8::is_ascii_digit);
                 let address = digit.map(|digit| format!("10.0.0.{}:8000", digit - b'0'));
                 served = address.map_or(Served::Unknown, Served::By);
-                let status = AnswerStatus::default();
+                let status = ResponseStatus::default();
                 let (event_stream, encoded) = (has(b'e'), has(b'c'));
                 Event::ResponseHeaders { status, event_stream, encoded, end_of_stream: has(b'.') }
             }

@@ -265,11 +265,11 @@ mod tests {
     }
 
     /// Status, `Retry-After` and body.
-    type Answer = (u16, Option<&'static str>, &'static str);
+    type CannedResponse = (u16, Option<&'static str>, &'static str);
 
     /// Follows a collection at a server that gives these answers, and returns what it was asked
     /// for, and when.
-    async fn asked(answers: &[Answer]) -> Vec<(Duration, String)> {
+    async fn asked(answers: &[CannedResponse]) -> Vec<(Duration, String)> {
         let (asked, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
         let (answers, seen) = (Arc::new(Mutex::new(VecDeque::from(answers.to_vec()))), Arc::clone(&asked));
         let (over, mut is_over) = tokio::sync::mpsc::channel::<()>(1);

@@ -45,7 +45,7 @@ enum First {
 
 /// The state of an answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ResponseTracker {
     state: State,
     /// Of the request; `None` when we never saw one.
     series: Option<Arc<Series>>,
@@ -85,7 +85,7 @@ impl Drop for Running {
     }
 }
 
-impl Answer {
+impl ResponseTracker {
     /// An answer to a request that was not seen (yet): read as the API of the
     /// default path.
     pub(super) fn new(parsers: &Parsers) -> Self {

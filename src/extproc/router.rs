@@ -39,14 +39,14 @@ impl<E> Router<E> {
     }
 }
 
-type Answer<B> = Result<Response<B>, Infallible>;
+type RouterResult<B> = Result<Response<B>, Infallible>;
 
 impl<E: GrpcService + Clone> Service<Request<RequestBody>> for Router<E> {
     type Response = Response<EitherBody<E::Body>>;
     type Error = Infallible;
     type Future = Either<
-        Map<E::Future, fn(Answer<E::Body>) -> Answer<EitherBody<E::Body>>>,
-        BoxFuture<'static, Answer<EitherBody<E::Body>>>,
+        Map<E::Future, fn(RouterResult<E::Body>) -> RouterResult<EitherBody<E::Body>>>,
+        BoxFuture<'static, RouterResult<EitherBody<E::Body>>>,
     >;
 
     fn call(&self, request: Request<RequestBody>) -> Self::Future {

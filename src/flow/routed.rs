@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::endpoints::health::{AwaitedByte, Failure, Probe, RequestClass, Verdict};
 use crate::endpoints::{Booking, Clock, Endpoint};
 use crate::request::usage::Usage;
-use crate::schedule::{AnswerHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
+use crate::schedule::{ResponseHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
 
 use super::Permit;
 
@@ -136,7 +136,7 @@ impl Routed {
         let Some(follows) = &mut self.follows else { return Vec::new() };
         let first = self.decision.primary_endpoint();
         let endpoint = named.as_ref().unwrap_or(first);
-        let (head, mut headers) = (AnswerHead { served, endpoint, is_stream }, Vec::new());
+        let (head, mut headers) = (ResponseHead { served, endpoint, is_stream }, Vec::new());
         if Arc::ptr_eq(endpoint, first) {
             follows.followers.begins(&head, &mut headers);
         } else {

@@ -18,7 +18,7 @@ struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Write,
-    Answer,
+    Response,
 }
 
 struct Replica {
@@ -89,7 +89,7 @@ impl World {
                     Next::Hand(holder) => {
                         self.handovers += 1;
                         let record = Record { holder, renewed, lease: S * 4, asks: None, ..record };
-                        let lost = self.loses == Some(Loss::Answer);
+                        let lost = self.loses == Some(Loss::Response);
                         (if lost { replica.election.failed() } else { replica.election.handed() }, record)
                     }
                     _ => {
@@ -112,7 +112,7 @@ impl World {
 
 /// Faults: something is wrong with one step in five or so.
 fn losses() -> impl Strategy<Value = Option<Loss>> {
-    prop_oneof![8 => Just(None), 1 => Just(Some(Loss::Write)), 1 => Just(Some(Loss::Answer))]
+    prop_oneof![8 => Just(None), 1 => Just(Some(Loss::Write)), 1 => Just(Some(Loss::Response))]
 }
 
 proptest! {

@@ -225,7 +225,7 @@ impl HttpServer {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, Site::new(routes, protection), shutdown.clone()));
+        let task = tokio::spawn(serve(listener, ProtectedRoutes::new(routes, protection), shutdown.clone()));
         Ok(Self { shutdown, task: AbortOnDropHandle::new(task) })
     }
 
@@ -239,23 +239,23 @@ impl HttpServer {
 
 /// Routes of a server, and how they are protected.
 #[derive(Clone)]
-struct Site {
+struct ProtectedRoutes {
     routes: Routes,
     protection: Protection,
     port: SmallPort,
 }
 
-impl Site {
+impl ProtectedRoutes {
     fn new(routes: Routes, protection: Protection) -> Self {
         let port = SmallPort::new(&protection.budget);
         Self { routes, protection, port }
     }
 }
 
-async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
+async fn serve(listener: TcpListener, protected: ProtectedRoutes, shutdown: CancellationToken) {
     let mut open = JoinSet::new();
     tokio::select! {
-        () = accept(&listener, &site, &mut open, &shutdown) => {}
+        () = accept(&listener, &protected, &mut open, &shutdown) => {}
         () = shutdown.cancelled() => {}
     }
     drop(listener);
@@ -266,8 +266,8 @@ async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) {
     }
 }
 
-async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
-    let mut slots = ConnectionSlots::new(small::max_connections(1, &site.protection.budget));
+async fn accept(listener: &TcpListener, protected: &ProtectedRoutes, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
+    let mut slots = ConnectionSlots::new(small::max_connections(1, &protected.protection.budget));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -279,7 +279,7 @@ async fn accept(listener: &TcpListener, site: &Site, open: &mut JoinSet<()>, shu
             Ok((stream, peer)) => {
                 let client = Client::default();
                 let has_begun = Arc::clone(&client.has_begun);
-                let serving = open.spawn(serve_client(stream, peer, client, site.clone(), shutdown.clone()));
+                let serving = open.spawn(serve_client(stream, peer, client, protected.clone(), shutdown.clone()));
                 if let Some(closed) = slots.add(peer.ip(), has_begun, serving) {
                     tracing::debug!(%peer, %closed, "HTTP connection closed for another, as there are too many");
                 }
@@ -306,13 +306,13 @@ async fn serve_client(
     stream: TcpStream,
     peer: SocketAddr,
     client: Client,
-    site: Site,
+    protected: ProtectedRoutes,
     shutdown: CancellationToken,
 ) {
-    let mut held = Reservation::new(&site.protection.budget, Kind::SmallPorts);
+    let mut held = Reservation::new(&protected.protection.budget, Kind::SmallPorts);
     held.set(small::CONNECTION);
     let end = client.end.clone();
-    let served = tokio::time::timeout(TOTAL_TIMEOUT, shake_hands(stream, client, site, shutdown));
+    let served = tokio::time::timeout(TOTAL_TIMEOUT, shake_hands(stream, client, protected, shutdown));
     match end.run_until_cancelled(served).await {
         Some(Ok(())) => {}
         Some(Err(_)) => tracing::debug!(%peer, "HTTP connection took too long"),
@@ -321,9 +321,9 @@ async fn serve_client(
 }
 
 /// Serves one request, after the handshake of TLS if there is to be one.
-async fn shake_hands(stream: TcpStream, client: Client, site: Site, shutdown: CancellationToken) {
-    let Some(tls) = &site.protection.tls else {
-        return serve_connection(stream, None, client, site, shutdown).await;
+async fn shake_hands(stream: TcpStream, client: Client, protected: ProtectedRoutes, shutdown: CancellationToken) {
+    let Some(tls) = &protected.protection.tls else {
+        return serve_connection(stream, None, client, protected, shutdown).await;
     };
     let accepting = TlsAcceptor::from(tls.config()).accept(stream);
     let accepted = tokio::select! {
@@ -334,7 +334,7 @@ async fn shake_hands(stream: TcpStream, client: Client, site: Site, shutdown: Ca
         Ok(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates();
             let certificate = chain.and_then(|chain| chain.first()).cloned().map(CertificateDer::into_owned);
-            serve_connection(stream, certificate, client, site, shutdown).await;
+            serve_connection(stream, certificate, client, protected, shutdown).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
@@ -347,16 +347,16 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     certificate: Option<CertificateDer<'static>>,
     client: Client,
-    site: Site,
+    protected: ProtectedRoutes,
     shutdown: CancellationToken,
 ) {
     // Held until the last byte of the answer is taken. There is one request at most.
     let held = OnceLock::new();
     let service = service_fn(async |request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
-        held.get_or_init(|| site.port.begin(REQUEST, client.end.clone()));
-        let access = site.protection.access.as_deref();
-        let response = site.routes.answer(&request, access, certificate.as_ref()).await;
+        held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
+        let access = protected.protection.access.as_deref();
+        let response = protected.routes.answer(&request, access, certificate.as_ref()).await;
         Ok::<_, Infallible>(response)
     });
     let mut connection = pin!(

@@ -20,7 +20,7 @@ pub use scheduler::Scheduler;
 pub use scratch::Scratch;
 pub use stages::{Stages, StagesBuilder};
 pub use usher_plugin::{
-    Admitter, AnswerHead, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact,
+    Admitter, ResponseHead, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact,
     Facts, Filter, Finding, Follower, Followers, Gatherer, Header, HeaderProcessor, Persistent, Key,
     LabelExpression, LabelOperator, LabelSelector, Level, Outcome, Part, Picker, Picks, PluginId, PreRequest,
     Producer, ProfileHandler, ProfileSet, Record, Run, Runs, SaturationDetector, ScheduleError, Scorer,

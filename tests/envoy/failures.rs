@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use crate::support::client::{self, Answer, Body, Protocol};
+use crate::support::client::{self, HttpResponse, Body, Protocol};
 use crate::support::nobody;
 use crate::traffic::{ROUTING_HEADERS, chat, forge, post_chat};
 use crate::{BODY_LIMIT, Stack};
@@ -102,7 +102,7 @@ pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut St
 }
 
 /// Asks for one generation, with headers that no client may set.
-async fn forged(stack: &Stack, protocol: Protocol, size: usize) -> Answer {
+async fn forged(stack: &Stack, protocol: Protocol, size: usize) -> HttpResponse {
     client::send(stack.envoy.address, protocol, forge(post_chat(chat(size)))).await
 }
 

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::Stack;
-use crate::support::client::{self, Answer, Body, Client, Protocol};
+use crate::support::client::{self, HttpResponse, Body, Client, Protocol};
 use crate::support::eventually;
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
@@ -57,7 +57,7 @@ pub(crate) async fn passes(stack: &Stack) {
     all_servers_are_used(stack).await;
 }
 
-async fn ask(stack: &Stack, protocol: Protocol, request: Request<Body>) -> Answer {
+async fn ask(stack: &Stack, protocol: Protocol, request: Request<Body>) -> HttpResponse {
     client::send(stack.envoy.address, protocol, request).await
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::objects::{POOLS, least, rule};
-use crate::picker::{Answer, Picker};
+use crate::picker::{Response, Picker};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,8 +120,8 @@ async fn a_pod_that_comes_back_under_its_name_and_address_has_no_sessions() {
     picker.turns(true).await;
     picker.becomes(&["10.1.4.1:8000"]).await;
     let session = async || match picker.ask(&[("x-session-id", "s")], "m").await {
-        Answer::Routed { candidates, .. } => candidates,
-        Answer::Refused { status } => panic!("{status}"),
+        Response::Routed { candidates, .. } => candidates,
+        Response::Refused { status } => panic!("{status}"),
     };
     session().await;
     space.pod("b", "10.1.4.2", "m").await;

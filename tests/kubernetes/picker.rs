@@ -50,7 +50,7 @@ pub(crate) struct Picker {
 
 /// Outcome of a request.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     /// It goes to one of these endpoints, with this body.
     Routed { candidates: BTreeSet<String>, body: Value },
     /// It is refused with this status.
@@ -120,7 +120,7 @@ impl Picker {
     }
 
     /// Sends a request as a gateway does, and returns its outcome.
-    pub(crate) async fn ask(&self, headers: &[(&str, &str)], model: &str) -> Answer {
+    pub(crate) async fn ask(&self, headers: &[(&str, &str)], model: &str) -> Response {
         let mut client = ExternalProcessorClient::connect(format!("http://{}", self.extproc)).await.unwrap();
         let header = |(key, value): &(&str, &str)| HeaderValue {
             key: (*key).to_owned(),
@@ -144,7 +144,7 @@ impl Picker {
         let mut replies = client.process(messages).await.unwrap().into_inner();
         let first = replies.message().await.unwrap().expect("the stream ended");
         if let Some(Reply::ImmediateResponse(refusal)) = &first.response {
-            return Answer::Refused { status: refusal.status.unwrap().code };
+            return Response::Refused { status: refusal.status.unwrap().code };
         }
         let candidates = candidates(&first);
         let Some(Reply::RequestHeaders(headers)) = first.response else { panic!("{first:?}") };
@@ -162,14 +162,14 @@ impl Picker {
         else {
             panic!("no body")
         };
-        Answer::Routed { candidates, body: serde_json::from_slice(&chunk.body).unwrap() }
+        Response::Routed { candidates, body: serde_json::from_slice(&chunk.body).unwrap() }
     }
 
     /// All endpoints that a request may go to now.
     pub(crate) async fn members(&self) -> BTreeSet<String> {
         match self.ask(&[], "m").await {
-            Answer::Routed { candidates, .. } => candidates,
-            Answer::Refused { status } => {
+            Response::Routed { candidates, .. } => candidates,
+            Response::Refused { status } => {
                 assert_eq!(status, 503);
                 BTreeSet::new()
             }
@@ -187,8 +187,8 @@ impl Picker {
     pub(crate) async fn serves(&self, model: &str, served: &str) {
         let what = format!("{model} to be served by {served}");
         eventually(&what, async || match self.ask(&[], model).await {
-            Answer::Routed { body, .. } => (body["model"] == served).then_some(()),
-            Answer::Refused { .. } => None,
+            Response::Routed { body, .. } => (body["model"] == served).then_some(()),
+            Response::Refused { .. } => None,
         })
         .await;
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::metrics::page;
 use crate::objects::{OBJECTIVES, OLDER_OBJECTIVES, POOLS, REWRITES, least};
-use crate::picker::{Answer, Picker};
+use crate::picker::{Response, Picker};
 use crate::server::Server;
 use crate::support::eventually;
 
@@ -25,7 +25,7 @@ async fn shed(picker: &Picker, objective: &str, wanted: bool) {
     let headers = [("x-llm-d-inference-objective", objective)];
     let what = format!("requests of {objective} to be shed: {wanted}");
     eventually(&what, async || {
-        let shed = matches!(picker.ask(&headers, "m").await, Answer::Refused { status: 429 });
+        let shed = matches!(picker.ask(&headers, "m").await, Response::Refused { status: 429 });
         (shed == wanted).then_some(())
     })
     .await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 
 use crate::objects::{Space, least};
-use crate::picker::{Answer, Picker};
+use crate::picker::{Response, Picker};
 use crate::server::Server;
 use crate::support::eventually;
 
@@ -87,8 +87,8 @@ async fn two_thousand_pods_are_endpoints() {
 /// Whether requests may go to this endpoint.
 async fn is_member(picker: &Picker, endpoint: &str) -> bool {
     match picker.ask(&[], "m").await {
-        Answer::Routed { candidates, .. } => candidates.contains(endpoint),
-        Answer::Refused { status } => panic!("{status}"),
+        Response::Routed { candidates, .. } => candidates.contains(endpoint),
+        Response::Refused { status } => panic!("{status}"),
     }
 }
 

@@ -28,10 +28,10 @@ use usher::scrape::{Engine, EngineSpec, Engines, ScrapeConfig, ScrapeMetrics, Sc
 /// Reaction of a server to a request.
 #[derive(Clone)]
 enum Does {
-    Answers(Arc<str>),
+    Responds(Arc<str>),
     /// The same, without a length and in small pieces.
     Streams(Arc<str>),
-    AnswersAndCloses(Arc<str>),
+    RespondsAndCloses(Arc<str>),
     Fails(u16),
     Compresses,
     Hangs,
@@ -114,9 +114,9 @@ async fn respond(does: Does) -> Response<Body> {
     let full = |page: &str| Full::new(Bytes::copy_from_slice(page.as_bytes())).boxed();
     let response = Response::builder();
     match does {
-        Does::Answers(page) => response.body(full(&page)),
+        Does::Responds(page) => response.body(full(&page)),
         Does::Streams(page) => response.body(BodyExt::boxed(StreamBody::new(stream::iter(pieces(&page))))),
-        Does::AnswersAndCloses(page) => response.header("connection", "close").body(full(&page)),
+        Does::RespondsAndCloses(page) => response.header("connection", "close").body(full(&page)),
         Does::Fails(status) => response.status(status).body(full("vllm:num_requests_waiting 99\n")),
         Does::Compresses => response.header("content-encoding", "br").body(full("\u{1f}")),
         Does::Hangs => std::future::pending().await,
@@ -192,7 +192,7 @@ fn numbers(endpoint: &Endpoint) -> [f64; 5] {
 
 #[tokio::test]
 async fn what_a_server_says_arrives_over_one_connection() {
-    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(2).await;
     let endpoint = pool.endpoint(0);
@@ -209,7 +209,7 @@ async fn what_a_server_says_arrives_over_one_connection() {
 
 #[tokio::test]
 async fn a_server_that_closes_after_each_answer_is_no_failure() {
-    let server = Server::start(Does::AnswersAndCloses(page(3, 7))).await;
+    let server = Server::start(Does::RespondsAndCloses(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(4).await;
     assert_eq!(numbers(&pool.endpoint(0))[..2], [3.0, 7.0]);
@@ -219,7 +219,7 @@ async fn a_server_that_closes_after_each_answer_is_no_failure() {
 
 #[tokio::test]
 async fn a_server_that_hangs_or_stalls_delays_nobody() {
-    let (good, hung) = (Server::start(Does::Answers(page(3, 7))).await, Server::start(Does::Hangs).await);
+    let (good, hung) = (Server::start(Does::Responds(page(3, 7))).await, Server::start(Does::Hangs).await);
     let stalled = Server::start(Does::Stalls(page(9, 9))).await;
     let config = ScrapeConfig { timeout: Duration::from_secs(3600), ..ScrapeConfig::default() };
     let pool = Pool::start(&[&hung, &good, &stalled], config);
@@ -237,7 +237,7 @@ async fn a_scrape_ends_with_its_timeout_and_is_tried_again() {
         server.more(2).await;
         assert!(pool.errors("poll") >= 1);
         assert_eq!(pool.endpoint(0).load().scraped_at_ms(), None);
-        server.now(Does::Answers(page(1, 2)));
+        server.now(Does::Responds(page(1, 2)));
         server.more(3).await;
         assert_eq!(numbers(&pool.endpoint(0))[..2], [1.0, 2.0]);
     }
@@ -245,7 +245,7 @@ async fn a_scrape_ends_with_its_timeout_and_is_tried_again() {
 
 #[tokio::test]
 async fn what_is_no_page_changes_nothing() {
-    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig { max_body_bytes: 1000, ..hurried() });
     server.more(2).await;
     let long: Arc<str> = (page(50, 50).to_string() + &"# filler\n".repeat(100)).into();
@@ -254,7 +254,7 @@ async fn what_is_no_page_changes_nothing() {
         Does::Fails(404),
         Does::Fails(302),
         Does::Compresses,
-        Does::Answers(Arc::clone(&long)),
+        Does::Responds(Arc::clone(&long)),
         Does::Streams(long),
     ];
     for (does, waiting) in bad.into_iter().zip(10_u16..) {
@@ -263,7 +263,7 @@ async fn what_is_no_page_changes_nothing() {
         server.more(2).await;
         assert_eq!(numbers(&pool.endpoint(0)), before);
         assert!(pool.errors("poll") > errors);
-        server.now(Does::Answers(page(waiting.into(), 1)));
+        server.now(Does::Responds(page(waiting.into(), 1)));
         server.more(3).await;
         assert_eq!(numbers(&pool.endpoint(0))[..2], [f64::from(waiting), 1.0]);
     }
@@ -275,7 +275,7 @@ async fn a_server_that_is_not_there_fails_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let other = Server::start(Does::Answers(page(3, 7))).await;
+    let other = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&other], ScrapeConfig::default());
     pool.store.replace(vec![spec("gone", address), spec("other", other.address)]);
     other.more(5).await;
@@ -285,10 +285,10 @@ async fn a_server_that_is_not_there_fails_alone() {
 
 #[tokio::test]
 async fn a_family_that_vanishes_gets_older_alone() {
-    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(2).await;
-    server.now(Does::Answers("vllm:num_requests_running 8\nvllm:num_requests_waiting NaN\n".into()));
+    server.now(Does::Responds("vllm:num_requests_running 8\nvllm:num_requests_waiting NaN\n".into()));
     server.more(2).await;
     let endpoint = pool.endpoint(0);
     let load = endpoint.load();
@@ -306,8 +306,8 @@ async fn a_family_that_vanishes_gets_older_alone() {
 
 #[tokio::test]
 async fn an_endpoint_that_moves_is_followed() {
-    let old = Server::start(Does::Answers(page(1, 1))).await;
-    let new = Server::start(Does::Answers(page(2, 2))).await;
+    let old = Server::start(Does::Responds(page(1, 1))).await;
+    let new = Server::start(Does::Responds(page(2, 2))).await;
     let pool = Pool::start(&[&old], ScrapeConfig::default());
     old.more(2).await;
     pool.store.replace(vec![spec("pod-0", new.address)]);
@@ -320,9 +320,9 @@ async fn an_endpoint_that_moves_is_followed() {
 
 #[tokio::test]
 async fn a_removed_endpoint_is_left_alone_and_a_new_one_is_found() {
-    let gone = Server::start(Does::Answers(page(1, 1))).await;
-    let stays = Server::start(Does::Answers(page(2, 2))).await;
-    let comes = Server::start(Does::Answers(page(3, 3))).await;
+    let gone = Server::start(Does::Responds(page(1, 1))).await;
+    let stays = Server::start(Does::Responds(page(2, 2))).await;
+    let comes = Server::start(Does::Responds(page(3, 3))).await;
     let pool = Pool::start(&[&gone, &stays], ScrapeConfig::default());
     gone.more(2).await;
     let removed = pool.endpoint(0);
@@ -337,7 +337,7 @@ async fn a_removed_endpoint_is_left_alone_and_a_new_one_is_found() {
 
 #[tokio::test]
 async fn a_new_label_chooses_another_engine() {
-    let server = Server::start(Does::Answers("mine 5\nvllm:num_requests_waiting 6\n".into())).await;
+    let server = Server::start(Does::Responds("mine 5\nvllm:num_requests_waiting 6\n".into())).await;
     let mine = EngineSpec {
         name: "mine".to_owned(),
         waiting: Some(usher::scrape::exposition::MetricSpec::named("mine")),
@@ -421,7 +421,7 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
     let pool = Pool::start(&[], ScrapeConfig { engines, ..ScrapeConfig::default() });
     let (mut servers, mut specs) = (Vec::new(), Vec::new());
     for (label, engine) in labels {
-        let server = Server::start(Does::Answers(page.into())).await;
+        let server = Server::start(Does::Responds(page.into())).await;
         let mut spec = spec(engine, server.address);
         spec.labels.insert(label.to_owned(), engine.to_owned());
         servers.push(server);
@@ -442,7 +442,7 @@ async fn a_configuration_says_what_is_read_of_each_engine() {
 
 #[tokio::test]
 async fn the_metrics_may_be_on_another_port() {
-    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let server = Server::start(Does::Responds(page(3, 7))).await;
     let store = Arc::new(Store::default());
     store.replace(vec![spec("pod-0", ([127, 0, 0, 1], 9).into())]);
     let config = ScrapeConfig { port: Some(server.address.port()), ..ScrapeConfig::default() };
@@ -454,7 +454,7 @@ async fn the_metrics_may_be_on_another_port() {
 
 #[tokio::test]
 async fn after_the_shutdown_nothing_is_scraped() {
-    let server = Server::start(Does::Answers(page(3, 7))).await;
+    let server = Server::start(Does::Responds(page(3, 7))).await;
     let hung = Server::start(Does::Hangs).await;
     let pool = Pool::start(&[&server, &hung], ScrapeConfig::default());
     server.more(2).await;

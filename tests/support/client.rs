@@ -66,30 +66,30 @@ impl Client {
     }
 
     /// Sends a request and reads its answer to the end.
-    pub(crate) async fn exchange(&mut self, request: Request<Body>) -> hyper::Result<Answer> {
+    pub(crate) async fn exchange(&mut self, request: Request<Body>) -> hyper::Result<HttpResponse> {
         let (parts, body) = self.begin(request).await?.into_parts();
         let body = body.collect().await?;
         let trailers = body.trailers().cloned();
-        Ok(Answer { status: parts.status, headers: parts.headers, body: body.to_bytes(), trailers })
+        Ok(HttpResponse { status: parts.status, headers: parts.headers, body: body.to_bytes(), trailers })
     }
 }
 
 /// One request on a connection of its own, which must be answered.
-pub(crate) async fn send(to: SocketAddr, protocol: Protocol, request: Request<Body>) -> Answer {
+pub(crate) async fn send(to: SocketAddr, protocol: Protocol, request: Request<Body>) -> HttpResponse {
     let mut client = Client::connect(to, protocol).await.unwrap();
     client.exchange(request).await.unwrap()
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// A header's text; empty when there is none.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())

@@ -147,7 +147,7 @@ impl<'a> AccessLine<'a> {
     }
 }
 
-async fn ask(admin: SocketAddr, path: &str) -> client::Answer {
+async fn ask(admin: SocketAddr, path: &str) -> client::HttpResponse {
     client::send(admin, Protocol::Http1, Request::get(path).body(client::empty()).unwrap()).await
 }
 

@@ -13,7 +13,7 @@ pub use usher_core::request::{Attribute, Header, Served};
 
 /// Beginning of a response.
 #[derive(Clone, Copy, Debug)]
-pub struct AnswerHead<'a> {
+pub struct ResponseHead<'a> {
     /// Endpoint that served, as the gateway says.
     pub served: &'a Served,
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
@@ -31,7 +31,7 @@ pub trait Follower: Send {
     fn moved(&mut self, _to: &Arc<Endpoint>) {}
 
     /// The answer begins. Headers in `out` are set on it.
-    fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {}
+    fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {}
 
     /// The first generated token has passed: text, reasoning or part of a tool call. Where the
     /// answer is no stream, or its content isn't recognised (see
@@ -131,13 +131,13 @@ impl Followers {
     }
 
     /// See [`Follower::begins`].
-    pub fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+    pub fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         self.each(|durations| &durations.0, |follower| follower.begins(head, out));
     }
 
     /// The same for an answer from another endpoint than the first choice. See also
     /// [`Follower::moved`]; both count as one call.
-    pub fn begins_elsewhere(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+    pub fn begins_elsewhere(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let begins = |follower: &mut (dyn Follower + 'static)| {
             follower.moved(head.endpoint);
             follower.begins(head, out);
@@ -198,7 +198,7 @@ mod tests {
             self.0.lock().unwrap().push("moved");
         }
 
-        fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+        fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
             self.0.lock().unwrap().push("begins");
         }
     }
@@ -216,7 +216,7 @@ mod tests {
     fn a_follower_moves_before_the_answer_begins() {
         let store = Store::default();
         store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
-        let head = AnswerHead {
+        let head = ResponseHead {
             served: &Served::Unknown,
             endpoint: &store.snapshot().endpoints()[0].clone(),
             is_stream: true,

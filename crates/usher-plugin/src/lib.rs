@@ -45,7 +45,7 @@ mod build_state;
 pub use by_type::ByType;
 pub use context::{Context, Outcome, Part, Runs, ScheduleError};
 pub use decision::{Column, Decision, DecisionContext, Record, Run, Scores};
-pub use effects::{AnswerHead, Attribute, Effects, Follower, Followers, Header, Served};
+pub use effects::{ResponseHead, Attribute, Effects, Follower, Followers, Header, Served};
 pub use facts::{DataType, Fact, Facts, Key};
 pub use families::Families;
 pub use data_graph::{DataGraph, Missing};

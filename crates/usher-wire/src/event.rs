@@ -1,7 +1,7 @@
 //! Messages from a gateway, independent of their encoding.
 
 use usher_core::endpoints::SubsetHint;
-use usher_core::endpoints::health::AnswerStatus;
+use usher_core::endpoints::health::ResponseStatus;
 use usher_core::request::{Headers, Pieces, Served};
 
 /// A message from the gateway.
@@ -39,7 +39,7 @@ pub enum Event {
     /// The answer's headers.
     ResponseHeaders {
         /// How it went.
-        status: AnswerStatus,
+        status: ResponseStatus,
         /// The answer is a stream of server-sent events.
         event_stream: bool,
         /// Its body is compressed, or encoded in another way that can't be read.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::doctor::Site;
+use crate::doctor::HttpClient;
 use crate::registry::Resolved;
 use crate::schedule::latency::{FAR, FEWEST, GroupReport};
 
@@ -66,10 +66,10 @@ fn compare(groups: &[GroupReport], configured: f64) -> Learned {
 fn read(admin: &str) -> Result<Option<Page>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let site = Site::parse(admin)?.within(PATIENCE);
-    let page = runtime.block_on(site.json(PAGE, MOST))?;
+    let client = HttpClient::parse(admin)?.within(PATIENCE);
+    let page = runtime.block_on(client.json(PAGE, MOST))?;
     serde_json::from_value(page)
-        .map_err(|error| format!("{}{PAGE}: this is no page about latencies: {error}", site.url()))
+        .map_err(|error| format!("{}{PAGE}: this is no page about latencies: {error}", client.url()))
 }
 
 #[cfg(test)]

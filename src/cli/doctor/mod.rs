@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue};
 use crate::config::source;
 use crate::config::units::parse_duration;
 use crate::discovery::file;
-use crate::doctor::{Plan, Pods, PoolPlan, Report, Site, examine, gather, policies_of_file};
+use crate::doctor::{Plan, Pods, PoolPlan, Report, HttpClient, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
 use usher_terminal::{CliError, Output, split_header};
 
@@ -164,7 +164,7 @@ fn code(report: &Report) -> ExitCode {
 fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
     let wants_pool = args.pool_name.is_some() || args.endpoint_selector.is_some();
     let sites = [&args.gateway, &args.envoy_admin, &args.metrics, &args.admin];
-    let has_site = sites.iter().any(|site| site.is_some()) || args.picker.is_some();
+    let has_site = sites.iter().any(|client| client.is_some()) || args.picker.is_some();
     if !has_site && !wants_pool && args.endpoints.is_none() {
         let text =
             "nothing to look at: give --gateway, for example --gateway http://127.0.0.1:8081, or --pool-name";
@@ -175,10 +175,10 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         texts.iter().map(|text| header(text).map_err(wrong)).collect()
     };
     // Not clap's to parse: its errors repeat what was given, which may hold a password.
-    let site = |flag: &str, url: &Option<String>, headers: &[Header]| match url {
+    let client = |flag: &str, url: &Option<String>, headers: &[Header]| match url {
         None => Ok(None),
-        Some(url) => match Site::parse(url) {
-            Ok(site) => Ok(Some(site.within(args.timeout).with_headers(headers))),
+        Some(url) => match HttpClient::parse(url) {
+            Ok(client) => Ok(Some(client.within(args.timeout).with_headers(headers))),
             Err(reason) => Err(CliError::Usage(format!("{flag}: {reason}"))),
         },
     };
@@ -201,11 +201,11 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         policies,
     });
     Ok(Plan {
-        gateway: site("--gateway", &args.gateway, &headers("--header", &args.header)?)?,
-        envoy: site("--envoy-admin", &args.envoy_admin, &[])?,
+        gateway: client("--gateway", &args.gateway, &headers("--header", &args.header)?)?,
+        envoy: client("--envoy-admin", &args.envoy_admin, &[])?,
         picker: args.picker.clone(),
-        metrics: site("--metrics", &args.metrics, &headers("--metrics-header", &args.metrics_header)?)?,
-        admin: site("--admin", &args.admin, &[])?,
+        metrics: client("--metrics", &args.metrics, &headers("--metrics-header", &args.metrics_header)?)?,
+        admin: client("--admin", &args.admin, &[])?,
         model: args.model.clone(),
         endpoints: endpoints(args)?,
         engine: args.engine.clone(),

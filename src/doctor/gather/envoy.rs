@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::http::Site;
+use super::http::HttpClient;
 use crate::doctor::envoy::{EnvoyConfig, socket};
 use crate::doctor::json::{list, number, text};
 use crate::doctor::seen::{Envoy, Host, Seen};
@@ -16,22 +16,22 @@ const MOST: usize = 64 << 20;
 ///
 /// # Errors
 /// Why it says nothing.
-pub(super) async fn look(site: &Site, port: Option<u16>) -> Seen<Envoy> {
-    let info = site.json("/server_info", MOST).await?;
+pub(super) async fn look(client: &HttpClient, port: Option<u16>) -> Seen<Envoy> {
+    let info = client.json("/server_info", MOST).await?;
     let version = version(text(&info, "version"));
-    let Some(version) = version else { return Err(format!("{}/server_info is not Envoy's", site.url())) };
-    let dump = site.json("/config_dump", MOST).await?;
+    let Some(version) = version else { return Err(format!("{}/server_info is not Envoy's", client.url())) };
+    let dump = client.json("/config_dump", MOST).await?;
     let config = EnvoyConfig::read(&dump, port);
     let filter = "ext_proc%7Cupstream_rq_pending_overflow%7Cupstream_cx_overflow";
-    let stats = site.json(&format!("/stats?format=json&filter={filter}"), MOST).await?;
-    let hosts = hosts(site).await?;
-    let (url, local) = (site.url(), site.is_local());
+    let stats = client.json(&format!("/stats?format=json&filter={filter}"), MOST).await?;
+    let hosts = hosts(client).await?;
+    let (url, local) = (client.url(), client.is_local());
     Ok(Envoy { url, local, version, config, stats: counters(&stats), hosts, probed: BTreeMap::new() })
 }
 
 /// Whether one of its listeners has this port.
-pub(super) async fn listens(site: &Site, port: u16) -> bool {
-    let Ok(page) = site.json("/listeners?format=json", MOST).await else { return false };
+pub(super) async fn listens(client: &HttpClient, port: u16) -> bool {
+    let Ok(page) = client.json("/listeners?format=json", MOST).await else { return false };
     let has = |listener: &Value| {
         listener
             .get("local_address")
@@ -45,8 +45,8 @@ pub(super) async fn listens(site: &Site, port: u16) -> bool {
 ///
 /// # Errors
 /// Why they are not known.
-pub(super) async fn hosts(site: &Site) -> Seen<BTreeMap<String, Vec<Host>>> {
-    let page = site.json("/clusters?format=json", MOST).await?;
+pub(super) async fn hosts(client: &HttpClient) -> Seen<BTreeMap<String, Vec<Host>>> {
+    let page = client.json("/clusters?format=json", MOST).await?;
     let of = |cluster: &Value| {
         let hosts = list(cluster, "host_statuses").iter().filter_map(host).collect();
         (text(cluster, "name").to_owned(), hosts)

@@ -5,7 +5,7 @@ use http::Method;
 use rand::RngExt;
 use serde_json::json;
 
-use super::http::{Answer, Site};
+use super::http::{Response, HttpClient};
 use crate::doctor::seen::{Broken, Gateway, Reply};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -25,11 +25,11 @@ const KEPT: usize = 300;
 pub(super) const NO_MODEL: &str = "usher-doctor";
 
 /// Sends requests that a picker refuses, and notes how they were answered.
-pub(super) async fn refusals(site: &Site) -> Gateway {
-    let mut seen = Gateway { url: site.url(), ..Gateway::default() };
+pub(super) async fn refusals(client: &HttpClient) -> Gateway {
+    let mut seen = Gateway { url: client.url(), ..Gateway::default() };
     for broken in order(rand::rng().random()) {
-        match site.send(Method::POST, CHAT, body(broken), MOST).await {
-            Ok(answer) => seen.refusals.push((broken, reply(&answer))),
+        match client.send(Method::POST, CHAT, body(broken), MOST).await {
+            Ok(response) => seen.refusals.push((broken, reply(&response))),
             Err(reason) => {
                 seen.unreachable = Some(reason);
                 return seen;
@@ -40,12 +40,12 @@ pub(super) async fn refusals(site: &Site) -> Gateway {
 }
 
 /// Sends small requests that a picker routes.
-pub(super) async fn routed(site: &Site, model: &str, seen: &mut Gateway) {
+pub(super) async fn routed(client: &HttpClient, model: &str, seen: &mut Gateway) {
     for _ in 0..ROUTED + rand::rng().random_range(0..=ROUTED) {
         let body =
             json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]});
-        match site.send(Method::POST, CHAT, body.to_string().into(), MOST).await {
-            Ok(answer) => seen.routed.push(reply(&answer)),
+        match client.send(Method::POST, CHAT, body.to_string().into(), MOST).await {
+            Ok(response) => seen.routed.push(reply(&response)),
             Err(reason) => {
                 seen.unreachable = Some(reason);
                 return;
@@ -72,12 +72,12 @@ fn body(broken: Broken) -> Bytes {
     }
 }
 
-fn reply(answer: &Answer) -> Reply {
+fn reply(response: &Response) -> Reply {
     let text =
-        |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
-    let kept = &answer.body[..answer.body.len().min(KEPT)];
+        |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+    let kept = &response.body[..response.body.len().min(KEPT)];
     Reply {
-        status: answer.status,
+        status: response.status,
         body: String::from_utf8_lossy(kept).into_owned(),
         reason: text("x-llm-d-request-dropped-reason"),
         marked: text("x-went-into-resp-headers") == "true",

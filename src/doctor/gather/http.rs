@@ -16,7 +16,7 @@ use usher_wire::client::connector;
 
 /// A server, with what is said to it every time.
 #[derive(Clone)]
-pub struct Site {
+pub struct HttpClient {
     scheme: Scheme,
     host: String,
     port: u16,
@@ -33,20 +33,20 @@ enum Scheme {
 }
 
 /// An answer.
-pub struct Answer {
+pub struct Response {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl std::fmt::Debug for Site {
+impl std::fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Not its headers, which may be credentials.
-        f.debug_struct("Site").field("url", &self.url()).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("url", &self.url()).finish_non_exhaustive()
     }
 }
 
-impl Site {
+impl HttpClient {
     /// Reads `http://HOST[:PORT][/PREFIX]` or the same with `https`.
     ///
     /// # Errors
@@ -122,9 +122,9 @@ impl Site {
     /// # Errors
     /// When it doesn't come, or not with status 200.
     pub(super) async fn page(&self, path: &str, most: usize) -> Result<Bytes, String> {
-        let answer = self.send(Method::GET, path, Bytes::new(), most).await?;
-        match answer.status {
-            200 => Ok(answer.body),
+        let response = self.send(Method::GET, path, Bytes::new(), most).await?;
+        match response.status {
+            200 => Ok(response.body),
             status => Err(format!("{}{path} answers {status}", self.url())),
         }
     }
@@ -148,14 +148,14 @@ impl Site {
         path: &str,
         body: Bytes,
         most: usize,
-    ) -> Result<Answer, String> {
+    ) -> Result<Response, String> {
         let exchange = self.exchange(method, path, body, most);
-        let answer = timeout(self.limit, exchange).await;
-        let answer = answer.unwrap_or_else(|_| Err(format!("no whole answer within {:?}", self.limit)));
-        answer.map_err(|reason| format!("{}{path}: {reason}", self.url()))
+        let response = timeout(self.limit, exchange).await;
+        let response = response.unwrap_or_else(|_| Err(format!("no whole answer within {:?}", self.limit)));
+        response.map_err(|reason| format!("{}{path}: {reason}", self.url()))
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Bytes, most: usize) -> Result<Answer, String> {
+    async fn exchange(&self, method: Method, path: &str, body: Bytes, most: usize) -> Result<Response, String> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await.map_err(|error| error.to_string())?;
         let request = self.request(method, path, body)?;
@@ -192,7 +192,7 @@ async fn over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
     most: usize,
-) -> Result<Answer, String> {
+) -> Result<Response, String> {
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     // Ends with the connection, which is dropped when the answer was read.
@@ -202,7 +202,7 @@ async fn over(
     let body = Limited::new(body, most).collect().await;
     let body = body.map_err(|_| format!("the answer broke off or has more than {most} bytes"))?;
     drop(connection);
-    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
+    Ok(Response { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
 }
 
 /// Whether a host is this machine.
@@ -223,8 +223,8 @@ mod tests {
             ("https://[::1]", "https://[::1]:443", true),
         ];
         for (text, url, local) in table {
-            let site = Site::parse(text).unwrap();
-            assert_eq!((site.url(), site.is_local()), (url.to_owned(), local), "{text}");
+            let client = HttpClient::parse(text).unwrap();
+            assert_eq!((client.url(), client.is_local()), (url.to_owned(), local), "{text}");
         }
     }
 
@@ -232,7 +232,7 @@ mod tests {
     fn what_is_no_address_is_refused_without_being_repeated() {
         for text in ["", "gateway:80", "ftp://x", "http://user:secret@gw", "http://gw/?key=secret", "http://"]
         {
-            let error = Site::parse(text).unwrap_err();
+            let error = HttpClient::parse(text).unwrap_err();
             assert!(!error.contains("secret"), "{text}: {error}");
         }
     }

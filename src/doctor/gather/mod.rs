@@ -11,7 +11,7 @@ mod picker;
 mod plan;
 
 pub(crate) use self::capacity::of_file as policies_of_file;
-pub use self::http::Site;
+pub use self::http::HttpClient;
 pub use self::plan::{Plan, Pods, PoolPlan};
 
 use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
@@ -30,12 +30,12 @@ const DEMO_ENVOY_ADMIN: u16 = 5;
 
 /// Looks at everything.
 pub async fn gather(plan: &Plan) -> Observations {
-    let local = plan.gateway.as_ref().filter(|site| site.is_local());
-    let port = plan.gateway.as_ref().map(Site::port);
+    let local = plan.gateway.as_ref().filter(|client| client.is_local());
+    let port = plan.gateway.as_ref().map(HttpClient::port);
     let (envoy_site, mut envoy) = find_envoy(plan, local, port).await;
-    let site = plan.gateway.clone().or_else(|| listener(&envoy, envoy_site.as_ref()?));
-    let mut gateway = match &site {
-        Some(site) => Ok(gateway::refusals(site).await),
+    let client = plan.gateway.clone().or_else(|| listener(&envoy, envoy_site.as_ref()?));
+    let mut gateway = match &client {
+        Some(client) => Ok(gateway::refusals(client).await),
         None => Err("give --gateway".to_owned()),
     };
     let picker = ask_picker(plan, &envoy).await;
@@ -44,23 +44,23 @@ pub async fn gather(plan: &Plan) -> Observations {
     // The picker was asked for a decision above; what it counted for that comes before.
     let metrics = find_metrics(plan, local, model).await;
     let before = match &envoy_site {
-        Some(site) => envoy::hosts(site).await,
+        Some(client) => envoy::hosts(client).await,
         None => Err(String::new()),
     };
-    if let (Ok(seen), Some(site)) = (&mut gateway, &site)
+    if let (Ok(seen), Some(client)) = (&mut gateway, &client)
         && seen.unreachable.is_none()
     {
-        gateway::routed(site, model, seen).await;
+        gateway::routed(client, model, seen).await;
     }
     let metrics = match metrics {
-        Ok((site, page)) => {
-            let after = pages::picker(&site, page.given, model).await;
+        Ok((client, page)) => {
+            let after = pages::picker(&client, page.given, model).await;
             Ok(pages::since(after, &page))
         }
         Err(reason) => Err(reason),
     };
-    if let (Ok(seen), Ok(before), Some(site)) = (&mut envoy, before, &envoy_site)
-        && let Ok(after) = envoy::hosts(site).await
+    if let (Ok(seen), Ok(before), Some(client)) = (&mut envoy, before, &envoy_site)
+        && let Ok(after) = envoy::hosts(client).await
     {
         let earlier: std::collections::HashMap<_, _> = before
             .iter()
@@ -88,10 +88,10 @@ pub async fn gather(plan: &Plan) -> Observations {
     Observations { version, gateway, envoy, picker, metrics, admin, pods, cluster }
 }
 
-async fn find_envoy(plan: &Plan, local: Option<&Site>, port: Option<u16>) -> (Option<Site>, Seen<Envoy>) {
-    if let Some(site) = &plan.envoy {
-        let seen = envoy::look(site, port).await;
-        return (seen.is_ok().then(|| site.clone()), seen);
+async fn find_envoy(plan: &Plan, local: Option<&HttpClient>, port: Option<u16>) -> (Option<HttpClient>, Seen<Envoy>) {
+    if let Some(client) = &plan.envoy {
+        let seen = envoy::look(client, port).await;
+        return (seen.is_ok().then(|| client.clone()), seen);
     }
     let Some(gateway) = local else {
         return (
@@ -100,10 +100,10 @@ async fn find_envoy(plan: &Plan, local: Option<&Site>, port: Option<u16>) -> (Op
         );
     };
     for port in [Some(ENVOY_ADMIN), gateway.port().checked_add(DEMO_ENVOY_ADMIN)].into_iter().flatten() {
-        let site = Site::local(port).within(plan.limit);
-        if envoy::listens(&site, gateway.port()).await {
-            let seen = envoy::look(&site, Some(gateway.port())).await;
-            return (Some(site), seen);
+        let client = HttpClient::local(port).within(plan.limit);
+        if envoy::listens(&client, gateway.port()).await {
+            let seen = envoy::look(&client, Some(gateway.port())).await;
+            return (Some(client), seen);
         }
     }
     (
@@ -116,7 +116,7 @@ async fn find_envoy(plan: &Plan, local: Option<&Site>, port: Option<u16>) -> (Op
 }
 
 /// Where the listener is that asks a picker, beside Envoy's admin interface.
-fn listener(envoy: &Seen<Envoy>, admin: &Site) -> Option<Site> {
+fn listener(envoy: &Seen<Envoy>, admin: &HttpClient) -> Option<HttpClient> {
     let (manager, _) = envoy.as_ref().ok()?.config.pickers().next()?;
     Some(admin.with_port(manager.port?))
 }
@@ -144,28 +144,28 @@ async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picke
     }
 }
 
-async fn find_metrics(plan: &Plan, local: Option<&Site>, model: &str) -> Seen<(Site, PickerPage)> {
-    if let Some(site) = &plan.metrics {
-        return Ok((site.clone(), pages::picker(site, true, model).await));
+async fn find_metrics(plan: &Plan, local: Option<&HttpClient>, model: &str) -> Seen<(HttpClient, PickerPage)> {
+    if let Some(client) = &plan.metrics {
+        return Ok((client.clone(), pages::picker(client, true, model).await));
     }
     let gateway = local.ok_or("give --metrics")?;
     for port in [gateway.port().checked_add(DEMO_METRICS), Some(METRICS)].into_iter().flatten() {
-        let site = Site::local(port).within(plan.limit);
-        let page = pages::picker(&site, false, model).await;
+        let client = HttpClient::local(port).within(plan.limit);
+        let page = pages::picker(&client, false, model).await;
         if page.families > 0 {
-            return Ok((site, page));
+            return Ok((client, page));
         }
     }
     Err(format!("no picker's metrics on 127.0.0.1:{METRICS}; give --metrics"))
 }
 
-async fn find_admin(plan: &Plan, local: Option<&Site>) -> Seen<Vec<Known>> {
-    if let Some(site) = &plan.admin {
-        return pages::admin(site).await;
+async fn find_admin(plan: &Plan, local: Option<&HttpClient>) -> Seen<Vec<Known>> {
+    if let Some(client) = &plan.admin {
+        return pages::admin(client).await;
     }
     let gateway = local.ok_or("give --admin")?;
     for port in [gateway.port().checked_add(DEMO_USHER_ADMIN), Some(USHER_ADMIN)].into_iter().flatten() {
-        if let Ok(known) = pages::admin(&Site::local(port).within(plan.limit)).await {
+        if let Ok(known) = pages::admin(&HttpClient::local(port).within(plan.limit)).await {
             return Ok(known);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
-use super::http::Site;
+use super::http::HttpClient;
 use super::plan::Pods;
 use crate::doctor::json::{list, text};
 use crate::doctor::seen::{Known, PickerPage, PodPage, Seen};
@@ -34,9 +34,9 @@ const ATTEMPTS: [(&str, &str); 2] = [
 ];
 
 /// The page of a picker, with its choices for `model`.
-pub(super) async fn picker(site: &Site, given: bool, model: &str) -> PickerPage {
-    let mut seen = PickerPage { url: site.url(), given, ..PickerPage::default() };
-    let page = match site.page("/metrics", MOST).await {
+pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> PickerPage {
+    let mut seen = PickerPage { url: client.url(), given, ..PickerPage::default() };
+    let page = match client.page("/metrics", MOST).await {
         Ok(page) => page,
         Err(problem) => {
             seen.problem = Some(problem);
@@ -82,10 +82,10 @@ pub(super) fn since(mut now: PickerPage, before: &PickerPage) -> PickerPage {
 ///
 /// # Errors
 /// Why that is not known.
-pub(super) async fn admin(site: &Site) -> Seen<Vec<Known>> {
-    let page = site.json("/endpoints", MOST).await?;
+pub(super) async fn admin(client: &HttpClient) -> Seen<Vec<Known>> {
+    let page = client.json("/endpoints", MOST).await?;
     if !page.get("endpoints").is_some_and(Value::is_array) {
-        return Err(format!("{}/endpoints is not Usher's", site.url()));
+        return Err(format!("{}/endpoints is not Usher's", client.url()));
     }
     let known = |row: &Value| {
         let id = text(row, "id");
@@ -104,8 +104,8 @@ pub(super) async fn admin(site: &Site) -> Seen<Vec<Known>> {
 pub(super) async fn pods(pods: Vec<Pods>, limit: std::time::Duration) -> Vec<PodPage> {
     let ask = |Pods { name, address, engine }: Pods| async move {
         let url = format!("http://{address}");
-        let page = match Site::parse(&url) {
-            Ok(site) => site.within(limit).page("/metrics", MOST).await,
+        let page = match HttpClient::parse(&url) {
+            Ok(client) => client.within(limit).page("/metrics", MOST).await,
             Err(reason) => Err(reason),
         };
         PodPage { name, url: url + "/metrics", address, engine, page: page.map(Vec::from) }

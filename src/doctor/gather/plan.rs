@@ -3,22 +3,22 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::http::Site;
+use super::http::HttpClient;
 use crate::capacity::Policy;
 
 /// Plan of an examination: places to look at, and settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where clients send requests.
-    pub gateway: Option<Site>,
+    pub gateway: Option<HttpClient>,
     /// Envoy's admin interface; else it is looked for beside a local gateway.
-    pub envoy: Option<Site>,
+    pub envoy: Option<HttpClient>,
     /// The picker's ext_proc port, `host:port`; else as Envoy's configuration says.
     pub picker: Option<String>,
     /// The picker's metrics; else they are looked for beside a local gateway.
-    pub metrics: Option<Site>,
+    pub metrics: Option<HttpClient>,
     /// Usher's admin port; else it is looked for beside a local gateway.
-    pub admin: Option<Site>,
+    pub admin: Option<HttpClient>,
     /// A model to ask for; else one that no server has.
     pub model: Option<String>,
     /// The model servers, where a file names them.

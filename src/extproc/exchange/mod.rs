@@ -21,7 +21,7 @@ use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
-use super::response_tracker::{self, Answer};
+use super::response_tracker::{self, ResponseTracker};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
 use super::replies::Replies;
@@ -136,14 +136,14 @@ pub struct Exchange {
     relayed: usize,
     /// Part of that body that arrived while the request waited.
     early: Body,
-    answer: Answer,
+    response: ResponseTracker,
     replies: Replies,
 }
 
 impl Exchange {
     /// An exchange before its first message.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let answer = Answer::new(&shared.parsers);
+        let response = ResponseTracker::new(&shared.parsers);
         let refused = (!shared.budget.open_stream()).then(|| Box::new(shared.budget.refuse_stream()));
         Self {
             shared,
@@ -160,7 +160,7 @@ impl Exchange {
             upload: None,
             relayed: 0,
             early: Body::default(),
-            answer,
+            response,
             replies: Replies::default(),
         }
     }
@@ -179,7 +179,7 @@ impl Exchange {
     /// written. A request that waits for its answer, which may take minutes, gives back the room for
     /// the replies themselves.
     pub fn settle(&mut self) -> Option<Box<Reservation>> {
-        if matches!(self.state, State::Sent(_)) && self.answer.is_awaited() {
+        if matches!(self.state, State::Sent(_)) && self.response.is_awaited() {
             self.replies = Replies::default();
         }
         self.leaving.take()
@@ -192,7 +192,7 @@ impl Exchange {
 
     /// The parser that reads the answer, while it does.
     pub fn response_parser(&self) -> Option<ParserKind> {
-        self.answer.parser()
+        self.response.parser()
     }
 
     /// Takes a message.
@@ -279,10 +279,10 @@ impl Exchange {
     /// Ends a request that is on its way.
     fn give_up(&mut self, rejection: Rejection) -> Step {
         if let Some(mut routed) = self.routed.take() {
-            routed.cut_off(&self.answer.used(), self.answer.generated());
+            routed.cut_off(&self.response.used(), self.response.generated());
             routed.withdraw();
         }
-        if let Some(series) = self.answer.series() {
+        if let Some(series) = self.response.series() {
             self.shared.metrics.refused(series, rejection.code);
         }
         self.refused_with(rejection)
@@ -310,7 +310,7 @@ impl Exchange {
     /// Gives back what was booked for an answer that doesn't end. What there was of it counts.
     fn cut_off(&mut self) {
         if let Some(mut routed) = self.routed.take() {
-            routed.cut_off(&self.answer.used(), self.answer.generated());
+            routed.cut_off(&self.response.used(), self.response.generated());
         }
     }
 
@@ -349,7 +349,7 @@ impl Drop for Exchange {
         self.shared.budget.close_stream();
         self.cut_off();
         // An answer that was cut off: what it used so far is counted.
-        self.answer.cut_off(&self.shared.metrics);
+        self.response.cut_off(&self.shared.metrics);
     }
 }
 

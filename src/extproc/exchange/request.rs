@@ -192,7 +192,7 @@ impl Exchange {
         if !self.is_full_duplex() {
             return;
         }
-        if let Some(series) = self.answer.series() {
+        if let Some(series) = self.response.series() {
             series.request_size.observe(self.relayed as f64);
         }
         if let Some(routed) = &mut self.routed {
@@ -266,11 +266,11 @@ impl Exchange {
         let relays = matches!(end, BodyEnd::Relayed { .. });
         let series = if end == BodyEnd::Headers || relays && !self.is_full_duplex() {
             // Without its body a request is not counted, as with the peer.
-            self.answer.read_as(request.api);
+            self.response.read_as(request.api);
             None
         } else {
             let series = self.shared.metrics.series(&SeriesKey::of(request));
-            self.answer.expect(request, Arc::clone(&series), self.started);
+            self.response.expect(request, Arc::clone(&series), self.started);
             Some(series)
         };
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
@@ -280,7 +280,7 @@ impl Exchange {
             request_id: (!has_id).then(new_request_id),
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             headers: routed.headers().to_vec(),
-            plain: is_shown && self.answer.is_read() && accepts_encodings(&request.headers),
+            plain: is_shown && self.response.is_read() && accepts_encodings(&request.headers),
             scores: routed.take_scores(),
         };
         let more = end == BodyEnd::Relayed { ended: false };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::endpoints::health::AnswerStatus;
+use crate::endpoints::health::ResponseStatus;
 use crate::request::{Body, Pieces};
 use crate::schedule::{Attribute, Served};
 
@@ -14,7 +14,7 @@ use usher_wire::reply::Reply;
 impl Exchange {
     pub(super) fn response_headers(
         &mut self,
-        status: AnswerStatus,
+        status: ResponseStatus,
         kind: Kind,
         end_of_stream: bool,
         served: &Served,
@@ -26,7 +26,7 @@ impl Exchange {
             _ => None,
         };
         if let Some(api) = asked {
-            self.answer.read_as(api);
+            self.response.read_as(api);
         }
         if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // The gateway answers itself, for example after a time-out, or shows us
@@ -36,12 +36,12 @@ impl Exchange {
             self.replies.forget_early();
             self.early = Body::default();
         }
-        if self.answer.headers(kind, end_of_stream).map_err(Violation)? {
+        if self.response.headers(kind, end_of_stream).map_err(Violation)? {
             self.shared.metrics.encoded.inc();
         }
         // A body that comes buffered, or not at all, says nothing about a first token.
         let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
-        let is_stream = self.answer.is_stream() && is_shown;
+        let is_stream = self.response.is_stream() && is_shown;
         let set = self
             .routed
             .as_mut()
@@ -62,7 +62,7 @@ impl Exchange {
         end_of_stream: bool,
         now: Instant,
     ) -> Result<Step, Violation> {
-        let is_first_token = self.answer.chunk(&data, now).map_err(Violation)?;
+        let is_first_token = self.response.chunk(&data, now).map_err(Violation)?;
         if let Some(routed) = &mut self.routed {
             routed.goes_on();
             if is_first_token {
@@ -73,7 +73,7 @@ impl Exchange {
         if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
             self.replies.push(Reply::ResponseBodyAsIs { attributes });
         } else {
-            let data = self.answer.restore(data, end_of_stream);
+            let data = self.response.restore(data, end_of_stream);
             self.replies.response_body(data, end_of_stream, attributes);
         }
         self.complete(end_of_stream, now);
@@ -81,7 +81,7 @@ impl Exchange {
     }
 
     pub(super) fn response_trailers(&mut self, now: Instant) -> Result<Step, Violation> {
-        let held = self.answer.trailers().map_err(Violation)?;
+        let held = self.response.trailers().map_err(Violation)?;
         let attributes = self.attributes();
         self.replies.response_body(held, false, Vec::new());
         self.replies.push(Reply::ResponseTrailers { attributes });
@@ -92,7 +92,7 @@ impl Exchange {
     /// Attributes that the gateway gets once the response is complete.
     fn attributes(&mut self) -> Vec<Attribute> {
         match &mut self.routed {
-            Some(routed) => routed.response_ends(&self.answer.used(), self.answer.generated()),
+            Some(routed) => routed.response_ends(&self.response.used(), self.response.generated()),
             None => Vec::new(),
         }
     }
@@ -101,7 +101,7 @@ impl Exchange {
     /// whenever the gateway closes the stream.
     fn complete(&mut self, last: bool, now: Instant) {
         if last {
-            self.answer.complete(&self.shared.metrics, now);
+            self.response.complete(&self.shared.metrics, now);
             self.routed = None;
         }
     }

@@ -24,7 +24,7 @@ use super::file::{Look, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, PolicyStore};
-use super::query::{Asking, Server};
+use super::query::{QueryRunner, Server};
 use crate::actuator::{Actuator, Owner, Write};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
@@ -81,7 +81,7 @@ pub struct Driver {
     scrapers: Vec<Scraper>,
     /// Queries that are asked for policies, and the tasks that ask them; `None`: there is no server to ask.
     queries: BTreeMap<Arc<str>, Duration>,
-    asking: Option<Asking>,
+    query_runner: Option<QueryRunner>,
     /// Policies that are objects, and what was made of them.
     policy_store: PolicyStore,
     objects: Arc<[Known]>,
@@ -114,9 +114,9 @@ impl Driver {
     ) -> prometheus::Result<Self> {
         let plan_store = Arc::new(PlanStore::default());
         let metrics = Arc::new(ScalingMetrics::register(registry, &plan_store, live.clock.clone())?);
-        let asking = prometheus.map(|server| Asking::new(server, live.clock.clone(), metrics.queries()));
+        let query_runner = prometheus.map(|server| QueryRunner::new(server, live.clock.clone(), metrics.queries()));
         let mut driver = Self {
-            asking,
+            query_runner,
             queries: BTreeMap::new(),
             live,
             sources,
@@ -287,8 +287,8 @@ impl Driver {
 
     /// Reads and asks what the policies name and nothing else reads, from now on.
     async fn read(&mut self) {
-        if let Some(asking) = &mut self.asking {
-            asking.ask(self.queries.clone());
+        if let Some(query_runner) = &mut self.query_runner {
+            query_runner.ask(self.queries.clone());
         }
         for scraper in self.scrapers.drain(..) {
             scraper.shutdown().await;

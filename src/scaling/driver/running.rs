@@ -13,7 +13,7 @@ use crate::capacity::{Condition, Growth, History, Policy, Requested};
 use crate::scaling::plan_store::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
-use crate::scaling::query::Answers;
+use crate::scaling::query::QueryResults;
 
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ impl Running {
         &mut self,
         live: &Live,
         scraped: Duration,
-        answers: Option<&Answers>,
+        results: Option<&QueryResults>,
         observed: Option<&Observed>,
         left: Left,
     ) -> Latest {
@@ -196,7 +196,7 @@ impl Running {
             }
         };
         inputs.is_held = self.is_held();
-        let number = |query: &str| answers?.number(query, policy.interval, now);
+        let number = |query: &str| results?.number(query, policy.interval, now);
         inputs.external = policy
             .queries()
             .into_iter()

@@ -20,7 +20,7 @@ use crate::capacity::{Condition, Plan};
 use crate::scaling::plan_store::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
 use crate::scaling::objects::Known;
-use crate::scaling::query::Asking;
+use crate::scaling::query::QueryRunner;
 
 /// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
 /// hour between two ticks, and the first one would know nothing.
@@ -36,8 +36,8 @@ impl Driver {
     pub(super) async fn tick_due(&mut self) {
         let now = self.live.clock.elapsed();
         let may_plan = (self.live.may_plan)();
-        if let Some(asking) = &self.asking {
-            asking.want(may_plan);
+        if let Some(query_runner) = &self.query_runner {
+            query_runner.want(may_plan);
         }
         if !may_plan {
             // What was said before says nothing now.
@@ -62,10 +62,10 @@ impl Driver {
                 continue;
             }
             let Some(running) = self.running.get_mut(place) else { continue };
-            let answers = self.asking.as_ref().map(Asking::answers);
+            let results = self.query_runner.as_ref().map(QueryRunner::results);
             let policy = &running.group.policy;
             let is_open =
-                answers.is_some_and(|known| policy.queries().iter().any(|query| known.is_open(query)));
+                results.is_some_and(|known| policy.queries().iter().any(|query| known.is_open(query)));
             running.due = now + if is_open { policy.interval.min(ANSWERED_SOON) } else { policy.interval };
             ticked |= self.begin(place).await;
             // The runtime has others to serve between two of many policies.
@@ -215,7 +215,7 @@ impl Driver {
         running.held = None;
         let lost = running.stopped.take() == Some(Condition::LeaseNotRenewed) && running.latest.is_some();
         let frozen = running.group.frozen;
-        let answers = self.asking.as_ref().map(Asking::answers);
+        let results = self.query_runner.as_ref().map(QueryRunner::results);
         let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
         let mut left = left.unwrap_or_default();
         if let Some(actuator) = self.live.actuator.as_ref().filter(|_| running.history.is_none()) {
@@ -228,7 +228,7 @@ impl Driver {
         if let Some(observed) = &observed {
             running.take_back(&observed.lost);
         }
-        let mut latest = running.tick(&self.live, self.scraped, answers, observed.as_ref(), left);
+        let mut latest = running.tick(&self.live, self.scraped, results, observed.as_ref(), left);
         if observed.as_ref().is_some_and(|observed| observed.is_blind) {
             latest.plan.conditions.push(Condition::TopologyUnknown);
         }

@@ -9,7 +9,7 @@ const MOST_SAID: usize = 200;
 
 /// Why an answer is no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ResponseError {
     /// It isn't what the API answers with.
     #[error("the answer is not one of the Prometheus API: {0}; is that the server's base URL?")]
     Malformed(String),
@@ -56,13 +56,13 @@ struct Sample {
 ///
 /// # Errors
 /// Why it has none.
-pub(super) fn number(body: &[u8]) -> Result<f64, AnswerError> {
-    let malformed = |error: serde_json::Error| AnswerError::Malformed(clipped(&error.to_string()));
+pub(super) fn number(body: &[u8]) -> Result<f64, ResponseError> {
+    let malformed = |error: serde_json::Error| ResponseError::Malformed(clipped(&error.to_string()));
     let envelope: Envelope = serde_json::from_slice(body).map_err(malformed)?;
     if envelope.status != "success" {
-        return Err(AnswerError::Refused(clipped(&envelope.error.unwrap_or_default())));
+        return Err(ResponseError::Refused(clipped(&envelope.error.unwrap_or_default())));
     }
-    let missing = || AnswerError::Malformed("it has no data".to_owned());
+    let missing = || ResponseError::Malformed("it has no data".to_owned());
     let Data { result_type, result } = envelope.data.ok_or_else(missing)?;
     let text = match result_type.as_str() {
         "scalar" => serde_json::from_str::<Point>(result.get()).map_err(malformed)?.1,
@@ -71,17 +71,17 @@ pub(super) fn number(body: &[u8]) -> Result<f64, AnswerError> {
             let many = samples.len();
             let mut samples = samples.into_iter();
             match (samples.next(), many) {
-                (None, _) => return Err(AnswerError::NoSample),
+                (None, _) => return Err(ResponseError::NoSample),
                 (Some(sample), 1) => {
-                    sample.value.ok_or_else(|| AnswerError::NoNumber("histogram".to_owned()))?.1
+                    sample.value.ok_or_else(|| ResponseError::NoNumber("histogram".to_owned()))?.1
                 }
-                _ => return Err(AnswerError::Several(many)),
+                _ => return Err(ResponseError::Several(many)),
             }
         }
-        other => return Err(AnswerError::NoNumber(clipped(other))),
+        other => return Err(ResponseError::NoNumber(clipped(other))),
     };
-    let value = text.parse::<f64>().map_err(|_| AnswerError::NoNumber(clipped(&text)))?;
-    if value.is_finite() { Ok(value) } else { Err(AnswerError::NotFinite(text)) }
+    let value = text.parse::<f64>().map_err(|_| ResponseError::NoNumber(clipped(&text)))?;
+    if value.is_finite() { Ok(value) } else { Err(ResponseError::NotFinite(text)) }
 }
 
 /// Error message of the server, where a body that comes with an error status has one.
@@ -104,7 +104,7 @@ fn clipped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn answer(kind: &str, result: &str) -> Result<f64, AnswerError> {
+    fn answer(kind: &str, result: &str) -> Result<f64, ResponseError> {
         let text = format!(
             r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"warnings":["w"]}}"#
         );
@@ -126,32 +126,32 @@ mod tests {
         let sample = |value: &str| format!(r#"{{"metric":{{}},"value":[1,"{value}"]}}"#);
         let two = format!("[{},{}]", sample("1"), sample("2"));
         let table = [
-            ("vector", "[]", AnswerError::NoSample),
-            ("vector", two.as_str(), AnswerError::Several(2)),
-            ("vector", r#"[{"metric":{},"histogram":[1,{}]}]"#, AnswerError::NoNumber("histogram".into())),
-            ("matrix", "[]", AnswerError::NoNumber("matrix".into())),
-            ("string", r#"[1,"7"]"#, AnswerError::NoNumber("string".into())),
-            ("scalar", r#"[1,"NaN"]"#, AnswerError::NotFinite("NaN".into())),
-            ("scalar", r#"[1,"+Inf"]"#, AnswerError::NotFinite("+Inf".into())),
-            ("scalar", r#"[1,"-Inf"]"#, AnswerError::NotFinite("-Inf".into())),
-            ("scalar", r#"[1,"x"]"#, AnswerError::NoNumber("x".into())),
+            ("vector", "[]", ResponseError::NoSample),
+            ("vector", two.as_str(), ResponseError::Several(2)),
+            ("vector", r#"[{"metric":{},"histogram":[1,{}]}]"#, ResponseError::NoNumber("histogram".into())),
+            ("matrix", "[]", ResponseError::NoNumber("matrix".into())),
+            ("string", r#"[1,"7"]"#, ResponseError::NoNumber("string".into())),
+            ("scalar", r#"[1,"NaN"]"#, ResponseError::NotFinite("NaN".into())),
+            ("scalar", r#"[1,"+Inf"]"#, ResponseError::NotFinite("+Inf".into())),
+            ("scalar", r#"[1,"-Inf"]"#, ResponseError::NotFinite("-Inf".into())),
+            ("scalar", r#"[1,"x"]"#, ResponseError::NoNumber("x".into())),
         ];
         for (kind, result, error) in table {
             assert_eq!(answer(kind, result), Err(error), "{kind} {result}");
         }
         let malformed = ["", "{}", "<html>", r#"{"status":"success"}"#, "[]", "\u{0}"];
         for text in malformed {
-            assert!(matches!(number(text.as_bytes()), Err(AnswerError::Malformed(_))), "{text}");
+            assert!(matches!(number(text.as_bytes()), Err(ResponseError::Malformed(_))), "{text}");
         }
         for result in ["{}", "[[1]]", r#"[{"value":[1]}]"#, r#"[{"value":[1,2]}]"#] {
-            assert!(matches!(answer("vector", result), Err(AnswerError::Malformed(_))), "{result}");
+            assert!(matches!(answer("vector", result), Err(ResponseError::Malformed(_))), "{result}");
         }
     }
 
     #[test]
     fn what_the_server_says_is_one_short_line() {
         let refused = br#"{"status":"error","errorType":"bad_data","error":"parse error:\nunexpected }"}"#;
-        assert_eq!(number(refused), Err(AnswerError::Refused("parse error: unexpected }".to_owned())));
+        assert_eq!(number(refused), Err(ResponseError::Refused("parse error: unexpected }".to_owned())));
         assert_eq!(complaint(refused).as_deref(), Some("parse error: unexpected }"));
         let long = format!(r#"{{"status":"error","error":"{}"}}"#, "é".repeat(1000));
         assert_eq!(complaint(long.as_bytes()).unwrap().chars().count(), MOST_SAID + 1);

@@ -34,13 +34,13 @@ fn every(interval: Duration) -> Duration {
 
 /// Results of queries. The task of a query writes its entry; ticks read.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct QueryResults {
     // Guards what was answered last, and when; `None` where there was no number. Held for a look or an
     // entry, never across an await.
     last: Mutex<HashMap<Arc<str>, Option<(f64, Duration)>>>,
 }
 
-impl Answers {
+impl QueryResults {
     fn last(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<(f64, Duration)>>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +60,7 @@ impl Answers {
 
 /// Asks queries until it is dropped.
 #[derive(Debug)]
-pub struct Asking {
+pub struct QueryRunner {
     shared: Arc<Shared>,
     /// Queries that are asked, each with the interval at which the policies tick that name it.
     queries: BTreeMap<Arc<str>, Duration>,
@@ -73,23 +73,23 @@ pub struct Asking {
 struct Shared {
     server: Server,
     clock: Clock,
-    answers: Answers,
+    results: QueryResults,
     /// By result.
     asked: IntCounterVec,
     at_once: Semaphore,
 }
 
-impl Asking {
+impl QueryRunner {
     /// Somebody who asks this server. Nothing is asked yet.
     pub fn new(server: Server, clock: Clock, asked: IntCounterVec) -> Self {
-        let (answers, at_once) = (Answers::default(), Semaphore::new(AT_ONCE));
-        let shared = Arc::new(Shared { server, clock, answers, asked, at_once });
+        let (results, at_once) = (QueryResults::default(), Semaphore::new(AT_ONCE));
+        let shared = Arc::new(Shared { server, clock, results, asked, at_once });
         Self { shared, queries: BTreeMap::new(), tasks: JoinSet::new(), wanted: watch::Sender::new(false) }
     }
 
     /// Results of the queries.
-    pub fn answers(&self) -> &Answers {
-        &self.shared.answers
+    pub fn results(&self) -> &QueryResults {
+        &self.shared.results
     }
 
     /// Asks these from now on, each so often that a policy with this interval has a fresh number. Has to
@@ -99,7 +99,7 @@ impl Asking {
             return;
         }
         self.tasks = JoinSet::new();
-        self.shared.answers.last().retain(|query, _| queries.contains_key(query));
+        self.shared.results.last().retain(|query, _| queries.contains_key(query));
         for (query, interval) in &queries {
             let (shared, query) = (Arc::clone(&self.shared), Arc::clone(query));
             self.tasks.spawn(shared.keep_asking(query, every(*interval), self.wanted.subscribe()));
@@ -134,7 +134,7 @@ impl Shared {
             let pause = match result {
                 Ok(value) => {
                     let answer = Some((value, self.clock.elapsed()));
-                    self.answers.last().insert(Arc::clone(&query), answer);
+                    self.results.last().insert(Arc::clone(&query), answer);
                     self.asked.with_label_values(&["number"]).inc();
                     if !std::mem::take(&mut told).is_empty() {
                         info!(query = &*query, "a query is answered again");
@@ -150,7 +150,7 @@ impl Shared {
                         told.push(label);
                     }
                     let is_answer = error.is_an_answer();
-                    let mut last = self.answers.last();
+                    let mut last = self.results.last();
                     let entry = last.entry(Arc::clone(&query)).or_default();
                     if is_answer {
                         // There is no such number now. A server that fails says nothing of that.
@@ -174,10 +174,10 @@ mod tests {
     #[test]
     fn an_answer_counts_for_three_intervals() {
         let s = Duration::from_secs;
-        let answers = Answers::default();
-        assert!(answers.is_open("q"));
-        answers.last().insert("q".into(), Some((4.5, s(100))));
-        answers.last().insert("none".into(), None);
+        let results = QueryResults::default();
+        assert!(results.is_open("q"));
+        results.last().insert("q".into(), Some((4.5, s(100))));
+        results.last().insert("none".into(), None);
         let table = [
             // interval, now, number
             (s(2), s(106), Some(4.5)),
@@ -188,8 +188,8 @@ mod tests {
             (s(15), s(99), Some(4.5)),
         ];
         for (interval, now, number) in table {
-            assert_eq!(answers.number("q", interval, now), number, "{interval:?} {now:?}");
+            assert_eq!(results.number("q", interval, now), number, "{interval:?} {now:?}");
         }
-        assert_eq!((answers.number("none", s(2), s(100)), answers.is_open("none")), (None, false));
+        assert_eq!((results.number("none", s(2), s(100)), results.is_open("none")), (None, false));
     }
 }

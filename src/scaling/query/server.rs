@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::response::{AnswerError, complaint, number};
+use super::response::{ResponseError, complaint, number};
 use crate::cluster::encode;
 use crate::scrape::{TlsClient, TlsError, TlsSettings};
 use crate::settings::PrometheusSettings;
@@ -61,7 +61,7 @@ pub enum QueryError {
     TooLarge,
     /// An answer without a number.
     #[error(transparent)]
-    Answer(#[from] AnswerError),
+    Response(#[from] ResponseError),
 }
 
 fn said(complaint: &Option<String>) -> String {
@@ -79,18 +79,18 @@ impl QueryError {
             Self::Timeout => "timeout",
             Self::Status { .. } => "status",
             Self::TooLarge => "too_large",
-            Self::Answer(AnswerError::Malformed(_)) => "malformed",
-            Self::Answer(AnswerError::Refused(_)) => "refused",
-            Self::Answer(AnswerError::NoSample) => "no_sample",
-            Self::Answer(AnswerError::Several(_)) => "several",
-            Self::Answer(AnswerError::NoNumber(_) | AnswerError::NotFinite(_)) => "no_number",
+            Self::Response(ResponseError::Malformed(_)) => "malformed",
+            Self::Response(ResponseError::Refused(_)) => "refused",
+            Self::Response(ResponseError::NoSample) => "no_sample",
+            Self::Response(ResponseError::Several(_)) => "several",
+            Self::Response(ResponseError::NoNumber(_) | ResponseError::NotFinite(_)) => "no_number",
         }
     }
 
     /// Whether the server answered as it should: it need not be asked less often.
     pub(super) fn is_an_answer(&self) -> bool {
-        use AnswerError::{NoNumber, NoSample, NotFinite, Several};
-        matches!(self, Self::Answer(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
+        use ResponseError::{NoNumber, NoSample, NotFinite, Several};
+        matches!(self, Self::Response(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
     }
 }
 

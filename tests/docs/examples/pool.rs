@@ -11,7 +11,7 @@ use usher::sim::{EngineConfig, SimConfig, SimHandle, start};
 
 use crate::examples::wire::{Mutation, Picker, Stream, body, headers, response_body, response_headers};
 use crate::examples::{needs_experimental, path};
-use crate::support::client::{self, Answer, Protocol};
+use crate::support::client::{self, HttpResponse, Protocol};
 use crate::support::{eventually, listener};
 
 const PATH: &str = "/v1/completions";
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// Sends what the picker let through to where it said.
-    async fn forward(&self, path: &str, request: &Mutation, stream: &mut Stream) -> Answer {
+    async fn forward(&self, path: &str, request: &Mutation, stream: &mut Stream) -> HttpResponse {
         let mut text = Vec::new();
         loop {
             let (chunk, end) = stream.request_body().await;
@@ -264,7 +264,7 @@ impl Begun<'_> {
 }
 
 /// Shows the picker an answer, as a gateway does.
-async fn shown(stream: &mut Stream, answer: &Answer) -> Mutation {
+async fn shown(stream: &mut Stream, answer: &HttpResponse) -> Mutation {
     let status = answer.status.as_str();
     let pairs = [(":status", status), ("content-type", answer.header("content-type"))];
     stream.send(response_headers(&pairs, false));

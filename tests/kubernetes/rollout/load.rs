@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::PATIENCE;
-use crate::support::client::{Answer, Body, Client, Protocol, full};
+use crate::support::client::{HttpResponse, Body, Client, Protocol, full};
 
 /// Requests per second, each client one every so often.
 const CLIENTS: u64 = 40;
@@ -109,7 +109,7 @@ async fn long(to: SocketAddr, stop: CancellationToken) -> (usize, Vec<String>) {
 }
 
 /// Description of a wrong response; `None`: it is a server's own, with the header that a picker adds.
-fn wrong(answer: &Answer) -> Option<String> {
+fn wrong(answer: &HttpResponse) -> Option<String> {
     let good = answer.status == 200 && answer.header("x-went-into-resp-headers") == "true";
     (!good).then(|| format!("{answer:?}"))
 }

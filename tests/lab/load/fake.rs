@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
 };
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request as Kind;
-use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HttpBody, ImmediateResponse,
     ProcessingRequest, ProcessingResponse, StreamedBodyResponse, body_mutation,
@@ -33,7 +33,7 @@ pub(crate) enum Fault {
     /// A byte of the request's body is lost.
     LosesRequestByte,
     /// A byte of the answer is lost.
-    LosesAnswerByte,
+    LosesResponseByte,
     /// No endpoint is named.
     NoDestination,
     /// The exchange ends with this status when the request's headers come.
@@ -153,7 +153,7 @@ fn reply(fault: Fault, message: Kind) -> Option<Result<ProcessingResponse, Statu
     let answer = match (message, fault) {
         (Kind::RequestHeaders(_), Fault::Ends(code)) => return Some(Err(Status::new(code, "not today"))),
         (Kind::RequestHeaders(_), Fault::EndsEarly) => return None,
-        (Kind::RequestHeaders(_), Fault::Refuses(code)) => Answer::ImmediateResponse(ImmediateResponse {
+        (Kind::RequestHeaders(_), Fault::Refuses(code)) => Reply::ImmediateResponse(ImmediateResponse {
             status: Some(HttpStatus { code }),
             body: b"too much".to_vec(),
             ..ImmediateResponse::default()
@@ -168,11 +168,11 @@ fn reply(fault: Fault, message: Kind) -> Option<Result<ProcessingResponse, Statu
             let set_headers = if fault == Fault::NoDestination { vec![] } else { vec![option] };
             let mutation = HeaderMutation { set_headers, ..HeaderMutation::default() };
             let response = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
-            Answer::RequestHeaders(HeadersResponse { response: Some(response) })
+            Reply::RequestHeaders(HeadersResponse { response: Some(response) })
         }
-        (Kind::RequestBody(body), _) => Answer::RequestBody(echo(body, fault == Fault::LosesRequestByte)),
-        (Kind::ResponseHeaders(_), _) => Answer::ResponseHeaders(HeadersResponse::default()),
-        (Kind::ResponseBody(body), _) => Answer::ResponseBody(echo(body, fault == Fault::LosesAnswerByte)),
+        (Kind::RequestBody(body), _) => Reply::RequestBody(echo(body, fault == Fault::LosesRequestByte)),
+        (Kind::ResponseHeaders(_), _) => Reply::ResponseHeaders(HeadersResponse::default()),
+        (Kind::ResponseBody(body), _) => Reply::ResponseBody(echo(body, fault == Fault::LosesResponseByte)),
         (other, _) => panic!("never sent: {other:?}"),
     };
     Some(Ok(ProcessingResponse { response: Some(answer), ..ProcessingResponse::default() }))

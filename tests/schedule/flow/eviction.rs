@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::time::advance;
-use usher::endpoints::health::AnswerStatus;
+use usher::endpoints::health::ResponseStatus;
 use usher::extproc::exchange::{Exchange, Step};
 use usher::flow::Routed;
 use usher::schedule::Served;
@@ -67,7 +67,7 @@ async fn running(pool: &Pool) -> Exchange {
 /// An exchange of which so many bytes of the answer have passed.
 pub async fn streamed(pool: &Pool, bytes: usize) -> Exchange {
     let mut exchange = running_with(pool, 0).await;
-    let status = AnswerStatus::default();
+    let status = ResponseStatus::default();
     let begins = Event::ResponseHeaders { status, event_stream: true, encoded: false, end_of_stream: false };
     let data = bytes::Bytes::from(vec![b'x'; bytes]).into();
     for event in [begins, Event::ResponseBody { data, end_of_stream: false }] {
@@ -104,7 +104,7 @@ async fn the_client_of_a_request_that_is_given_up_is_told_so() {
     assert!(exchange.is_revoked(context));
     // The answer has begun: it is cut off.
     let event = Event::ResponseHeaders {
-        status: AnswerStatus::default(),
+        status: ResponseStatus::default(),
         event_stream: true,
         encoded: false,
         end_of_stream: false,
@@ -130,7 +130,7 @@ async fn an_answer_that_is_complete_is_left_alone() {
     let next = pool.send(of("a", 0));
     settle().await;
     let event = Event::ResponseHeaders {
-        status: AnswerStatus::default(),
+        status: ResponseStatus::default(),
         event_stream: false,
         encoded: false,
         end_of_stream: true,

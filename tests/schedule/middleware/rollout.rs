@@ -10,7 +10,7 @@ use usher::config::Node;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
 use usher::request::Request;
 use usher::schedule::{
-    AnswerHead, Effects, PluginId, RolloutMetrics, RolloutParams, RolloutScreener, Screener, Served,
+    ResponseHead, Effects, PluginId, RolloutMetrics, RolloutParams, RolloutScreener, Screener, Served,
     Situation,
 };
 
@@ -196,7 +196,7 @@ fn the_answer_says_what_served() {
         let (_, mut effects) = screened.screen(&all, &Request::default());
         let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
         let endpoint = &all.snapshot().endpoints()[position];
-        followers.begins(&AnswerHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
+        followers.begins(&ResponseHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
         let headers: Vec<_> = headers
             .iter()
             .map(|header| (&*header.name, std::str::from_utf8(&header.value).unwrap()))

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use usher::endpoints::{Candidates, EndpointSpec, Store, SubsetHint};
 use usher::request::Request;
 use usher::schedule::{
-    AnswerHead, Bindings, Context, Decision, Effects, Filter, PluginId, PreRequest, Profile, ProfileHandler,
+    ResponseHead, Bindings, Context, Decision, Effects, Filter, PluginId, PreRequest, Profile, ProfileHandler,
     ProfileSet, Record, Runs, ScheduleError, Scheduler, Scorer, Scratch, Served, SessionAffinity,
     SessionSource, SingleProfileHandler, State,
 };
@@ -63,7 +63,7 @@ fn send(
     plugin.decided(&cx, &decision, &mut effects);
     let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
     let endpoint = decision.primary_endpoint();
-    followers.begins(&AnswerHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
+    followers.begins(&ResponseHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         endpoint.name().to_owned(),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use usher::scaling::query::{AnswerError, QueryError, Server as Asked};
+use usher::scaling::query::{ResponseError, QueryError, Server as Asked};
 use usher::settings::PrometheusSettings;
 
 use crate::pages::server::{Server, Step, ok, with};
@@ -120,7 +120,7 @@ async fn what_is_no_answer_is_said() {
         assert!(error.contains(says) && !error.contains('\n'), "{says}: {error}");
     }
     let error = answered(ok(&TWO.replace("2.5", "NaN"))).await.unwrap_err();
-    assert!(matches!(error, QueryError::Answer(AnswerError::NotFinite(_))), "{error}");
+    assert!(matches!(error, QueryError::Response(ResponseError::NotFinite(_))), "{error}");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = ask(settings(closed)).await.unwrap_err();
     assert!(matches!(error, QueryError::Connect(_)), "{error}");

@@ -22,7 +22,7 @@ pub enum Step {
     Close,
 }
 
-type Answer = dyn Fn(&str) -> Vec<Step> + Send + Sync;
+type Responder = dyn Fn(&str) -> Vec<Step> + Send + Sync;
 
 pub struct Server {
     pub address: SocketAddr,
@@ -47,7 +47,7 @@ impl Server {
         Self::listen(Some(acceptor), Arc::new(answer)).await
     }
 
-    async fn listen(tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> Self {
+    async fn listen(tls: Option<TlsAcceptor>, answer: Arc<Responder>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (heard, requests) = watch::channel(Vec::new());
@@ -92,7 +92,7 @@ impl Server {
 
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    answer: &Answer,
+    answer: &Responder,
     heard: &watch::Sender<Vec<String>>,
     most: &AtomicUsize,
 ) {

@@ -18,7 +18,7 @@ use crate::doctor::stack::url;
 use crate::support::{listener, nobody};
 
 /// Path and body of a request to status, a header and a body.
-type Answers = dyn Fn(&str, &[u8]) -> (u16, &'static str, String) + Send + Sync;
+type Responder = dyn Fn(&str, &[u8]) -> (u16, &'static str, String) + Send + Sync;
 
 /// A web server of few words.
 async fn server(
@@ -28,7 +28,7 @@ async fn server(
     std.set_nonblocking(true).unwrap();
     let address = std.local_addr().unwrap();
     let listener = TcpListener::from_std(std).unwrap();
-    let answers: Arc<Answers> = Arc::new(answers);
+    let answers: Arc<Responder> = Arc::new(answers);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let answers = Arc::clone(&answers);

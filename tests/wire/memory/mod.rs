@@ -72,7 +72,7 @@ async fn is_served(connection: &Connection) -> Stream {
 
 /// Outcomes of requests.
 #[derive(Debug, Default)]
-struct Answers {
+struct Responses {
     served: usize,
     /// Refused as there was no room.
     refused: usize,
@@ -82,9 +82,9 @@ struct Answers {
 
 /// Reads what becomes of a request, and its body where it is served. Whoever doesn't read one
 /// stream of a connection is sent nothing on the others, so every one needs a reader.
-fn reader(mut stream: Stream) -> JoinHandle<Answers> {
+fn reader(mut stream: Stream) -> JoinHandle<Responses> {
     tokio::spawn(async move {
-        let mut answers = Answers::default();
+        let mut answers = Responses::default();
         match stream.reply().await.response {
             Some(Reply::RequestHeaders(_)) => {
                 while !stream.request_body().await.1 {}
@@ -103,10 +103,10 @@ fn reader(mut stream: Stream) -> JoinHandle<Answers> {
 }
 
 /// Outcomes of all requests together.
-async fn answers(readers: Vec<JoinHandle<Answers>>) -> Answers {
-    let mut all = Answers::default();
+async fn answers(readers: Vec<JoinHandle<Responses>>) -> Responses {
+    let mut all = Responses::default();
     for reader in readers {
-        let Answers { served, refused, shed } = reader.await.unwrap();
+        let Responses { served, refused, shed } = reader.await.unwrap();
         (all.served, all.refused, all.shed) = (all.served + served, all.refused + refused, all.shed + shed);
     }
     all

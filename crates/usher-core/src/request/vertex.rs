@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ChatCompletionsRequest, RawPredictRequest, StreamRawPredictRequest { 2 http_body { 2 data } }
-//! HttpBody { 2 data }, the answer of all three
+//! HttpBody { 2 data }, the response of all three
 //! ```
 
 use super::api::Api;
@@ -101,23 +101,23 @@ impl FrameSink for Request {
 #[derive(Debug, Default)]
 pub(super) struct UsageReading {
     frames: Frames,
-    answer: Answer,
+    response: ResponseFrames,
 }
 
 #[derive(Debug, Default)]
-struct Answer(UsageScanner);
+struct ResponseFrames(UsageScanner);
 
 impl UsageReading {
     pub(super) fn feed(&mut self, chunk: &[u8]) {
-        self.frames.feed(chunk, &mut self.answer);
+        self.frames.feed(chunk, &mut self.response);
     }
 
     pub(super) fn found(&self) -> Option<Usage> {
-        self.answer.0.found()
+        self.response.0.found()
     }
 }
 
-impl FrameSink for Answer {
+impl FrameSink for ResponseFrames {
     fn number(&mut self, _path: &[u32], _value: u64, _span: Span) {}
 
     fn open(&mut self, path: &[u32], _span: Span) -> Enter {

@@ -172,11 +172,11 @@ impl FrameSink for Request {
 #[derive(Debug)]
 pub(super) struct UsageReading {
     frames: Frames,
-    answer: Answer,
+    response: ResponseFrames,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct ResponseFrames {
     generates: bool,
     /// Of the current frame.
     usage: Usage,
@@ -187,21 +187,21 @@ impl UsageReading {
     /// Reads answers of one of the service's two methods.
     pub(super) fn new(api: Api) -> Self {
         let generates = api == Api::VllmGrpcGenerate;
-        let answer = Answer { generates, usage: Usage::default(), found: Usage::default() };
-        Self { frames: Frames::default(), answer }
+        let response = ResponseFrames { generates, usage: Usage::default(), found: Usage::default() };
+        Self { frames: Frames::default(), response }
     }
 
     pub(super) fn feed(&mut self, chunk: &[u8]) {
-        self.frames.feed(chunk, &mut self.answer);
+        self.frames.feed(chunk, &mut self.response);
     }
 
     /// All that the frames so far said, which count up.
     pub(super) fn found(&self) -> Option<Usage> {
-        (self.answer.found != Usage::default()).then_some(self.answer.found)
+        (self.response.found != Usage::default()).then_some(self.response.found)
     }
 }
 
-impl FrameSink for Answer {
+impl FrameSink for ResponseFrames {
     fn number(&mut self, path: &[u32], value: u64, _span: Span) {
         let tokens = match (self.generates, path) {
             (true, [1, 2] | [2, 3]) | (false, [2]) => &mut self.usage.prompt_tokens,

@@ -29,7 +29,7 @@ const MOST_REASON: usize = 200;
 
 /// An answer, complete.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     /// HTTP status.
     pub status: u16,
     /// The server that answered, if it is named.
@@ -62,7 +62,7 @@ impl Client {
     ///
     /// # Errors
     /// When no whole answer came within a minute.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response, Failure> {
         tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -80,11 +80,11 @@ impl Client {
         tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response, Failure> {
         let response = self.pool.request(request).await.map_err(|error| innermost(&error))?;
         let text =
             |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let mut answer = Answer {
+        let mut answer = Response {
             status: response.status().as_u16(),
             pod: text(SERVED).or_else(|| text(POD)),
             first: None,

@@ -43,4 +43,4 @@ pub use error::LoadError;
 pub use failure::Failure;
 pub use histogram::Histogram;
 pub use record::Numbers;
-pub use run::{Outcome, Standing, run};
+pub use run::{Outcome, RunProgress, run};

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use xxhash_rust::xxh64::Xxh64;
 
-use super::response::Answer;
+use super::response::ModelResponse;
 use super::live::Ticket;
 
 /// The body of an answer.
@@ -106,7 +106,7 @@ async fn broken_off() -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) ticket: Ticket,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ModelResponse,
     /// Tokens written.
     pub(crate) sent: u32,
     /// Tokens of an event, but for the first and the last one.

@@ -39,7 +39,7 @@ fn token(text_seed: u64, number: u32) -> &'static str {
 
 /// One answer. Its text is a function of the seed and nothing else.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ModelResponse {
     pub(crate) api: Api,
     /// Number of the request at its server.
     pub(crate) number: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Answer {
     pub(crate) prompt_tokens: u32,
 }
 
-impl Answer {
+impl ModelResponse {
     fn id(&self) -> String {
         let prefix = match self.api {
             Api::Chat => "chatcmpl",
@@ -176,10 +176,10 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    fn answer(api: Api, finish: Finish) -> Answer {
+    fn answer(api: Api, finish: Finish) -> ModelResponse {
         let text_seed = text_seed(1, b"prompt");
         let model = r#""a \"model\"""#.to_owned();
-        Answer { api, number: 7, created: 1_700_000_000, model, text_seed, finish, prompt_tokens: 12 }
+        ModelResponse { api, number: 7, created: 1_700_000_000, model, text_seed, finish, prompt_tokens: 12 }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use usher_core::endpoints::Endpoint;
 use usher_core::request::Api;
 use usher_core::request::usage::Usage;
-use usher_plugin::{AnswerHead, Attribute, Follower, Header};
+use usher_plugin::{ResponseHead, Attribute, Follower, Header};
 
 use super::aim::{Aim, may_be_kept};
 use super::backlog::{Backlog, steps};
@@ -359,7 +359,7 @@ impl Follower for Booked {
         self.move_to(to);
     }
 
-    fn begins(&mut self, head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+    fn begins(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         Self::begins(self, head.is_stream);
     }
 

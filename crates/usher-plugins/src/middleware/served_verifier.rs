@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    AnswerHead, Build, PluginParts, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
+    ResponseHead, Build, PluginParts, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
     Served, BuildContext, beta,
 };
 
@@ -45,7 +45,7 @@ struct ServedReporter {
 }
 
 impl Follower for ServedReporter {
-    fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let value = match head.served {
             Served::Unknown => Bytes::from_static(b"fail: missing envoy lb metadata"),
             Served::Missing => Bytes::from_static(b"fail: missing destination endpoint served metadata"),

@@ -8,7 +8,7 @@ use super::names::{LB_NAMESPACE, SERVED, SUBSET_KEY, SUBSET_NAMESPACE};
 use crate::event::{Event, Message, Mode, Modes};
 use crate::inbox::Payload;
 use crate::protobuf::{self as wire, Field, Fields, Malformed, Value};
-use usher_core::endpoints::health::AnswerStatus;
+use usher_core::endpoints::health::ResponseStatus;
 use usher_core::endpoints::{MAX_ADDRESSES, SubsetHint};
 use usher_core::request::{Body, Headers, MAX_NAME, Pieces, Served, Span};
 
@@ -167,7 +167,7 @@ fn read_whole(message: &Bytes) -> Result<Option<Message>, Malformed> {
             Event::RequestHeaders { headers: read_headers(message, &headers)?, end_of_stream }
         }
         part::RESPONSE_HEADERS => {
-            let Answer { status, event_stream, encoded } = read_answer(&headers)?;
+            let ResponseHead { status, event_stream, encoded } = read_response(&headers)?;
             Event::ResponseHeaders { status, event_stream, encoded, end_of_stream }
         }
         part::REQUEST_BODY | part::RESPONSE_BODY => {
@@ -288,8 +288,8 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
 
 /// Status and encoding of an answer, from its headers.
 #[derive(Default)]
-struct Answer {
-    status: AnswerStatus,
+struct ResponseHead {
+    status: ResponseStatus,
     /// It is a stream of events.
     event_stream: bool,
     encoded: bool,
@@ -297,8 +297,8 @@ struct Answer {
 
 /// Reads the headers of an answer. Of several with a name the last counts; HTTP and gRPC have
 /// an encoding each.
-fn read_answer(map: &Runs<'_>) -> Result<Answer, Malformed> {
-    let Answer { mut status, mut event_stream, .. } = Answer::default();
+fn read_response(map: &Runs<'_>) -> Result<ResponseHead, Malformed> {
+    let ResponseHead { mut status, mut event_stream, .. } = ResponseHead::default();
     let (mut content, mut messages) = (false, false);
     let is_encoding = |value: &[u8]| {
         let value = value.trim_ascii();
@@ -316,7 +316,7 @@ fn read_answer(map: &Runs<'_>) -> Result<Answer, Malformed> {
         18 if key.eq_ignore_ascii_case(b"x-envoy-overloaded") => status.overloaded = true,
         _ => {}
     })?;
-    Ok(Answer { status, event_stream, encoded: content || messages })
+    Ok(ResponseHead { status, event_stream, encoded: content || messages })
 }
 
 /// A header that is a number.

@@ -51,9 +51,9 @@ enum Part {
     Body(Vec<u8>, bool),
     Trailers,
     /// How it went, and whether an event stream follows, is encoded, or nothing follows.
-    AnswerHeaders(AnswerStatus, bool, bool, bool),
-    AnswerBody(Vec<u8>, bool),
-    AnswerTrailers,
+    ResponseHeaders(ResponseStatus, bool, bool, bool),
+    ResponseBody(Vec<u8>, bool),
+    ResponseTrailers,
 }
 
 /// Meaning of a message that was read.
@@ -67,10 +67,10 @@ fn read_of(message: Message) -> Meant {
         Event::RequestBody { data, end_of_stream } => Part::Body(bytes(data), end_of_stream),
         Event::RequestTrailers => Part::Trailers,
         Event::ResponseHeaders { status, event_stream, encoded, end_of_stream } => {
-            Part::AnswerHeaders(status, event_stream, encoded, end_of_stream)
+            Part::ResponseHeaders(status, event_stream, encoded, end_of_stream)
         }
-        Event::ResponseBody { data, end_of_stream } => Part::AnswerBody(bytes(data), end_of_stream),
-        Event::ResponseTrailers => Part::AnswerTrailers,
+        Event::ResponseBody { data, end_of_stream } => Part::ResponseBody(bytes(data), end_of_stream),
+        Event::ResponseTrailers => Part::ResponseTrailers,
     };
     Meant { part, modes: message.modes, subset: message.subset, served: message.served }
 }
@@ -104,7 +104,7 @@ fn meant(message: &ProcessingRequest) -> Option<Meant> {
                 named.map(|(_, value)| String::from_utf8_lossy(value).to_ascii_lowercase())
             };
             let event_stream = last("content-type").is_some_and(|kind| kind.contains("text/event-stream"));
-            let status = AnswerStatus {
+            let status = ResponseStatus {
                 http: last(":status").and_then(|status| status.trim().parse().ok()),
                 grpc: last("grpc-status").and_then(|status| status.trim().parse().ok()),
                 overloaded: last("x-envoy-overloaded").is_some(),
@@ -112,16 +112,16 @@ fn meant(message: &ProcessingRequest) -> Option<Meant> {
             let is_encoding = |value: String| !matches!(value.trim_ascii(), "" | "identity");
             let encoded = ["content-encoding", "grpc-encoding"];
             let encoded = encoded.map(|name| last(name).is_some_and(is_encoding)).contains(&true);
-            Part::AnswerHeaders(status, event_stream, encoded, part.end_of_stream)
+            Part::ResponseHeaders(status, event_stream, encoded, part.end_of_stream)
         }
-        Request::ResponseBody(part) => Part::AnswerBody(part.body.clone(), part.end_of_stream),
-        Request::ResponseTrailers(_) => Part::AnswerTrailers,
+        Request::ResponseBody(part) => Part::ResponseBody(part.body.clone(), part.end_of_stream),
+        Request::ResponseTrailers(_) => Part::ResponseTrailers,
     };
     // Each is read where it counts.
     if !matches!(part, Part::Headers(..) | Part::Body(..) | Part::Trailers) {
         subset = None;
     }
-    if !matches!(part, Part::AnswerHeaders(..)) {
+    if !matches!(part, Part::ResponseHeaders(..)) {
         served = Served::Unknown;
     }
     let mode = |mode: i32| match mode {

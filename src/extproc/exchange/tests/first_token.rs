@@ -1,6 +1,6 @@
 use super::protos::{Chunk, GenerateRequest, GenerateResponse, Response, framed};
 use super::*;
-use crate::schedule::{AnswerHead, Context, Decision, Effects, Follower, Header, PreRequest, StagesBuilder};
+use crate::schedule::{ResponseHead, Context, Decision, Effects, Follower, Header, PreRequest, StagesBuilder};
 use std::sync::Mutex;
 
 /// Calls of a follower: `stream` or `no stream` when the answer begins, and `token`.
@@ -21,7 +21,7 @@ impl PreRequest for Calls {
 }
 
 impl Follower for Calls {
-    fn begins(&mut self, head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+    fn begins(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         self.0.lock().unwrap().push(if head.is_stream { "stream" } else { "no stream" });
     }
 
@@ -40,7 +40,7 @@ fn followed() -> (Harness, Calls) {
 
 fn begin_answer(event_stream: bool) -> Event {
     Event::ResponseHeaders {
-        status: AnswerStatus::default(),
+        status: ResponseStatus::default(),
         event_stream,
         encoded: false,
         end_of_stream: false,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::endpoints::health::AnswerStatus;
+use crate::endpoints::health::ResponseStatus;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator};
 use crate::flow::{Attempts, Dispatcher, Policy};
 use crate::memory::Kind;
@@ -144,7 +144,7 @@ fn body(text: &str, end_of_stream: bool) -> Event {
 
 fn answer_headers() -> Event {
     Event::ResponseHeaders {
-        status: AnswerStatus::default(),
+        status: ResponseStatus::default(),
         event_stream: false,
         encoded: false,
         end_of_stream: false,

@@ -18,7 +18,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
         (text.clone(), any::<bool>()).prop_map(|(text, end)| body(&text, end)),
         Just(Event::RequestTrailers),
         any::<[bool; 3]>().prop_map(|[event_stream, encoded, end_of_stream]| {
-            let status = AnswerStatus::default();
+            let status = ResponseStatus::default();
             Event::ResponseHeaders { status, event_stream, encoded, end_of_stream }
         }),
         (text, any::<bool>()).prop_map(|(text, end)| answer_body(&text, end)),

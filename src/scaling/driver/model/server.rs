@@ -56,7 +56,7 @@ pub struct Written {
 }
 
 type Payload = UnsyncBoxBody<Bytes, Infallible>;
-type Answer = (u16, Value);
+type JsonResponse = (u16, Value);
 
 /// A watch that is open.
 struct Watching {
@@ -105,7 +105,7 @@ fn followed(path: &str) -> Option<&'static str> {
     }
 }
 
-fn refusal(code: u16) -> Answer {
+fn refusal(code: u16) -> JsonResponse {
     let reason = if code == 409 { "Conflict" } else { "" };
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
                         "reason": reason, "message": format!("refused with {code}")});
@@ -182,7 +182,7 @@ impl State {
     }
 
     /// Stores a change that was asked for over the connection.
-    fn write(&mut self, path: &str, of: &str, after: Value) -> Answer {
+    fn write(&mut self, path: &str, of: &str, after: Value) -> JsonResponse {
         let before = self.get(of);
         self.put(of, after);
         let after = self.get(of);
@@ -190,7 +190,7 @@ impl State {
         (200, if after.is_null() { json!({"kind": "Status", "status": "Success"}) } else { after })
     }
 
-    fn list(&self, folder: &str, labels: &str) -> Answer {
+    fn list(&self, folder: &str, labels: &str) -> JsonResponse {
         let prefix = format!("{folder}/");
         let of =
             self.objects.iter().filter(|(path, object)| path.starts_with(&prefix) && matches(labels, object));
@@ -198,7 +198,7 @@ impl State {
         (200, json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items}))
     }
 
-    fn answer(&mut self, method: &Method, path: &str, labels: &str, body: &Value) -> Answer {
+    fn answer(&mut self, method: &Method, path: &str, labels: &str, body: &Value) -> JsonResponse {
         let (of, part) = match path.rsplit_once('/') {
             Some((of, part @ ("scale" | "status" | "eviction"))) => (of, part),
             _ => (path, ""),

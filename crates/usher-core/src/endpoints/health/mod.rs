@@ -21,7 +21,7 @@ pub use endpoint::Health;
 pub use first_byte::RequestClass;
 pub use probe::Probe;
 pub use sweep::SWEEP_INTERVAL;
-pub use verdict::{AnswerStatus, Verdict};
+pub use verdict::{ResponseStatus, Verdict};
 pub use ejection::{Change, Condition, Ejection, Failure, HealthParams, EjectionState};
 pub use detector::{OutlierDetector, OutlierMetrics};
 

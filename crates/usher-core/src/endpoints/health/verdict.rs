@@ -2,7 +2,7 @@
 
 /// Status of a response, from its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AnswerStatus {
+pub struct ResponseStatus {
     /// `:status`.
     pub http: Option<u16>,
     /// `grpc-status`: of a gRPC call that failed before its first message, whose HTTP
@@ -23,7 +23,7 @@ pub enum Verdict {
     Unclear,
 }
 
-impl AnswerStatus {
+impl ResponseStatus {
     /// Meaning for the server that was asked: 500, 502, 503 and 504 are failures, also those
     /// that a gateway makes up because it can't reach the server, and so is a 200 whose
     /// `grpc-status` corresponds to one; 2xx and 3xx without a gRPC error are successes. Everything
@@ -81,9 +81,9 @@ mod tests {
             ((None, None), Verdict::Unclear),
         ];
         for ((http, grpc), verdict) in table {
-            let status = AnswerStatus { http, grpc, overloaded: false };
+            let status = ResponseStatus { http, grpc, overloaded: false };
             assert_eq!(status.verdict(), verdict, "{status:?}");
-            assert_eq!(AnswerStatus { overloaded: true, ..status }.verdict(), Verdict::Unclear);
+            assert_eq!(ResponseStatus { overloaded: true, ..status }.verdict(), Verdict::Unclear);
         }
     }
 }

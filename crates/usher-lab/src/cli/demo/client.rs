@@ -9,7 +9,7 @@ use http_body_util::Full;
 use serde_json::Value;
 
 use crate::load::client;
-pub(super) use crate::load::client::Answer;
+pub(super) use crate::load::client::Response;
 
 /// Makes a simulated server answer before its engine sees the request.
 const FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
@@ -31,7 +31,7 @@ impl Client {
     ///
     /// # Errors
     /// When no whole answer came.
-    pub(super) async fn chat(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Answer> {
+    pub(super) async fn chat(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, CHAT, body)?).await?)
     }
 
@@ -39,7 +39,7 @@ impl Client {
     ///
     /// # Errors
     /// When no whole answer came.
-    pub(super) async fn probe(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Answer> {
+    pub(super) async fn probe(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         let mut request = request(to, Method::POST, CHAT, body)?;
         request.headers_mut().insert(FAULT, AT_ONCE);
         Ok(self.client.send(request).await?)
@@ -49,7 +49,7 @@ impl Client {
     ///
     /// # Errors
     /// When no whole answer came.
-    pub(super) async fn get(&self, to: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+    pub(super) async fn get(&self, to: SocketAddr, path: &str) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Client};
+use super::client::{Response, Client};
 use super::stack::Stack;
 use super::trace;
 use crate::load::trace::Row;
@@ -47,7 +47,7 @@ pub(super) struct Outcome {
     /// Until the end of the answer.
     pub(super) total: Duration,
     /// The answer, or why there is none.
-    pub(super) answer: Result<Answer, String>,
+    pub(super) answer: Result<Response, String>,
 }
 
 /// From the first to the last request, at `speed` times the speed of the trace.

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
 use super::children::Group;
-use super::client::{Answer, Client, MODELS};
+use super::client::{Response, Client, MODELS};
 use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
 use super::trace::MODEL;
@@ -130,7 +130,7 @@ impl Stack {
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
         let mut stack = Self { group, ports, usher, run_dir, endpoints, speed, servers };
         // An Envoy that finds Usher not ready asks again after two seconds.
-        let is_well = |answer: &Answer| answer.status == 200;
+        let is_well = |answer: &Response| answer.status == 200;
         stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
 
         let config = stack.run_dir.join("envoy.json");
@@ -139,7 +139,7 @@ impl Stack {
         let is_empty = stack.servers.is_some();
         // A request without a body doesn't wait. That Usher refused it shows that it was asked.
         let is_through =
-            |answer: &Answer| if is_empty { answer.reason == NO_ENDPOINTS } else { answer.status == 200 };
+            |answer: &Response| if is_empty { answer.reason == NO_ENDPOINTS } else { answer.status == 200 };
         stack.answers(&client, stack.envoy(), MODELS, "Envoy", is_through).await?;
         Ok(stack)
     }
@@ -208,7 +208,7 @@ impl Stack {
         at: SocketAddr,
         path: &str,
         name: &str,
-        is_ready: impl Fn(&Answer) -> bool,
+        is_ready: impl Fn(&Response) -> bool,
     ) -> anyhow::Result<()> {
         let deadline = Instant::now() + START;
         loop {

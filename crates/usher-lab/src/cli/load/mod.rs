@@ -6,7 +6,7 @@ mod report;
 use std::future::pending;
 use std::io::{self, IsTerminal};
 
-use crate::load::{LoadError, Standing, run as generate};
+use crate::load::{LoadError, RunProgress, run as generate};
 pub use args::LoadArgs;
 pub(super) use args::header;
 use report::Report;
@@ -25,9 +25,9 @@ pub fn run(args: LoadArgs) -> Result<(), CliError> {
     let runtime = runtime.map_err(|error| failed(&error))?;
     // Only a terminal gets it: elsewhere nobody would read it.
     let mut progress = io::stderr().is_terminal().then(Progress::default);
-    let show = |standing: Standing| {
+    let show = |so_far: RunProgress| {
         if let Some(progress) = &mut progress {
-            progress.update(&line(standing));
+            progress.update(&line(so_far));
         }
     };
     let outcome = runtime.block_on(generate(settings, show, interrupted()));
@@ -54,8 +54,8 @@ async fn interrupted() {
     }
 }
 
-fn line(standing: Standing) -> String {
-    let Standing { elapsed, begun, ended, failed } = standing;
+fn line(so_far: RunProgress) -> String {
+    let RunProgress { elapsed, begun, ended, failed } = so_far;
     let seconds = elapsed.as_secs_f64();
     let rate = ended as f64 / seconds;
     let open = begun.saturating_sub(ended);

@@ -58,7 +58,7 @@ pub struct Outcome {
 
 /// Where a run stands, warm-up included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RunProgress {
     /// Since the first request.
     pub elapsed: Duration,
     /// Requests that were due.
@@ -76,7 +76,7 @@ pub struct Standing {
 /// When the load can't be made at all: no server, an unusable trace, an unknown process.
 pub async fn run(
     settings: Settings,
-    show: impl FnMut(Standing),
+    show: impl FnMut(RunProgress),
     interrupt: impl Future<Output = ()>,
 ) -> Result<Outcome, LoadError> {
     LocalSet::new().run_until(prepare(settings, show, interrupt)).await
@@ -84,7 +84,7 @@ pub async fn run(
 
 async fn prepare(
     settings: Settings,
-    show: impl FnMut(Standing),
+    show: impl FnMut(RunProgress),
     interrupt: impl Future<Output = ()>,
 ) -> Result<Outcome, LoadError> {
     let mut processes = settings.processes.iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
@@ -214,15 +214,15 @@ struct Run {
 }
 
 impl Run {
-    async fn show(&self, mut show: impl FnMut(Standing)) -> Infallible {
+    async fn show(&self, mut show: impl FnMut(RunProgress)) -> Infallible {
         loop {
             sleep(TICK).await;
             let elapsed = self.begin.elapsed();
             let numbers = self.numbers.borrow();
-            let standing =
-                Standing { elapsed, begun: numbers.begun, ended: numbers.ended, failed: numbers.ended_badly };
+            let so_far =
+                RunProgress { elapsed, begun: numbers.begun, ended: numbers.ended, failed: numbers.ended_badly };
             drop(numbers);
-            show(standing);
+            show(so_far);
         }
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{JSON, Service, failure, json_response, response};
-use crate::sim::response::{Answer, append_text, text_seed};
+use crate::sim::response::{ModelResponse, append_text, text_seed};
 use crate::sim::body::{SimBody, Stream, full, half, with_trailers};
 use crate::sim::kv::{BYTES_PER_TOKEN, block_hashes};
 use crate::sim::live::Wake;
@@ -60,7 +60,7 @@ impl Service {
         let stream = call.stream && kind != Kind::Prefill;
         let text_seed = text_seed(self.config.engine.seed, &call.prompt);
         let request = self.request(&call, adapter, kind, stages.output_tokens, text_seed);
-        let mut answer = Answer {
+        let mut answer = ModelResponse {
             api,
             number: 0,
             created: (self.started + self.live.now()).as_secs(),

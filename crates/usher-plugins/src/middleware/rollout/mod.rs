@@ -15,7 +15,7 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
 use usher_plugin::{
-    AnswerHead, Build, PluginParts, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, BuildContext,
+    ResponseHead, Build, PluginParts, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, BuildContext,
     Situation, beta,
 };
 
@@ -164,7 +164,7 @@ impl Screener for RolloutScreener {
 struct Stamp(Arc<Shared>);
 
 impl Follower for Stamp {
-    fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let Shared { params, selectors } = &*self.0;
         if !params.scope.label_selector.matches(|key| head.endpoint.label(key)) {
             return;

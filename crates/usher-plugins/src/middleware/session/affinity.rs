@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use rand::Rng;
 use usher_core::endpoints::{Endpoint, Snapshot, View};
-use usher_plugin::{AnswerHead, Context, Decision, Effects, Filter, Follower, Header, PreRequest, Scorer};
+use usher_plugin::{ResponseHead, Context, Decision, Effects, Filter, Follower, Header, PreRequest, Scorer};
 
 use super::{Bindings, SessionSource};
 
@@ -145,7 +145,7 @@ struct TokenWriter {
 }
 
 impl Follower for TokenWriter {
-    fn begins(&mut self, head: &AnswerHead<'_>, out: &mut Vec<Header>) {
+    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let endpoint = self.pick.as_ref().unwrap_or(head.endpoint);
         let value = Bytes::from(STANDARD.encode(endpoint.id().as_bytes()));
         out.push(Header { name: Arc::clone(&self.header), value });

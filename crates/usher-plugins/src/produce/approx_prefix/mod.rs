@@ -17,7 +17,7 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    AnswerHead, Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
+    ResponseHead, Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
     PluginType, PreRequest, Producer, BuildContext, Situation, beta, later,
 };
 
@@ -206,7 +206,7 @@ impl Follower for Sent {
         }
     }
 
-    fn begins(&mut self, _head: &AnswerHead<'_>, _out: &mut Vec<Header>) {
+    fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         self.kept = self.blocks.take().and_then(|blocks| self.learner.caches.keep(blocks));
     }
 

@@ -20,7 +20,7 @@ use super::replay::Counters;
 use super::stack::{Plan, Setup, Stack};
 use cluster::Cluster;
 use load::Load;
-use plan::Standing;
+use plan::CurrentPlan;
 use report::{AutoscaleReport, Measured, Moment};
 use usher_terminal::Progress;
 
@@ -70,10 +70,10 @@ pub(super) async fn follow(
         stack.check()?;
         let page = client.json(admin, PLANS).await?;
         let after = begin.elapsed();
-        if let Some(standing) = Standing::read(&page).with_context(|| format!("http://{admin}{PLANS}"))? {
-            cluster.follow(&mut stack, standing.desired).await?;
-            let at = after.saturating_sub(standing.age);
-            let moment = Moment::new(at, load.rate(at), cluster.starting(), &standing);
+        if let Some(current_plan) = CurrentPlan::read(&page).with_context(|| format!("http://{admin}{PLANS}"))? {
+            cluster.follow(&mut stack, current_plan.desired).await?;
+            let at = after.saturating_sub(current_plan.age);
+            let moment = Moment::new(at, load.rate(at), cluster.starting(), &current_plan);
             if moments.last().is_none_or(|last| moment.is_later_than(last)) {
                 moments.push(moment);
             }

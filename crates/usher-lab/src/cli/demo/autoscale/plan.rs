@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// The last plan of the demo's one policy with its one role.
 #[derive(Debug, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct CurrentPlan {
     /// How old it is.
     pub(super) age: Duration,
     /// Requests that waited in Usher.
@@ -46,7 +46,7 @@ struct Role {
     reasons: Vec<String>,
 }
 
-impl Standing {
+impl CurrentPlan {
     /// Reads the page; none before the first tick.
     ///
     /// # Errors
@@ -73,17 +73,17 @@ mod tests {
         let role = json!({"name": "server", "current": 2, "ready": 2, "goal": 4, "desired": 4, "reasons": ["Metric", "Cost"]});
         let page =
             json!({"plans": [{"policy": "demo", "ageMs": 30, "waiting": 7, "plan": {"roles": [role]}}]});
-        let standing = Standing {
+        let current_plan = CurrentPlan {
             age: Duration::from_millis(30),
             waiting: 7,
             current: 2,
             desired: 4,
             reasons: ["Metric", "Cost"].map(str::to_owned).to_vec(),
         };
-        assert_eq!(Standing::read(&page).unwrap(), Some(standing));
+        assert_eq!(CurrentPlan::read(&page).unwrap(), Some(current_plan));
         let before = json!({"plans": [{"policy": "demo", "ageMs": null, "waiting": null, "plan": null}]});
-        assert_eq!(Standing::read(&before).unwrap(), None);
-        assert!(Standing::read(&json!({"plans": []})).is_err());
-        assert!(Standing::read(&json!({})).is_err());
+        assert_eq!(CurrentPlan::read(&before).unwrap(), None);
+        assert!(CurrentPlan::read(&json!({"plans": []})).is_err());
+        assert!(CurrentPlan::read(&json!({})).is_err());
     }
 }

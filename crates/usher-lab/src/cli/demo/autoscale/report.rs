@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::cluster::STARTUP;
-use super::plan::Standing;
+use super::plan::CurrentPlan;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
 use crate::cli::demo::report::{Percentiles, ends};
@@ -35,8 +35,8 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    pub(super) fn new(after: Duration, load: f64, starting: usize, standing: &Standing) -> Self {
-        let Standing { waiting, current, desired, reasons, .. } = standing;
+    pub(super) fn new(after: Duration, load: f64, starting: usize, current_plan: &CurrentPlan) -> Self {
+        let CurrentPlan { waiting, current, desired, reasons, .. } = current_plan;
         Self {
             seconds: after.as_secs_f64(),
             load,
@@ -169,7 +169,7 @@ impl Display for AutoscaleReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::demo::client::Answer;
+    use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
 
     const TABLE: &str = "\
@@ -189,20 +189,20 @@ servers        3 at most; 4 started, 4 ended
     #[test]
     fn the_table_reads_like_this() {
         let moment = |seconds: f64, load, (waiting, current, starting, desired), reasons: &[&str]| {
-            let standing = Standing {
+            let current_plan = CurrentPlan {
                 age: Duration::ZERO,
                 waiting,
                 current,
                 desired,
                 reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
             };
-            Moment::new(Duration::from_secs_f64(seconds), load, starting, &standing)
+            Moment::new(Duration::from_secs_f64(seconds), load, starting, &current_plan)
         };
         let outcome = |status, total| Outcome {
             due: Duration::ZERO,
             first: None,
             total: Duration::from_millis(total),
-            answer: Ok(Answer {
+            answer: Ok(Response {
                 status,
                 pod: None,
                 first: None,

@@ -239,7 +239,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::demo::client::Answer;
+    use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
 
     fn outcome(answer: Result<u16, &str>, first: u64) -> Outcome {
@@ -248,7 +248,7 @@ mod tests {
             due: Duration::ZERO,
             first: Some(Duration::from_millis(first)),
             total: Duration::from_millis(first * 10),
-            answer: answer.map_err(str::to_owned).map(|status| Answer {
+            answer: answer.map_err(str::to_owned).map(|status| Response {
                 status,
                 pod: None,
                 first: None,

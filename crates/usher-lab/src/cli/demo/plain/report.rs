@@ -308,7 +308,7 @@ impl Display for PlainReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::demo::client::Answer;
+    use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage as TokenUsage;
 
     const TABLE: &str = "\
@@ -357,7 +357,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
             due: Duration::ZERO,
             first: Some(Duration::from_millis(20)),
             total: Duration::from_millis(40),
-            answer: Ok(Answer { status, pod: Some(pod.to_owned()), first: None, usage, reason }),
+            answer: Ok(Response { status, pod: Some(pod.to_owned()), first: None, usage, reason }),
         }
     }
 

@@ -220,7 +220,7 @@ impl Display for ZeroReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::demo::client::Answer;
+    use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
 
     const TABLE: &str = "\
@@ -251,7 +251,7 @@ sim-1                0
             due: Duration::from_millis(due),
             first: Some(Duration::from_millis(first)),
             total: Duration::from_millis(first * 2),
-            answer: Ok(Answer {
+            answer: Ok(Response {
                 status,
                 pod: Some("sim-0".to_owned()),
                 first: None,
