@@ -1,4 +1,4 @@
-//! The hands of capacity: what plans say is done in Kubernetes.
+//! Carries out capacity plans in Kubernetes.
 //!
 //! ```text
 //! scale, pods, nodes ─▶ observe ─▶ (a tick) ─▶ plan ─▶ act ─▶ replicas, gates, partitions, events

@@ -35,7 +35,7 @@ fn policy_of(has_target: bool) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with so many ready pods of both roles, and hands that carry out the policy there.
+/// A server with so many ready pods of both roles, and an actuator that carries out the policy there.
 fn actuator(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Actuator) {
     let fake = Fake::default();
     for ((name, role), pods) in [("d", "decode"), ("p", "prefill")].into_iter().zip(pods) {

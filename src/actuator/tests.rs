@@ -29,7 +29,7 @@ pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with three pods of a Deployment, and hands that carry out these policies there.
+/// A server with three pods of a Deployment, and an actuator that carries out these policies there.
 pub(super) fn actuator(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock) {
     let (fake, actuator, clock, _) = actuator_of_pool(policies);
     (fake, actuator, clock)

@@ -9,7 +9,7 @@
 //!   labels: {llm-d.ai/role: decode}
 //! ```
 //!
-//! YAML or JSON, as the peer reads it. What is wrong with one entry is reported
+//! YAML or JSON, as llm-d-router reads it. What is wrong with one entry is reported
 //! and costs that entry alone. A field that is not known costs nothing: it is
 //! reported, because it may be a slip, and the entry counts, because a pod that
 //! serves is worth more than a label that is misspelt.
@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::config::{ConfigError, Entry, FileKind, Node, Position, Value};
 use crate::endpoints::EndpointSpec;
 
-/// The largest file that is read, as the peer's.
+/// The largest file that is read, as llm-d-router's.
 pub const MAX_BYTES: usize = 1 << 20;
 
 const EMPTY_POOL: &str = "`endpoints: []` is an empty pool, which --allow-empty-endpoints allows";

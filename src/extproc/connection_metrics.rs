@@ -21,7 +21,7 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    /// A connection of this peer was closed before it was open.
+    /// A connection of this address was closed before it was open.
     pub fn refuse(&self, peer: SocketAddr, reason: &str) {
         // One line per power of two: a flood must not flood the log.
         let count = self.refused.fetch_add(1, Relaxed) + 1;
@@ -30,7 +30,7 @@ impl ConnectionMetrics {
         }
     }
 
-    /// Counts a connection of this peer that we ended with GOAWAY, if that is how it ended.
+    /// Counts a connection of this address that we ended with GOAWAY, if that is how it ended.
     pub fn note_goaway(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
         if let Some(reason) = ended.as_ref().err().and_then(ConnectionError::go_away) {
             self.goaway.fetch_add(1, Relaxed);

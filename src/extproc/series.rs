@@ -83,7 +83,7 @@ pub struct Series {
     pub(super) input_tokens: Lazy,
     pub(super) output_tokens: Lazy,
     pub(super) cached_tokens: Lazy,
-    /// `None` without a model, as with the peer.
+    /// `None` without a model, as in llm-d-router.
     pub(super) running: Option<IntGauge>,
     pub(super) ntpot: Lazy,
     pub(super) ttft: Lazy,

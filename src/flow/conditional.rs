@@ -9,7 +9,7 @@ use super::{Code, Rejection};
 /// Refuses a conditional request whose first choice holds nothing of its prompt.
 ///
 /// # Errors
-/// 412, as with the peer; also when nothing is known about caches.
+/// 412, as in llm-d-router; also when nothing is known about caches.
 pub(super) fn check(
     cx: &Context<'_>,
     decision: &Decision,

@@ -400,7 +400,7 @@ fn asks_only(request: &Request) -> bool {
         && matches!(method(), Some(b"GET" | b"HEAD" | b"OPTIONS"))
 }
 
-/// Every failure to schedule is 429, as with the peer, but for one that it can't have:
+/// Every failure to schedule is 429, as in llm-d-router, but for one that it can't have:
 /// endpoints that don't fit together are as good as none. A client may try again soon
 /// where the pool is only full.
 fn refusal(error: &ScheduleError) -> Rejection {

@@ -13,7 +13,7 @@ const FULL: f64 = 1.0;
 /// at all are, too.
 ///
 /// # Errors
-/// 429 with the peer's words.
+/// 429 with llm-d-router's words.
 pub(super) fn check(
     detector: &dyn SaturationDetector,
     candidates: &Candidates,

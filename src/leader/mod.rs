@@ -41,12 +41,12 @@
 //! A Deployment ends its old pods when new ones are ready, and of ours only the one that
 //! leads is. So a replica of a newer [`Revision`] asks for the lease once it could serve as
 //! well as the leader, and the leader makes it the holder. The two speak through
-//! annotations of the Lease, which replicas of the peer keep and don't read.
+//! annotations of the Lease, which replicas of llm-d-router keep and don't read.
 //!
 //! - The leader leads on until the other says itself that it leads, and takes the lease back
 //!   if that doesn't come while the lease lasts. Nothing depends on whether who asked is
 //!   still there. Should a third take it then, that one counts as the new leader, whether it
-//!   says so or not: a replica that doesn't know its revision, or of the peer, never does.
+//!   says so or not: a replica that doesn't know its revision, or of llm-d-router, never does.
 //! - After that it is ready for [`Timing::linger`] more, and takes over again like any other
 //!   if the new one falls silent. From the first leader on, one that lives is ready at any
 //!   time, unless a ready one dies.

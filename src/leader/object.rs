@@ -27,7 +27,7 @@ pub struct LeaseName {
 }
 
 impl LeaseName {
-    /// The lease of a pool's pickers; the peer's name, so that replicas of both elect one.
+    /// The lease of a pool's pickers; llm-d-router's name, so that replicas of both elect one.
     pub fn of_pool(namespace: &str, pool: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: format!("epp-{namespace}-{pool}.llm-d.ai") }
     }

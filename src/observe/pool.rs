@@ -154,7 +154,7 @@ fn deviation(values: &[f64]) -> f64 {
     (squares / values.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
-/// To two decimals, as the peer does.
+/// To two decimals, as llm-d-router does.
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

@@ -20,7 +20,7 @@ const ORDERING: &str = "fcfs-ordering-policy";
 const FAIRNESS: &str = "global-strict-fairness-policy";
 const USAGE_LIMIT: &str = "static-usage-limit-policy";
 
-/// Adds the policies that the peer always has.
+/// Adds the policies that llm-d-router always has.
 pub(super) fn add_defaults(instances: &mut Instances<'_>) -> Result<(), ConfigError> {
     [ORDERING, FAIRNESS, USAGE_LIMIT].iter().try_for_each(|policy| instances.inject(policy, START))
 }
@@ -54,7 +54,7 @@ pub(super) fn detector(
 }
 
 /// Flow control as the configuration asks for it; `None` without its gate. A section
-/// that refers to nothing is then not looked at, as with the peer.
+/// that refers to nothing is then not looked at, as in llm-d-router.
 pub(super) fn flow_control(
     config: &EndpointPickerConfig,
     detector: &Name,

@@ -17,7 +17,7 @@ use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::types::PluginTypes;
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
 
-/// Configuration that the peer runs when it is given none.
+/// Configuration that llm-d-router runs when it is given none.
 const BUILT_IN: &str = "
 plugins:
 - type: queue-scorer

@@ -1,5 +1,5 @@
 //! Puts plugins into the stages around a decision. Every declared plugin takes all its
-//! places there, whether or not a profile refers to it, as with the peer.
+//! places there, whether or not a profile refers to it, as in llm-d-router.
 
 use std::sync::Arc;
 

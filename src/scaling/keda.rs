@@ -35,7 +35,7 @@ pub const METRIC: &str = "usher-desired-replicas";
 /// Largest number that a pod may stand for.
 const MOST_PER_POD: i64 = 1_000_000;
 
-/// Answers KEDA from a board.
+/// Answers KEDA from the plan store.
 pub struct Scaler {
     plan_store: Arc<PlanStore>,
     leads: Leads,
@@ -47,7 +47,7 @@ type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 /// The service, ready to serve.
 pub type ScalerService = ExternalScalerServer<Scaler>;
 
-/// The service over a board, for as long as this replica `leads`: what it knows otherwise is older
+/// The service over the plan store, for as long as this replica `leads`: what it knows otherwise is older
 /// than what the one that does knows.
 pub fn service(plan_store: Arc<PlanStore>, leads: impl Fn() -> bool + Send + Sync + 'static) -> ScalerService {
     ExternalScalerServer::new(Scaler { plan_store, leads: Arc::new(leads) })

@@ -77,7 +77,7 @@ pub const FAMILIES: [&str; 15] = {
     ]
 };
 
-/// Counters of ticks. The gauges are computed from the board when they are read.
+/// Counters of ticks. The gauges are computed from the plan store when they are read.
 #[derive(Debug)]
 pub struct ScalingMetrics {
     ticks: IntCounterVec,
@@ -194,7 +194,7 @@ impl ScalingMetrics {
     }
 }
 
-/// The plans of a board as gauges.
+/// The plans of the plan store as gauges.
 #[derive(Debug)]
 struct PlanCollector {
     plan_store: Arc<PlanStore>,

@@ -55,7 +55,7 @@ impl Point {
 }
 
 impl SchedulerMetrics {
-    /// Creates the metrics and registers them, also under the names of the peer's earlier releases.
+    /// Creates the metrics and registers them, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
     /// When a name is already taken in the registry.

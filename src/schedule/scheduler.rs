@@ -144,7 +144,7 @@ impl Scheduler {
         shared
     }
 
-    /// The error of the first failed profile by name, as the peer chooses it.
+    /// The error of the first failed profile by name, as llm-d-router chooses it.
     fn first_failure(&self, outcomes: SmallVec<[Outcome; 3]>) -> Option<ScheduleError> {
         let failed = self.profiles.iter().zip(outcomes).filter_map(|(profile, outcome)| match outcome {
             Outcome::Failed(error) => Some((profile.name(), error)),

@@ -15,10 +15,10 @@ const MAX_MODELS_BYTES: usize = 1 << 20;
 /// How one source of metrics is scraped.
 #[derive(Clone, Debug)]
 pub struct ScrapeConfig {
-    /// Time between two scrapes of an endpoint. Default 50 ms, as the peer;
+    /// Time between two scrapes of an endpoint. Default 50 ms, as llm-d-router;
     /// less than [`MIN_INTERVAL`](Self::MIN_INTERVAL) counts as that.
     pub interval: Duration,
-    /// Time for a whole scrape, connecting included. Default 1 s, as the peer.
+    /// Time for a whole scrape, connecting included. Default 1 s, as llm-d-router.
     pub timeout: Duration,
     /// The longest time that a failing endpoint is left alone. Default 1 s:
     /// a pod that comes back is known again within a second, and one that

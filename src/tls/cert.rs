@@ -116,7 +116,7 @@ impl Certificate {
     /// # Errors
     /// When the system's random source fails.
     pub fn self_signed() -> Result<Self, CertError> {
-        // P-256 instead of the peer's RSA-4096: made in microseconds instead of seconds,
+        // P-256 instead of llm-d-router's RSA-4096: made in microseconds instead of seconds,
         // and a handshake costs a fraction.
         let pair = KeyPair::generate()?;
         let mut params = CertificateParams::default();

@@ -171,7 +171,7 @@ schedulingProfiles:
 ";
     let pool = Pool::new(config, 1);
     let mut routed = pool.send(&completion("nine byte")).await;
-    // A block that is not full counts as one that is, as with the peer.
+    // A block that is not full counts as one that is, as in llm-d-router.
     assert_eq!(pool.booked(), [(2, 128)], "the only one does both");
     routed.first_token();
     assert_eq!(pool.booked(), [(1, 0)], "it decodes");

@@ -1,4 +1,4 @@
-//! The peer's plugins for predicted latencies, on the model of this process.
+//! llm-d-router's plugins for predicted latencies, on the model of this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use usher::schedule::{
 use crate::pool::{Pool, asking, labelled, pipeline};
 use crate::support::{self, MAX_AGE, NOW};
 
-/// As a user of the peer writes it, with all types and most parameters.
+/// As a user of llm-d-router writes it, with all types and most parameters.
 const PEERS: &str = "
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig

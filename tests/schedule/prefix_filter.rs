@@ -85,7 +85,7 @@ fn requests_stick_until_their_endpoints_are_saturated() {
         (gap, &[(10, 9000), (10, 900), (0, 0)], &[0, 1], "sticky"),
         (gap, &[(10, 9000), (10, 2000)], &[0, 1], "sticky"),
         ("{maxTTFTPenaltyMs: 0}", &[(10, 9_000_000), (0, 0)], &[0], "sticky"),
-        // The peer's defaults: 18 s of 15,928 tokens.
+        // llm-d-router's defaults: 18 s of 15,928 tokens.
         ("{}", &[(10, 286_705), (0, 0)], &[0, 1], "load_override"),
     ];
     for (parameters, endpoints, expected, outcome) in table {

@@ -166,7 +166,7 @@ fn an_empty_configuration_is_the_built_in_one() {
     assert!(out.starts_with("<stdin> is empty, which asks for the built-in configuration\n"), "{out}");
     assert!(out.contains("\nprofile           default (default)\n"), "{out}");
     assert!(out.contains("\n  queue-scorer (default)\n"), "{out}");
-    // A comment is a configuration that says nothing, which the peer refuses, too.
+    // A comment is a configuration that says nothing, which llm-d-router refuses, too.
     let (code, _, err) = check("-", "# later\n", Output::Text);
     assert_eq!((code, err.as_str()), (1, "<stdin>: the document is empty\n"));
 }

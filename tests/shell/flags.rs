@@ -1,4 +1,4 @@
-//! Every flag of the peer is understood, so that its deployments start unchanged.
+//! Every flag of llm-d-router is understood, so that its deployments start unchanged.
 
 use std::ffi::OsString;
 

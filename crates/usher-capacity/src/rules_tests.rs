@@ -1,4 +1,4 @@
-//! Tables for rules; the peer has none for its evaluator.
+//! Tables for rules; llm-d-router has none for its evaluator.
 
 use super::*;
 use crate::inputs::{Pod, PodState};

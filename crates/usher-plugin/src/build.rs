@@ -25,7 +25,7 @@ use super::build_state::BuildState;
 pub enum Build {
     /// From its parameters, strictly.
     Reading(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
-    /// The peer ignores whatever its parameters say, so they can't be wrong.
+    /// llm-d-router ignores whatever its parameters say, so they can't be wrong.
     Ignoring(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
     /// Not in this version.
     Unsupported,

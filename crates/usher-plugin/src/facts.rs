@@ -6,14 +6,14 @@ use std::marker::PhantomData;
 
 use serde::Serialize;
 
-/// Kinds of data that one plugin produces and another reads, with the peer's names.
+/// Kinds of data that one plugin produces and another reads, with llm-d-router's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum DataType {
     /// How many tokens the prompt has.
     TokenizedPrompt,
     /// How much of the prompt each endpoint has in its prefix cache.
     PrefixCacheMatchInfo,
-    /// The prompt as the block hashes that a prefix cache is asked with. Not the peer's.
+    /// The prompt as the block hashes that a prefix cache is asked with. Not llm-d-router's.
     PromptBlocks,
     /// Requests and tokens under way at each endpoint. Lives in the endpoints' loads.
     InFlightLoad,
@@ -41,7 +41,7 @@ impl DataType {
             Self::SessionId => Some("session-id-producer"),
             Self::EncoderCacheMatchInfo => Some("mm-embeddings-cache-producer"),
             Self::LatencyPredictionInfo => Some("predicted-latency-producer"),
-            // The peer adds none; reading labels takes nothing but the plugin.
+            // llm-d-router adds none; reading labels takes nothing but the plugin.
             Self::Topology => Some("topology-extractor"),
             Self::PromptBlocks | Self::ScalarMetricValue => None,
         }

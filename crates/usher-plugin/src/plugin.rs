@@ -89,7 +89,7 @@ pub trait ProfileHandler: Send + Sync {
 
     /// The name of the profile that picks who computes the prompt, where that isn't who
     /// answers. Asked once, when the scheduler is made. Unless a handler has another name
-    /// for it, it is the one that the peer's plugins know.
+    /// for it, it is the one that llm-d-router's plugins know.
     fn prefill(&self) -> &str {
         "prefill"
     }

@@ -88,7 +88,7 @@ impl Kind {
     }
 }
 
-/// How settled a plugin type is, as the peer has it.
+/// How settled a plugin type is, as llm-d-router has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stability {
@@ -193,7 +193,7 @@ pub const fn beta(
     }
 }
 
-/// A type of the peer that this version doesn't have.
+/// A type of llm-d-router that this version doesn't have.
 pub const fn later(name: &'static str, kinds: &'static [Kind]) -> PluginType {
     beta(name, kinds, "", Build::Unsupported)
 }

@@ -166,10 +166,10 @@ fn send_size(text: &str) -> Result<usize, String> {
     message_size(if text.is_empty() { DEFAULT_SEND } else { text })
 }
 
-/// A size in bytes as the peer reads it: a quantity, with or without a `B` at its end.
+/// A size in bytes as llm-d-router reads it: a quantity, with or without a `B` at its end.
 fn message_size(text: &str) -> Result<usize, String> {
     let size = body_size(text.strip_suffix(['B', 'b']).unwrap_or(text))?;
-    // The length of a gRPC message is a signed 32-bit number in the peer.
+    // The length of a gRPC message is a signed 32-bit number in llm-d-router.
     if size > i32::MAX as usize {
         return Err(format!("{text:?} is more than a gRPC message can have; the most is 2147483647"));
     }

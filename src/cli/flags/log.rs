@@ -80,7 +80,7 @@ impl LogFlags {
     }
 }
 
-/// The peer's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
+/// llm-d-router's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
 fn of_verbosity(verbosity: i32) -> Level {
     match verbosity {
         ..=2 => Level::INFO,

@@ -9,7 +9,7 @@ use super::unused::Unused;
 use crate::config::units::{parse_bool, parse_duration};
 use crate::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 
-/// The shortest pause between two scrapes. As in the peer a shorter one is raised.
+/// The shortest pause between two scrapes. As in llm-d-router a shorter one is raised.
 const MIN_REFRESH: Duration = Duration::from_millis(50);
 
 /// Metrics: how often they are read from model servers, and how ours are served.
@@ -73,7 +73,7 @@ impl MetricsFlags {
         self.refresh_metrics_interval.max(MIN_REFRESH)
     }
 
-    /// Refuses the flags that named metrics, as the peer does.
+    /// Refuses the flags that named metrics, as llm-d-router does.
     pub(super) fn refuse_deprecated(&self) -> Result<(), String> {
         let flags = [
             ("--total-queued-requests-metric", &self.total_queued_requests_metric),

@@ -1,4 +1,4 @@
-//! The flags of `usher serve`: those of the peer, so that a deployment can swap the
+//! The flags of `usher serve`: those of llm-d-router, so that a deployment can swap the
 //! image, and a few of our own.
 
 mod capacity;

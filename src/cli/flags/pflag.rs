@@ -1,11 +1,11 @@
-//! Flags as the peer's flag library (pflag) reads them, and as charts write them.
+//! Flags as llm-d-router's flag library (pflag) reads them, and as charts write them.
 
 use clap::{Arg, Command};
 
 /// Name of a boolean flag's value in the help; marks the flag for [`as_pflag`].
 pub(super) const BOOL: &str = "BOOL";
 
-/// Makes the flags of a command read as the peer's flag library (pflag) does: the last
+/// Makes the flags of a command read as llm-d-router's flag library (pflag) does: the last
 /// of a repeated flag wins, a boolean stands alone or takes its value after `=`, any
 /// other takes the next argument whatever it looks like.
 pub fn as_pflag(command: Command) -> Command {

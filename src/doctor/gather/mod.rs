@@ -16,7 +16,7 @@ pub use self::plan::{Plan, Pods, PoolPlan};
 
 use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
 
-/// Where Envoy's admin interface is in `deploy/envoy` and in the peer's charts.
+/// Where Envoy's admin interface is in `deploy/envoy` and in llm-d-router's charts.
 const ENVOY_ADMIN: u16 = 19000;
 
 /// Where a picker serves its metrics, and Usher its admin page.

@@ -265,7 +265,7 @@ impl Exchange {
         let body = request.outgoing();
         let relays = matches!(end, BodyEnd::Relayed { .. });
         let series = if end == BodyEnd::Headers || relays && !self.is_full_duplex() {
-            // Without its body a request is not counted, as with the peer.
+            // Without its body a request is not counted, as in llm-d-router.
             self.response.read_as(request.api);
             None
         } else {

@@ -9,7 +9,7 @@ use prometheus::{GaugeVec, Opts};
 use super::Gate;
 use crate::flow::queue::Count;
 
-/// A gauge: its name behind the prefix, whether the peer's earlier releases had it, its
+/// A gauge: its name behind the prefix, whether llm-d-router's earlier releases had it, its
 /// labels, its help.
 type Gauge = (&'static str, bool, &'static [&'static str], &'static str);
 

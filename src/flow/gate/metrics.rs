@@ -38,7 +38,7 @@ const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.0
 /// Seconds until a request that was told to end has ended.
 const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The families of flow control, under the names of the peer.
+/// The families of flow control, under the names of llm-d-router.
 #[derive(Debug)]
 pub struct GateMetrics {
     /// Name of the pool, the label `inference_pool`.

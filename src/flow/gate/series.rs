@@ -16,7 +16,7 @@ use crate::request::Request;
 use super::demand_gauges::DemandGauges;
 use super::metrics::GateMetrics;
 
-/// How long series stay that nobody uses, as with the peer. Clients name flows.
+/// How long series stay that nobody uses, as in llm-d-router. Clients name flows.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Key of a request's series: flow, model, target model, priority.

@@ -10,7 +10,7 @@ use super::rank::Rank;
 use super::time::{NEVER, Nanos};
 use crate::schedule::flow_control::{BandRules, BandPosition};
 
-/// How long a band that no rule lists stays without requests, as with the peer.
+/// How long a band that no rule lists stays without requests, as in llm-d-router.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
 
 /// Bands that no rule lists, at most. Priorities are set by who runs the pool, so a few

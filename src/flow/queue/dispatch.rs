@@ -6,7 +6,7 @@ use super::requests::Stage;
 use super::{Action, Capacity, Count, NEVER, Nanos, Outcome, Queue};
 use crate::schedule::flow_control::Ceiling;
 
-/// The unit in which a soft ceiling opens and closes: the peer's cycle.
+/// The unit in which a soft ceiling opens and closes: llm-d-router's cycle.
 const TICK: Nanos = 1_000_000;
 
 /// Result of a walk over the bands, from the highest down.

@@ -1,6 +1,6 @@
 //! How waiting ends.
 
-/// How a request left the queue. The names are values of a metric's label, as the peer
+/// How a request left the queue. The names are values of a metric's label, as llm-d-router
 /// has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -18,7 +18,7 @@ pub enum Outcome {
     EvictedNoEndpoints,
     /// Its client went away.
     EvictedContextCancelled,
-    /// The process needed the memory that it held. The peer has a reason for this, and no
+    /// The process needed the memory that it held. llm-d-router has a reason for this, and no
     /// outcome.
     EvictedQueuePressure,
     /// The picker stopped.

@@ -28,11 +28,11 @@ use reviews::Reviews;
 /// Reviews under way at a time. A scraper needs two, one after the other, once a minute.
 const MOST_REVIEWS: usize = 16;
 
-/// How long it counts whose a token is. The peer's time for yes; it remembers a no for as
+/// How long it counts whose a token is. llm-d-router's time for yes; it remembers a no for as
 /// long, while ours lets somebody in soon who is created late.
 const TOKENS: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
 
-/// How long it counts what somebody may do. The peer's times.
+/// How long it counts what somebody may do. llm-d-router's times.
 const RIGHTS: CacheTtl = CacheTtl { yes: Duration::from_secs(300), no: Duration::from_secs(30) };
 
 /// The same complaint is logged so often at most.

@@ -9,7 +9,7 @@ use usher_plugin::PluginType;
 
 pub(super) use data::{ReadsModels, Source};
 
-/// Every plugin type that the peer registers, and ours.
+/// Every plugin type that llm-d-router registers, and ours.
 pub fn plugin_types() -> impl Iterator<Item = &'static PluginType> {
     let own = [parsers::ROWS, data::ROWS, replicas::ROWS];
     usher_plugins::types().chain(own.into_iter().flatten())

@@ -1,4 +1,4 @@
-//! The one task that ticks all policies and writes the board.
+//! The one task that ticks all policies and writes the plan store.
 
 mod acts;
 mod hold;

@@ -33,7 +33,7 @@ pub(super) fn of(spec: &str) -> Policy {
     file::parse(&text).unwrap().remove(0).policy
 }
 
-/// Hands that may do everything in a group's namespace, and their clock.
+/// An actuator that may do everything in a group's namespace, and their clock.
 pub(super) async fn actuator(server: &Server, group: &Group, policy: &Policy) -> (Actuator, Clock) {
     let clock = Clock::stopped();
     clock.set(S(1));

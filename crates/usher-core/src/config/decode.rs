@@ -20,7 +20,7 @@ const POSITIONED_FIELDS: &[&str] = &["line", "column", "value"];
 
 impl Node {
     /// Reads this value as a `T`. Keys that `T` doesn't know are refused; keys
-    /// without a value count as absent, as in the peer's reader.
+    /// without a value count as absent, as in llm-d-router's reader.
     ///
     /// # Errors
     /// The first thing that doesn't fit, with its place.
@@ -125,7 +125,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Int(value) => visitor.visit_i64(*value),
-            // The peer's reader goes through JSON, where 3.0 and 3 are the same.
+            // llm-d-router's reader goes through JSON, where 3.0 and 3 are the same.
             Value::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => {
                 visitor.visit_i64(*value as i64)
             }

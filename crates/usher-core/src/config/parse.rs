@@ -10,7 +10,7 @@ use super::node::{Entry, Node, Value};
 use super::scalar;
 use super::syntax::{self, position};
 
-/// Longest configuration that is read, in bytes. The peers' largest is 4 KB.
+/// Longest configuration that is read, in bytes. llm-d-router's largest is 4 KB.
 pub const MAX_BYTES: usize = 1 << 20;
 /// Deepest nesting, aliases resolved. The schema needs 8.
 const MAX_DEPTH: usize = 64;

@@ -22,7 +22,7 @@ pub struct EndpointPickerConfig {
     /// The declared plugins, in the order of the file; names are unique.
     pub plugins: Vec<Plugin>,
     /// The profiles, in the order of the file. Whether each has a name of its own is
-    /// checked once the plugins are known to be good, as with the peer.
+    /// checked once the plugins are known to be good, as in llm-d-router.
     pub profiles: Vec<Profile>,
     /// Where endpoints and their numbers come from.
     pub data_layer: DataLayer,
@@ -188,7 +188,7 @@ fn check_version(file: &File, notes: &mut Vec<String>) -> Result<(), ConfigError
 }
 
 const GATES: [&str; 2] = ["flowControl", "haPopulateNonLeaderDatastore"];
-/// Feature gates that older versions of the peer had, and newer ones refuse.
+/// Feature gates that older versions of llm-d-router had, and newer ones refuse.
 const GONE_GATES: [&str; 3] = ["dataLayer", "prepareDataPlugins", "enableLegacyMetrics"];
 
 fn feature_gates(entries: &[Name]) -> Result<FeatureGates, ConfigError> {

@@ -87,7 +87,7 @@ pub struct DataLayer {
     /// How long telling them may take.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_publish_timeout: Option<Duration>,
-    /// The same settings as newer versions of the peer group them.
+    /// The same settings as newer versions of llm-d-router group them.
     pub cross_replica: Option<CrossReplica>,
 }
 

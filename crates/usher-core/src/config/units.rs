@@ -1,4 +1,4 @@
-//! Durations and quantities in the notations of the peers' flags and files.
+//! Durations and quantities in the notations of llm-d-router's flags and files.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ pub enum Reading {
 }
 
 impl Reading {
-    /// Readings that every engine reports, under the names that the peer gives them.
+    /// Readings that every engine reports, under the names that llm-d-router gives them.
     pub const NAMED: [(&'static str, Self); 3] = [
         ("WaitingQueueSize", Self::Waiting),
         ("RunningRequestsSize", Self::Running),

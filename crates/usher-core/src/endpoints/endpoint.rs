@@ -70,7 +70,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// Reads the label's value; a value that is not in the peers' list has no role at all.
+    /// Reads the label's value; a value that is not in llm-d-router's list has no role at all.
     pub fn from_label(value: Option<&str>) -> Self {
         let (encode, prefill, decode) = match value {
             None => (false, false, true),

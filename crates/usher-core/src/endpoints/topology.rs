@@ -48,8 +48,8 @@ impl Topology {
         self.0.get(level).copied().flatten()
     }
 
-    /// The narrowest place that both share. Names are compared level by level, as the
-    /// peer does: a rack is known by its name alone, wherever it is. A place that isn't
+    /// The narrowest place that both share. Names are compared level by level, as
+    /// llm-d-router does: a rack is known by its name alone, wherever it is. A place that isn't
     /// known is never shared, and neither is one of another snapshot.
     pub fn nearness(&self, other: &Self) -> Nearness {
         let shared = self.0.iter().zip(&other.0).position(|(ours, theirs)| ours.is_some() && ours == theirs);

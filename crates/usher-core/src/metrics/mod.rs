@@ -1,4 +1,4 @@
-//! Metrics under two names. The peers renamed their families and dropped labels
+//! Metrics under two names. llm-d-router renamed its families and dropped labels
 //! on the way; dashboards and autoscalers read either. A family is counted once,
 //! under its new name, and the old one is made from it when it is read.
 

@@ -163,10 +163,10 @@ pub struct Parsers {
 }
 
 impl Parsers {
-    /// The path of a request that names none, as the peer has it.
+    /// The path of a request that names none, as llm-d-router has it.
     pub const DEFAULT_PATH: &'static str = "/v1/completions";
 
-    /// Parsers in the order of the configuration. As with the peer, those after a
+    /// Parsers in the order of the configuration. As in llm-d-router, those after a
     /// pass-through parser are never asked.
     pub fn new(kinds: &[ParserKind]) -> Self {
         let fallback = kinds.iter().position(|kind| *kind == ParserKind::PassThrough);

@@ -3,7 +3,7 @@
 //! tree, copies no text and does not recurse, so neither the size nor the depth
 //! of the input decides how much memory it takes.
 //!
-//! Text is checked as the peers check it: control characters and broken escapes
+//! Text is checked as llm-d-router checks it: control characters and broken escapes
 //! are errors, bytes that are not UTF-8 are passed on.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use std::fmt;
 use super::body::Span;
 use super::text::plain_run;
 
-/// How deep containers may nest, the peers' limit.
+/// How deep containers may nest, llm-d-router's limit.
 pub const MAX_DEPTH: usize = 10_000;
 
 /// How much of a scalar a [`Sink`] sees when it is split over chunks.

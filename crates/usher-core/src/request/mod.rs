@@ -56,7 +56,7 @@ pub use rejection::{Code, NO_ENDPOINTS, Rejection, SATURATED};
 pub use rules::{RuleBook, Rules};
 pub use slo::Slo;
 
-/// The flow of requests that name none, as the peer calls it.
+/// The flow of requests that name none, as llm-d-router calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
 
 /// One request, as far as routing it needs to know. Text stays in the body:

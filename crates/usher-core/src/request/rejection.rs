@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-/// Kinds of refusal, with the names and statuses of the peer's errors.
+/// Kinds of refusal, with the names and statuses of llm-d-router's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The request can't be understood.
     BadRequest,
     /// A precondition of the request doesn't hold.
     PreconditionFailed,
-    /// The body doesn't come. Ours: the peer waits for it.
+    /// The body doesn't come. Ours: llm-d-router waits for it.
     RequestTimeout,
-    /// The body is larger than allowed. Ours: the peer has no limit.
+    /// The body is larger than allowed. Ours: llm-d-router has no limit.
     PayloadTooLarge,
     /// The pool is saturated.
     ResourceExhausted,
@@ -113,7 +113,7 @@ impl Rejection {
         Self { reason: Some(EVICTED), ..Self::new(Code::Evicted, "request evicted by flow control") }
     }
 
-    /// The body that the client gets; its prefix is the peer's, who has none for evictions.
+    /// The body that the client gets; its prefix is llm-d-router's, who has none for evictions.
     pub fn body(&self) -> String {
         if self.code == Code::Evicted {
             return self.message.clone().into_owned();

@@ -51,7 +51,7 @@ impl ByLabelParams {
     }
 }
 
-/// Keeps the endpoints whose label has one of some values. As with the peer, a missing
+/// Keeps the endpoints whose label has one of some values. As in llm-d-router, a missing
 /// label counts as an empty one, which may be among the values.
 #[derive(Debug)]
 pub struct ByLabelFilter {

@@ -67,9 +67,9 @@ pub struct FlowControlRules {
 /// The rules of one priority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BandRules {
-    /// Most requests that wait at a time. Default 5000, as with the peer.
+    /// Most requests that wait at a time. Default 5000, as in llm-d-router.
     pub max_requests: u64,
-    /// Most bytes of bodies that wait at a time. Default 1,000,000,000, as with the peer.
+    /// Most bytes of bodies that wait at a time. Default 1,000,000,000, as in llm-d-router.
     pub max_bytes: u64,
     /// Policy that chooses which of its flows goes next.
     pub fairness: Fairness,
@@ -89,7 +89,7 @@ impl Default for BandRules {
 }
 
 impl FlowControlRules {
-    /// How long a request waits unless something else is said, as with the peer.
+    /// How long a request waits unless something else is said, as in llm-d-router.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
     /// The rules of a priority.

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::refused;
 
-/// Tokens per second that an endpoint is taken to compute before anything is known, as the
-/// peer assumes them.
+/// Tokens per second that an endpoint is taken to compute before anything is known, as 
+/// llm-d-router assumes them.
 pub(crate) const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 
 /// Checks a `peakPrefillThroughput`, in tokens per second.

@@ -34,7 +34,7 @@ impl Default for PickerParams {
 impl PickerParams {
     fn decode(node: &Node) -> Result<Self, ConfigError> {
         let Self { max_num_of_endpoints } = node.decode()?;
-        // As with the peer, anything below 1 means 1.
+        // As in llm-d-router, anything below 1 means 1.
         Ok(Self { max_num_of_endpoints: max_num_of_endpoints.max(1) })
     }
 }

@@ -1,5 +1,5 @@
-//! `token-producer`: how many tokens a prompt has. This version estimates it, as the
-//! peer does unless it is told where a tokenizer is: four bytes are a token.
+//! `token-producer`: how many tokens a prompt has. This version estimates it, as llm-d-router
+//! does unless it is told where a tokenizer is: four bytes are a token.
 
 use std::sync::Arc;
 

@@ -122,7 +122,7 @@ impl ConcurrencyDetector {
     /// Whether an endpoint is below its limit and the headroom.
     fn has_room(&self, endpoint: &Endpoint) -> bool {
         let counted = endpoint.load().in_flight_of(self.counters);
-        // Rounded down, as with the peer. Saturates, as casts from floats do.
+        // Rounded down, as in llm-d-router. Saturates, as casts from floats do.
         let limit = |max: u64| (max as f64 * (1.0 + self.headroom)) as u64;
         let (requests, tokens) =
             (|| counted.requests() < limit(self.max_requests), || counted.tokens() < limit(self.max_tokens));

@@ -54,7 +54,7 @@ impl Default for ActiveRequestParams {
 }
 
 impl ActiveRequestParams {
-    /// Reads the parameters. As with the peer, a `maxBusyScore` out of its range means 1.
+    /// Reads the parameters. As in llm-d-router, a `maxBusyScore` out of its range means 1.
     ///
     /// # Errors
     /// Unknown keys and wrong types, with their place.

@@ -40,7 +40,7 @@ impl Default for LoadAwareParams {
 }
 
 impl LoadAwareParams {
-    /// Reads the parameters. As with the peer, a threshold below 1 means the default.
+    /// Reads the parameters. As in llm-d-router, a threshold below 1 means the default.
     ///
     /// # Errors
     /// Unknown keys and wrong types, with their place.

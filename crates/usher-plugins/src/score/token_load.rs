@@ -44,7 +44,7 @@ impl Default for TokenLoadParams {
 }
 
 impl TokenLoadParams {
-    /// Reads the parameters. As with the peer, a threshold below 1 means the default.
+    /// Reads the parameters. As in llm-d-router, a threshold below 1 means the default.
     ///
     /// # Errors
     /// Unknown keys and wrong types, with their place.

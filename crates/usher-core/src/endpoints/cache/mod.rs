@@ -54,7 +54,7 @@ struct Shared {
 }
 
 impl CachedLocator {
-    /// How long a view is kept when nothing changes, as the peer does.
+    /// How long a view is kept when nothing changes, as llm-d-router does.
     pub const DEFAULT_TTL: Duration = Duration::from_millis(50);
     /// How many subsets are kept at most. Gateways send a handful.
     pub const DEFAULT_MAX_KEYS: usize = 4096;

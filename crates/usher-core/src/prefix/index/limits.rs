@@ -28,7 +28,7 @@ impl Limits {
 
 impl Default for Limits {
     /// 16 million entries, half a GiB when it is full: 500 endpoints with as many blocks as
-    /// the peer takes an endpoint to hold. No export.
+    /// llm-d-router takes an endpoint to hold. No export.
     fn default() -> Self {
         Self { entries: 1 << 24, capacity: 31_250, recent: 0 }
     }

@@ -31,7 +31,7 @@ pub(super) struct Report {
     /// Requests on which a picker differs from itself.
     usher_with_itself: usize,
     peer_with_itself: usize,
-    /// Requests by what differs: between the pickers, of Usher with itself, of the peer with itself.
+    /// Requests by what differs: between the pickers, of Usher with itself, of llm-d-router with itself.
     kinds: BTreeMap<String, [usize; 3]>,
     differences: Vec<Line>,
     notes: Vec<String>,

@@ -60,7 +60,7 @@ pub struct PrefixCacheAffinityFilterParams {
     /// Prompt tokens that an endpoint computes per second at most. Measure it: it depends on model and
     /// hardware.
     ///
-    /// Above 0. The default is what the peer measured with Qwen3-32B on two H100.
+    /// Above 0. The default is what llm-d-router measured with Qwen3-32B on two H100.
     #[schemars(extend("x-unit" = "tokens/s"))]
     pub peak_prefill_throughput: f64,
     /// The producer that knows what is cached.

@@ -84,7 +84,7 @@ mod tests {
                 true,
             ),
             (chat(r#"[{"type":"video_url","video_url":{"url":"http://x"}}]"#), true),
-            // As with the peer, nothing of such a block is read.
+            // As in llm-d-router, nothing of such a block is read.
             (chat(r#"[{"type":"audio_url","audio_url":{"url":"http://x"}}]"#), false),
             (chat(r#"[{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}]"#), true),
             (read("/v1/completions", r#"{"model":"m","prompt":"hi"}"#), false),

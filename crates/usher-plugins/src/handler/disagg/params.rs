@@ -50,7 +50,7 @@ pub struct DisaggParams {
     /// the parameters are in the present form.
     pub flat: Option<&'static str>,
     /// How prefill and decode are chosen together; `None`: each profile picks alone. Ours:
-    /// the peer has no such parameters.
+    /// llm-d-router has no such parameters.
     pub joint: Option<JointParams>,
 }
 

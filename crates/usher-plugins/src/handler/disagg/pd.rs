@@ -81,7 +81,7 @@ impl Default for PdParams {
 
 impl PdParams {
     /// Reads the parameters. `prefixPluginType` and `prefixPluginName` are accepted and
-    /// mean nothing, as with the peer.
+    /// mean nothing, as in llm-d-router.
     ///
     /// # Errors
     /// Unknown keys, wrong types, and what can't be a port, with their place.

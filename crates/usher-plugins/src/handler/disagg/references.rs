@@ -4,7 +4,7 @@ use usher_core::config::{Name, Node};
 use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::{Key, BuildContext};
 
-/// The producer whose matches deciders look at, as with the peer whatever the scorers use.
+/// The producer whose matches deciders look at, as in llm-d-router whatever the scorers use.
 pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
 /// How long the prompt is, and how much of it is where. Its producer is added for
@@ -37,7 +37,7 @@ pub(super) fn pd_plugins(parameters: &Node) -> Vec<Name> {
     [Some(decider.unwrap_or_else(default)), prefix].into_iter().flatten().collect()
 }
 
-/// A name that is given; an empty one says nothing, as with the peer. What is no text is refused
+/// A name that is given; an empty one says nothing, as in llm-d-router. What is no text is refused
 /// when the parameters are read.
 pub(super) fn name(parameters: &Node, key: &str) -> Option<Name> {
     let node = parameters.find(key)?;

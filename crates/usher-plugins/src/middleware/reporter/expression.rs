@@ -63,7 +63,7 @@ pub(super) enum Failure {
 pub(super) struct Variables(Context<'static, 'static>);
 
 impl Variables {
-    /// `usage`, with numbers that are doubles, as the peer has it: what the answer
+    /// `usage`, with numbers that are doubles, as llm-d-router has it: what the answer
     /// doesn't say is 0, but for the details, which are only there when it does.
     pub(super) fn of(usage: &Usage) -> Self {
         let number = |tokens: u64| Value::Float(tokens as f64);

@@ -84,7 +84,7 @@ impl Follower for Reporting {
         let variables = Variables::of(usage);
         for reported in self.0.iter() {
             match reported.value(&variables) {
-                // Nothing to report: as the peer, which leaves out what is 0.
+                // Nothing to report: as llm-d-router, which leaves out what is 0.
                 Ok(None | Some(0)) => {}
                 Ok(Some(value)) => out.push(Attribute {
                     namespace: Arc::clone(&reported.namespace),

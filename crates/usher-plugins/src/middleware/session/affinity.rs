@@ -31,7 +31,7 @@ enum How {
 
 /// The endpoint of a session.
 enum Wanted {
-    /// Its id: what a client sends is of the peer's form, which has no more.
+    /// Its id: what a client sends is of llm-d-router's form, which has no more.
     Sent(Vec<u8>),
     /// Its identity.
     Bound(Arc<str>),

@@ -48,7 +48,7 @@ struct Known {
 }
 
 impl PrefixFamilies {
-    /// Registers the families, also under the names of the peer's earlier releases.
+    /// Registers the families, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
     /// When a name is taken.

@@ -107,7 +107,7 @@ impl ApproxPrefixProducer {
 impl Producer for ApproxPrefixProducer {
     fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
         let Learner { params, caches, .. } = &*self.learner;
-        // As with the peer the first candidate stands for all: blocks of several sizes
+        // As in llm-d-router the first candidate stands for all: blocks of several sizes
         // could not be compared.
         let first = candidates.view().iter().next();
         let block = params.block(first.and_then(|endpoint| reported(&endpoint.load().block_size)));

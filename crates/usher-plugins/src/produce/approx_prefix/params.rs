@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::refused;
 
-/// Smallest block, whatever is configured, as with the peer.
+/// Smallest block, whatever is configured, as in llm-d-router.
 const MIN_BLOCK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
 /// Blocks of a request that are looked at, whatever is configured: what a body of 32 MiB
 /// comes to. A few bytes may stand for a video of any length.
@@ -54,7 +54,7 @@ impl Default for ApproxPrefixParams {
 }
 
 impl ApproxPrefixParams {
-    /// Reads the parameters. As with the peer, a capacity below 1 means the default.
+    /// Reads the parameters. As in llm-d-router, a capacity below 1 means the default.
     ///
     /// # Errors
     /// Unknown keys, wrong types, a negative number of tokens, and no size of a block

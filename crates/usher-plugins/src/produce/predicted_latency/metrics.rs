@@ -32,7 +32,7 @@ pub struct PredictionFamilies {
 }
 
 impl PredictionFamilies {
-    /// Registers the families, also under the names of the peer's earlier releases.
+    /// Registers the families, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
     /// When a name is taken.

@@ -1,4 +1,4 @@
-//! Parameters of joint pairing. They are ours: the peer has none of them.
+//! Parameters of joint pairing. They are ours: llm-d-router has none of them.
 
 use serde::Serialize;
 use usher_core::config::{ConfigError, Node, Position};
