@@ -197,8 +197,8 @@ fn cancelled(c: &mut Criterion) {
     group.finish();
 }
 
-/// How long it takes until clients that wait before an empty pool are gone: their streams end,
-/// and with them the futures that wait.
+/// Time until clients that wait before an empty pool are gone: their streams end, and with
+/// them the futures that wait.
 fn leave_the_gate(at_random: bool) -> Duration {
     let dispatcher = dispatcher("flowControl", 0);
     let parsers = Parsers::new(&[ParserKind::PassThrough]);

@@ -8,19 +8,19 @@ use std::time::Duration;
 /// Everything a server needs to know before it reads its configuration.
 #[derive(Debug, Clone)]
 pub struct ServeSettings {
-    /// Where to listen.
+    /// Addresses to listen on.
     pub listen: ListenSettings,
     /// TLS of the ext_proc port; `None` serves plain text.
     pub tls: Option<TlsSettings>,
     /// Bounds on messages and bodies.
     pub limits: MessageLimits,
-    /// How much memory the process may take.
+    /// Limits of the process' memory.
     pub memory: MemorySettings,
     /// Threads that serve connections, at least 1.
     pub worker_threads: usize,
-    /// How long connections are still accepted after SIGTERM. Zero skips the window.
+    /// Time for which connections are still accepted after SIGTERM. Zero skips the window.
     pub drain_timeout: Duration,
-    /// Where the EndpointPickerConfig comes from.
+    /// Source of the EndpointPickerConfig.
     pub config: ConfigSource,
     /// Allow plugins of alpha stability.
     pub allow_experimental_plugins: bool,
@@ -32,7 +32,7 @@ pub struct ServeSettings {
     pub pool: PoolSettings,
     /// Ignore the gateway's subset hint.
     pub disable_subset_filter: bool,
-    /// How long candidates are kept that were found for a subset, and for how many.
+    /// Time for which candidates are kept that were found for a subset, and for how many.
     pub locator: LocatorSettings,
     /// Send the scores of the endpoints to the gateway.
     pub emit_endpoint_scores: bool,
@@ -75,7 +75,7 @@ impl ServeSettings {
 /// Limits of the cache of endpoints that a request may go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocatorSettings {
-    /// How long the endpoints of a subset are kept when none comes or goes; zero keeps none.
+    /// Time for which the endpoints of a subset are kept when none comes or goes; zero keeps none.
     pub ttl: Duration,
     /// Subsets that are kept at most, at least 1.
     pub max_subsets: usize,
@@ -88,11 +88,11 @@ pub struct UnusedFlag {
     pub flag: &'static str,
     /// Why nothing comes of it.
     pub reason: &'static str,
-    /// Whether that is so only when endpoints come from a file.
+    /// `true` if that is so only when endpoints come from a file.
     pub with_a_file: bool,
 }
 
-/// Where to listen. Port 0 takes a free port.
+/// Addresses to listen on. Port 0 takes a free port.
 #[derive(Debug, Clone)]
 pub struct ListenSettings {
     /// Address of the ext_proc, health and metrics ports; `None` is every interface,
@@ -106,8 +106,8 @@ pub struct ListenSettings {
     pub metrics_port: u16,
     /// Admin server; `None` is none.
     pub admin: Option<SocketAddr>,
-    /// Whether the admin address was given. A default one that is busy is no reason
-    /// not to start: several pickers may share a host.
+    /// `true` if the admin address was given. A default one that is busy is no reason not
+    /// to start: several pickers may share a host.
     pub admin_given: bool,
     /// KEDA's external scaler; `None` is none.
     pub keda: Option<SocketAddr>,
@@ -127,7 +127,7 @@ pub struct MessageLimits {
     pub body_idle_timeout: Option<Duration>,
 }
 
-/// How much memory the process may take.
+/// Limits of the process' memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySettings {
     /// The whole process.
@@ -148,7 +148,7 @@ pub enum MemoryBudget {
     Bytes(u64),
 }
 
-/// Where the EndpointPickerConfig comes from.
+/// Source of the EndpointPickerConfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigSource {
     /// The built-in default.
@@ -214,7 +214,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of this process.
+    /// Environment of this process.
     pub fn of_process() -> Self {
         let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self { namespace: given("NAMESPACE"), pod: given("POD_NAME") }
@@ -257,7 +257,7 @@ pub struct TlsSettings {
     pub tls12_suites: Option<Vec<rustls::CipherSuite>>,
 }
 
-/// How the metrics port is protected.
+/// Protection of the metrics port.
 #[derive(Debug, Clone)]
 pub struct MetricsPortSettings {
     /// Ask the API server who may read, where there is one.
@@ -279,7 +279,7 @@ pub struct MetricsTlsSettings {
 /// A server with the query API of Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrometheusSettings {
-    /// Whether over TLS.
+    /// `true` if it is over TLS.
     pub tls: bool,
     /// Its name or IP address; IPv6 without brackets.
     pub host: String,

@@ -53,7 +53,7 @@ pub struct Reader {
     pub text: String,
     /// Usage at the end of the stream.
     pub usage: Option<Usage>,
-    /// Whether the end came.
+    /// `true` if the end came.
     pub done: bool,
 }
 

@@ -134,7 +134,7 @@ impl Running {
         Ok(all)
     }
 
-    /// Whether everything runs.
+    /// Checks that everything runs.
     ///
     /// # Errors
     /// Names what ended by itself.

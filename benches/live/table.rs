@@ -23,7 +23,7 @@ pub struct Figure {
     /// Its name.
     pub name: &'static str,
     read: fn(&Summary) -> Option<f64>,
-    /// Whether it is a time, which passes faster live.
+    /// `true` if it is a time, which passes faster live.
     is_time: bool,
     shown: fn(f64) -> String,
 }
@@ -86,7 +86,7 @@ pub struct Run {
     pub delay: Duration,
     /// Use of the machine.
     pub load: Load,
-    /// How many requests failed, and how the first one did.
+    /// Number of failed requests, and the failure of the first one.
     pub failures: (usize, Option<String>),
 }
 
@@ -120,7 +120,7 @@ impl Row {
         if self.live == self.replays[1] { 1.0 } else { self.live / self.replays[1] }
     }
 
-    /// Whether they agree.
+    /// Returns `true` if they agree.
     pub fn agrees(&self) -> bool {
         (self.ratio() - 1.0).abs() <= EQUAL
     }
@@ -182,7 +182,7 @@ impl Run {
         out
     }
 
-    /// Whether the machine had too much to do, and let the run wait.
+    /// Returns `true` if the machine had too much to do, and let the run wait.
     pub fn is_disturbed(&self) -> bool {
         self.load.machine.is_none_or(|share| share > BUSY) && self.load.waited() > WAITS
     }

@@ -1,4 +1,4 @@
-//! How old the data are that a decision would find.
+//! Age of the data that a decision would find.
 
 use std::io::stdin;
 use std::sync::Arc;

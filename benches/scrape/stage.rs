@@ -79,7 +79,7 @@ impl Stage {
 }
 
 impl Stage {
-    /// How many pages the servers sent so far.
+    /// Number of pages that the servers sent so far.
     fn pages(&mut self) -> f64 {
         self.servers.say("how many");
         self.servers.line().trim().parse().unwrap()

@@ -57,7 +57,7 @@ impl Arguments {
         Ok(pickers)
     }
 
-    /// Whether the numbers are what is published.
+    /// Returns `true` if the numbers are what is published.
     pub fn is_full(&self) -> bool {
         self.only.is_empty() && !self.quick && self.rounds >= 3
     }

@@ -15,7 +15,7 @@ use super::workloads::{Way, Workload};
 /// Time that a run may take beside its own: connecting, ending open requests.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// How long a workload runs.
+/// Durations of a workload's run.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     /// Measured.
@@ -39,7 +39,7 @@ impl Times {
     }
 }
 
-/// Where a workload's requests go, as `--target` takes it.
+/// Destination of a workload's requests, as `--target` takes it.
 pub fn target(way: Way, ports: &Ports) -> String {
     match way {
         Way::Direct => local(ports.extproc).to_string(),

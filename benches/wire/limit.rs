@@ -1,4 +1,4 @@
-//! Where the benchmark target `limit` is.
+//! Location of the benchmark target `limit`.
 
 use std::process::{Command, Stdio};
 

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything was measured.
+/// Runs all measurements. Returns `true` if everything was measured.
 fn bench(arguments: &Arguments, pickers: Vec<Picker>) -> anyhow::Result<bool> {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let limit = limit::build()?;
@@ -145,7 +145,7 @@ fn progress(workload: &Workload, run: &Run) -> String {
     format!("{}, round {}, {}: {values}{failed}", workload.name, run.round, run.picker)
 }
 
-/// How to measure it again.
+/// Command that measures it again.
 fn command(arguments: &Arguments) -> String {
     let mut words = Vec::new();
     if arguments.rounds != 3 {

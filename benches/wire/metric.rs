@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub struct LoadReport {
     /// Measured time.
     pub seconds: f64,
-    /// How many requests there were.
+    /// Counts of requests.
     pub requests: Requests,
     /// Requests completed per second.
     pub requests_per_second: f64,
@@ -32,7 +32,7 @@ pub struct LoadReport {
     pub processes: Vec<Process>,
 }
 
-/// How many requests there were.
+/// Counts of requests.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Requests {
@@ -78,7 +78,7 @@ pub struct Latency {
 pub struct Late {
     /// Their share of all, 0 to 1.
     pub share: f64,
-    /// How late, in milliseconds.
+    /// Lateness in milliseconds, 99th percentile.
     pub p99_ms: f64,
 }
 
@@ -90,9 +90,9 @@ pub struct Process {
     pub name: String,
     /// Processor time.
     pub cpu_seconds: f64,
-    /// That per request, in milliseconds.
+    /// Processor time per request, in milliseconds.
     pub cpu_ms_per_request: Option<f64>,
-    /// That per response chunk, in microseconds.
+    /// Processor time per response chunk, in microseconds.
     pub cpu_us_per_chunk: Option<f64>,
     /// Resident memory before the first request.
     pub rss_before_mib: f64,
@@ -110,7 +110,7 @@ pub const ENVOY: &str = "envoy";
 pub struct Run {
     /// The picker.
     pub picker: String,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub round: usize,
     /// Results of the generator.
     pub load: LoadReport,

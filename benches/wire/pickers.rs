@@ -16,7 +16,7 @@ pub const USHER: &str = "usher";
 /// A picker to measure.
 #[derive(Debug, Clone)]
 pub struct Picker {
-    /// How the report calls it.
+    /// Name in the report.
     pub name: String,
     kind: Kind,
 }
@@ -30,7 +30,7 @@ enum Kind {
     Other(String),
 }
 
-/// Where programs and files are. The commands of the report have shorter names than
+/// Locations of programs and files. The commands of the report have shorter names than
 /// those that run.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -46,7 +46,7 @@ pub struct Place {
     pub endpoints: String,
     /// Configuration of Envoy.
     pub envoy_config: String,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     pub ports: Ports,
 }
 

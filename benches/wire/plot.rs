@@ -10,7 +10,7 @@ use super::text::number;
 pub struct Bar {
     /// The picker.
     pub name: String,
-    /// How long the bar is.
+    /// Length of the bar.
     pub median: f64,
     /// The rounds.
     pub points: Vec<f64>,

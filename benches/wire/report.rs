@@ -30,7 +30,7 @@ pub struct Report {
     pub command: String,
     /// Rounds per workload.
     pub rounds: usize,
-    /// Whether times were shortened, so that numbers mean little.
+    /// `true` if times were shortened, so that numbers mean little.
     pub quick: bool,
     /// Pickers that were compared. The limit first, then Usher.
     pub pickers: Vec<Picker>,
@@ -56,7 +56,7 @@ pub struct Section {
 pub struct Failure {
     /// The picker, or what else ran.
     pub who: String,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub round: usize,
     /// One line.
     pub why: String,

@@ -17,7 +17,7 @@ use super::pickers::{self, Picker, Place, SERVERS};
 use super::processes::{self, SETTLE, START, command, until_listed, until_ready, with_endpoints, write};
 use super::workloads::{Way, Workload};
 
-/// How long a picker without requests is looked at.
+/// Time for which a picker without requests is looked at.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// The configuration of the pickers, but for the place of its endpoints.

@@ -46,7 +46,7 @@ pub struct Verdict {
     pub ratio: Option<f64>,
     /// The bound in the metric's unit. `None`: it can't be computed.
     pub allowed: Option<f64>,
-    /// Whether the median is within it. `None`: it can't be told.
+    /// Result of the comparison of the median with it. `None`: it can't be told.
     pub met: Option<bool>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::metric::Metric;
 
-/// How requests reach the picker.
+/// Way of requests to the picker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The generator speaks ext_proc, as a gateway does.
@@ -40,7 +40,7 @@ pub struct Workload {
     pub name: &'static str,
     /// For people.
     pub title: &'static str,
-    /// How requests reach the picker.
+    /// Way of requests to the picker.
     pub way: Way,
     /// Worker threads of Envoy.
     pub envoy_threads: u16,
@@ -52,7 +52,7 @@ pub struct Workload {
     pub seconds: u32,
     /// Time before that under the same load, in seconds; 0 for none.
     pub warm_up: u32,
-    /// Whether the same load also goes straight to a server, for the latency that is added.
+    /// `true` if the same load also goes straight to a server, for the latency that is added.
     pub straight: bool,
     /// Budget of the workload.
     pub checks: &'static [Check],
@@ -69,7 +69,7 @@ impl Workload {
         self.load.get(at + 1)?.parse().ok()
     }
 
-    /// Whether its streams carry nothing, so that processor time is looked at apart.
+    /// Returns `true` if its streams carry nothing, so that processor time is looked at apart.
     pub fn is_idle(&self) -> bool {
         self.load.contains(&"--idle")
     }

@@ -147,7 +147,7 @@ fn ids(value: Node<'_>) -> Option<Part> {
     are_ids.then(|| raw_part(PartKind::Tokens, value))
 }
 
-/// Whether a value is a list of objects that is not empty.
+/// Returns `true` if a value is a list of objects that is not empty.
 fn objects(value: Node<'_>) -> bool {
     let elements = value.elements();
     !elements.is_empty() && elements.iter().all(|element| matches!(element.kind(), Kind::Object | Kind::Null))

@@ -281,7 +281,7 @@ impl Client {
         tokio::time::sleep(Duration::from_secs(11)).await;
     }
 
-    /// Whether a ping is answered.
+    /// Returns `true` if a ping is answered.
     async fn is_alive(&mut self) -> bool {
         self.frame(PING, 0, 0, b"theend!!");
         if !self.flush().await {

@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    /// Whether a gateway may send this now.
+    /// Returns `true` if a gateway may send this now.
     fn can_come(&self, event: &Event) -> bool {
         match event {
             Event::RequestHeaders { .. } => self.request.headers.is_none() && self.answer.headers.is_none(),
@@ -334,7 +334,7 @@ impl Run {
         }
     }
 
-    /// Whether the request's body has been read.
+    /// Returns `true` if the request's body has been read.
     fn was_read(&self) -> bool {
         self.full_duplex.0 && (self.request.chunks > 0 || self.request.trailers)
     }

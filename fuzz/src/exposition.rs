@@ -97,8 +97,8 @@ fn against_oracle(found: &[Found], page: &str) {
     assert_eq!(ours, theirs, "ours and the oracle's");
 }
 
-/// Whether both parsers mean to read a line alike: the oracle knows no escapes, no
-/// commas, braces or equals signs inside of a value, no exemplars and no colons in
+/// Returns `true` if both parsers mean to read a line alike: the oracle knows no escapes,
+/// no commas, braces or equals signs inside of a value, no exemplars and no colons in
 /// names, and has its own idea of counters and distributions.
 fn is_plain(line: &str) -> bool {
     let blank = |c: char| c == ' ' || c == '\t';

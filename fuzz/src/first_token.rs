@@ -45,12 +45,12 @@ fn ends(api: Api, chunks: &[Bytes]) -> Option<usize> {
     })
 }
 
-/// Whether a stream begins as one does; the first bytes of others stand for the token.
+/// Returns `true` if a stream begins as one does; the first bytes of others stand for the token.
 pub fn begins_as_stream(text: &str) -> bool {
     text.is_empty() || text.starts_with(['d', 'e', 'i', 'r', ':', '\r', '\n'])
 }
 
-/// Whether an event has generated content.
+/// Returns `true` if an event has generated content.
 pub fn is_generated(api: Api, event: Node<'_>) -> bool {
     event.members().into_iter().any(|(name, value)| match (api, name.inside()) {
         (Api::Messages, "delta" | "content_block") | (Api::SglangGenerate, "text") => has_text(value),

@@ -1,4 +1,4 @@
-//! How an input says what to do with it.
+//! Reads from an input what to do with it.
 
 use bytes::Bytes;
 

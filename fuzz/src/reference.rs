@@ -61,7 +61,7 @@ fn sample(rest: &str) -> Option<(Vec<(String, String)>, f64)> {
     (ends && (!rest.contains('\r') || exemplar(rest))).then_some((labels, value))
 }
 
-/// Whether a carriage return is only in what follows a `#`, which nobody reads.
+/// Returns `true` if a carriage return is only in what follows a `#`, which nobody reads.
 fn exemplar(rest: &str) -> bool {
     rest.split_once('#').is_some_and(|(before, _)| !before.contains('\r'))
 }

@@ -54,7 +54,7 @@ impl Case {
         Parsers::new(self.parsers).resolve(self.path)
     }
 
-    /// Whether the model's name is another one in what is sent on.
+    /// Returns `true` if the model's name is another one in what is sent on.
     fn rewrites(self) -> bool {
         self.rewrite && self.api().is_some_and(Api::rewrites_model)
     }

@@ -7,13 +7,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Whether bytes are one JSON document. Text need not be UTF-8, lone surrogates
+/// Returns `true` if bytes are one JSON document. Text need not be UTF-8, lone surrogates
 /// and numbers beyond all types are allowed, and nesting has no limit.
 pub fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-/// How deep the brackets of a text nest, those inside of strings included.
+/// Depth of the brackets of a text, those inside of strings included.
 pub fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -105,8 +105,8 @@ impl<'a> Node<'a> {
         elements.into_iter().map(|element| self.part(element)).collect()
     }
 
-    /// Whether this is the name of a member that the scanner knows as `name`: what
-    /// is longer than 64 bytes with its escapes is nobody's name.
+    /// Returns `true` if this is the name of a member that the scanner knows as `name`:
+    /// what is longer than 64 bytes with its escapes is nobody's name.
     pub fn is_name(self, name: &str) -> bool {
         self.inside().len() <= 64 && self.text().is_some_and(|text| text == name)
     }

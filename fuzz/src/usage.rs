@@ -158,10 +158,10 @@ fn read_chunks(api: Api, chunks: &[Bytes], event_stream: bool) -> Got {
 #[derive(Debug)]
 struct Wanted {
     api: Api,
-    /// Whether a usage that is found is added to what was found before.
+    /// `true` if a usage that is found is added to what was found before.
     merges: bool,
     usage: Option<Usage>,
-    /// Where values begin that are replaced.
+    /// Offsets of values that are replaced.
     names: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Which nodes a pod's own node affinity takes, and to which domain a pod was sent.
+//! Nodes that a pod's own node affinity takes, and the domain that a pod was sent to.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Whether a node is among those that an affinity requires. Other pods' places and mere preferences don't
-/// count.
+/// Returns `true` if a node is among those that an affinity requires. Other pods' places and mere
+/// preferences don't count.
 pub(super) fn takes(affinity: Option<&Value>, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let terms = affinity.and_then(|affinity| affinity.pointer(REQUIRED)).and_then(Value::as_array);
     terms.is_none_or(|terms| terms.iter().any(|term| fits(term, name, labels)))

@@ -25,7 +25,7 @@ const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// Subject of complaints.
 const ABOUT: &str = "pods that no domain takes";
 
-/// Whether a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
+/// `true` if a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
 fn takes<'n>(
     nodes: impl Iterator<Item = &'n super::node::NodeObject>,
     at: &Placement,

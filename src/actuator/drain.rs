@@ -1,5 +1,5 @@
-//! Which pods a smaller role loses, and when. They get no new requests first, and go when they have answered
-//! all that they have, or when that takes too long.
+//! Choice of the pods that a smaller role loses, and when. They get no new requests first, and go when they
+//! have answered all that they have, or when that takes too long.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ pub(super) const DRAINING: &str = "usher.dev/draining";
 /// The cost of pods that are to go; that of others is 0 unless somebody gave them one.
 const LOW: &str = "-1000";
 
-/// How long pods that were to be deleted get no requests if they are not.
+/// Time for which pods that were to be deleted get no requests if they are not.
 pub(super) const GONE: Duration = Duration::from_secs(60);
 
 /// Load of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodLoad {
-    /// Whether it is known that it has nothing to do.
+    /// `true` if it is known that it has nothing to do.
     pub is_idle: bool,
     /// Requests that it has and whose answer isn't complete, as far as is known.
     pub under_way: u64,
@@ -37,7 +37,7 @@ pub struct PodLoad {
     pub sent: u64,
 }
 
-/// How a controller chooses the pods that it deletes.
+/// Rule by which a controller chooses the pods that it deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// By their cost, those that aren't ready first.
@@ -76,7 +76,7 @@ pub(super) struct Going {
 }
 
 impl Drain {
-    /// Whether they still get no requests.
+    /// Returns `true` if they still get no requests.
     pub(super) fn holds(&self, now: Duration, timeout: Duration) -> bool {
         let last = self.pods.values().map(|pod| pod.chosen + timeout).max();
         self.written.or(last.max(self.waited)).is_some_and(|at| now < at + GONE)
@@ -90,7 +90,7 @@ impl Drain {
         }
     }
 
-    /// Whether the last of them was chosen so long ago.
+    /// Returns `true` if the last of them was chosen so long ago.
     pub(super) fn is_late(&self, now: Duration, timeout: Duration) -> bool {
         self.pods.values().all(|pod| now.saturating_sub(pod.chosen) >= timeout)
     }
@@ -122,8 +122,8 @@ impl Drain {
         self.pods = alive.iter().map(of).collect();
     }
 
-    /// Whether they may go: each has answered, or takes too long. Requests that were on their way when it
-    /// was chosen count from the next look on.
+    /// Returns `true` if they may go: each has answered, or takes too long. Requests that were on their
+    /// way when it was chosen count from the next look on.
     pub(super) fn is_done(
         &self,
         pods: &[&PodObject],
@@ -149,7 +149,7 @@ fn cost(pod: &PodObject) -> i64 {
     known.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-/// Whether a pod's cost is ours.
+/// Returns `true` if a pod's cost is ours.
 pub fn is_marked(pod: &PodObject) -> bool {
     pod.metadata.annotations.contains_key(DRAINING)
 }

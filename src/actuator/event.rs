@@ -22,7 +22,7 @@ pub(crate) fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
-/// Whether somebody should look.
+/// Importance of an event: whether somebody should look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Normal,

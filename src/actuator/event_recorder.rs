@@ -16,7 +16,8 @@ const MOST: usize = 32;
 /// Time for the answer to one event.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Whether an event that was not taken is sent again: the API server didn't hear of it, or is overloaded.
+/// Returns `true` if an event that was not taken is sent again: the API server didn't hear of it, or is
+/// overloaded.
 fn is_kept(problem: &Problem) -> bool {
     !problem.is_answer() || problem.is_of_the_server()
 }

@@ -312,12 +312,12 @@ impl Fake {
         self.state().objects.insert(path.to_owned(), object);
     }
 
-    /// Whether a pod waits at its gate.
+    /// Returns `true` if a pod waits at its gate.
     pub(crate) fn is_gated(&self, name: &str) -> bool {
         self.state().pods[name]["spec"]["schedulingGates"] != json!([])
     }
 
-    /// Whether there is no such pod.
+    /// Returns `true` if there is no such pod.
     pub(crate) fn is_gone(&self, name: &str) -> bool {
         !self.state().pods.contains_key(name)
     }

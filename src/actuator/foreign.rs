@@ -1,4 +1,4 @@
-//! Whether somebody else writes the number of replicas.
+//! Detects that somebody else writes the number of replicas.
 //!
 //! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within a minute
 //! (two intervals, where that is longer) are another controller that wants something else: one that acts
@@ -30,7 +30,7 @@ pub struct Writers {
     foreign: Option<Duration>,
     /// When we wrote first and last since somebody else did.
     wrote: Option<(Duration, Duration)>,
-    /// Whether somebody else undid a write of ours, and none has stood since.
+    /// `true` if somebody else undid a write of ours, and none has stood since.
     is_undone: bool,
     /// Until when nothing is written.
     until: Option<Duration>,
@@ -94,7 +94,7 @@ impl Writers {
         self.attempt = Some(Attempt { to: replicas, is_new: true });
     }
 
-    /// Whether the first look after a write whose response was lost didn't find it.
+    /// Returns `true` if the first look after a write whose response was lost didn't find it.
     pub fn is_lost(&mut self) -> bool {
         self.attempt.as_mut().is_some_and(|attempt| std::mem::take(&mut attempt.is_new))
     }

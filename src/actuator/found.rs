@@ -18,7 +18,7 @@ pub(super) struct Found {
     /// Changes of their mirrors by then.
     pub(super) changes: Vec<u64>,
     pub(super) objects: Objects,
-    /// Whether pods of a role wait at their gate, by place.
+    /// Roles with pods that wait at their gate, by place.
     pub(super) has_gated: Vec<bool>,
     /// Names of pods that no node takes.
     pub(super) unschedulable: BTreeSet<String>,
@@ -33,9 +33,9 @@ pub struct ObservedPod {
     pub role: usize,
     /// Its name.
     pub name: String,
-    /// Whether it says that it is ready.
+    /// `true` if it says that it is ready.
     pub is_ready: bool,
-    /// Where it is on its way.
+    /// Progress on its way up.
     pub state: PodState,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Displaced {
     pub(super) closed: BTreeSet<Placement>,
     /// Pods that wait for a node there.
     pub(super) stranded: Vec<Arc<PodObject>>,
-    /// How many need another domain, with those that are missing and those that run there yet. 0: none waits or is
-    /// missing.
+    /// Number that need another domain, with those that are missing and those that run there yet. 0: none
+    /// waits or is missing.
     pub(super) pods: u32,
 }

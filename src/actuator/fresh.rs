@@ -22,8 +22,8 @@ fn look(pod: &PodObject) -> Look {
 }
 
 impl Actuator {
-    /// Whether the pods of a policy's roles are still those that were seen. A plan that takes some away is carried
-    /// out on nothing else: the pods that it counts on may be gone, or not ready any more.
+    /// Returns `true` if the pods of a policy's roles are still those that were seen. A plan that takes some
+    /// away is carried out on nothing else: the pods that it counts on may be gone, or not ready any more.
     pub(super) async fn are_as_seen(&mut self, policy: &Policy, seen: &Observed) -> bool {
         let Some(pool) = self.pool.borrow().clone() else { return false };
         for (place, role) in policy.roles.iter().enumerate() {

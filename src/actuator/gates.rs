@@ -1,4 +1,4 @@
-//! Which pods are let through their gate, and which are given back.
+//! Opens gates of pods, and gives pods back.
 
 use serde_json::{Value, json};
 

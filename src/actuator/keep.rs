@@ -89,7 +89,7 @@ impl Actuator {
         }
     }
 
-    /// Whether a pod of a policy waits at our gate.
+    /// Returns `true` if a pod of a policy waits at our gate.
     fn has_waiting(&self, policy: &Policy) -> bool {
         let Some(pool) = self.pool.borrow().clone() else { return false };
         policy
@@ -99,7 +99,7 @@ impl Actuator {
             .any(|mirror| mirror.objects().iter().flat_map(|pods| pods.values()).any(|pod| pod.is_gated()))
     }
 
-    /// Whether there are policies whose pods may wait.
+    /// Returns `true` if there are policies whose pods may wait.
     pub fn keeps_gates(&self) -> bool {
         !self.attended.is_empty()
             || !self.unusable.is_empty()
@@ -189,8 +189,8 @@ impl Actuator {
         tell(policy, &role.name, opened);
     }
 
-    /// How many of the pods of a role that are admitted replace others. Those of one whose number somebody else decides on
-    /// may be new, and more than have room beside their siblings.
+    /// Number of admitted pods of a role that replace others. Those of one whose number somebody else decides
+    /// on may be new, and more than have room beside their siblings.
     fn replaced(&self, role: &(String, String), is_sized: bool, admitted: u32) -> u32 {
         let before = self.let_through.get(role).copied().unwrap_or(0);
         if is_sized { admitted } else { before.min(admitted) }
@@ -365,7 +365,8 @@ impl Actuator {
     }
 }
 
-/// Whether each role of a policy may have the pods of a role of others. Of two targets, pods tell whose they are.
+/// Returns `true` if each role of a policy may have the pods of a role of others. Of two targets, pods tell
+/// whose they are.
 fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
     let others: Vec<&Role> = others.flat_map(|other| &other.roles).collect();
     let shares = |own: &Role, other: &Role| match (&own.target, &other.target) {

@@ -8,13 +8,13 @@ use serde::Deserialize;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Problem};
 
-/// Where objects of a kind are.
+/// Location of objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     /// The path of a group's version, for example `/apis/apps/v1`.
     root: String,
     plural: String,
-    /// Whether its objects have a `scale` subresource.
+    /// `true` if its objects have a `scale` subresource.
     pub(super) has_scale: bool,
 }
 

@@ -31,12 +31,12 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<Knob> {
     }
 }
 
-/// How far an update may go.
+/// Limit of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     /// Pods from this ordinal on may be updated.
     pub(super) partition: u32,
-    /// How many pods are of an older revision.
+    /// Number of pods of an older revision.
     pub(super) outdated: u32,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Leaving {
     pods: BTreeMap<String, Times>,
     /// When they were last looked at.
     seen: Duration,
-    /// Whether any of them is waited for.
+    /// `true` if any of them is waited for.
     pub(super) waits: bool,
     /// Until when the API server asks to wait.
     until: Duration,
@@ -24,11 +24,11 @@ pub(super) struct Leaving {
 struct Times {
     chosen: Duration,
     evicted: Option<Duration>,
-    /// Whether it has been ready since it was chosen: it may have requests.
+    /// `true` if it has been ready since it was chosen: it may have requests.
     serves: bool,
     /// The budget that keeps it: it gets requests meanwhile.
     kept: Option<Kept>,
-    /// Whether it was kept before and gets no new requests again.
+    /// `true` if it was kept before and gets no new requests again.
     is_again: bool,
 }
 
@@ -45,17 +45,17 @@ impl Times {
         Self { chosen: now, evicted: None, serves, kept: None, is_again: false }
     }
 
-    /// Whether it was evicted a moment ago: it ends, and may still be listed.
+    /// Returns `true` if it was evicted a moment ago: it ends, and may still be listed.
     fn is_going(&self, now: Duration) -> bool {
         self.evicted.is_some_and(|at| now.saturating_sub(at) < GONE)
     }
 
-    /// Whether it gets no new requests and is there.
+    /// Returns `true` if it gets no new requests and is there.
     fn drains(&self) -> bool {
         self.serves && self.evicted.is_none() && self.kept.is_none()
     }
 
-    /// Whether it may be evicted, with what it has to do.
+    /// Returns `true` if it may be evicted, with what it has to do.
     fn may_go(&self, now: Duration, timeout: Duration, is_idle: impl FnOnce() -> bool) -> bool {
         match &self.kept {
             Some(kept) if kept.until > now => false,
@@ -96,17 +96,17 @@ impl Leaving {
         self.until = until;
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Whether this pod is among them.
+    /// Returns `true` if this pod is among them.
     pub(super) fn has(&self, pod: &PodObject) -> bool {
         self.pods.contains_key(&pod.metadata.uid)
     }
 
-    /// Whether a pod may have requests.
+    /// Returns `true` if a pod may have requests.
     pub(super) fn serves(&self, pod: &PodObject) -> bool {
         self.pods.get(&pod.metadata.uid).is_some_and(|times| times.serves)
     }

@@ -33,7 +33,7 @@ pub struct Look {
     kinds: Kinds,
     /// The targets that are read, by role, and whether as a whole.
     targets: Vec<Option<(TargetRef, bool)>>,
-    /// Whether it is asked if nodes may be seen.
+    /// `true` if it is asked if nodes may be seen.
     asks_nodes: bool,
     /// Names of pods that no node takes, and how old an event about them may be.
     unschedulable: (BTreeSet<String>, Duration),
@@ -51,9 +51,9 @@ pub struct Seen {
     pub(super) problems: Vec<String>,
     /// Targets by role, up to the first that can't be read.
     pub(super) targets: Vec<Result<Option<Body>, Problem>>,
-    /// Whether nodes and all pods may be seen. `None`: it was not asked.
+    /// `true` if nodes and all pods may be seen. `None`: it was not asked.
     pub(super) may_see_nodes: Option<bool>,
-    /// Whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
+    /// Answer to whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
     pub(super) adds_nodes: Option<Result<bool, Problem>>,
 }
 
@@ -75,8 +75,8 @@ struct Involved {
     name: String,
 }
 
-/// Whether more of a target counts than its replicas: how far its updates go, and what its pods will ask
-/// for where none waits at its gate.
+/// Returns `true` if more of a target counts than its replicas: how far its updates go, and what its
+/// pods will ask for where none waits at its gate.
 fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
     let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
     policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
@@ -145,7 +145,7 @@ impl Look {
         Ok((target, body))
     }
 
-    /// Whether nodes and all pods may be seen. Where they may not, the scheduler decides.
+    /// Returns `true` if nodes and all pods may be seen. Where they may not, the scheduler decides.
     async fn may_see_nodes(&self) -> bool {
         for path in ["/api/v1/nodes?limit=1", "/api/v1/pods?limit=1"] {
             let seen: Result<IgnoredAny, Problem> = self.cluster.get(path).await;
@@ -156,7 +156,7 @@ impl Look {
         true
     }
 
-    /// Whether somebody adds nodes for the pods that no node takes.
+    /// Returns `true` if somebody adds nodes for the pods that no node takes.
     async fn adds_nodes(&self) -> Result<bool, Problem> {
         let (names, within) = &self.unschedulable;
         let is_young = |event: &EventObject| {

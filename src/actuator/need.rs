@@ -1,4 +1,4 @@
-//! How many pods of each role the next step of a group may need room for.
+//! Number of pods of each role that the next step of a group may need room for.
 
 use crate::capacity::rollout::Pace;
 

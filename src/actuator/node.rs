@@ -22,7 +22,7 @@ pub struct Needs {
     overhead: BTreeMap<String, Value>,
     node_selector: BTreeMap<String, String>,
     tolerations: Vec<Toleration>,
-    /// Where it has to go, and where it would rather.
+    /// Required and preferred location.
     pub(super) affinity: Option<Value>,
 }
 
@@ -96,7 +96,7 @@ impl NodeObject {
         &self.metadata.labels
     }
 
-    /// Whether pods can start there now.
+    /// Returns `true` if pods can start there now.
     pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|known| known.kind == "Ready" && known.status == "True")
     }
@@ -106,7 +106,7 @@ impl NodeObject {
         amounts(&self.status.allocatable)
     }
 
-    /// Whether it takes pods that ask for this.
+    /// Returns `true` if it takes pods that ask for this.
     pub(super) fn takes(&self, needs: &Needs) -> bool {
         let has = |(key, value): (&String, &String)| self.metadata.labels.get(key) == Some(value);
         let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");

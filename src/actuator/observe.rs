@@ -28,16 +28,16 @@ use crate::cluster::Problem;
 /// Observed state of a policy's roles.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// How many replicas each role is to have, as its target says; where nothing is to be written, how many
-    /// pods there are.
+    /// Number of replicas that each role is to have, as its target says; where nothing is to be written,
+    /// the number of its pods.
     pub replicas: Vec<u32>,
     /// Its pods.
     pub pods: Arc<Vec<ObservedPod>>,
     /// Domains with the room that they have; `None`: not known.
     pub domains: Option<Layers>,
-    /// Whether nodes are being added for pods that none takes.
+    /// `true` if nodes are being added for pods that none takes.
     pub provisioning: bool,
-    /// Whether pods are to go to domains, and what room those have may not be seen.
+    /// `true` if pods are to go to domains, and what room those have may not be seen.
     pub is_blind: bool,
     /// Names of pods that are about to go.
     pub leaving: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub struct Observed {
     /// The targets as objects, where more of them counts than their replicas.
     pub(super) bodies: Vec<Option<Value>>,
     pub(super) targets: Vec<Option<Target>>,
-    /// Whether nobody else writes a role's replicas.
+    /// Roles whose replicas nobody else writes.
     pub(super) may_write: Vec<bool>,
     /// Roles, by place, whose last write had no response and was not carried out.
     pub lost: Vec<usize>,
@@ -61,7 +61,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// How many pods of each role need another domain.
+    /// Number of pods of each role that need another domain.
     pub fn displaced(&self) -> Vec<u32> {
         self.displaced.iter().map(|of| of.pods).collect()
     }
@@ -131,7 +131,7 @@ impl Actuator {
         Some(observed)
     }
 
-    /// Whether pods that were observed are those of the pool as it is now.
+    /// Returns `true` if pods that were observed are those of the pool as it is now.
     pub(super) fn is_of_pool(&self, observed: &Observed) -> bool {
         *self.pool.borrow() == observed.pool
     }
@@ -214,7 +214,7 @@ impl Actuator {
         Some(objects)
     }
 
-    /// Where pods are on their way.
+    /// Sets the progress of pods on their way up.
     fn states(&mut self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
         let same = |found: &&mut Found| !follows_updates && Arc::ptr_eq(&found.objects, &observed.objects);

@@ -39,7 +39,7 @@ pub(super) fn split<'p>(
     (stays, goes)
 }
 
-/// Whether only pods at our gate go where `write` replicas are written: those have never run.
+/// Returns `true` if only pods at our gate go where `write` replicas are written: those have never run.
 pub(super) fn loses_gated_only(pods: &[&PodObject], target: &Target, write: u32) -> bool {
     let goes = target.replicas.saturating_sub(write) as usize;
     match Choice::of(&target.reference) {
@@ -65,8 +65,9 @@ fn keeping_one(pods: &[&PodObject], replicas: u32, write: u32) -> u32 {
     (write..replicas).find(has_ready).unwrap_or(replicas)
 }
 
-/// Whether so many ready pods keep what ties a role, by its place, to the others of its policy when it loses some:
-/// the ratio, and steps, of which it is no more than one ahead of another role that is to be smaller, too.
+/// Returns `true` if so many ready pods keep what ties a role, by its place, to the others of its policy when
+/// it loses some: the ratio, and steps, of which it is no more than one ahead of another role that is to be
+/// smaller, too.
 fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -> bool {
     let of = |place: usize| ready.get(place).copied().unwrap_or(0);
     if policy.ratio.is_some_and(|ratio| !ratio.bounds.hold(of(ratio.numerator), of(ratio.denominator))) {
@@ -91,9 +92,9 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
 const LONGEST: u32 = 2;
 
 impl Actuator {
-    /// Whether each role, by its place, keeps its replicas although it is to be smaller: a controller would delete
-    /// ready pods of it or of the role that has a ratio with it, while pods that stay aren't ready. `shrinks`:
-    /// whether its replicas would be written.
+    /// Says of each role, by its place, that it keeps its replicas although it is to be smaller: a controller
+    /// would delete ready pods of it or of the role that has a ratio with it, while pods that stay aren't
+    /// ready. `shrinks`: whether its replicas would be written.
     pub(super) fn held_up(
         &mut self,
         policy: &Policy,

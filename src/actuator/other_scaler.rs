@@ -12,7 +12,7 @@ use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Collection, Metadata, Problem};
 
-/// How long an answer counts.
+/// Time for which an answer counts.
 const KNOWN: Duration = Duration::from_secs(10);
 
 /// A workload, of which only the owners count.
@@ -48,8 +48,8 @@ impl Actuator {
         scalers.known.clone()
     }
 
-    /// Which autoscaler or owner is there for one of these targets, in words; `None`: none is. An autoscaler that
-    /// may not be looked for may be there; an owner that may not be seen is known by what it writes.
+    /// Autoscaler or owner of one of these targets, in words; `None`: none is there. An autoscaler that may
+    /// not be looked for may be there; an owner that may not be seen is known by what it writes.
     pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
         let Some(known) = self.find_scalers(now).await else {
             return Some("autoscalers can't be looked for".to_owned());
@@ -77,7 +77,7 @@ impl Actuator {
         None
     }
 
-    /// Whether one of these targets may not be read, so that nobody knows its owner.
+    /// Returns `true` if one of these targets may not be read, so that nobody knows its owner.
     pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
         let is_hidden = |(of, _, owner): &Owned| {
             *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)

@@ -13,10 +13,10 @@ use super::whose::{LABELS, equalities, is_of, within};
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Backoff, Cluster, Collection, Problem};
 
-/// How long answers count.
+/// Time for which answers count.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// How soon it is asked again for what has no answer, the first time.
+/// Pause before what has no answer is asked again, the first time.
 const UNKNOWN: Duration = Duration::from_secs(3);
 
 /// To which pool the pods of a target belong.

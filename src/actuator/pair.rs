@@ -11,7 +11,8 @@ use crate::capacity::plan::Reason;
 use crate::capacity::ratio::RatioBounds;
 use crate::capacity::{Plan, Policy};
 
-/// Whether the other role of a ratio is written by others: what this one gives up, that one does not follow.
+/// Returns `true` if the other role of a ratio is written by others: what this one gives up, that one does
+/// not follow.
 pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observed) -> bool {
     let has_target = |of: usize| observed.targets.get(of).is_some_and(Option::is_some);
     let is_held = |of: usize| observed.may_write.get(of) == Some(&false) && has_target(of);
@@ -83,7 +84,8 @@ fn keeps_trimmed(policy: &Policy, plan: &mut Plan, observed: &Observed, place: u
     role.admitted > before
 }
 
-/// Whether a write of a role's replicas, by its place, adds pods or takes some away that serve or may in a moment.
+/// Returns `true` if a write of a role's replicas, by its place, adds pods or takes some away that serve or
+/// may in a moment.
 fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
     let Some((role, pods)) = written(plan, observed, place).zip(observed.objects.get(place)) else {
         return false;
@@ -105,13 +107,14 @@ fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
 struct Side {
     /// Pods that are ready, those that get no new requests included.
     ready: u32,
-    /// How many of them a write of its replicas leaves.
+    /// Number of them that a write of its replicas leaves.
     left: u32,
-    /// Whether the pods that it loses may go; `None`: it loses none.
+    /// State of the pods that it loses; `None`: it loses none.
     drained: Option<Drained>,
 }
 
-/// Whether each of two roles waits for pods of the other to answer, as the ratio wouldn't hold if it shrank alone.
+/// Says of each of two roles that it waits for pods of the other to answer, as the ratio wouldn't hold if it
+/// shrank alone.
 fn waits(bounds: &RatioBounds, numerator: Side, denominator: Side) -> [bool; 2] {
     let is_first =
         |one: Side, other: Side| (one.drained, other.drained) == (Some(Drained::Yes), Some(Drained::NotYet));
@@ -162,9 +165,9 @@ fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
     Some(Written { ready, replicas: target.replicas, becomes: left })
 }
 
-/// Whether each role, by its place, keeps its replicas until pods of the other role of its ratio have answered.
-/// `drained` says of each role whether the pods that it loses may go; `None`: it loses none. Both drain for no
-/// longer than their policy allows, so that neither waits for ever.
+/// Says of each role, by its place, that it keeps its replicas until pods of the other role of its ratio have
+/// answered. `drained` says of each role whether the pods that it loses may go; `None`: it loses none. Both
+/// drain for no longer than their policy allows, so that neither waits for ever.
 pub(super) fn wait_for_partners(
     policy: &Policy,
     plan: &Plan,
@@ -188,7 +191,8 @@ pub(super) fn wait_for_partners(
     held
 }
 
-/// Whether a ratio breaks, or breaks further, where one of its roles is written and the other stays as it is.
+/// Returns `true` if a ratio breaks, or breaks further, where one of its roles is written and the other stays
+/// as it is.
 fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool) -> bool {
     // Pods that start count for growth: they are ready before those that are only asked for now.
     let beside = if one.grows() { other.replicas } else { other.ready };
@@ -200,7 +204,8 @@ fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool
     }
 }
 
-/// Whether the ratio of a role, by its place, breaks where it is written and the other role stays as it is.
+/// Returns `true` if the ratio of a role, by its place, breaks where it is written and the other role stays
+/// as it is.
 fn breaks_alone(policy: &Policy, plan: &Plan, observed: &Observed, place: usize) -> bool {
     let Some((ratio, other)) = policy.ratio.as_ref().zip(partner(policy, place)) else { return false };
     let sides = written(plan, observed, place).zip(written(plan, observed, other));
@@ -217,8 +222,8 @@ fn partner(policy: &Policy, place: usize) -> Option<usize> {
     }
 }
 
-/// Whether a role, by its place, keeps its replicas as those of the other role of its ratio were not written, or
-/// may not have been: it would break the ratio alone. `failed` has the places of such roles.
+/// Returns `true` if a role, by its place, keeps its replicas as those of the other role of its ratio were
+/// not written, or may not have been: it would break the ratio alone. `failed` has the places of such roles.
 pub(super) fn stays_with_partner(
     policy: &Policy,
     plan: &Plan,

@@ -111,12 +111,12 @@ impl Part {
         self.actuator.act(&self.policy, plan, observed, now, frozen).await
     }
 
-    /// Whether a request had no answer in time.
+    /// Returns `true` if a request had no answer in time.
     pub fn is_late(&self) -> bool {
         self.actuator.is_late()
     }
 
-    /// Whether requests are left for the next tick.
+    /// Returns `true` if requests are left for the next tick.
     pub fn is_unfinished(&self) -> bool {
         self.actuator.is_unfinished()
     }

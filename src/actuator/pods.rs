@@ -83,7 +83,7 @@ impl PodObject {
         &self.metadata.name
     }
 
-    /// Whether it has these labels.
+    /// Returns `true` if it has these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.iter().all(|(key, value)| self.metadata.labels.get(key) == Some(value))
     }
@@ -93,31 +93,31 @@ impl PodObject {
         self.metadata.owner_references.iter().find(|owner| owner.controller)
     }
 
-    /// Whether it still counts: it is not on its way out, and has not ended.
+    /// Returns `true` if it still counts: it is not on its way out, and has not ended.
     pub fn is_alive(&self) -> bool {
         self.metadata.deletion_timestamp.is_none()
             && !matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Whether it says that it is ready.
+    /// Returns `true` if it says that it is ready.
     pub fn is_ready(&self) -> bool {
         self.is("Ready")
     }
 
-    /// Whether it waits at our gate.
+    /// Returns `true` if it waits at our gate.
     pub fn is_gated(&self) -> bool {
         self.spec.scheduling_gates.iter().any(|gate| gate.name == GATE)
     }
 
-    /// Whether the scheduler says that no node takes it.
+    /// Returns `true` if the scheduler says that no node takes it.
     pub(super) fn is_unschedulable(&self) -> bool {
         let is_refused =
             |condition: &ObjectCondition| condition.status == "False" && condition.reason == "Unschedulable";
         self.spec.node_name.is_empty() && self.has("PodScheduled").is_some_and(is_refused)
     }
 
-    /// Whether it has a volume of its own, as pods of a StatefulSet have by its `volumeClaimTemplates`: that may be in
-    /// one domain only.
+    /// Returns `true` if it has a volume of its own, as pods of a StatefulSet have by its
+    /// `volumeClaimTemplates`: that may be in one domain only.
     pub(super) fn has_own_volume(&self) -> bool {
         let claims = self.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
         let is_own = |claim: &Claim| {
@@ -129,7 +129,7 @@ impl PodObject {
         claims.into_iter().any(is_own)
     }
 
-    /// Whether it is on its way to a node.
+    /// Returns `true` if it is on its way to a node.
     pub(super) fn wants_node(&self) -> bool {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
     }
@@ -157,7 +157,7 @@ impl PodObject {
         REVISIONS.iter().find_map(|label| self.metadata.labels.get(*label)).map(String::as_str)
     }
 
-    /// Which of its controller's pods it is, where they are numbered.
+    /// Ordinal of a numbered pod of its controller.
     pub(super) fn ordinal(&self) -> Option<u32> {
         let labels = &self.metadata.labels;
         let said = ORDINALS.iter().find_map(|label| labels.get(*label)).map(String::as_str);
@@ -169,7 +169,7 @@ impl PodObject {
         self.metadata.creation_timestamp.as_deref().unwrap_or_default()
     }
 
-    /// Where it is on its way; `newest` is the revision that pods are to have.
+    /// Progress on its way up; `newest` is the revision that pods are to have.
     pub fn state(&self, newest: Option<&str>) -> PodState {
         let has_node = !self.spec.node_name.is_empty();
         PodState {

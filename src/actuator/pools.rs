@@ -45,8 +45,8 @@ impl FromIterator<(String, String)> for Pools {
     }
 }
 
-/// Whether a role may have this pod, as pickers decide it: by its labels, by what controls it, and by the labels
-/// of pools. No labels of pools: any.
+/// Returns `true` if a role may have this pod, as pickers decide it: by its labels, by what controls it, and
+/// by the labels of pools. No labels of pools: any.
 pub fn may_have(
     selector: &BTreeMap<String, String>,
     target: Option<&TargetRef>,

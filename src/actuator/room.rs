@@ -107,12 +107,12 @@ struct Wanted {
     first: u32,
     /// Amounts that each of them requests; `None`: not known.
     requests: Option<Amounts>,
-    /// Which nodes take them, by place.
+    /// Nodes that take them, by place.
     takes: Vec<bool>,
 }
 
-/// How many pods of each role fit, a step after the other, as far as they are needed; and how many more of each
-/// alone would.
+/// Number of pods of each role that fit, a step after the other, as far as they are needed; and how many more
+/// of each alone would.
 fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32>) {
     let mut slots = vec![0u32; step.len()];
     // The largest pods first, by what is scarcest: devices before CPU and memory.
@@ -173,7 +173,7 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
     (slots, spare)
 }
 
-/// How many pods with these requests fit into what a node has left; one without requests fits once.
+/// Number of pods with these requests that fit into what a node has left; one without requests fits once.
 fn fits(left: &Amounts, requests: &Amounts) -> u32 {
     let of =
         |(name, amount): (&String, &i64)| left.get(name).copied().unwrap_or(0).max(0).checked_div(*amount);

@@ -40,7 +40,7 @@ pub(super) struct Scaler {
 }
 
 impl Scaler {
-    /// Whether it scales this. What it leaves out is that of a Deployment.
+    /// Returns `true` if it scales this. What it leaves out is that of a Deployment.
     pub(super) fn scales(&self, target: &TargetRef) -> bool {
         let of = &self.of;
         let is_kind = of.kind.as_deref().unwrap_or("Deployment") == target.kind;
@@ -50,7 +50,7 @@ impl Scaler {
     }
 }
 
-/// How soon autoscalers are listed again that could not be: the first time, and less and less often.
+/// Pause before autoscalers are listed again that could not be: the first time, and less and less often.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The autoscalers of a namespace, as they were listed last.
@@ -83,8 +83,8 @@ pub(super) enum Controller {
     Hidden,
 }
 
-/// Whether objects of this kind have the replicas that their owner writes. Kinds that are made for others to
-/// scale have owners as well.
+/// Returns `true` if objects of this kind have the replicas that their owner writes. Kinds that are made for
+/// others to scale have owners as well.
 pub fn has_owner(target: &TargetRef) -> bool {
     match group(&target.api_version) {
         "apps" => true,

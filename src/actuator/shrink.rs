@@ -15,7 +15,7 @@ use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::Role;
 use crate::cluster::{PatchType, Problem};
 
-/// Whether pods may be deleted now.
+/// State of pods that may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     /// They have answered, it took too long, or nobody knows which they are.
@@ -24,7 +24,7 @@ pub(super) enum Drained {
     NotYet,
 }
 
-/// Whether pods have the cost by which their controller chooses.
+/// Outcome of marking pods with the cost by which their controller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marked {
     Yes,
@@ -65,7 +65,7 @@ impl Actuator {
         policy.roles.iter().zip(objects).filter_map(of).flatten().collect()
     }
 
-    /// Whether pods of a policy are waited for before they go.
+    /// Returns `true` if pods of a policy are waited for before they go.
     pub fn is_draining(&self, policy: &str) -> bool {
         self.drains.iter().any(|((name, _), drain)| name == policy && drain.written.is_none())
             || self.leaving.iter().any(|((name, _), pods)| name == policy && pods.waits)

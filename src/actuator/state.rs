@@ -62,9 +62,9 @@ pub struct Actuator {
     pub(super) writers: HashMap<(String, String), Writers>,
     /// Last writes, by policy and role.
     pub(super) writes: HashMap<(String, String), Write>,
-    /// How many pods were let through their gate, by policy and role.
+    /// Number of pods that were let through their gate, by policy and role.
     pub(super) let_through: HashMap<(String, String), u32>,
-    /// How many pods may be past their gate until the next look, by policy and role.
+    /// Number of pods that may be past their gate until the next look, by policy and role.
     pub(super) passing: HashMap<(String, String), u32>,
     /// Notified when a pod of a role changes.
     changed: Arc<Notify>,
@@ -106,7 +106,7 @@ pub struct Actuator {
     pub(super) unready: Vec<String>,
     /// Roles that got smaller since then without pods that were chosen for it, in sentences.
     pub(super) undrained: Vec<String>,
-    /// Whether requests were left since then because those before took up the time.
+    /// `true` if requests were left since then because those before took up the time.
     pub(super) is_unfinished: bool,
     /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
     pub(super) failing: HashSet<(String, Condition)>,
@@ -183,7 +183,8 @@ impl Actuator {
         }
     }
 
-    /// Whether pods of this policy are looked at here: it acts, or says in which order pods come up.
+    /// Returns `true` if pods of this policy are looked at here: it acts, or says in which order
+    /// pods come up.
     pub fn concerns(policy: &Policy) -> bool {
         policy.mode == Mode::Apply || policy.rollout.is_some()
     }
@@ -294,12 +295,12 @@ impl Actuator {
         self.cluster = self.watched.within(LIMIT);
     }
 
-    /// Whether a request since then had no answer in time.
+    /// Returns `true` if a request since then had no answer in time.
     pub fn is_late(&self) -> bool {
         self.cluster.is_late()
     }
 
-    /// Whether requests are left for the next tick.
+    /// Returns `true` if requests are left for the next tick.
     pub fn is_unfinished(&self) -> bool {
         self.is_unfinished
     }

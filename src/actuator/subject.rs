@@ -25,7 +25,7 @@ impl Subject {
         Self::Target(what, of.kind.clone(), of.name.clone())
     }
 
-    /// Whether it is one of a policy's.
+    /// Returns `true` if it is one of a policy's.
     pub(super) fn concerns(&self, policy: &Policy) -> bool {
         let mut targets = policy.roles.iter().filter_map(|role| role.target.as_ref());
         match self {

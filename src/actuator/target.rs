@@ -9,17 +9,17 @@ use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Metadata, PatchType, Problem};
 use crate::leader::Term;
 
-/// Where the number of replicas is in objects without a `scale` subresource.
+/// Path of the number of replicas in objects without a `scale` subresource.
 const REPLICAS: &str = "/spec/replicas";
 
-/// Where kinds have the spec of their pods.
+/// Paths of the pods' spec in kinds.
 const TEMPLATES: [&str; 3] = [
     "/spec/template/spec",
     "/spec/leaderWorkerTemplate/leaderTemplate/spec",
     "/spec/leaderWorkerTemplate/workerTemplate/spec",
 ];
 
-/// How often a write is tried again when the object changed in between, but not its replicas.
+/// Number of attempts to write when the object changed in between, but not its replicas.
 const TRIES: u32 = 3;
 
 /// An object, as it was read.

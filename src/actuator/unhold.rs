@@ -41,7 +41,7 @@ impl Actuator {
         }
     }
 
-    /// Whether there are any.
+    /// Returns `true` if there are any.
     pub fn has_unheld(&self) -> bool {
         !self.unheld.is_empty()
     }

@@ -68,7 +68,7 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         self.changes.load(Relaxed)
     }
 
-    /// How long ago the API server said something of it; `None`: never.
+    /// Time since the API server said something of it; `None`: never.
     pub(super) fn age(&self) -> Option<Duration> {
         self.watch_status.age()
     }

@@ -12,15 +12,15 @@ const HASH: &str = "pod-template-hash";
 /// LeaderWorkerSets write their name into this label of all of their pods.
 const SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
-/// Where kinds have the labels of their pods.
+/// Paths of the pods' labels in kinds.
 pub(super) const LABELS: [&str; 3] = [
     "/spec/template/metadata/labels",
     "/spec/leaderWorkerTemplate/leaderTemplate/metadata/labels",
     "/spec/leaderWorkerTemplate/workerTemplate/metadata/labels",
 ];
 
-/// Whether a pod is one of a target's; `None`: nothing says so, as it has no controller, or one of which
-/// only the target's own controller knows the rest.
+/// `true` if a pod is one of a target's; `None`: nothing says so, as it has no controller, or one of
+/// which only the target's own controller knows the rest.
 pub(super) fn is_of(pod: &PodObject, target: &TargetRef) -> Option<bool> {
     let owner = pod.controller()?;
     let of = (group(&target.api_version), target.kind.as_str());
@@ -38,7 +38,7 @@ pub(super) fn is_of(pod: &PodObject, target: &TargetRef) -> Option<bool> {
     }
 }
 
-/// Whether a pod is one of a role's: it has the labels, and no controller that is another target.
+/// Returns `true` if a pod is one of a role's: it has the labels, and no controller that is another target.
 pub(super) fn is_of_role(
     pod: &PodObject,
     labels: &BTreeMap<String, String>,
@@ -60,7 +60,7 @@ pub(super) fn equalities(selector: &str) -> Option<BTreeMap<&str, &str>> {
     selector.split(',').map(equality).collect()
 }
 
-/// Whether pods that have (at least) these labels are of a pool; `None`: the labels don't say.
+/// `true` if pods that have (at least) these labels are of a pool; `None`: the labels don't say.
 pub(super) fn within<'a>(pool: &str, label: impl Fn(&str) -> Option<&'a str>, are_all: bool) -> Option<bool> {
     let mut answer = Some(true);
     for (key, value) in equalities(pool)? {

@@ -1,4 +1,4 @@
-//! How long to wait before something that failed is tried again.
+//! Pause before something that failed is tried again.
 
 use std::time::Duration;
 

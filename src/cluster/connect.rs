@@ -1,4 +1,4 @@
-//! Where the API server is and who we are there.
+//! Connection to the API server, and our identity there.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum ConnectError {
     /// A kubeconfig file can't be used.
     #[error("cannot use the kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// Where it was looked for.
+        /// Place where it was looked for.
         place: String,
         /// Description of what is wrong with it.
         reason: String,

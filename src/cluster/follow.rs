@@ -21,7 +21,7 @@ use super::{Cluster, Collection, Problem, WatchStatus};
 /// the next watch goes on from there.
 const WATCH_SECONDS: std::ops::Range<u64> = 16..24;
 
-/// How much later than asked for a watch may end.
+/// Time after the asked end of a watch at which it is given up.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// An object that can be followed.
@@ -105,7 +105,7 @@ pub async fn follow<T: Watched, M: Send>(
     }
 }
 
-/// How often it is asked whether a kind of objects is defined by now that was not.
+/// Interval at which it is asked whether a kind of objects is defined by now that was not.
 pub const UNDEFINED: Duration = Duration::from_secs(3);
 
 /// Meaning of a kind that the server doesn't know.

@@ -59,12 +59,12 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether the server itself said no, so that asking for the same again is futile.
+    /// Returns `true` if the server itself said no, so that asking for the same again is futile.
     pub fn is_answer(&self) -> bool {
         !matches!(self, Self::TimedOut(_) | Self::Unsent | Self::Unreachable(_))
     }
 
-    /// Whether the server may have carried out what it was asked for, or may do so yet.
+    /// Returns `true` if the server may have carried out what it was asked for, or may do so yet.
     pub fn is_unsure(&self) -> bool {
         match self {
             // Without any time nothing was sent.
@@ -77,7 +77,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is a PodDisruptionBudget that keeps a pod from being evicted.
+    /// Returns `true` if it is a PodDisruptionBudget that keeps a pod from being evicted.
     pub fn is_of_a_budget(&self) -> bool {
         let (Self::Busy { message, .. } | Self::Refused { message, .. }) = self else { return false };
         // The server's words, with one and with several budgets:
@@ -91,7 +91,7 @@ impl Problem {
         if let Self::Busy { after, .. } = self { *after } else { Duration::ZERO }
     }
 
-    /// Whether the server is overloaded or fails, which has nothing to do with what was asked.
+    /// Returns `true` if the server is overloaded or fails, which has nothing to do with what was asked.
     pub fn is_of_the_server(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Refused { code: 429 | 500..=599, .. })
     }

@@ -42,7 +42,7 @@ pub struct Cluster {
 struct Time {
     until: Instant,
     limit: Duration,
-    /// Whether one of them had no answer.
+    /// `true` if one of them had no answer.
     is_late: Arc<AtomicBool>,
 }
 
@@ -79,7 +79,7 @@ pub struct Eviction<'a> {
     pub uid: &'a str,
     /// Its version: it stays if it has changed since. `None`: whatever has changed.
     pub version: Option<&'a str>,
-    /// Whether it is only asked if it could be.
+    /// `true` if it is only asked if it could be.
     pub is_trial: bool,
 }
 
@@ -128,7 +128,7 @@ impl Collection {
         self
     }
 
-    /// Where the objects are, without a host.
+    /// Path of the objects, without a host.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -191,7 +191,7 @@ impl Cluster {
         Self { client: self.client.clone(), time: Some(time) }
     }
 
-    /// Whether one of those requests had no answer in time.
+    /// Returns `true` if one of those requests had no answer in time.
     pub fn is_late(&self) -> bool {
         self.time.as_ref().is_some_and(|time| time.is_late.load(Relaxed))
     }

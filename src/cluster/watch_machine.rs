@@ -27,7 +27,7 @@ pub(super) enum Step {
     Stop,
 }
 
-/// Where following a collection stands.
+/// State machine that follows a collection.
 #[derive(Debug)]
 pub(super) struct WatchMachine {
     /// The last version that was seen; empty before the first list.

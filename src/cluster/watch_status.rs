@@ -1,11 +1,11 @@
-//! How current what is known of a collection is.
+//! How current a view of a collection is.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::endpoints::Clock;
 
-/// How current what is known of a collection is. Written by whoever follows it.
+/// Age and connection of a view of a collection. Written by whoever follows it.
 #[derive(Debug)]
 pub struct WatchStatus {
     clock: Clock,
@@ -38,8 +38,8 @@ impl WatchStatus {
         self.set_connected(true);
     }
 
-    /// Whether the server tells us of changes now, as far as we know; of a kind that it does
-    /// not define, whether it says so when it is asked.
+    /// Returns `true` if the server tells us of changes now, as far as we know; of a kind that it
+    /// does not define, if it says so when it is asked.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)
     }

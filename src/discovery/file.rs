@@ -29,9 +29,9 @@ const FIELDS: [&str; 5] = ["name", "namespace", "address", "port", "labels"];
 /// Something in a file that somebody should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where and what it is, and what to write instead.
+    /// Error with its position, and what to write instead.
     pub error: ConfigError,
-    /// Whether the entry is left out for it.
+    /// `true` if the entry is left out for it.
     pub skipped: bool,
 }
 

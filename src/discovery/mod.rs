@@ -1,4 +1,4 @@
-//! Where endpoints come from. A source of discovery writes the membership into the
+//! Sources of endpoints. A source of discovery writes the membership into the
 //! [`Store`](crate::endpoints::Store), Kubernetes also the
 //! [`Rules`](crate::request::Rules), and touches nothing else.
 

@@ -19,12 +19,12 @@ use crate::endpoints::{Change, EndpointSpec, Store};
 
 use super::file::{MAX_BYTES, Problem, parse};
 
-/// How often the file is looked at. Looking costs a system call; it sees what
-/// notifications miss: network file systems, and links that are swapped
-/// several directories up, as Kubernetes does with ConfigMaps.
+/// Interval between two looks at the file. Looking costs a system call; it sees what
+/// notifications miss: network file systems, and links that are swapped several directories
+/// up, as Kubernetes does with ConfigMaps.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How many problems of one file are logged; the rest is a number.
+/// Number of problems of one file that are logged; the rest is a number.
 const LOGGED_PROBLEMS: usize = 20;
 
 /// Why an endpoints file can't be used.
@@ -141,8 +141,8 @@ impl FileDiscovery {
         &self.path
     }
 
-    /// Whether a file that lists no endpoint any more makes the pool empty, instead of leaving it
-    /// as it was. Default false.
+    /// Sets whether a file that lists no endpoint any more makes the pool empty, instead of
+    /// leaving it as it was. Default false.
     #[must_use]
     pub fn allow_empty(self, allow_empty: bool) -> Self {
         Self { allow_empty, ..self }

@@ -38,7 +38,7 @@ impl Finding {
     }
 }
 
-/// How a check ended.
+/// Outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It looked. Without findings all is well.
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// How a check ended, in one word.
+/// Outcome of a check, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -129,7 +129,7 @@ impl Report {
             .flat_map(|(name, outcome)| outcome.findings().iter().map(move |finding| (*name, finding)))
     }
 
-    /// Whether something is wrong. Warnings and what could not be looked at are not.
+    /// Returns `true` if something is wrong. Warnings and what could not be looked at are not.
     pub fn is_wrong(&self) -> bool {
         self.checks.iter().any(|(_, outcome)| outcome.status() == Status::Wrong)
     }

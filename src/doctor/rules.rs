@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -17,7 +17,7 @@ pub enum Severity {
 pub struct Rule {
     /// Its name, which stays the same.
     pub code: &'static str,
-    /// How bad it is.
+    /// Severity of its findings.
     pub severity: Severity,
     /// Why it matters.
     pub why: &'static str,

@@ -35,7 +35,7 @@ pub struct Observations {
 /// Responses of a gateway to probes.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
-    /// Where.
+    /// URL of the gateway.
     pub url: String,
     /// Why there was no answer at all.
     pub unreachable: Option<String>,
@@ -63,7 +63,7 @@ pub struct Reply {
     pub body: String,
     /// Why a picker refused it: `x-llm-d-request-dropped-reason`.
     pub reason: String,
-    /// Whether a picker has marked the answer: `x-went-into-resp-headers`.
+    /// `true` if a picker has marked the answer: `x-went-into-resp-headers`.
     pub marked: bool,
     /// The pod that answered, where a simulated server says so: `x-inference-pod`.
     pub pod: String,
@@ -74,13 +74,13 @@ pub struct Reply {
 /// State of Envoy, from its admin interface.
 #[derive(Clone, Debug, Default)]
 pub struct Envoy {
-    /// Where it was asked.
+    /// URL that was asked.
     pub url: String,
-    /// Whether picker and servers can be expected to be reachable from here, too.
+    /// `true` if picker and servers can be expected to be reachable from here, too.
     pub local: bool,
     /// Its version, for example `1.40.0`.
     pub version: String,
-    /// How it is configured.
+    /// Configuration of Envoy.
     pub config: EnvoyConfig,
     /// Counters and gauges by name, those that checks ask for.
     pub stats: BTreeMap<String, u64>,
@@ -104,9 +104,9 @@ pub struct Host {
 /// Server that answers at the picker's port.
 #[derive(Clone, Debug)]
 pub struct Picker {
-    /// Where: `host:port`.
+    /// Address, as `host:port`.
     pub address: String,
-    /// How the address is known.
+    /// Origin of the address.
     pub found: String,
     /// The TLS handshake.
     pub tls: Result<Handshake, String>,
@@ -137,13 +137,13 @@ pub enum Choice {
 /// The metrics of a picker, before and after the probes.
 #[derive(Clone, Debug, Default)]
 pub struct PickerPage {
-    /// Where.
+    /// URL of the page.
     pub url: String,
     /// The address was given, and not found by chance.
     pub given: bool,
     /// Why there is no page.
     pub problem: Option<String>,
-    /// How many families of a picker's it has.
+    /// Number of families of a picker's.
     pub families: usize,
     /// Version of the picker, where it says so.
     pub version: Option<String>,
@@ -167,9 +167,9 @@ pub struct Known {
 pub struct PodPage {
     /// Its name.
     pub name: String,
-    /// Where its metrics were asked for.
+    /// URL of its metrics.
     pub url: String,
-    /// Where it serves.
+    /// Address that it serves at.
     pub address: SocketAddr,
     /// The engine that its labels or the flag name.
     pub engine: String,
@@ -235,9 +235,9 @@ pub struct CapacityPolicy {
     pub pools: Vec<String>,
     /// Why it is not in force as it is written.
     pub problem: Option<String>,
-    /// Whether it lets pods of its roles through the gate: it is carried out.
+    /// `true` if it lets pods of its roles through the gate: it is carried out.
     pub opens_gates: bool,
-    /// Whether it decides how far updates of its targets go.
+    /// `true` if it decides how far updates of its targets go.
     pub updates: bool,
     /// Its roles.
     pub roles: Vec<CapacityRole>,
@@ -254,7 +254,7 @@ pub struct CapacityRole {
     pub selector: BTreeMap<String, String>,
     /// The object that has its replicas.
     pub target: Option<TargetRef>,
-    /// Whether there is one; `None`: it wasn't looked for, as of another pool's.
+    /// `true` if there is one; `None`: it wasn't looked for, as of another pool's.
     pub is_there: Option<Seen<bool>>,
 }
 
@@ -267,7 +267,7 @@ pub struct CapacityRight {
     pub resource: String,
     /// Verb of the right.
     pub verb: &'static str,
-    /// Whether the policy is not carried out without it.
+    /// `true` if the policy is not carried out without it.
     pub is_needed: bool,
     /// In all namespaces.
     pub everywhere: bool,
@@ -320,11 +320,11 @@ pub struct Pool {
     pub name: String,
     /// Ports that requests are sent to.
     pub ports: Vec<u16>,
-    /// Whether a gateway is to go on without the picker.
+    /// `true` if a gateway is to go on without the picker.
     pub fails_open: bool,
     /// The Service of its picker, and the port.
     pub picker: Option<(String, Option<u16>)>,
-    /// That Service.
+    /// The Service itself.
     pub service: Seen<Option<Service>>,
     /// Conditions of the gateways that are not true: parent, type, message.
     pub rejected: Vec<(String, String, String)>,
@@ -359,7 +359,7 @@ pub struct Pod {
     pub name: String,
     /// Its address.
     pub ip: Option<std::net::IpAddr>,
-    /// Whether it is ready.
+    /// `true` if it is ready.
     pub ready: bool,
     /// Its engine, by its label.
     pub engine: Option<String>,

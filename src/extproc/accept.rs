@@ -18,8 +18,8 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// How long what we sent may stay unread in the sockets. Keepalive is silent while data
-/// waits, and a client that reads nothing doesn't see our pings either.
+/// Longest time that what we sent may stay unread in the sockets. Keepalive is silent while
+/// data waits, and a client that reads nothing doesn't see our pings either.
 #[cfg(target_os = "linux")]
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(80);
 
@@ -64,7 +64,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// How long to wait after errors in a row.
+/// Pause after errors in a row.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Backoff {
     last: Duration,

@@ -254,7 +254,7 @@ impl CallSource for RequestBody {
     }
 }
 
-/// How a stream is ended from outside.
+/// Ends a stream from outside.
 #[derive(Debug)]
 pub struct StreamEnd {
     /// Cancelled when it has to end.
@@ -387,9 +387,9 @@ pub struct Streams {
 /// A stream that is about to be run.
 #[derive(Debug, Default)]
 pub struct Begun {
-    /// Whether its replies are taken.
+    /// State of the replies that wait to be taken.
     pub replying: Option<Arc<Replying>>,
-    /// How it is ended, where the service [said](RequestBody::ends) so.
+    /// End that the service [asked for](RequestBody::ends).
     pub end: Option<StreamEnd>,
 }
 

@@ -33,7 +33,7 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// How a call ends: with the status OK, or another.
+/// End of a call: with the status OK, or another.
 pub type End = Result<(), Status>;
 
 /// Handler of a call. A call whose client went away ends by dropping it.
@@ -96,10 +96,10 @@ pub struct Calls<F> {
 /// Largest messages, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageLimits {
-    /// That are read. [`Call::on_end`] is told of a larger one with `RESOURCE_EXHAUSTED`, as
-    /// soon as its length is known.
+    /// Largest message that is read. [`Call::on_end`] is told of a larger one with
+    /// `RESOURCE_EXHAUSTED`, as soon as its length is known.
     pub receive: usize,
-    /// That are sent. [`Call::on_refused`] is told of a larger one, and nothing follows it.
+    /// Largest message that is sent. [`Call::on_refused`] is told of a larger one, and nothing follows it.
     pub send: usize,
 }
 
@@ -260,7 +260,7 @@ where
     }
 }
 
-/// Whether a client took its call back.
+/// Returns `true` if a client took its call back.
 fn is_reset(error: &(dyn Error + 'static)) -> bool {
     let mut causes = successors(Some(error), |&error| error.source());
     let reason = causes.find_map(|cause| cause.downcast_ref::<h2::Error>()).and_then(h2::Error::reason);

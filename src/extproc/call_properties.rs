@@ -37,7 +37,7 @@ impl Drop for Counted {
     }
 }
 
-/// How a stream goes on after its last frame.
+/// Continuation of a stream after its last frame.
 #[derive(Clone, Copy, Debug)]
 enum After {
     End,

@@ -13,7 +13,7 @@ use crate::request::Span;
 #[derive(Default)]
 struct Sent {
     frames: VecDeque<Frame<Bytes>>,
-    /// How it breaks, after the frames.
+    /// Reset after the frames.
     broken: Option<h2::Reason>,
     ends: bool,
 }
@@ -45,7 +45,7 @@ impl CallSource for Sent {}
 #[derive(Default)]
 struct Echo {
     deciding: bool,
-    /// Whether there were replies to send each time that nothing was left to read.
+    /// Presence of replies to send, each time that nothing was left to read.
     unsent: Vec<bool>,
 }
 

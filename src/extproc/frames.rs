@@ -115,7 +115,7 @@ impl Received {
         self.heads.skip
     }
 
-    /// Whether the rest of some headers is still to come.
+    /// Returns `true` if the rest of some headers is still to come.
     pub fn is_within_headers(&self) -> bool {
         self.headers.is_some_and(|are_last| !are_last || self.heads.skip > 0)
     }

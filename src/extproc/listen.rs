@@ -103,7 +103,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Whether the error says that this host has no IPv6, as opposed to a busy port.
+/// Returns `true` if the error says that this host has no IPv6, as opposed to a busy port.
 fn no_ipv6(error: &io::Error) -> bool {
     // Depending on how IPv6 is off, the socket, the option or the bind fails, each with
     // an error of its own. These two are about the port.

@@ -182,7 +182,7 @@ impl Memory {
         self.held.set(bytes);
     }
 
-    /// Whether others have to end first that were closed.
+    /// Returns `true` if others have to end first that were closed.
     fn has_to_wait(&self) -> bool {
         self.place.all.held.load(Relaxed) > self.place.all.most()
     }

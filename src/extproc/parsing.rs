@@ -1,4 +1,4 @@
-//! How long parsers take, as `plugin_duration_seconds` has it for every plugin.
+//! Durations of parsers, as `plugin_duration_seconds` has it for every plugin.
 
 use std::time::Duration;
 

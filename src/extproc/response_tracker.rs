@@ -23,7 +23,7 @@ enum State {
     Done,
 }
 
-/// How an answer comes, as its headers have it.
+/// Kind of a response, by its headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     /// As a stream of server-sent events.
@@ -59,7 +59,7 @@ pub(super) struct ResponseTracker {
     /// A stream was asked for, or is here.
     streaming: bool,
     is_stream: bool,
-    /// How it is read; of some APIs nothing is, and there is no usage to find.
+    /// API that it is read as; of some APIs nothing is, and there is no usage to find.
     api: Api,
     usage: Option<UsageReader>,
     /// In a box: hardly any request is sent on under another name.
@@ -130,7 +130,7 @@ impl ResponseTracker {
         self.usage = UsageReader::of(api);
     }
 
-    /// Whether something is read out of the answer, or replaced in it: it has to come as it is.
+    /// Returns `true` if something is read out of the answer, or replaced in it: it has to come as it is.
     pub(super) fn is_read(&self) -> bool {
         self.usage.is_some() || self.restorer.is_some()
     }
@@ -145,7 +145,7 @@ impl ResponseTracker {
         self.series.as_deref()
     }
 
-    /// Whether nothing of it has come.
+    /// Returns `true` if nothing of it has come.
     pub(super) fn is_awaited(&self) -> bool {
         self.state == State::Waiting
     }
@@ -175,7 +175,7 @@ impl ResponseTracker {
         Ok(unread)
     }
 
-    /// Whether it comes token by token, as its headers have it.
+    /// Returns `true` if it comes token by token, as its headers have it.
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream
     }
@@ -217,7 +217,7 @@ impl ResponseTracker {
         Ok(is_first_token)
     }
 
-    /// Whether the first token passes with this chunk, which is not empty.
+    /// Returns `true` if the first token passes with this chunk, which is not empty.
     fn has_first_token(&mut self, data: &Pieces) -> bool {
         let mut generated = match &mut self.first {
             First::Passed(generated) => {

@@ -1,4 +1,4 @@
-//! Which gRPC service a call is for.
+//! Routes calls to gRPC services.
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -24,7 +24,7 @@ pub struct SeriesKey {
 }
 
 impl SeriesKey {
-    /// That of a request that was read.
+    /// Key of a request that was read.
     pub(super) fn of(request: &Request) -> Self {
         Self {
             model: request.model.clone(),

@@ -27,11 +27,11 @@ use crate::memory::{Budget, ConnectionRoom, ConnectionSlots, Windows, small};
 use crate::settings::TlsSettings;
 use crate::tls::{CertError, RELOAD_INTERVAL};
 
-/// How long a server that drains still says that it is ready, if a third of its drain
+/// Time for which a server that drains still says that it is ready, if a third of its drain
 /// window is not less. A gateway that checks health stops sending at the first other
-/// answer, and may not yet know of the one that takes this one's place: the cluster told
-/// it of that one only just before it told us to stop. Nobody else needs to hear it sooner:
-/// to Kubernetes a pod that is being deleted is not ready, whatever it says.
+/// answer, and may not yet know of the one that takes this one's place: the cluster told it
+/// of that one only just before it told us to stop. Nobody else needs to hear it sooner: to
+/// Kubernetes a pod that is being deleted is not ready, whatever it says.
 const STILL_READY: Duration = Duration::from_secs(10);
 
 /// Options of a server, besides its listeners and its service.
@@ -41,9 +41,9 @@ pub struct ServerOptions {
     pub threads: usize,
     /// TLS of the ext_proc port, or plain text.
     pub tls: Option<TlsSettings>,
-    /// How long connections are accepted after [`Stop::Drain`].
+    /// Time for which connections are accepted after [`Stop::Drain`].
     pub drain_timeout: Duration,
-    /// Where connections of the ext_proc port count; it says how large their windows are.
+    /// Budget of the connections of the ext_proc port; it says how large their windows are.
     pub budget: Arc<Budget>,
 }
 
@@ -58,7 +58,7 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// How a server ended.
+/// Way in which a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Every open stream was served to its end.

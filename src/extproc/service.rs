@@ -30,7 +30,7 @@ pub struct ProcessCall {
     shared: Arc<Shared>,
     deciding: Option<Decision>,
     counted: Option<Counted>,
-    /// How long the request's messages took so far.
+    /// Time that the request's messages took so far.
     parsing: Duration,
 }
 

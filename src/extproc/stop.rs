@@ -1,4 +1,4 @@
-//! How a server is told to stop.
+//! Stops a server.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -57,7 +57,7 @@ const UNSAFE_SUITES: [&str; 15] = [
 pub struct SuiteChoice {
     /// Suites of TLS 1.2, `None` for all.
     pub tls12: Option<Vec<CipherSuite>>,
-    /// Whether names were left out because their suites aren't safe.
+    /// `true` if names were left out because their suites aren't safe.
     pub dropped_unsafe: bool,
 }
 

@@ -67,8 +67,8 @@ impl Default for Inner {
 }
 
 impl Inner {
-    /// Whether bookings from the number `since` on would have changed the choice of these endpoints,
-    /// or may have.
+    /// Returns `true` if bookings from the number `since` on would have changed the choice of these
+    /// endpoints, or may have.
     fn conflicts(&self, since: u64, places: &[(u32, i64)]) -> bool {
         if since == self.next {
             return false;

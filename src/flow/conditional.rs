@@ -26,7 +26,7 @@ pub(super) fn check(
     Err(Rejection::new(Code::PreconditionFailed, "no decode worker has the requested KV cache"))
 }
 
-/// Whether the preferences (RFC 7240) hold `if-available`. Names have no case;
+/// Returns `true` if the preferences (RFC 7240) hold `if-available`. Names have no case;
 /// values and parameters don't matter.
 fn is_conditional(preferences: &[u8]) -> bool {
     preferences.split(|byte| *byte == b',').any(|preference| {

@@ -34,7 +34,7 @@ pub struct Dispatcher {
     bookings: Bookings,
     clock: Clock,
     attempts: Arc<Attempts>,
-    /// Where requests wait; `None`: they don't.
+    /// Gate that requests wait at; `None`: they don't wait.
     gate: Option<Arc<Gate>>,
     /// `None`: nobody watches how well endpoints are.
     outlier_filter: Option<OutlierFilter>,
@@ -48,16 +48,16 @@ pub enum Entered {
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 
-/// How destinations are chosen.
+/// Choice of destinations.
 #[derive(Debug)]
 pub struct Policy {
     /// Chooses among candidates.
     pub scheduler: Scheduler,
     /// Plugins around that choice.
     pub stages: Arc<Stages>,
-    /// How old metrics may be before they count as missing.
+    /// Age from which metrics count as missing.
     pub max_age: Duration,
-    /// How much of a decision is kept.
+    /// Part of a decision that is kept.
     pub record: Record,
 }
 
@@ -89,7 +89,7 @@ impl Dispatcher {
         self
     }
 
-    /// Where requests wait, if they do.
+    /// Gate that requests wait at, if they do.
     pub fn gate(&self) -> Option<&Arc<Gate>> {
         self.gate.as_ref()
     }
@@ -391,8 +391,8 @@ fn class_of(request: &Request) -> RequestClass {
     if has_media { class.with_media() } else { class }
 }
 
-/// Whether a request asks for a page only. A server that can't generate anything may well
-/// answer it, so that says nothing good about a server.
+/// Returns `true` if a request asks for a page only. A server that can't generate anything
+/// may well answer it, so that says nothing good about a server.
 fn asks_only(request: &Request) -> bool {
     let method = || request.headers.get(":method");
     request.body.is_empty()

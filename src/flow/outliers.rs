@@ -104,7 +104,7 @@ impl OutlierFilter {
         self.outliers.metrics().overruled.inc();
     }
 
-    /// Whether a probe may have fallbacks.
+    /// Returns `true` if a probe may have fallbacks.
     pub(super) fn may_fall_back(&self) -> bool {
         self.outliers.names_servers()
     }

@@ -30,7 +30,7 @@ pub struct Routed {
     permit: Option<Box<Permit>>,
 }
 
-/// How a request was sent.
+/// Circumstances of a request's dispatch.
 #[derive(Debug)]
 pub(super) struct Sent {
     /// When, on the clock of the readings.
@@ -313,7 +313,7 @@ impl Routed {
     }
 }
 
-/// Whether another endpoint computes the prompt.
+/// Returns `true` if another endpoint computes the prompt.
 pub(super) fn is_pair(decision: &Decision) -> bool {
     let computes = decision.prefill().and_then(|run| decision.endpoints_of(run).next());
     let number = decision.primary_endpoint().slot().number();

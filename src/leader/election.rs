@@ -4,29 +4,29 @@ use std::time::Duration;
 
 use super::revision::{Candidate, Revision};
 
-/// How long to wait before asking for the lease again.
+/// Pause before the lease is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long nobody is handed the lease after one who was did not take it, or did not keep
-/// it. A revision that crashes whenever it leads gets to do so twice a minute at most.
+/// Time for which nobody is handed the lease after one who was did not take it, or did not
+/// keep it. A revision that crashes whenever it leads gets to do so twice a minute at most.
 const HAND_AGAIN: Duration = Duration::from_secs(30);
 
-/// How long nobody is handed the lease after the server could not be asked, or refused: nobody
-/// has done anything wrong, and the lease is renewed meanwhile.
+/// Time for which nobody is handed the lease after the server could not be asked, or refused:
+/// nobody has done anything wrong, and the lease is renewed meanwhile.
 const HAND_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// How long things take.
+/// Durations of the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long others wait after the last sign of life of a leader; whole seconds.
+    /// Time that others wait after the last sign of life of a leader; whole seconds.
     pub lease: Duration,
-    /// How long after its last renewal a leader acts on the cluster; less than `lease`.
+    /// Time after its last renewal in which a leader acts on the cluster; less than `lease`.
     pub renew: Duration,
-    /// How often a leader shows it lives, and others look whether it does; less than `renew`.
+    /// Interval at which a leader shows that it lives, and others look whether it does; less than `renew`.
     pub retry: Duration,
-    /// How long a leader stays ready after it has handed over: until everybody knows of
-    /// the new one (a probe every 2 s, and what its result has to pass through), and long
-    /// enough to take over again if the new one ends at once.
+    /// Time for which a leader stays ready after it has handed over: until everybody knows
+    /// of the new one (a probe every 2 s, and what its result has to pass through), and
+    /// long enough to take over again if the new one ends at once.
     pub linger: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for Timing {
 pub struct Record {
     /// Identity of the holder; empty: nobody.
     pub holder: String,
-    /// How long the holder asks others to wait after a sign of life.
+    /// Time that the holder asks others to wait after a sign of life.
     pub lease: Duration,
     /// The holder's last sign of life. Only whether it is another than before counts.
     pub renewed: String,
@@ -52,7 +52,7 @@ pub struct Record {
     pub asks: Option<Candidate>,
 }
 
-/// How well a replica could lead.
+/// Fitness of a replica to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fitness {
     /// It could not be ready, so it leaves the lease to those that could.
@@ -130,7 +130,7 @@ impl Election {
         }
     }
 
-    /// Whether this replica holds the lease, as far as it knows.
+    /// Returns `true` if this replica holds the lease, as far as it knows.
     pub fn holds(&self) -> bool {
         self.part == Part::Leads
     }
@@ -141,8 +141,8 @@ impl Election {
         (self.holds() && now >= self.acts_from).then(|| self.renewed + self.timing.renew)
     }
 
-    /// Whether this replica is one for a gateway to send requests to: it leads, or has
-    /// handed over only just now.
+    /// Returns `true` if this replica is one for a gateway to send requests to: it leads,
+    /// or has handed over only just now.
     pub fn is_ready(&self, now: Duration) -> bool {
         match self.part {
             Part::Leads | Part::Hands { .. } => true,
@@ -162,7 +162,7 @@ impl Election {
         Some(Candidate { identity: self.identity.clone(), revision })
     }
 
-    /// How long others wait for us.
+    /// Time that others wait for us.
     pub fn timing(&self) -> Timing {
         self.timing
     }
@@ -173,8 +173,8 @@ impl Election {
         self.revision = revision;
     }
 
-    /// How well this replica could lead. One that is unable takes no lease, and one that
-    /// is not warm asks for none. Who leads goes on leading.
+    /// Sets how well this replica could lead. One that is unable takes no lease, and one
+    /// that is not warm asks for none. Who leads goes on leading.
     pub fn set_fitness(&mut self, fitness: Fitness) {
         self.fitness = fitness;
     }
@@ -266,8 +266,8 @@ impl Election {
         newer.then(|| asks.identity.clone())
     }
 
-    /// Whether to ask for the lease that somebody else holds. Who doesn't say its revision
-    /// would not understand us.
+    /// Returns `true` if it should ask for the lease that somebody else holds. Who doesn't
+    /// say its revision would not understand us.
     fn would_ask(&self, record: &Record, now: Duration) -> bool {
         let (Fitness::Warm, Some(ours), Some(leader)) = (self.fitness, &self.revision, &record.leader) else {
             return false;
@@ -317,8 +317,8 @@ impl Election {
     }
 }
 
-/// Whether the holder has said itself that it leads, which one that was only handed the
-/// lease has not, and one that knows nothing of revisions never does.
+/// Returns `true` if the holder has said itself that it leads, which one that was only
+/// handed the lease has not, and one that knows nothing of revisions never does.
 fn leads_by_its_word(record: &Record) -> bool {
     record.leader.as_ref().is_some_and(|leader| leader.identity == record.holder)
 }

@@ -24,7 +24,7 @@ enum Loss {
 struct Replica {
     election: Election,
     alive: bool,
-    /// Whether it writes annotations. The other picker's replicas keep them as they are.
+    /// `true` if it writes annotations. The other picker's replicas keep them as they are.
     annotates: bool,
     due: Duration,
     /// Write that is under way, and the version that it is to replace.

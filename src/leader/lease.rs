@@ -20,7 +20,7 @@ use crate::endpoints::Clock;
 /// Time for one request about the lease: several fit into a lease.
 const REQUEST: Duration = Duration::from_millis(1500);
 
-/// How often a replica that could not be ready looks whether it could.
+/// Interval at which a replica that could not be ready looks whether it could.
 const UNABLE: Duration = Duration::from_millis(50);
 
 /// Properties of a replica, apart from the election.
@@ -30,9 +30,9 @@ pub struct Replica<F> {
     pub identity: String,
     /// The pod that it runs in, if it may be one: the namespace and the name.
     pub pod: Option<(String, String)>,
-    /// How well it could lead now.
+    /// Fitness to lead now.
     pub fitness: F,
-    /// How long things take.
+    /// Durations of the election.
     pub timing: Timing,
     /// The time in which it may act on the cluster.
     pub term: Arc<Term>,

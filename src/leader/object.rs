@@ -19,7 +19,7 @@ const GIVEN_UP: i32 = 1;
 const LEADER: &str = "usher/leader";
 const ASKS: &str = "usher/asks";
 
-/// Which Lease is held.
+/// Name of the Lease that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName {
     pub(super) namespace: String,

@@ -1,4 +1,4 @@
-//! Which revision of their workload replicas belong to, and which of two is newer.
+//! Revision of the workload that replicas belong to, and which of two is newer.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,9 @@ impl Revision {
         Some(Self { hash, created: metadata.creation_timestamp.clone()? })
     }
 
-    /// Whether a replica of this revision should lead in place of one of the other: it is
-    /// another revision, and this replica was created later. That is so for a rollback as
-    /// well, whose pods are new though their revision is old.
+    /// Returns `true` if a replica of this revision should lead in place of one of the
+    /// other: it is another revision, and this replica was created later. That is so for a
+    /// rollback as well, whose pods are new though their revision is old.
     ///
     /// Times are whole seconds, so the hash decides between pods of the same second: of
     /// any two replicas at most one replaces the other, and no circle can come of it.

@@ -8,9 +8,9 @@ use tokio::sync::RwLock;
 use crate::cluster::Problem;
 use crate::endpoints::Clock;
 
-/// How long before its end no write begins any more, and those under way are no longer waited for. A
-/// server may carry out a request that was given up; what lies between the renew deadline and the
-/// lease's end is for that, and this for clocks that run apart.
+/// Time before its end in which no write begins any more, and those under way are no longer waited
+/// for. A server may carry out a request that was given up; what lies between the renew deadline and
+/// the lease's end is for that, and this for clocks that run apart.
 const MARGIN: Duration = Duration::from_millis(200);
 
 /// Time for which a write without an answer is waited for before the lease is given up: a server may carry it out
@@ -41,7 +41,7 @@ impl Term {
         Self { ends_ms: AtomicU64::new(u64::MAX), ..Self::new(clock) }
     }
 
-    /// Whether this replica may act now.
+    /// Returns `true` if this replica may act now.
     pub fn lasts(&self) -> bool {
         self.clock.elapsed().as_millis() < self.ends_ms.load(Relaxed).into()
     }

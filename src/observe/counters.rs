@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Whether a number only grows.
+/// Kind of a number: whether it only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows; its name ends in `_total`.

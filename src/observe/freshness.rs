@@ -1,6 +1,6 @@
-//! How old the numbers are that decisions are made of, and how many endpoints can't be
-//! scraped: computed when somebody reads the metrics, a series for each field and not for
-//! each endpoint. The admin page has the ages of every endpoint.
+//! Ages of the numbers that decisions are made of, and the number of endpoints that can't
+//! be scraped: computed when somebody reads the metrics, a series for each field and not
+//! for each endpoint. The admin page has the ages of every endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +116,7 @@ impl Collector for FreshnessCollector {
     }
 }
 
-/// How old a field is.
+/// Ages of a field.
 #[derive(Default)]
 struct Ages {
     /// At so many endpoints too old.

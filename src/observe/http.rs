@@ -186,14 +186,14 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// How a server is protected. By default: not at all, but for [limits](small).
+/// Protection of a server. By default: not at all, but for [limits](small).
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
     /// TLS, or plain text.
     pub tls: Option<Arc<MetricsTls>>,
     /// Access check of clients; `None`: everybody may read.
     pub access: Option<Arc<Access>>,
-    /// Where connections count.
+    /// Budget of the connections.
     pub budget: Arc<Budget>,
 }
 

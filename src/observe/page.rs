@@ -22,7 +22,7 @@ pub struct Page {
 
 #[derive(Default)]
 struct Rendered {
-    /// Which rendering this is; 0 for none yet.
+    /// Number of this rendering; 0 for none yet.
     number: u64,
     page: Bytes,
 }

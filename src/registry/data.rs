@@ -1,4 +1,4 @@
-//! Where endpoints and their numbers come from.
+//! Sources of endpoints and their numbers.
 
 use usher_plugin::{Kind, wrong_kind};
 
@@ -22,12 +22,12 @@ pub(super) struct Sources {
 /// A source of numbers about endpoints that is polled.
 #[derive(Clone, Debug)]
 pub struct MetricsSource {
-    /// Where and how often.
+    /// Location and interval.
     pub params: SourceParams,
     /// Metrics that each extractor reads of the page, by engine, in the order of the extractors. Empty:
     /// no extractor reads metrics.
     pub engines: Vec<Engines>,
-    /// Whether the page is read as a list of models.
+    /// `true` if the page is read as a list of models.
     pub models: bool,
 }
 

@@ -209,7 +209,7 @@ fn bands(flow: &FlowControl) -> impl Iterator<Item = &PriorityBand> {
     defaults.into_iter().flatten().chain(flow.priority_bands.iter().map(|band| &band.value))
 }
 
-/// Whether a key is set that counts only with the gate: all but the detector and eviction.
+/// Returns `true` if a key is set that counts only with the gate: all but the detector and eviction.
 fn sets_anything(flow: &FlowControl) -> bool {
     flow.max_bytes.is_some()
         || flow.max_requests.is_some()

@@ -1,4 +1,4 @@
-//! Which profile handler a configuration has.
+//! The profile handler of a configuration.
 
 use std::sync::Arc;
 

@@ -19,9 +19,9 @@ pub(super) const START: Position = Position { line: 1, column: 1 };
 pub(super) struct Instance {
     pub(super) name: String,
     pub(super) plugin_type: &'static PluginType,
-    /// Where it is declared; `None` for one that the defaults added.
+    /// Position of its declaration; `None` for one that the defaults added.
     pub(super) at: Option<Position>,
-    /// Where its type is written, or what asked for it.
+    /// Position of its type, or what asked for it.
     type_at: Position,
     /// The parameters that the configuration sets.
     pub(super) written: Vec<String>,

@@ -1,4 +1,4 @@
-//! Which parsers are asked, in which order.
+//! Parsers of a configuration, in their order.
 
 use usher_plugin::{Kind, wrong_kind};
 

@@ -45,7 +45,7 @@ pub struct Pipeline {
     pub discovery: Option<FileDiscoveryParams>,
     /// Data sources, polled where an extractor reads them. Empty: nothing is polled.
     pub sources: Vec<MetricsSource>,
-    /// How requests wait; `None`: they don't.
+    /// Flow control; `None`: requests don't wait.
     pub flow_control: Option<FlowControlSpec>,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,

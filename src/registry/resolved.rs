@@ -28,7 +28,7 @@ pub struct Resolved {
     pub sources: Vec<ResolvedSource>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Use,
-    /// How requests wait; `None`: they don't.
+    /// Flow control; `None`: requests don't wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_control: Option<ResolvedFlow>,
     /// Plugins around a decision.
@@ -93,7 +93,7 @@ pub struct ResolvedStages {
     pub pre_request: Vec<String>,
 }
 
-/// How requests wait.
+/// Flow control as it counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResolvedFlow {
@@ -101,17 +101,17 @@ pub struct ResolvedFlow {
     pub max_requests: Option<u64>,
     /// Most bytes of bodies that wait; `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// How long a request waits for room; `None`: for ever.
+    /// Longest time that a request waits for room; `None`: for ever.
     #[serde(rename = "defaultRequestTTL")]
     pub default_request_ttl: Option<String>,
-    /// How long it waits for an endpoint; `None`: for ever.
+    /// Longest time that it waits for an endpoint; `None`: for ever.
     #[serde(rename = "noEndpointRequestTTL")]
     pub no_endpoint_request_ttl: Option<String>,
     /// The bands, the highest priority first, then those of other priorities.
     pub bands: Vec<ResolvedBand>,
     /// The plugin that says how much of the pool each priority may fill.
     pub usage_limit_policy: Use,
-    /// Whether running requests are given up for others.
+    /// `true` if running requests are given up for others.
     pub enable_eviction: bool,
 }
 
@@ -157,19 +157,19 @@ pub struct ResolvedSource {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResolvedPlugin {
-    /// How the configuration refers to it.
+    /// Name in the configuration.
     pub name: String,
     /// Its type.
     #[serde(rename = "type")]
     pub plugin_type: &'static str,
     /// Kinds of plugin as which it can be used.
     pub kinds: &'static [Kind],
-    /// How settled the type is.
+    /// Stability of the type.
     pub stability: Stability,
     /// Type to use instead, if this one is deprecated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<&'static str>,
-    /// Where it comes from.
+    /// Origin of the plugin.
     pub origin: Origin,
     /// Its parameters as they count.
     pub parameters: Value,
@@ -194,7 +194,7 @@ pub struct ResolvedData {
     pub producer: String,
 }
 
-/// Where a plugin comes from.
+/// Origin of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {

@@ -257,7 +257,7 @@ fn times(engine: &Engine) -> EngineTimes {
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 8000;
 
-/// Where the server with this number would listen.
+/// Address that the server with this number would listen on.
 fn address(number: usize) -> SocketAddr {
     let ip = FIRST.to_bits().wrapping_add(u32::try_from(number).unwrap_or(u32::MAX));
     (Ipv4Addr::from_bits(ip), PORT).into()

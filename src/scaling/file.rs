@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::groups::{Groups, Sources};
 use crate::config::source::{read, unreadable};
 
-/// How often the file is read. It is small, and reading it sees what notifications miss.
+/// Interval between two reads of the file. It is small, and reading it sees what notifications miss.
 const POLL: Duration = Duration::from_secs(1);
 
 /// A file of policies.

@@ -186,7 +186,7 @@ impl Members {
         }
     }
 
-    /// How many pods each role has.
+    /// Number of pods of each role.
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
@@ -217,7 +217,7 @@ fn role_of(policy: &Policy, labels: &BTreeMap<String, String>) -> Option<usize> 
     policy.roles.iter().position(|role| role.selector.iter().all(has))
 }
 
-/// How old numbers may be, at what time.
+/// Limit of the age of numbers, and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Freshness {
     /// Milliseconds on the clock of the readings.
@@ -235,7 +235,8 @@ impl Freshness {
         Some(fresh(&load.running)? + fresh(&load.waiting)?)
     }
 
-    /// Whether a model server answers, and has never said both how many requests run and how many wait.
+    /// Returns `true` if a model server answers, and has never said both how many requests run and how
+    /// many wait.
     fn reports_none(&self, load: &Load) -> bool {
         let is_missing = [&load.running, &load.waiting].into_iter().any(|of| of.read_at_ms().is_none());
         is_missing && load.is_fresh(self.now_ms, self.configured)
@@ -248,7 +249,7 @@ struct Reader<'a> {
     freshness: Freshness,
     /// Work of each role's pods so far. One whose numbers are missing or old is taken for busy.
     work: Vec<Work>,
-    /// Whether this process knows of all requests at all of them so far.
+    /// `true` if this process knows of all requests at all of them so far.
     are_known: bool,
 }
 

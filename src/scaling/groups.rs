@@ -46,23 +46,23 @@ pub struct Groups {
 
 type Leasing = Box<dyn Fn(&str) -> Option<Lease<AttributeId>> + Send + Sync>;
 
-/// Where numbers can come from.
+/// Sources of numbers.
 pub struct Sources {
     /// Gives a name a place in every endpoint's load; `None`: there is none left.
     pub lease: Leasing,
     /// Numbers that extractors of the configuration read, with their names.
     pub configured: Vec<(AttributeId, String)>,
-    /// Whether a data source reads the model servers' metrics.
+    /// `true` if a data source reads the model servers' metrics.
     pub has_servers: bool,
-    /// Whether one reads the GPU exporters'.
+    /// `true` if one reads the GPU exporters'.
     pub has_gpus: bool,
-    /// Whether requests can wait.
+    /// `true` if requests can wait.
     pub has_queue: bool,
-    /// Whether plans can be carried out: there is an API server.
+    /// `true` if plans can be carried out: there is an API server.
     pub can_act: bool,
-    /// Whether there is a server that answers queries.
+    /// `true` if there is a server that answers queries.
     pub has_queries: bool,
-    /// Whether this replica is the only one, or one is elected to act.
+    /// `true` if this replica is the only one, or one is elected to act.
     pub is_only: bool,
 }
 
@@ -120,7 +120,7 @@ impl Groups {
         Ok(())
     }
 
-    /// How often the numbers are read that are read for policies only.
+    /// Interval at which the numbers are read that are read for policies only.
     pub fn interval(&self) -> Duration {
         let shortest = self.groups.iter().map(|group| group.policy.interval).min();
         shortest.map_or(SLOWEST, |shortest| (shortest / 3).clamp(FASTEST, SLOWEST))

@@ -41,7 +41,7 @@ pub struct Scaler {
     leads: Leads,
 }
 
-/// Whether this replica is the one to answer.
+/// Says whether this replica is the one to answer.
 type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The service, ready to serve.
@@ -54,7 +54,7 @@ pub fn service(plan_store: Arc<PlanStore>, leads: impl Fn() -> bool + Send + Syn
 }
 
 impl Scaler {
-    /// How many pods the role should have that a trigger's metadata names.
+    /// Number of pods of the role that a trigger's metadata names.
     #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
     fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
         let desired = desired(&self.plan_store.plans(), metadata)?;
@@ -72,7 +72,7 @@ fn unknown() -> Status {
     Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
 }
 
-/// How many pods the role should have that a trigger's metadata names.
+/// Number of pods of the role that a trigger's metadata names.
 #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
 fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
     let entry = policy(plans, metadata.get("policy"))?;
@@ -118,7 +118,7 @@ fn named(what: &str, name: Option<&String>) -> String {
     }
 }
 
-/// How much of the number a pod stands for.
+/// Part of the number that a pod stands for.
 #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
 fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
     let Some(text) = metadata.get("targetSize") else { return Ok(1) };

@@ -57,9 +57,9 @@ struct RuleRow<'a> {
     cooldown_ms: u64,
     value: Option<f64>,
     outcome: Option<RuleOutcome>,
-    /// How long ago the last tick was.
+    /// Time since the last tick.
     age_ms: Option<u64>,
-    /// How long ago it fired; none: not since this picker knows the policy.
+    /// Time since it fired; none: not since this picker knows the policy.
     last_fired_ms: Option<u64>,
 }
 

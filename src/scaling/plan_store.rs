@@ -57,7 +57,7 @@ pub struct Latest {
     pub fired: Vec<Option<Duration>>,
 }
 
-/// Where the plans stand. The driver writes; all others read, or wait for a change.
+/// Latest plan of each policy. The driver writes; all others read, or wait for a change.
 #[derive(Debug, Default)]
 pub struct PlanStore {
     plans: watch::Sender<Arc<Plans>>,

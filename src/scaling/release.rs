@@ -15,10 +15,10 @@ use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, PatchType, Problem};
 
-/// Which pods are let go.
+/// Choice of the pods that are let go.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Where they are.
+    /// Namespace of the pods.
     pub namespace: String,
     /// Their labels, in the syntax of `kubectl -l`; empty: any.
     pub labels: String,
@@ -141,13 +141,14 @@ impl Known {
         Released::Kept { policy: self.policy.name.clone(), held: self.held.clone() }
     }
 
-    /// Whether it decides how far the update of a workload goes.
+    /// Returns `true` if it decides how far the update of a workload goes.
     fn updates(&self, workload: &HeldBack) -> bool {
         let targets = self.policy.roles.iter().filter_map(|role| role.target.as_ref());
         self.policy.holds_updates() && targets.into_iter().any(|target| target.is_same(&workload.target))
     }
 
-    /// Whether it opens the gate of this pod. One that only recommends opens those of pods that replace others.
+    /// Returns `true` if it opens the gate of this pod. One that only recommends opens those of pods that
+    /// replace others.
     fn is_for(&self, pod: &PodObject, pools: &Pools) -> bool {
         let pools = pools.of(self.pool.as_deref());
         let mut roles = self.policy.roles.iter();

@@ -1,4 +1,4 @@
-//! Where the numbers of a policy come from.
+//! Sources of the numbers of a policy.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Signal {
         }
     }
 
-    /// Where it comes from, for people.
+    /// Origin of the number, for people.
     pub(super) fn source(&self) -> &'static str {
         match self {
             Self::Waiting | Self::Running | Self::KvUsage => "model server",

@@ -18,7 +18,7 @@ pub struct SchedulerMetrics {
     families: Families,
 }
 
-/// Where in a decision a plugin is called; the `extension_point` label.
+/// Point of a decision at which a plugin is called; the `extension_point` label.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Point {
     RequestHeader,

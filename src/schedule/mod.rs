@@ -1,4 +1,4 @@
-//! Which endpoints answer a request.
+//! Chooses the endpoints for a request.
 //!
 //! A [`Scheduler`] runs profiles. A profile narrows the candidates with its
 //! filters, adds up the weighted scores of its scorers and lets its picker take

@@ -30,7 +30,7 @@ struct Weighted {
 /// A named list of plugins that narrows candidates down to picks.
 pub struct Profile {
     name: Arc<str>,
-    /// Where it stands in the configuration; set by the scheduler.
+    /// Position in the configuration; set by the scheduler.
     pub(super) position: usize,
     /// The handler wants its totals, whatever is recorded; set by the scheduler.
     pub(super) keeps_totals: bool,
@@ -50,7 +50,7 @@ impl Profile {
         &self.name
     }
 
-    /// Whether a filter removes candidates for their load alone.
+    /// Returns `true` if a filter removes candidates for their load alone.
     pub(super) fn drops_the_busy(&self) -> bool {
         self.filters.iter().any(|filter| filter.plugin.drops_the_busy())
     }

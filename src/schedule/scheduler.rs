@@ -57,7 +57,7 @@ impl Scheduler {
         &self.profiles
     }
 
-    /// Whether a filter of a profile removes candidates for their load alone.
+    /// Returns `true` if a filter of a profile removes candidates for their load alone.
     pub fn drops_the_busy(&self) -> bool {
         self.profiles.iter().any(Profile::drops_the_busy)
     }

@@ -50,13 +50,13 @@ impl<T: ?Sized> Followed<T> {
 }
 
 impl Stages {
-    /// Whether a profile reads what is in flight, so that deciding and booking have to
-    /// be one step.
+    /// Returns `true` if a profile reads what is in flight, so that deciding and booking
+    /// have to be one step.
     pub fn books(&self) -> bool {
         self.books
     }
 
-    /// Where the match of the default prefix cache is, if there is one.
+    /// Key of the match of the default prefix cache, if there is one.
     pub fn prefix(&self) -> Option<Key<PrefixMatch>> {
         self.prefix
     }
@@ -78,12 +78,12 @@ impl Stages {
         }
     }
 
-    /// Whether requests may see different candidates of a view.
+    /// Returns `true` if requests may see different candidates of a view.
     pub fn screens(&self) -> bool {
         !self.screeners.is_empty()
     }
 
-    /// Whether requests are held before they are decided.
+    /// Returns `true` if requests are held before they are decided.
     pub fn gathers(&self) -> bool {
         !self.gatherers.is_empty()
     }

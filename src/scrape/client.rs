@@ -87,14 +87,14 @@ impl ScrapeError {
         }
     }
 
-    /// Whether there was a connection, and no TLS on it.
+    /// Returns `true` if there was a connection, and no TLS on it.
     pub(super) fn is_of_tls(&self) -> bool {
         self.reason() == Reason::Tls
     }
 
-    /// Whether it says something about how the server is: nobody is there, or nobody
-    /// answers, or with a 5xx. Pages that are missing or can't be read are a matter of
-    /// configuration.
+    /// Returns `true` if it says something about how the server is: nobody is there, or
+    /// nobody answers, or with a 5xx. Pages that are missing or can't be read are a matter
+    /// of configuration.
     pub(super) fn is_of_the_server(&self) -> bool {
         match self.reason() {
             Reason::Connect | Reason::Connection | Reason::Timeout => true,
@@ -103,12 +103,12 @@ impl ScrapeError {
         }
     }
 
-    /// Whether nobody listens at the port.
+    /// Returns `true` if nobody listens at the port.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// Whether the server said that it doesn't have the page, or doesn't understand.
+    /// Returns `true` if the server said that it doesn't have the page, or doesn't understand.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Page(PageError::Status(400..500)))
     }
@@ -140,7 +140,7 @@ pub(super) struct Client {
     stage: Stage,
 }
 
-/// How far the scrape under way, or the last one, came.
+/// Progress of the scrape under way, or of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Connecting,
@@ -194,7 +194,7 @@ impl Client {
         ScrapeError::Timeout { after, what }
     }
 
-    /// Whether the last scrape came so far that there was a connection.
+    /// Returns `true` if the last scrape came so far that there was a connection.
     pub(super) fn connected(&self) -> bool {
         self.stage != Stage::Connecting
     }

@@ -1,4 +1,4 @@
-//! How a source is scraped.
+//! Settings of a source's scrapes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::tls::TlsClient;
 /// Lists of models are short.
 const MAX_MODELS_BYTES: usize = 1 << 20;
 
-/// How one source of metrics is scraped.
+/// Settings of the scrapes of one source of metrics.
 #[derive(Clone, Debug)]
 pub struct ScrapeConfig {
     /// Time between two scrapes of an endpoint. Default 50 ms, as llm-d-router;

@@ -1,4 +1,4 @@
-//! Which metric of an engine says what.
+//! Metrics of an engine, and what they mean.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const CORE: [(Field, &str); 6] = [
 ];
 
 impl Field {
-    /// How many fields there can be.
+    /// Number of fields that there can be.
     pub(super) const COUNT: usize = CORE.len() + AttributeId::MAX;
 
     /// A number below [`COUNT`](Self::COUNT).
@@ -63,12 +63,12 @@ impl Field {
         }
     }
 
-    /// Whether the field can have this value.
+    /// Returns `true` if the field can have this value.
     pub(super) fn allows(self, value: f64) -> bool {
         value.is_finite() && (value >= 0.0 || matches!(self, Self::Attribute(_)))
     }
 
-    /// How several series are joined. An endpoint has several when one server process runs several
+    /// Join of several series. An endpoint has several when one server process runs several
     /// engines.
     pub(super) fn join(self) -> Join {
         match self {
@@ -78,7 +78,7 @@ impl Field {
         }
     }
 
-    /// Where the field's number is kept; adapters are no number.
+    /// Gauge of the field's number; adapters are no number.
     pub(super) fn gauge(self, load: &Load) -> Option<&Gauge> {
         match self {
             Self::Waiting => Some(&load.waiting),
@@ -122,20 +122,20 @@ pub struct EngineSpec {
 /// A metric that the configuration adds to those of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttributeSpec {
-    /// Where its number is kept.
+    /// Attribute of its number.
     pub id: Lease<AttributeId>,
     /// Name by which filters and scorers refer to it.
     pub name: String,
     /// The metric.
     pub metric: MetricSpec,
-    /// How its series become the number.
+    /// Reading of its series.
     pub reading: AttributeReading,
 }
 
-/// How series become a number.
+/// Reading of series as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttributeReading {
-    /// How several series are joined.
+    /// Join of several series.
     pub join: Join,
     /// Factor by which a value is multiplied.
     pub factor: f64,
@@ -219,12 +219,12 @@ impl Fields {
         Self(self.0 & !other.0)
     }
 
-    /// Whether a field is in the set.
+    /// Returns `true` if a field is in the set.
     pub fn has(self, field: Field) -> bool {
         self.0 & Self::of(field).0 != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns `true` if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -350,8 +350,8 @@ impl Engines {
         engines.flat_map(|engine| engine.attributes.iter().map(|(id, name)| (id.id(), name.as_str())))
     }
 
-    /// Whether any of them says how full an endpoint is: how many requests wait, or how
-    /// much of the KV cache is in use.
+    /// Returns `true` if any of them says how full an endpoint is: how many requests wait,
+    /// or how much of the KV cache is in use.
     pub fn say_how_full(&self) -> bool {
         let mut engines = std::iter::once(&self.default).chain(self.named.values());
         engines.any(|engine| {

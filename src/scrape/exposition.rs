@@ -96,7 +96,7 @@ impl Wanted {
     }
 }
 
-/// How many bytes all names start with, but never a whole name.
+/// Number of bytes that all names start with, but never a whole name.
 fn shared_prefix(names: &[Name]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
     let shared = |other: &Name| first.bytes.iter().zip(&other.bytes).take_while(|(a, b)| a == b).count();

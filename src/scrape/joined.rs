@@ -111,7 +111,8 @@ impl Joined {
         }
     }
 
-    /// Where one series counts that is the newest of all, one without a timestamp being of time 0.
+    /// Number before the newest series, where the newest of all counts, one without a timestamp
+    /// being of time 0.
     fn before_newest(&mut self, field: Field, point: Point, so_far: Option<f64>) -> Option<Option<f64>> {
         let last = self.last.iter_mut().find(|last| last.field == field);
         let known = so_far.map(|_| last.as_ref().map_or(0.0, |last| last.point.at));

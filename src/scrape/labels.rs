@@ -76,7 +76,7 @@ impl<'a> LabelValue<'a> {
         Cow::Owned(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
     }
 
-    /// Whether the value is this text. Allocates nothing.
+    /// Returns `true` if the value is this text. Allocates nothing.
     pub fn is(self, text: &str) -> bool {
         if self.escaped { self.bytes().eq(text.bytes()) } else { self.raw == text.as_bytes() }
     }

@@ -22,7 +22,7 @@ pub(super) struct Source {
     pub(super) config: ScrapeConfig,
     pub(super) clock: Clock,
     pub(super) counters: Counters,
-    /// Where the intervals of all endpoints start.
+    /// Origin of the intervals of all endpoints.
     pub(super) origin: Instant,
     pub(super) buffer: Buffer,
     /// Told of every page that was read.
@@ -92,7 +92,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     }
 }
 
-/// Where the page is; `None` when that is on the endpoint's node, and nobody said which.
+/// Address of the page; `None` when that is on the endpoint's node, and nobody said which.
 fn address(endpoint: &Endpoint, config: &ScrapeConfig) -> Option<SocketAddr> {
     let address = endpoint.address();
     let ip = if config.on_node { endpoint.spec().node? } else { address.ip() };

@@ -27,7 +27,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Whether everything was read.
+    /// Returns `true` if everything was read.
     pub fn is_empty(self) -> bool {
         self.missing.is_empty() && self.refused.is_empty()
     }
@@ -147,7 +147,7 @@ impl Readings {
         self.values.add(field, value, join, point);
     }
 
-    /// Whether the labels are the endpoint's, or don't say whose they are.
+    /// Returns `true` if the labels are the endpoint's, or don't say whose they are.
     fn is_own(&self, labels: Labels<'_>) -> bool {
         let Some((namespace, pod)) = &self.pod else { return true };
         let allows = |label, name: &str| {

@@ -27,7 +27,7 @@ impl<T: PartialEq> LoggedState<T> {
         Self { state, at: None }
     }
 
-    /// Whether this state has to be told now.
+    /// Returns `true` if this state has to be told now.
     pub(super) fn changes_to(&mut self, state: T, now: Instant) -> bool {
         if state == self.state || self.at.is_some_and(|at| now < at + GAP) {
             return false;
@@ -42,7 +42,7 @@ impl<T: PartialEq> LoggedState<T> {
 pub(super) struct Log<'a> {
     endpoint: &'a Endpoint,
     source: &'static str,
-    /// Where it is scraped.
+    /// Address that is scraped.
     address: SocketAddr,
     failing: LoggedState<Option<Reason>>,
 }

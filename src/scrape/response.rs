@@ -32,7 +32,7 @@ pub enum ResponseError {
     Cut,
 }
 
-/// How a body is encoded.
+/// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// As it is.
@@ -48,7 +48,7 @@ pub enum Encoding {
 pub struct Head {
     /// The status code, from 200.
     pub status: u16,
-    /// How the body is encoded.
+    /// Encoding of the body.
     pub encoding: Encoding,
     /// Bytes of the body, where the head tells.
     pub length: Option<u64>,
@@ -63,7 +63,7 @@ pub enum Part<'a> {
     Body(&'a [u8]),
     /// The answer is complete.
     End {
-        /// Whether the connection can take another request.
+        /// `true` if the connection can take another request.
         reusable: bool,
     },
     /// All bytes are used, and the answer isn't complete.

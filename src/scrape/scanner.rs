@@ -15,7 +15,7 @@ enum Kind {
     Distribution,
 }
 
-/// How lines about wanted metrics are found.
+/// Search for lines about wanted metrics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
     /// By the names, wherever they are. It looks at every byte with some care.
@@ -43,9 +43,9 @@ pub struct Scanner<'w> {
     /// The metric below whose declaration the next line is, by position in `wanted.names`,
     /// if that line comes directly below the last one that was looked at.
     group: Option<usize>,
-    /// Whether the next line does.
+    /// `true` if the next line does.
     touches: bool,
-    /// Whether every line of a wanted metric was in its group so far.
+    /// `true` if every line of a wanted metric was in its group so far.
     orderly: bool,
     /// The metrics that this page has, and those that the page searched last by names had.
     seen: SmallVec<[bool; 16]>,
@@ -56,8 +56,8 @@ impl<'w> Scanner<'w> {
     /// Longer lines are not read. One that begins with a wanted name is malformed.
     pub const MAX_LINE_BYTES: usize = 128 << 10;
 
-    /// How many pages at most are searched for declarations only: at 20 a second, a series
-    /// that is not where it should be is found within a second.
+    /// Number of pages at most that are searched for declarations only: at 20 a second, a
+    /// series that is not where it should be is found within a second.
     pub const PAGES: u8 = 20;
 
     /// More than this is given back after a page: an odd page with a huge

@@ -26,7 +26,7 @@ pub(super) struct Schedule {
     interval: Duration,
 }
 
-/// How long after the origin the endpoint with this slot has its first tick; below the
+/// Time from the origin to the first tick of the endpoint with this slot; below the
 /// interval.
 pub(crate) fn phase(interval: Duration, slot: u32) -> Duration {
     let phase = interval.mul_f64((f64::from(slot / GROUP) * STEP).fract());
@@ -49,10 +49,10 @@ impl Schedule {
     }
 }
 
-/// How long to leave an endpoint alone after `failures` failed scrapes in a
-/// row, at least 1: the interval, doubled with each failure up to `longest`
-/// (or the interval if that is longer). `jitter` in 0..=1 takes off up to a
-/// quarter, so that endpoints that failed together don't return together.
+/// Pause of an endpoint after `failures` failed scrapes in a row, at least 1: the interval,
+/// doubled with each failure up to `longest` (or the interval if that is longer). `jitter`
+/// in 0..=1 takes off up to a quarter, so that endpoints that failed together don't return
+/// together.
 pub(super) fn backoff(interval: Duration, longest: Duration, failures: u32, jitter: f64) -> Duration {
     let doubled = interval.saturating_mul(1 << failures.clamp(1, 16));
     doubled.min(longest.max(interval)).mul_f64(1.0 - 0.25 * jitter.clamp(0.0, 1.0))
@@ -81,7 +81,7 @@ mod tests {
         );
     }
 
-    /// How long after the origin each of the first slots has its tick.
+    /// Time from the origin to the tick of each of the first slots.
     fn phases(interval: Duration, count: u32) -> Vec<Duration> {
         let origin = Instant::now();
         let mut phases: Vec<_> =

@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use usher_wire::client::AnyCertificate;
 
-/// How a source trusts model servers, and how it shows who it is.
+/// Trust of a source in model servers, and its own identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Take any certificate.

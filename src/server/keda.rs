@@ -20,7 +20,7 @@ use crate::scaling::{PlanStore, keda};
 /// `external-push` have a stream each that stays open.
 const STREAMS: u32 = 256;
 
-/// How often a replica that doesn't lead ends its connections.
+/// Interval at which a replica that doesn't lead ends its connections.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Connections of KEDA. It keeps one to the address of a Service, at whichever replica that once led

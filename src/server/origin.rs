@@ -1,4 +1,4 @@
-//! Where a server's endpoints come from, and how far that goes with its health.
+//! Sources of a server's endpoints, and their part in its health.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::leader::{LeaseName, Replica, Term, Timing, elect};
 use crate::request::ParserKind;
 use crate::settings::{ElectionTimes, PoolSettings, ServeSettings};
 
-/// Where endpoints come from.
+/// Source of endpoints.
 #[derive(Debug)]
 pub(super) enum Origin {
     /// A file.
@@ -78,7 +78,7 @@ impl Origin {
         }
     }
 
-    /// Whether endpoints come from a file.
+    /// Returns `true` if endpoints come from a file.
     pub(super) fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
     }
@@ -214,8 +214,8 @@ fn kubernetes(
     Ok(())
 }
 
-/// Whether every parser understands what the pool's pods speak. A parser that reads gRPC
-/// needs HTTP/2; the one that reads nothing understands everything.
+/// Returns `true` if every parser understands what the pool's pods speak. A parser that
+/// reads gRPC needs HTTP/2; the one that reads nothing understands everything.
 fn understood(protocol: Option<&AppProtocol>, parsers: &[ParserKind]) -> bool {
     match protocol {
         None | Some(AppProtocol::H2c) => true,

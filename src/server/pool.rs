@@ -27,7 +27,7 @@ use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
 
-/// How often what is kept for endpoints that are gone is dropped.
+/// Interval at which what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A pool. Nothing in it is the process's but the memory budget. Families without the pool's name as a label allow

@@ -1,4 +1,4 @@
-//! How well a replica that waits could lead.
+//! Fitness of a replica that waits to lead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use crate::endpoints::{Clock, Store};
 use crate::extproc::health::{HealthState, HealthView};
 use crate::leader::Fitness;
 
-/// How long to wait for endpoints whose metrics can't be scraped.
+/// Time to wait for endpoints whose metrics can't be scraped.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Looks whether this replica knows what it needs to lead.

@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-/// How often files are compared with what was last seen. Reading them again is cheap, and
-/// sees every way of replacing them: writing, renaming, or the swap of a symbolic link by
-/// which Kubernetes updates a mounted secret.
+/// Interval at which files are compared with what was last seen. Reading them again is
+/// cheap, and sees every way of replacing them: writing, renaming, or the swap of a
+/// symbolic link by which Kubernetes updates a mounted secret.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads files again and again, and takes what is made of them when they change; never

@@ -28,7 +28,7 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0A];
 
 impl Subject {
-    /// That of a certificate in DER; `None` when it can't be read.
+    /// Subject of a certificate in DER; `None` when it can't be read.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Option<Self> {
         // RFC 5280: Certificate { TBSCertificate { version, serialNumber, signature,

@@ -45,9 +45,9 @@ struct Client<'a> {
     length: usize,
     lengths: &'a [usize],
     turn: usize,
-    /// Where in the stream it is.
+    /// Position in the stream.
     at: usize,
-    /// Where it stops.
+    /// Position at which it stops.
     end: usize,
     region: Region<'static, System>,
     /// Most bytes that were there when a frame was asked for.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 
-/// Where documents are.
+/// Folders of documents.
 const FOLDERS: [&str; 3] = ["docs", "deploy", "benches"];
 const AT_THE_TOP: [&str; 4] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
 /// Where else pages are named.

@@ -41,7 +41,7 @@ pub(crate) async fn requests_that_are_refused(stack: &Stack) {
     stack.usher.set_endpoints(&stack.servers.addresses).await;
 }
 
-/// Where Usher's first choice is the only one.
+/// Usher's first choice is the only one.
 pub(crate) async fn a_server_that_is_down_answers_503(stack: &mut Stack) {
     stack.usher.set_endpoints(&[nobody()]).await;
     for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
@@ -57,7 +57,7 @@ pub(crate) async fn a_server_that_is_down_answers_503(stack: &mut Stack) {
     stack.usher.set_endpoints(&stack.servers.addresses).await;
 }
 
-/// Where Usher names several, and Envoy knows more.
+/// Usher names several, and Envoy knows more.
 pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut Stack) {
     stack.servers.kill(3).await;
     let (dead, alive) = (stack.servers.addresses[3], stack.servers.addresses[0]);

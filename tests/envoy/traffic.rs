@@ -164,7 +164,7 @@ async fn routing_headers_are_ours(stack: &Stack, protocol: Protocol) {
     }
 }
 
-/// Where Envoy lets clients say which model.
+/// Envoy lets clients say which model.
 pub(crate) async fn models_are_renamed_and_named_back(stack: &Stack, protocol: Protocol) {
     for stream in [false, true] {
         let mut body: Value = serde_json::from_str(&chat(50)).unwrap();

@@ -1,4 +1,4 @@
-//! How many pods there are as the API server knows them, and which replica says how many there should be.
+//! Number of pods as the API server knows it, and which replica says how many there should be.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Which of several replicas is ready.
+//! Readiness of several replicas.
 
 use std::time::{Duration, Instant};
 

@@ -117,8 +117,8 @@ async fn define(client: &Client, definitions: &[Value], objects: &[Example]) {
     }
 }
 
-/// Where objects of this kind are created, in a namespace if they have one. `None`: the
-/// server doesn't know the kind.
+/// Path at which objects of this kind are created, in a namespace if they have one. `None`:
+/// the server doesn't know the kind.
 async fn path_of(client: &Client, space: &str, object: &Value) -> Option<String> {
     let version = object["apiVersion"].as_str()?;
     let base = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };

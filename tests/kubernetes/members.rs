@@ -1,4 +1,4 @@
-//! Which endpoints a pool has.
+//! Endpoints of a pool.
 
 use serde_json::json;
 

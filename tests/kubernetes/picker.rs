@@ -193,7 +193,7 @@ impl Picker {
         .await;
     }
 
-    /// Whether it says of a service that it serves.
+    /// Returns `true` if it says of a service that it serves.
     pub(crate) async fn is_healthy(&self, service: &str) -> bool {
         let port = Endpoint::from_shared(format!("http://{}", self.health)).unwrap();
         let Ok(channel) = port.connect().await else { return false };
@@ -244,7 +244,7 @@ impl Picker {
         value.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
 
-    /// Whether it has not ended yet.
+    /// Returns `true` if it has not ended yet.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -84,7 +84,7 @@ async fn two_thousand_pods_are_endpoints() {
     println!("{before} KiB without pods, {known} with {PODS}, {after} after many changes, {peak} at most");
 }
 
-/// Whether requests may go to this endpoint.
+/// Returns `true` if requests may go to this endpoint.
 async fn is_member(picker: &Picker, endpoint: &str) -> bool {
     match picker.ask(&[], "m").await {
         Response::Routed { candidates, .. } => candidates.contains(endpoint),

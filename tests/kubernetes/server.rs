@@ -46,8 +46,8 @@ rules:
 const STARTS: Duration = Duration::from_secs(180);
 const ASKS: Duration = Duration::from_secs(5);
 
-/// Where kube-apiserver and etcd are. `None`, and a word about it, where nobody says so;
-/// CI has to.
+/// Folder of kube-apiserver and etcd. `None`, and a word about it, where nobody says so; CI
+/// has to.
 pub(crate) fn assets() -> Option<&'static Path> {
     static ASSETS: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = ASSETS.get_or_init(|| {

@@ -103,7 +103,7 @@ impl Kustomize {
     }
 }
 
-/// Whether a real Envoy takes this configuration: what it says, good or bad.
+/// Result of giving a configuration to a real Envoy: what it says, good or bad.
 pub(crate) fn envoy_accepts(text: &str) -> Result<String, String> {
     let envoy = output(&root().join("deploy/envoy/get.sh"), &[]).unwrap();
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();

@@ -1,4 +1,4 @@
-//! How counts of instructions are compared with those that were written down.
+//! Comparison of counts of instructions with those that were written down.
 
 #[path = "../../benches/instructions/src/compare.rs"]
 mod compare;

@@ -35,7 +35,7 @@ pub struct Lives {
 pub struct Cluster {
     pub policy: Policy,
     pub history: History,
-    /// Whether pods begin at a gate.
+    /// `true` if pods begin at a gate.
     pub has_gates: bool,
     /// By role.
     pub pods: Vec<Vec<Lives>>,
@@ -44,9 +44,9 @@ pub struct Cluster {
     pub room: u32,
     /// Controllers create no more pods of a role at a time than this.
     pub creates: u32,
-    /// Whether the list of pods may be one of before.
+    /// `true` if the list of pods may be one of before.
     pub is_late: bool,
-    /// Whether nothing of a plan may be carried out.
+    /// `true` if nothing of a plan may be carried out.
     pub is_held: bool,
     /// Seconds that pods take to get ready: from, to.
     pub startup: (u64, u64),

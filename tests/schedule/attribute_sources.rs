@@ -1,4 +1,4 @@
-//! Where the numbers come from that a configuration names: from a metrics page into an
+//! Sources of the numbers that a configuration names: from a metrics page into an
 //! endpoint's load, and what is refused of a configuration.
 
 use std::sync::Arc;

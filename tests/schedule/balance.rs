@@ -114,7 +114,8 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 struct Plain {
     tokens: u64,
-    /// Where its prompt waits, who decodes as far as prompts go, and who answers.
+    /// Endpoint that its prompt waits at, the one that decodes as far as prompts go, and the one
+    /// that answers.
     prefill: usize,
     decode: usize,
     primary: usize,

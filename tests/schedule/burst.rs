@@ -39,7 +39,7 @@ fn prompt(letters: &str) -> Request {
 }
 
 impl Pool {
-    /// Where requests go that come at once: the position of the endpoint and its score.
+    /// Destinations of requests that come at once: the position of the endpoint and its score.
     async fn burst(&self, prompts: &[&str]) -> Vec<(u32, f64)> {
         let requests: Vec<Request> = prompts.iter().map(|letters| prompt(letters)).collect();
         let routed = join_all(requests.iter().map(|request| self.dispatch(request))).await;

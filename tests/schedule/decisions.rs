@@ -15,7 +15,7 @@ use usher::schedule::{
 
 use crate::support::{Fixed, Only, candidates, decide, fresh, id, metrics, single, top, with_context};
 
-/// How often each endpoint is picked in `rounds` decisions.
+/// Number of times that each endpoint is picked in `rounds` decisions.
 fn first_picks(scheduler: &Scheduler, candidates: &Candidates, rounds: usize) -> Vec<usize> {
     let (mut rng, mut scratch) = (StdRng::seed_from_u64(7), Scratch::default());
     let mut counts = vec![0; candidates.len()];

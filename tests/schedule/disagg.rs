@@ -1,4 +1,4 @@
-//! Which stages of a disaggregated request run, in which order, what they know of each
+//! Stages of a disaggregated request: which run, in which order, what they know of each
 //! other, and what becomes of it.
 
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ struct Seen {
     ran: Vec<(&'static str, Option<String>)>,
     /// The stages whose decider was asked, with the endpoint that decodes.
     asked: Vec<(&'static str, Option<u32>)>,
-    /// Where the request goes, or why nowhere.
+    /// Destination of the request, or why there is none.
     goes: Option<Result<String, ScheduleError>>,
     prefiller: Option<String>,
     encoders: Option<String>,

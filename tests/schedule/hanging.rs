@@ -32,7 +32,7 @@ schedulingProfiles:
 /// Requests and what becomes of them.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// How long clients wait.
+    /// Time that clients wait.
     patience_ms: u64,
     /// From the start of an answer to its first token, if it is a stream.
     first_ms: Option<u64>,

@@ -95,7 +95,7 @@ struct Plain {
     mean: f64,
     /// Seconds since the last of them was.
     passed: f64,
-    /// How often prompts come to each endpoint.
+    /// Rate of prompts at each endpoint.
     owns: Vec<Pool>,
 }
 
@@ -134,8 +134,8 @@ impl Plain {
         Self::missing(drawn).max(100.0)
     }
 
-    /// How often prompts come there, and times that they make decoding longer: a token takes as
-    /// long for those who decode as for those who wait for it.
+    /// Rate of prompts there, and times that they make decoding longer: a token takes as long
+    /// for those who decode as for those who wait for it.
     fn own(&self, drawn: &Drawn) -> (Pool, f64) {
         let own = self.owns[drawn.number];
         (own, 1.0 / (1.0 - own.busy.min(0.9)))

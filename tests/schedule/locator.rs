@@ -1,4 +1,4 @@
-//! Which endpoints a subset hint allows: the locator and its cache against a plain reading
+//! Endpoints that a subset hint allows: the locator and its cache against a plain reading
 //! of the rules, whatever the pool and the hint.
 
 use std::collections::BTreeSet;

@@ -113,7 +113,7 @@ fn who_has_more_than_the_computing_pod_is_named() {
     }
 }
 
-/// How often each endpoint is named to 3,000 requests that another one computes.
+/// Number of times that each endpoint is named to 3,000 requests that another one computes.
 fn shares(endpoints: &[(u32, Reading)]) -> BTreeMap<usize, usize> {
     let mut endpoints = endpoints.to_vec();
     endpoints.push((0, None));

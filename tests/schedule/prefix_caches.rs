@@ -59,7 +59,7 @@ impl Pool {
         name(&self.ask(request))
     }
 
-    /// How often each of `rounds` requests goes anywhere else than to `name`.
+    /// Number of times that each of `rounds` requests goes anywhere else than to `name`.
     fn strays(&self, request: &Request, wanted: &str, rounds: usize) -> usize {
         (0..rounds).filter(|_| self.place(request) != wanted).count()
     }

@@ -26,7 +26,7 @@ struct Pod {
 mod reference {
     use super::{BTreeSet, Pod};
 
-    /// Which stages the roles do: all that are named in any of them, and nothing else.
+    /// Checks the stages that the roles do: all that are named in any of them, and nothing else.
     pub(super) fn does(stage: &str, pod: &Pod) -> bool {
         let (mut encodes, mut prefills, mut decodes) = (false, false, false);
         match pod.role.as_deref() {

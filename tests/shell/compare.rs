@@ -231,7 +231,7 @@ fn eventually<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a process runs. One that nobody waited for yet has ended all the same.
+/// Returns `true` if a process runs. One that nobody waited for yet has ended all the same.
 fn runs(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));

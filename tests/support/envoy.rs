@@ -175,12 +175,12 @@ fn adapted(name: &str, picker: SocketAddr, servers: &[SocketAddr], edits: &[Edit
     text
 }
 
-/// Where the configurations are.
+/// Folder of the configurations.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy")
 }
 
-/// Where Envoy is; fetched when it is not there.
+/// Path of Envoy; fetched when it is not there.
 async fn binary() -> &'static Path {
     static BINARY: OnceCell<PathBuf> = OnceCell::const_new();
     BINARY

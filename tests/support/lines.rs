@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, Once};
 
 thread_local! {
-    /// Where this thread's lines go.
+    /// Receiver of this thread's lines.
     static HERE: RefCell<Option<Lines>> = const { RefCell::new(None) };
 }
 

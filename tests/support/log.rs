@@ -25,7 +25,7 @@ impl Log {
         Self { name, lines }
     }
 
-    /// How many lines there are: where to look for what is written from now on.
+    /// Number of lines: where to look for what is written from now on.
     pub(crate) fn end(&self) -> usize {
         self.lines.borrow().len()
     }
@@ -61,13 +61,13 @@ impl Log {
         }
     }
 
-    /// Whether some line from line `start` on contains a text by now.
+    /// Returns `true` if some line from line `start` on contains a text by now.
     #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn mentions_since(&self, start: usize, text: &str) -> bool {
         self.lines.borrow().iter().skip(start).any(|line| line.contains(text))
     }
 
-    /// Whether some line contains a text by now.
+    /// Returns `true` if some line contains a text by now.
     #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn mentions(&self, text: &str) -> bool {
         self.lines.borrow().iter().any(|line| line.contains(text))

@@ -1,4 +1,4 @@
-//! Where candidates come from: the cache behind real streams, and a locator that is not ours.
+//! Sources of candidates: the cache behind real streams, and a locator that is not ours.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

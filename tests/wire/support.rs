@@ -227,7 +227,7 @@ impl Stream {
         Some(self.replies.message().now_or_never()?.unwrap().expect("the stream ended"))
     }
 
-    /// How the stream ends, when no reply is left.
+    /// Status at the end of the stream, when no reply is left.
     pub async fn end(&mut self) -> Result<(), Status> {
         match self.replies.message().await {
             Ok(None) => Ok(()),
@@ -336,7 +336,7 @@ impl Mutation {
     }
 }
 
-/// How a client writes header values.
+/// Way in which a client writes header values.
 #[derive(Clone, Copy, Debug)]
 pub enum Encoding {
     Raw,

@@ -54,7 +54,7 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// How counts differ from those that were written down.
+/// Difference of counts from those that were written down.
 #[derive(Debug, Default)]
 pub struct Comparison {
     /// Results and notes, a line each.
@@ -62,7 +62,7 @@ pub struct Comparison {
     /// The cases that took more than is allowed, that nothing was written down for,
     /// or that are gone.
     pub worse: Vec<String>,
-    /// Whether the counts could be compared at all.
+    /// `true` if the counts could be compared at all.
     pub compared: bool,
 }
 

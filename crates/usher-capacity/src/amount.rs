@@ -46,7 +46,7 @@ impl Amount {
         self.0
     }
 
-    /// How often `part` fits into this, rounded up; 0 where either is not positive.
+    /// Number of times that `part` fits into this, rounded up; 0 where either is not positive.
     pub fn ceil_div(self, part: Self) -> u32 {
         if self.0 <= 0 || part.0 <= 0 {
             return 0;
@@ -55,7 +55,7 @@ impl Amount {
         u32::try_from(whole).unwrap_or(u32::MAX)
     }
 
-    /// Whether this is within `percent` of `target`, the ends included.
+    /// Returns `true` if this is within `percent` of `target`, the ends included.
     pub fn is_within(self, target: Self, percent: u32) -> bool {
         (self.0 - target.0).abs() * 100 <= target.0.abs() * i128::from(percent)
     }

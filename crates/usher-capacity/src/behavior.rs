@@ -1,11 +1,11 @@
-//! How fast a group's size may change: windows, limits and panic, as of kthena's AutoscalingPolicy.
+//! Limits on the change of a group's size: windows, limits and panic, as of kthena's AutoscalingPolicy.
 
 use std::time::Duration;
 
 use super::plan::Reason;
 use super::window::Window;
 
-/// How fast a group may change in one direction.
+/// Limit on the change of a group in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Pods per period.
@@ -14,9 +14,9 @@ pub struct Pace {
     pub percent: u32,
     /// The period.
     pub period: Duration,
-    /// Whether the smaller of the two limits holds, and not the larger.
+    /// `true` if the smaller of the two limits holds, and not the larger.
     pub takes_smaller: bool,
-    /// How long a change has to be asked for.
+    /// Time for which a change has to be asked for.
     pub stabilization: Duration,
 }
 
@@ -29,11 +29,11 @@ pub struct Panic {
     pub percent: u32,
     /// The period.
     pub period: Duration,
-    /// How long it lasts after it was last needed; 0: there is no panic.
+    /// Time that panic lasts after it was last needed; 0: there is no panic.
     pub hold: Duration,
 }
 
-/// How fast a group may change.
+/// Limits on the change of a group's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behavior {
     /// Growing.
@@ -42,7 +42,7 @@ pub struct Behavior {
     pub down: Pace,
     /// Growing when far more is needed than there is.
     pub panic: Panic,
-    /// How long pods that are about to go may take to answer the requests that they have.
+    /// Time for pods that are about to go to answer the requests that they have.
     pub drain: Duration,
 }
 
@@ -85,14 +85,14 @@ impl Past {
     }
 }
 
-/// How far a group may go now.
+/// Size that a group may have now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
     /// Its size.
     pub total: u32,
     /// Reasons why it is not the recommended size, in the order in which they applied.
     pub reasons: Vec<Reason>,
-    /// Whether it panics.
+    /// `true` if the group panics.
     pub panics: bool,
 }
 
@@ -142,7 +142,7 @@ impl Behavior {
         self.still_panics(past, now)
     }
 
-    /// Whether a group panics that panicked before, whatever is asked for now.
+    /// Returns `true` if a group panics that panicked before, whatever is asked for now.
     pub fn still_panics(&self, past: &Past, now: Duration) -> bool {
         past.panicked.is_some_and(|at| now.saturating_sub(at) < self.panic.hold)
     }

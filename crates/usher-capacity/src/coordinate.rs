@@ -13,7 +13,7 @@ pub struct Band {
     pub max: u32,
 }
 
-/// How pressed a role is: a value and its target. At 1 it is just right.
+/// Pressure on a role: a value and its target. At 1 it is just right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
     /// The value, not negative.
@@ -126,7 +126,7 @@ pub struct Shares {
     pub pods: Vec<u32>,
     /// The bounds that held: those of the bands, or of the roles alone.
     pub bounds: Vec<Bounds>,
-    /// Whether the bands could not be kept.
+    /// `true` if the bands could not be kept.
     pub is_outside_bands: bool,
 }
 

@@ -11,12 +11,12 @@ use super::rollout::Layers;
 /// State of a group when a tick begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// How many pods each role of the policy has, in the policy's order. What is left out is 0.
+    /// Number of pods of each role of the policy, in the policy's order. What is left out is 0.
     pub replicas: Vec<u32>,
     /// The pods of the policy's roles.
     pub pods: Vec<Pod>,
-    /// How many pods of each role were asked for, are counted in `replicas`, and aren't among `pods`
-    /// yet: they are pods that are not ready. What is left out is 0.
+    /// Number of pods of each role that were asked for, are counted in `replicas`, and aren't among
+    /// `pods` yet: they are pods that are not ready. What is left out is 0.
     pub starting: Vec<u32>,
     /// Requests that wait for a pod.
     pub waiting: u64,
@@ -29,19 +29,19 @@ pub struct Inputs {
     /// Pods of each role that need another domain, as the one that they have to be in takes none any more: those that
     /// wait for a node there, those that are missing, and those that run there yet. What is left out is none.
     pub displaced: Vec<u32>,
-    /// Whether nodes are being added for pods that none takes.
+    /// `true` if nodes are being added for pods that none takes.
     pub provisioning: bool,
-    /// Whether nothing of a plan is carried out: a step that nobody makes takes no time.
+    /// `true` if nothing of a plan is carried out: a step that nobody makes takes no time.
     pub is_held: bool,
-    /// Whether pods still have requests that another process sent before this one led: those that wait
-    /// now may not be all.
+    /// `true` if pods still have requests that another process sent before this one led: those that
+    /// wait now may not be all.
     pub is_settling: bool,
 }
 
 /// Work of a role's pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Whether it isn't known that nothing runs and nothing waits at any of them.
+    /// `true` if it isn't known that nothing runs and nothing waits at any of them.
     pub is_busy: bool,
     /// Requests that were ever sent to them. Any change of it is one that came.
     pub sent: u64,
@@ -52,9 +52,9 @@ pub struct Work {
 pub struct Pod {
     /// Its role, by its place in the policy.
     pub role: usize,
-    /// Whether it serves.
+    /// `true` if it serves.
     pub is_ready: bool,
-    /// Where it is on its way.
+    /// Progress on its way up.
     pub state: PodState,
     /// Its numbers, in the order of the policy's signals. What is left out, or no number (NaN), could
     /// not be read.
@@ -91,7 +91,7 @@ impl FromIterator<f64> for Values {
     }
 }
 
-/// Where a pod is on its way.
+/// Progress of a pod on its way up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodState {
     /// It waits at a scheduling gate of ours.
@@ -122,7 +122,7 @@ impl Pod {
 pub(super) struct Reading {
     /// Its sum over the ready pods that have it.
     pub(super) sum: Amount,
-    /// How many those are.
+    /// Number of those pods.
     pub(super) count: u32,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct Readings {
     unready: Vec<u32>,
     /// Pods that are about to go, whether they are ready or not.
     leaving: Vec<u32>,
-    /// How many of those are ready and have no part in the numbers, by role.
+    /// Number of those that are ready and have no part in the numbers, by role.
     left_out: Vec<u32>,
 }
 

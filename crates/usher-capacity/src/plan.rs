@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::rollout::{Placement, Shortfall};
 
-/// How many pods a group should have, and what led there.
+/// Number of pods that a group should have, and what led there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -15,7 +15,7 @@ pub struct Plan {
     pub roles: Vec<RolePlan>,
     /// The sum of what is desired. While a role waits for others to grow, this is more than `size`.
     pub total: u32,
-    /// Whether anything is to change.
+    /// State of the group: whether anything is to change.
     pub state: State,
     /// Conditions that hold: what is not as it should be.
     pub conditions: Vec<Condition>,
@@ -23,10 +23,10 @@ pub struct Plan {
     pub fired: Vec<String>,
     /// Results of the steps.
     pub stages: Stages,
-    /// Where the pods of the step go that comes up.
+    /// Domain for the pods of the step that comes up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Whether pods that need another domain go there as well.
+    /// `true` if pods that need another domain go there as well.
     #[serde(skip)]
     pub moves: bool,
     /// Why the next step has no place to go to.
@@ -51,7 +51,7 @@ pub struct Shortfalls {
 /// A step that doesn't come up, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Where its pods have to go; `None`: anywhere.
+    /// Domain that its pods have to go to; `None`: anywhere.
     pub placement: Option<Placement>,
     /// Pods that no node takes.
     pub asks: u32,
@@ -62,33 +62,33 @@ pub struct Stuck {
 /// The part of a stuck step that a role has and that is not up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// How many pods it is to have with the step; of an update, how many of the newest revision.
+    /// Number of pods that it is to have with the step; of an update, how many of the newest revision.
     pub pods: u32,
-    /// How many of them are up.
+    /// Number of them that are up.
     pub up: u32,
-    /// Whether the step is one of an update.
+    /// `true` if the step is one of an update.
     pub is_update: bool,
 }
 
-/// How many pods a role should have.
+/// Number of pods that a role should have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolePlan {
     /// The role.
     pub name: String,
-    /// How many there are.
+    /// Number of pods that there are.
     pub current: u32,
-    /// How many of them are ready.
+    /// Number of them that are ready.
     pub ready: u32,
     /// Pods that its cost gives it.
     pub base: u32,
-    /// How pressed it is: its largest value ÷ target. None where that isn't known.
+    /// Pressure on it: its largest value ÷ target. None where that isn't known.
     pub pressure: Option<f64>,
     /// Number of pods that it is to have in the end.
     pub goal: u32,
-    /// How many to ask for now.
+    /// Number to ask for now.
     pub desired: u32,
-    /// How many may exist that don't wait at a gate.
+    /// Number that may exist without waiting at a gate.
     pub admitted: u32,
     /// The number of replicas to write: what is desired where pods wait at gates, what is admitted where
     /// they don't.
@@ -106,7 +106,7 @@ pub struct RolePlan {
     /// are desired.
     #[serde(skip)]
     pub counts_as: Option<u32>,
-    /// Whether no number is known that could change it.
+    /// `true` if no number is known that could change it.
     #[serde(skip)]
     pub is_blind: bool,
 }
@@ -225,9 +225,9 @@ pub enum Reason {
     Cost,
     /// Its share follows from how pressed the roles are.
     Pressure,
-    /// How pressed the roles are isn't known now: the shares stay.
+    /// Pressure isn't known now: the shares stay.
     LastShares,
-    /// How pressed the roles are is said by no number, or there are no pods: cost decides.
+    /// Pressure is said by no number, or there are no pods: cost decides.
     NoPressure,
     /// Its band cut its share.
     Band,
@@ -299,7 +299,7 @@ pub enum Condition {
     NoLeaderElection,
     /// An autoscaler or an owner is there for what a role scales, or that can't be found out.
     OtherScaler,
-    /// Whether something else controls what a role scales may not be seen: it is known by what it writes.
+    /// Something else that controls what a role scales may not be seen: it is known by what it writes.
     OwnerUnknown,
     /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
     Unobserved,
@@ -345,7 +345,7 @@ impl Condition {
         Self::LeaseNotRenewed,
     ];
 
-    /// Whether a policy doesn't do all that it would while it holds.
+    /// Returns `true` if a policy doesn't do all that it would while it holds.
     pub fn freezes(self) -> bool {
         // Nothing shrinks in a panic, as it should; the others leave the number to somebody else or to less.
         !matches!(
@@ -382,7 +382,7 @@ impl State {
     pub const ALL: [Self; 6] =
         [Self::Idle, Self::Deploy, Self::Scale, Self::Update, Self::Blocked, Self::Failed];
 
-    /// Whether a step doesn't go on by itself.
+    /// Returns `true` if a step doesn't go on by itself.
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::Blocked | Self::Failed)
     }

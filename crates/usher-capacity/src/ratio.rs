@@ -35,7 +35,7 @@ impl Fraction {
         Ok(Self { numerator: part(above)?, denominator: part(below)? })
     }
 
-    /// Whether it is nothing.
+    /// Returns `true` if it is nothing.
     pub fn is_zero(self) -> bool {
         self.numerator == 0
     }
@@ -88,17 +88,17 @@ pub struct RatioBounds {
 }
 
 impl RatioBounds {
-    /// Whether `x : y` is within.
+    /// Returns `true` if `x : y` is within.
     pub fn hold(&self, x: u32, y: u32) -> bool {
         !self.is_below(x, y) && !self.is_above(x, y)
     }
 
-    /// Whether `x : y` is less than the smallest ratio.
+    /// Returns `true` if `x : y` is less than the smallest ratio.
     pub fn is_below(&self, x: u32, y: u32) -> bool {
         u64::from(x) < self.min.times_up(y)
     }
 
-    /// Whether `x : y` is more than the largest ratio.
+    /// Returns `true` if `x : y` is more than the largest ratio.
     pub fn is_above(&self, x: u32, y: u32) -> bool {
         let most = if y == 0 { 0 } else { self.max.map_or(u64::MAX, |max| max.times_down(y)) };
         u64::from(x) > most

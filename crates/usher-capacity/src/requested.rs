@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::plan::{Plan, State};
 use super::policy::{Policy, Sizing};
 
-/// How long a pod may take to come up, model included, or a rule's cooldown
-/// where that is longer.
+/// Longest time for a pod to come up, model included, or a rule's cooldown where that is
+/// longer.
 const COMING_UP: Duration = Duration::from_secs(10 * 60);
 
 /// Up or down to how many pods plans asked each role to go, and until when that counts. Down only rules
@@ -27,8 +27,8 @@ struct Request {
 }
 
 impl Requested {
-    /// How many pods each role is taken to have: those that were asked for until they are there, or
-    /// until they should have been.
+    /// Number of pods that each role is taken to have: those that were asked for until they are
+    /// there, or until they should have been.
     pub fn replicas(&mut self, there: &[u32], now: Duration) -> Vec<u32> {
         self.0.resize(there.len(), None);
         let count = |(slot, there): (&mut Option<Request>, &u32)| {

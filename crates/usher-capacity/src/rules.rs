@@ -20,11 +20,11 @@ pub struct Rule {
     pub number: Number,
     /// When it fires, and what it does.
     pub test: Test,
-    /// How long it doesn't fire again.
+    /// Time for which it doesn't fire again.
     pub cooldown: Duration,
     /// Between how many pods it leaves.
     pub range: Range,
-    /// Whether it goes as far as a bound, where its step would leave it.
+    /// `true` if it goes as far as a bound, where its step would leave it.
     pub clamps: bool,
 }
 
@@ -33,14 +33,14 @@ pub struct Rule {
 pub enum Number {
     /// Of the ready pods of its role.
     OfPods {
-        /// Which, by its place among the policy's signals.
+        /// Index of the signal among the policy's.
         signal: usize,
         /// Aggregation of them.
         aggregation: Aggregation,
         /// The least part of the ready pods that has to have it, in billionths.
         coverage: u32,
     },
-    /// How many requests wait.
+    /// Number of waiting requests.
     Waiting,
     /// Of a query.
     External(String),
@@ -51,7 +51,7 @@ pub enum Number {
 pub enum Test {
     /// When the number compares with the threshold.
     Compare {
-        /// How.
+        /// Comparison with the threshold.
         comparator: Comparator,
         /// With what.
         threshold: Amount,
@@ -64,13 +64,13 @@ pub enum Test {
         min: Option<Amount>,
         /// Above this, pods are added.
         max: Option<Amount>,
-        /// How many; above 0.
+        /// Number of pods; above 0.
         step: u32,
     },
 }
 
 impl Test {
-    /// Whether it adds pods for some values.
+    /// Returns `true` if it adds pods for some values.
     fn adds(&self) -> bool {
         match *self {
             Self::Compare { step, .. } => step > 0,
@@ -117,7 +117,7 @@ struct Ago {
 }
 
 impl Ago {
-    /// How long it is ago at another time.
+    /// The same at another time.
     fn at(self, now: Duration) -> Duration {
         self.ago.saturating_add(now.saturating_sub(self.at))
     }
@@ -128,7 +128,7 @@ impl Ago {
 struct Fired {
     last: Option<Duration>,
     before: Option<Duration>,
-    /// How long ago it had fired when it began to be known here.
+    /// Time since it had fired when it began to be known here.
     resumed: Option<Ago>,
 }
 
@@ -154,7 +154,7 @@ impl Cooldowns {
         self.unknown = Some(Ago { ago, at: now });
     }
 
-    /// How long ago that was; `None`: it is known which fired.
+    /// Time since then; `None`: it is known which fired.
     pub fn unknown_for(&self, now: Duration) -> Option<Duration> {
         self.unknown.map(|unknown| unknown.at(now))
     }
@@ -173,7 +173,7 @@ impl Cooldowns {
         }
     }
 
-    /// How long ago a rule fired last, here or for somebody else.
+    /// Time since a rule fired last, here or for somebody else.
     pub fn ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         let fired = self.rules.get(rule)?;
         let resumed = fired.resumed.map(|resumed| resumed.at(now));
@@ -181,7 +181,7 @@ impl Cooldowns {
         own.into_iter().chain(resumed).min()
     }
 
-    /// Whether a rule fired less than its cooldown ago, or may have and `removes` pods.
+    /// Returns `true` if a rule fired less than its cooldown ago, or may have and `removes` pods.
     fn holds(&self, rule: usize, cooldown: Duration, removes: bool, now: Duration) -> bool {
         let unknown = self.unknown_for(now).filter(|_| removes);
         self.ago(rule, now).into_iter().chain(unknown).any(|ago| ago < cooldown)
@@ -272,8 +272,8 @@ fn bounds(rule: &Rule, inputs: &Inputs) -> Range {
     Range { min: min.max(u32::from(inputs.waiting > 0)).min(max), max }
 }
 
-/// Where a step leads from `size`; none when it would leave the bounds, or, where it goes as far as
-/// these (`clamps`), when there is nowhere to go. Never against the step.
+/// Size that a step leads to from `size`; none when it would leave the bounds, or, where it goes as
+/// far as these (`clamps`), when there is nowhere to go. Never against the step.
 fn target(size: u32, step: i64, within: Range, clamps: bool) -> Option<u32> {
     let Range { min, max } = within;
     let wanted = (i64::from(size) + step).max(0);
@@ -314,8 +314,8 @@ fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
     }
 }
 
-/// Whether a rule that removes pods knows enough for that: numbers of all ready pods, unless the rule says
-/// that fewer are enough, and all requests that wait.
+/// Checks that a rule that removes pods knows enough for that: numbers of all ready pods, unless the rule
+/// says that fewer are enough, and all requests that wait.
 fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
     match rule.number {
         Number::Waiting if inputs.is_settling => Err(RuleOutcome::NoData),

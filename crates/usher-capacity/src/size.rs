@@ -7,7 +7,7 @@ use super::amount::Amount;
 pub struct Measured {
     /// Its sum over the ready pods that have it, and over what stands outside of all pods.
     pub sum: Amount,
-    /// How many pods those are.
+    /// Number of those pods.
     pub count: u32,
     /// Ready pods without the number.
     pub missing: u32,
@@ -15,7 +15,7 @@ pub struct Measured {
     pub unready: u32,
 }
 
-/// Which way a sum is from what pods at their target would have.
+/// Direction of a sum from what pods at their target would have.
 fn direction(sum: Amount, at_target: Amount) -> std::cmp::Ordering {
     sum.cmp(&at_target)
 }

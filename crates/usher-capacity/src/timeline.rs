@@ -35,7 +35,7 @@ struct Line {
     /// Requests that were ever sent to a role's pods.
     #[serde(default)]
     sent: BTreeMap<String, u64>,
-    /// Whether another replica of the picker ticks from now on.
+    /// `true` if another replica of the picker ticks from now on.
     #[serde(default)]
     restart: bool,
 }
@@ -58,7 +58,7 @@ struct Endpoint {
     gated: bool,
     #[serde(default)]
     unschedulable: bool,
-    /// Whether it is of the newest revision.
+    /// `true` if it is of the newest revision.
     #[serde(default = "yes")]
     updated: bool,
     /// A pod that has a node is scheduled.
@@ -83,9 +83,9 @@ pub struct Tick {
     pub at: Duration,
     /// Inputs of the tick. [`Inputs::replicas`] is empty where the line says nothing of them.
     pub inputs: Inputs,
-    /// Whether the line says how many replicas there are.
+    /// `true` if the line says how many replicas there are.
     pub has_replicas: bool,
-    /// Whether another replica of the picker ticks from now on, which knows what the policy's status says.
+    /// `true` if another replica of the picker ticks from now on, which knows what the policy's status says.
     pub is_restart: bool,
 }
 

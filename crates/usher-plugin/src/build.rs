@@ -20,7 +20,7 @@ use super::saturation::SaturationDetector;
 use super::state::State;
 use super::build_state::BuildState;
 
-/// How a type is built.
+/// Build function of a type.
 #[derive(Clone, Copy, Debug)]
 pub enum Build {
     /// From its parameters, strictly.

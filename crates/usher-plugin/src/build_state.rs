@@ -33,7 +33,7 @@ impl BuildState {
         value
     }
 
-    /// Whether every place that a plugin asked for could be had.
+    /// Checks that every place that a plugin asked for could be had.
     ///
     /// # Errors
     /// First counter or attribute that there was no room for.

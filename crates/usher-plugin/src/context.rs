@@ -23,10 +23,10 @@ pub struct Context<'a> {
     pub part: Part,
     /// Now, on the clock that stamps the readings of a load; never 0.
     pub now_ms: u64,
-    /// How old a reading may be before it counts as missing (`--metrics-staleness-threshold`).
+    /// Age from which a reading counts as missing (`--metrics-staleness-threshold`).
     pub max_age: Duration,
-    /// Whether candidates are taken however busy they are: filters that
-    /// [drop the busy](super::Filter::drops_the_busy) don't run.
+    /// `true` if candidates are taken however busy they are: filters that [drop the
+    /// busy](super::Filter::drops_the_busy) don't run.
     pub despite_load: bool,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Runs<'a> {
         self.names.len()
     }
 
-    /// Whether no profile is configured.
+    /// Returns `true` if no profile is configured.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

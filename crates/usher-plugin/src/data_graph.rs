@@ -12,7 +12,7 @@ pub struct DataGraph {
 #[derive(Debug)]
 struct Entry {
     data: DataType,
-    /// Which of its data; empty where it has one of a kind.
+    /// Name among its data; empty where it has one of a kind.
     name: String,
     /// Name of the producer, which may not exist.
     producer: String,
@@ -31,7 +31,7 @@ struct Reader {
 pub struct Missing {
     /// The kind of data.
     pub data: DataType,
-    /// Which of the producer's data; empty where it has one of a kind.
+    /// Name among the producer's data; empty where it has one of a kind.
     pub name: String,
     /// Name of the plugin that should produce it.
     pub producer: String,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use usher_core::endpoints::{Candidates, Endpoint};
 
-/// How much of a decision is kept beside the picks.
+/// Part of a decision that is kept beside the picks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Record {
     /// Nothing; costs nothing.
@@ -33,7 +33,7 @@ impl DecisionContext {
         Self { candidates, profiles, prefill }
     }
 
-    /// Whether it is that of these candidates and profiles.
+    /// Returns `true` if it is that of these candidates and profiles.
     pub fn is_of(&self, candidates: &Candidates, profiles: &Arc<[Arc<str>]>) -> bool {
         self.candidates.is_same(candidates) && Arc::ptr_eq(&self.profiles, profiles)
     }

@@ -81,7 +81,7 @@ impl Effects {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Returns `true` if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.headers.is_empty() && self.port.is_none() && self.followers.is_empty()
     }
@@ -125,7 +125,7 @@ struct Following {
 }
 
 impl Followers {
-    /// Whether nobody follows.
+    /// Returns `true` if nobody follows.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

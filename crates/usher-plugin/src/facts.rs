@@ -9,9 +9,9 @@ use serde::Serialize;
 /// Kinds of data that one plugin produces and another reads, with llm-d-router's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum DataType {
-    /// How many tokens the prompt has.
+    /// Number of tokens of the prompt.
     TokenizedPrompt,
-    /// How much of the prompt each endpoint has in its prefix cache.
+    /// Part of the prompt in each endpoint's prefix cache.
     PrefixCacheMatchInfo,
     /// The prompt as the block hashes that a prefix cache is asked with. Not llm-d-router's.
     PromptBlocks,
@@ -21,7 +21,7 @@ pub enum DataType {
     UncachedRequestTokens,
     /// The session that the request belongs to.
     SessionId,
-    /// Which of the request's images and clips each endpoint has encoded already.
+    /// Images and clips of the request that each endpoint has encoded already.
     EncoderCacheMatchInfo,
     /// Predicted latencies of the request at each endpoint.
     LatencyPredictionInfo,

@@ -44,7 +44,7 @@ impl LabelValues {
         self.at.get(position as usize).copied().and_then(NonZeroU32::new)
     }
 
-    /// Whether the endpoint at this position of the snapshot has the value.
+    /// Returns `true` if the endpoint at this position of the snapshot has the value.
     #[inline]
     pub fn has(&self, position: u32, value: LabelValue) -> bool {
         self.at.get(position as usize) == Some(&value.0)

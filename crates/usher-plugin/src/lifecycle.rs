@@ -43,7 +43,7 @@ pub struct Situation<'a> {
     pub request: &'a Request,
     /// Now, on the clock that stamps the readings of a load; never 0.
     pub now_ms: u64,
-    /// How old a reading may be before it counts as missing.
+    /// Age from which a reading counts as missing.
     pub max_age: Duration,
 }
 

@@ -57,7 +57,7 @@ impl<T> fmt::Debug for PerSnapshot<T> {
     }
 }
 
-/// Whether each endpoint of a snapshot fits, by its position.
+/// Endpoints of a snapshot that fit, by position.
 pub type Fitting = PerSnapshot<Box<[bool]>>;
 
 impl Fitting {

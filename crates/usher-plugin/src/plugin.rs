@@ -21,8 +21,9 @@ pub trait Filter: Send + Sync {
     /// seed decides it.
     fn filter(&self, cx: &Context<'_>, snapshot: &Snapshot, kept: &mut Vec<u32>, rng: &mut dyn Rng);
 
-    /// Whether it removes candidates for their load alone, so that what it removes would do
-    /// for the request if it had room. Others are not tried in the place of those.
+    /// Returns `true` if it removes candidates for their load alone, so that what it
+    /// removes would do for the request if it had room. Others are not tried in the place
+    /// of those.
     fn drops_the_busy(&self) -> bool {
         false
     }
@@ -94,8 +95,8 @@ pub trait ProfileHandler: Send + Sync {
         "prefill"
     }
 
-    /// Whether [`Self::settle`] wants the totals of the profile of this name. Asked once,
-    /// when the scheduler is made.
+    /// Returns `true` if [`Self::settle`] wants the totals of the profile of this name.
+    /// Asked once, when the scheduler is made.
     fn keeps_totals(&self, _profile: &str) -> bool {
         false
     }
@@ -118,11 +119,11 @@ pub trait ProfileHandler: Send + Sync {
 
 /// Says whether a stage of a disaggregated request runs on an endpoint of its own.
 pub trait Decider: Send + Sync {
-    /// Whether it does. `decode` is where the endpoint that decodes stands in the
+    /// Returns `true` if it does. `decode` is where the endpoint that decodes stands in the
     /// snapshot, if it has been picked.
     fn decide(&self, cx: &Context<'_>, candidates: &Candidates, decode: Option<u32>) -> bool;
 
-    /// Whether it says yes to every request.
+    /// Returns `true` if it says yes to every request.
     fn is_unconditional(&self) -> bool {
         false
     }

@@ -17,7 +17,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// Where a producer counts what is in flight. Where there is no room, any place, as
+    /// Counter of what is in flight for a producer. Where there is no room, any place, as
     /// the configuration won't run.
     pub(crate) fn in_flight(
         &mut self,
@@ -37,7 +37,7 @@ impl Reserved {
         lease
     }
 
-    /// Where an attribute of a producer is kept; any place where there is no room.
+    /// Gauge of a producer's attribute; any place where there is no room.
     pub(crate) fn attribute(
         &mut self,
         state: &State,
@@ -59,7 +59,7 @@ impl Reserved {
         self.refused.get_or_insert_with(|| error.in_plugin(plugin));
     }
 
-    /// Whether everything could be had.
+    /// Checks that everything could be had.
     ///
     /// # Errors
     /// First counter or attribute that there was no room for.

@@ -17,18 +17,18 @@ pub trait SaturationDetector: Send + Sync {
         Level { saturation: self.saturation(now_ms, endpoints), per_request: 0.0, per_byte: 0.0 }
     }
 
-    /// Whether an answer's end shows in it at once, and not with the next reading only.
+    /// Returns `true` if an answer's end shows in it at once, and not with the next reading only.
     fn is_live(&self) -> bool {
         false
     }
 
-    /// How many of these endpoints have nothing recent to say, where that matters.
+    /// Number of these endpoints that have nothing recent to say, where that matters.
     fn stale(&self, _now_ms: u64, _endpoints: View<'_>) -> Option<usize> {
         None
     }
 }
 
-/// How busy endpoints are, and how much busier requests would make them.
+/// Load of endpoints, and how much requests would add to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     /// Saturation now.

@@ -30,7 +30,7 @@ pub struct LabelExpression {
     pub values: Vec<String>,
 }
 
-/// How a label is judged.
+/// Test of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LabelOperator {
     /// It is there with one of the values.
@@ -62,7 +62,7 @@ impl LabelSelector {
         Ok(selector)
     }
 
-    /// Whether the labels that `label` looks up are as the selector wants them.
+    /// Returns `true` if the labels that `label` looks up are as the selector wants them.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.match_labels.iter().all(|(key, value)| label(key) == Some(value))
             && self.match_expressions.iter().all(|expression| expression.holds(label(&expression.key)))
@@ -118,21 +118,21 @@ fn check_value(value: &str, at: Position) -> Result<(), ConfigError> {
         .hint("up to 63 letters, digits, '-', '_' and '.', the first and the last a letter or a digit"))
 }
 
-/// Whether a label's value can be this; also the part of a key behind the slash, but
-/// for an empty one.
+/// Returns `true` if a label's value can be this; also the part of a key behind the slash,
+/// but for an empty one.
 fn is_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     text.len() <= 63 && text.bytes().all(inner) && has_firm_ends(text)
 }
 
-/// Whether this is a domain in lower case (RFC 1123).
+/// Returns `true` if this is a domain in lower case (RFC 1123).
 fn is_domain(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 253
         && text.split('.').all(|part| !part.is_empty() && part.bytes().all(inner) && has_firm_ends(part))
 }
 
-/// Whether the first and the last character, if there are any, are letters or digits.
+/// Returns `true` if the first and the last character, if there are any, are letters or digits.
 fn has_firm_ends(text: &str) -> bool {
     let bytes = text.as_bytes();
     [bytes.first(), bytes.last()].into_iter().flatten().all(u8::is_ascii_alphanumeric)

@@ -97,14 +97,14 @@ impl State {
         Arc::clone(any).downcast::<T>().ok()
     }
 
-    /// Where the producer of this name counts what is in flight, as long as it or a
+    /// Counter of what is in flight for the producer of this name, as long as it or a
     /// request holds that; `None` when too many others do.
     pub fn in_flight(&self, producer: &str) -> Option<Lease<InFlightId>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take(producer.to_owned())
     }
 
-    /// Where a producer's attribute of this name is kept, as long as somebody who fills
-    /// it holds that; `None` when too many others do.
+    /// Gauge of a producer's attribute of this name, as long as somebody who fills it holds
+    /// that; `None` when too many others do.
     pub fn attribute(&self, producer: &str, name: &str) -> Option<Lease<AttributeId>> {
         let name = (producer.to_owned(), name.to_owned());
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).take(name)

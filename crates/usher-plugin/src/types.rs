@@ -88,7 +88,7 @@ impl Kind {
     }
 }
 
-/// How settled a plugin type is, as llm-d-router has it.
+/// Stability of a plugin type, as llm-d-router has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stability {
@@ -105,7 +105,7 @@ pub struct PluginType {
     pub name: &'static str,
     /// Uses of its plugins.
     pub kinds: &'static [Kind],
-    /// How settled it is.
+    /// Stability of the type.
     pub stability: Stability,
     /// Type to use instead, if it is deprecated.
     pub deprecated: Option<&'static str>,
@@ -117,17 +117,17 @@ pub struct PluginType {
     pub parameters: fn() -> Vec<Parameter>,
     /// The plugins that its parameters name and that have to be declared.
     pub refers_to: fn(&Node) -> Vec<Name>,
-    /// How it is built.
+    /// Build function of the type.
     pub build: Build,
 }
 
 impl PluginType {
-    /// Whether this version has it.
+    /// Returns `true` if this version has it.
     pub fn is_supported(&self) -> bool {
         !matches!(self.build, Build::Unsupported)
     }
 
-    /// Whether it can be used as this.
+    /// Returns `true` if it can be used as this.
     pub fn is(&self, kind: Kind) -> bool {
         self.kinds.contains(&kind)
     }

@@ -17,7 +17,7 @@ const FRAME: Duration = Duration::from_millis(100);
 pub struct Progress {
     /// On a terminal.
     bar: Option<ProgressBar>,
-    /// Whether there was a step.
+    /// `true` if there was a step.
     has_begun: bool,
     /// When a line was written last, elsewhere.
     last: Option<Instant>,
@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// How far the step is. May be called often.
+    /// Shows the progress of the step. May be called often.
     pub fn update(&mut self, text: &str) {
         match &self.bar {
             Some(bar) if self.has_begun => bar.set_message(text.to_owned()),
@@ -61,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// How many parts of the step are done. May be called often.
+    /// Shows the number of finished parts of the step. May be called often.
     pub fn part(&mut self, done: u64, all: u64, text: &str) {
         match &self.bar {
             Some(bar) => {

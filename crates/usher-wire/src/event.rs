@@ -9,11 +9,11 @@ use usher_core::request::{Headers, Pieces, Served};
 pub struct Message {
     /// Part of a request or of a response that the message carries.
     pub event: Event,
-    /// How bodies are sent; only in a stream's first message, and not by every gateway.
+    /// Modes of the bodies; only in a stream's first message, and not by every gateway.
     pub modes: Option<Modes>,
-    /// Which endpoints may be picked, where the message says so.
+    /// Endpoints that may be picked, where the message says so.
     pub subset: Option<SubsetHint>,
-    /// Which endpoint served.
+    /// Endpoint that served.
     pub served: Served,
 }
 
@@ -38,7 +38,7 @@ pub enum Event {
     RequestTrailers,
     /// The answer's headers.
     ResponseHeaders {
-        /// How it went.
+        /// Status of the response.
         status: ResponseStatus,
         /// The answer is a stream of server-sent events.
         event_stream: bool,
@@ -58,7 +58,7 @@ pub enum Event {
     ResponseTrailers,
 }
 
-/// How a gateway sends a body.
+/// Way in which a gateway sends a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Both directions at their own pace: what we are made for.
@@ -69,7 +69,7 @@ pub enum Mode {
     OneToOne,
 }
 
-/// How a gateway sends both bodies.
+/// Way in which a gateway sends both bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// The request's.

@@ -27,7 +27,7 @@ pub struct Inbox {
     /// Rest of the last frame.
     frame: Bytes,
     prefix: [u8; 5],
-    /// How much of the prefix has come.
+    /// Number of bytes of the prefix that have come.
     prefixed: usize,
     partial: Option<Box<Partial>>,
     limit: usize,
@@ -96,7 +96,7 @@ impl Inbox {
         self.partial.as_ref().map_or(0, |partial| partial.body.len())
     }
 
-    /// Whether a message has begun and not ended.
+    /// Returns `true` if a message has begun and not ended.
     pub fn is_within_message(&self) -> bool {
         self.partial.is_some() || self.prefixed > 0
     }

@@ -41,7 +41,7 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 pub struct Written {
     small: Vec<u8>,
-    /// How far `small` is sent.
+    /// Number of bytes of `small` that are sent.
     sent: usize,
     /// Pieces, and where in `small` each belongs.
     pieces: VecDeque<(usize, Bytes)>,
@@ -114,7 +114,7 @@ impl Outbox {
         self.written.remaining()
     }
 
-    /// Whether nothing waits.
+    /// Returns `true` if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -151,7 +151,7 @@ impl Outbox {
         self.written = Written::default();
     }
 
-    /// Whether the client should take replies before the stream ends. Wakes the task when it has.
+    /// Returns `true` if the client should take replies before the stream ends. Wakes the task when it has.
     pub fn waits_for_client(&self, stream: &Waker) -> bool {
         self.stream.as_ref().is_some_and(|replying| replying.waits_for_client(stream))
     }

@@ -9,7 +9,7 @@ use usher_core::request::{Attribute, Header, Pieces, Rejection};
 /// An answer to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// Where the request goes.
+    /// Destination of the request.
     RequestHeaders(Box<Route>),
     /// A chunk of the body to send upstream.
     RequestBody {

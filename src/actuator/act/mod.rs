@@ -35,7 +35,7 @@ pub struct Outcome {
     pub unwritten: Vec<usize>,
 }
 
-/// Whether a number of replicas was written.
+/// Outcome of a write of a number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     Yes,
@@ -44,7 +44,7 @@ enum Written {
     No,
 }
 
-/// How many pods a role may have past its gate, by its target.
+/// Number of pods that a role may have past its gate, by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
 }

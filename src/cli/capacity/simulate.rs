@@ -109,7 +109,7 @@ struct Run<'a> {
     state: Option<(State, Vec<u32>)>,
     /// Changes of the roles that are under way, as the status has them.
     changes: Vec<Change>,
-    /// Where the pods of the last step went.
+    /// Domain of the pods of the last step.
     placement: Option<Placement>,
 }
 

@@ -10,9 +10,9 @@ use crate::registry::{
 
 /// Columns of a line. Only a word that is longer goes beyond.
 const WIDTH: usize = 80;
-/// Where texts begin that have a title.
+/// Column of texts that have a title.
 const TEXT: usize = 18;
-/// Where what is said about a plugin begins.
+/// Column of what is said about a plugin.
 const DETAIL: usize = 14;
 
 /// The report. `without_discovery` stands where the configuration names no plugin that

@@ -1,4 +1,4 @@
-//! How a report is printed.
+//! Prints a report.
 
 use std::fmt::Write;
 

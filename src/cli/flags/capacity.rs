@@ -1,4 +1,4 @@
-//! How many pods there should be, and who is told.
+//! Flags of capacity policies, and of KEDA.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ impl CapacityFlags {
         }
     }
 
-    /// Where KEDA asks.
+    /// Address that KEDA asks.
     pub(super) fn keda(&self) -> Result<Option<SocketAddr>, String> {
         let Some(text) = given(&self.keda_address) else { return Ok(None) };
         let address = text.parse().map_err(|_| {

@@ -91,7 +91,7 @@ impl MetricsFlags {
         }
     }
 
-    /// How the metrics port is protected, beside an ext_proc port with this TLS.
+    /// Protection of the metrics port, beside an ext_proc port with this TLS.
     pub(super) fn port(
         &self,
         extproc: Option<&TlsSettings>,

@@ -1,4 +1,4 @@
-//! Which of the API groups that define a kind of objects to follow.
+//! Chooses among the API groups that define a kind of objects to follow.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, Problem};
 
 use super::types::{RULE_GROUPS, RULE_VERSION};
 
-/// Where a kind of objects is defined.
+/// API group that defines a kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The group to follow: the newer one where both define the kind.
@@ -24,7 +24,7 @@ pub(super) async fn find(cluster: &Cluster, plural: &str) -> Result<Found, Probl
     Ok(choose(defines(cluster, newer, plural).await?, defines(cluster, older, plural).await?))
 }
 
-/// Whether the preferred group defines `plural`.
+/// Returns `true` if the preferred group defines `plural`.
 ///
 /// # Errors
 /// When the server doesn't say.

@@ -1,4 +1,4 @@
-//! How current what is known of the cluster is.
+//! Metrics of how current what is known of the cluster is.
 
 use std::sync::Arc;
 

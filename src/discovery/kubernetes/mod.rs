@@ -35,7 +35,7 @@ const WAITING: usize = 1024;
 /// Pause before following everything anew after a mistake of the program.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// Which pods are endpoints.
+/// Pods that are endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// Pods of an InferencePool.
@@ -69,7 +69,7 @@ pub struct KubernetesDiscovery {
     keeper: Keeper,
 }
 
-/// How current what is known of each kind of objects is.
+/// Watch status of each kind of objects.
 #[derive(Clone, Debug)]
 struct WatchStatuses {
     pool: Arc<WatchStatus>,
@@ -105,7 +105,7 @@ impl KubernetesDiscovery {
         Self { cluster, name, membership, watch_statuses, keeper }
     }
 
-    /// How current what is known is.
+    /// Metrics of the watches.
     ///
     /// # Errors
     /// When a name is not valid.

@@ -17,11 +17,11 @@ use super::groups;
 use super::types::{Object, POOL_VERSION, RULE_GROUPS, RULE_VERSION};
 use super::view::{Asked, Input, PoolName};
 
-/// How often it is asked whether the preferred group defines a kind by now, while the
-/// older one is followed.
+/// Interval at which it is asked whether the preferred group defines a kind by now, while
+/// the older one is followed.
 const PREFERRED: Duration = Duration::from_secs(60);
 
-/// Where a task passes on what it hears.
+/// Receiver of what a task hears.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) cluster: Cluster,

@@ -17,7 +17,7 @@ use super::types::{
     AppProtocol, InferenceModelRewrite, InferenceObjective, InferencePool, Object, Pod, PoolReference,
 };
 
-/// Which pool is served.
+/// Name of the pool that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolName {
     /// API group of the pool.
@@ -106,8 +106,8 @@ impl PoolView {
         Self { name, wanted, asked: 1, members: None, objectives, rewrites }
     }
 
-    /// Which pods to follow now: those with these labels. An answer to an earlier question
-    /// still counts until this one is answered.
+    /// Selector of the pods to follow now: those with these labels. An answer to an earlier
+    /// question still counts until this one is answered.
     pub fn wants_pods(&self) -> Option<(Asked, &str)> {
         self.wanted.as_ref().map(|shape| (self.asked, shape.selector.as_str()))
     }
@@ -249,7 +249,7 @@ impl PoolView {
     }
 }
 
-/// Whether two states of a pod make the same endpoints, or are as far from having some.
+/// Returns `true` if two states of a pod make the same endpoints, or are as far from having some.
 fn same_endpoints(known: &Pod, new: &Pod) -> bool {
     let Pod { name: _, namespace: _, version: _, uid, labels, active_ports, ip, node, ready, leaves } = known;
     *ready == new.ready

@@ -58,8 +58,8 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     Outcome::looked(proof.join("; "), findings)
 }
 
-/// Whether each kind of broken request gets an answer of its own, always the same, in a
-/// picker's words.
+/// Returns `true` if each kind of broken request gets an answer of its own, always the
+/// same, in a picker's words.
 fn tells_apart(gateway: &Gateway) -> bool {
     let of = |kind: Broken| {
         let mut replies =
@@ -71,7 +71,7 @@ fn tells_apart(gateway: &Gateway) -> bool {
     matches!((of(Broken::Json), of(Broken::Messages)), (Some(one), Some(other)) if one != other)
 }
 
-/// Whether a picker had its hand in an answer: it marked it, or refused the request and says why.
+/// Returns `true` if a picker had its hand in an answer: it marked it, or refused the request and says why.
 fn is_picked(reply: &Reply) -> bool {
     reply.marked || !reply.reason.is_empty()
 }
@@ -197,7 +197,7 @@ impl Served {
         Self { witness: BY_PORT, counts: counted(|reply| &reply.port) }
     }
 
-    /// How many an endpoint served.
+    /// Number that an endpoint served.
     fn by(&self, name: &str, port: &str, known: &[Known]) -> u64 {
         let of = |key: &str| self.counts.get(key).copied().unwrap_or(0);
         match self.witness {

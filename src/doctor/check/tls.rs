@@ -85,7 +85,7 @@ fn trusted(picker: &Picker, handshake: &Handshake, pem: Result<Vec<u8>, String>)
     checked.err().map(|reason| Finding::new(&rules::TLS_CERTIFICATE, what(reason)))
 }
 
-/// Whether a certificate is in its time and, given a CA, signed by it. The name is not
+/// Checks that a certificate is in its time and, given a CA, signed by it. The name is not
 /// compared: the gateway decides which name it asks for.
 fn valid(handshake: &Handshake, authority: Option<&[u8]>, now: UnixTime) -> Result<(), String> {
     let Some((own, others)) = handshake.chain.split_first() else { return Err("no certificate".to_owned()) };

@@ -15,7 +15,7 @@ const DEFAULT_LIMIT: u64 = 1024;
 pub struct Cluster {
     /// Its name.
     pub name: String,
-    /// How requests find a host.
+    /// Way in which requests find a host.
     pub destination: Destination,
     /// The smallest of its limits and that limit's name; `None` when the limits are off.
     pub limit: (String, u64),
@@ -27,7 +27,7 @@ pub struct Cluster {
     pub addresses: Vec<String>,
 }
 
-/// How requests find a host.
+/// Way in which requests find a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
     /// By load balancing, whatever a picker says.
@@ -80,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// Whether it follows a picker.
+    /// Returns `true` if it follows a picker.
     pub fn follows(&self) -> bool {
         self.destination != Destination::Balanced
     }

@@ -8,7 +8,7 @@ use crate::doctor::json::{flag, list, seconds, text};
 /// Envoy's time for a reply where none is set.
 const DEFAULT_MESSAGE_TIMEOUT: f64 = 0.2;
 
-/// How a body is sent.
+/// Way in which a body is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyMode {
     /// Not at all. The default.
@@ -67,9 +67,9 @@ pub struct Settings {
     pub request_headers: bool,
     /// The response's headers are sent.
     pub response_headers: bool,
-    /// How the request's body is sent.
+    /// Way in which the request's body is sent.
     pub request_body: BodyMode,
-    /// How the response's body is sent.
+    /// Way in which the response's body is sent.
     pub response_body: BodyMode,
     /// Trailers of the request and of the response are sent.
     pub trailers: [bool; 2],
@@ -124,7 +124,7 @@ impl Processor {
         Self { name, disabled: flag(filter, "disabled"), settings, overrides }
     }
 
-    /// Where it works and what it does there.
+    /// Places where it works, and what it does there.
     pub fn effective(&self) -> impl Iterator<Item = (String, &Settings)> {
         let base = (!self.disabled).then(|| (format!("filter {}", self.name), &self.settings));
         let of = |(place, settings): &'_ (String, Option<Settings>)| {

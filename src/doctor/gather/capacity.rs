@@ -157,7 +157,7 @@ impl Asked<'_> {
         CapacityPolicy { name, pool, pools, problem: None, opens_gates, updates, roles, rights }
     }
 
-    /// Where a target's kind is; `None`: nowhere.
+    /// Location of a target's kind; `None`: nowhere.
     async fn kind(&mut self, target: &TargetRef) -> Seen<Option<(String, String, bool)>> {
         let key = (target.api_version.clone(), target.kind.clone());
         if let Some(known) = self.kinds.get(&key) {
@@ -184,7 +184,7 @@ impl Asked<'_> {
         found
     }
 
-    /// Whether a target is there.
+    /// Looks for a target.
     async fn finds(&mut self, target: &TargetRef) -> Seen<bool> {
         let Some((root, plural, has_scale)) = self.kind(target).await? else { return Ok(false) };
         let scale = if has_scale { "/scale" } else { "" };
@@ -312,7 +312,7 @@ impl Asked<'_> {
 }
 
 impl Labelled {
-    /// Whether it has all these labels.
+    /// Returns `true` if it has all these labels.
     pub fn has(&self, selector: &BTreeMap<String, String>) -> bool {
         selector.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }

@@ -29,7 +29,7 @@ pub(super) async fn look(client: &HttpClient, port: Option<u16>) -> Seen<Envoy> 
     Ok(Envoy { url, local, version, config, stats: counters(&stats), hosts, probed: BTreeMap::new() })
 }
 
-/// Whether one of its listeners has this port.
+/// Returns `true` if one of its listeners has this port.
 pub(super) async fn listens(client: &HttpClient, port: u16) -> bool {
     let Ok(page) = client.json("/listeners?format=json", MOST).await else { return false };
     let has = |listener: &Value| {

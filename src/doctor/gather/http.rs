@@ -106,12 +106,12 @@ impl HttpClient {
         self.port
     }
 
-    /// Whether it is this machine.
+    /// Returns `true` if it is this machine.
     pub fn is_local(&self) -> bool {
         is_local(&self.host)
     }
 
-    /// Where it is.
+    /// URL without a path.
     pub fn url(&self) -> String {
         let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
         format!("{scheme}://{}:{}{}", self.host, self.port, self.prefix)
@@ -205,7 +205,7 @@ async fn over(
     Ok(Response { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
 }
 
-/// Whether a host is this machine.
+/// Returns `true` if a host is this machine.
 pub(super) fn is_local(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())

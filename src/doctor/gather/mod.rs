@@ -16,14 +16,14 @@ pub use self::plan::{Plan, Pods, PoolPlan};
 
 use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
 
-/// Where Envoy's admin interface is in `deploy/envoy` and in llm-d-router's charts.
+/// Port of Envoy's admin interface in `deploy/envoy` and in llm-d-router's charts.
 const ENVOY_ADMIN: u16 = 19000;
 
-/// Where a picker serves its metrics, and Usher its admin page.
+/// Port of a picker's metrics, and of Usher's admin page.
 const METRICS: u16 = 9090;
 const USHER_ADMIN: u16 = 9095;
 
-/// Where `usher demo` has them: after the port of its gateway.
+/// Offset of the metrics port in `usher demo`: after the port of its gateway.
 const DEMO_METRICS: u16 = 3;
 const DEMO_USHER_ADMIN: u16 = 4;
 const DEMO_ENVOY_ADMIN: u16 = 5;
@@ -115,7 +115,7 @@ async fn find_envoy(plan: &Plan, local: Option<&HttpClient>, port: Option<u16>) 
     )
 }
 
-/// Where the listener is that asks a picker, beside Envoy's admin interface.
+/// Listener that asks a picker, beside Envoy's admin interface.
 fn listener(envoy: &Seen<Envoy>, admin: &HttpClient) -> Option<HttpClient> {
     let (manager, _) = envoy.as_ref().ok()?.config.pickers().next()?;
     Some(admin.with_port(manager.port?))

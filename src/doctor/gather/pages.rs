@@ -27,7 +27,7 @@ const FAMILIES: [&str; 6] = [
     "inference_pool_average_queue_size",
 ];
 
-/// Where each endpoint was chosen how often, and the label that names it.
+/// Families that count how often each endpoint was chosen, and the label that names it.
 const ATTEMPTS: [(&str, &str); 2] = [
     ("llm_d_epp_scheduler_attempts_total", "endpoint_name"),
     ("inference_extension_scheduler_attempts_total", "pod_name"),

@@ -9,7 +9,7 @@ use crate::capacity::Policy;
 /// Plan of an examination: places to look at, and settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where clients send requests.
+    /// Address that clients send requests to.
     pub gateway: Option<HttpClient>,
     /// Envoy's admin interface; else it is looked for beside a local gateway.
     pub envoy: Option<HttpClient>,
@@ -42,9 +42,9 @@ pub struct PoolPlan {
     pub selector: Option<String>,
     /// Ports of these pods.
     pub ports: Vec<u16>,
-    /// Whether several replicas elect one.
+    /// `true` if several replicas elect one.
     pub election: bool,
-    /// Whether the picker asks who may read its metrics.
+    /// `true` if the picker asks who may read its metrics.
     pub metrics_auth: bool,
     /// Service account of the picker, whose rights are looked at; else our own.
     pub account: Option<String>,
@@ -57,7 +57,7 @@ pub struct PoolPlan {
 pub struct Pods {
     /// Its name.
     pub name: String,
-    /// Where it serves.
+    /// Address that it serves at.
     pub address: SocketAddr,
     /// Its engine.
     pub engine: String,

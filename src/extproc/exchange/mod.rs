@@ -40,7 +40,7 @@ pub struct Shared {
     pub parsers: Parsers,
     /// Largest body of a request in bytes; beyond it the client gets 413.
     pub max_request_body_bytes: usize,
-    /// Where bodies are counted; what has no room there gets 429.
+    /// Budget of bodies; what has no room there gets 429.
     pub budget: Arc<Budget>,
     /// The plugins around the decision; exchanges run those that read headers.
     pub stages: Arc<Stages>,
@@ -48,7 +48,7 @@ pub struct Shared {
     pub rules: Arc<RuleBook>,
     /// Metrics of exchanges.
     pub metrics: ExtProcMetrics,
-    /// How long parsers take.
+    /// Durations of parsers.
     pub parsing: Parsing,
 }
 
@@ -57,7 +57,7 @@ pub struct Shared {
 pub struct Question {
     /// The request.
     pub request: Arc<Request>,
-    /// Where it may go.
+    /// Endpoints that it may go to.
     pub subset: SubsetHint,
 }
 
@@ -77,7 +77,7 @@ pub enum Step {
 #[error("{0}")]
 pub struct Violation(&'static str);
 
-/// How the body of a request ended.
+/// End of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyEnd {
     /// There was none.
@@ -170,7 +170,7 @@ impl Exchange {
         self.replies.next()
     }
 
-    /// Whether a decision is still wanted.
+    /// Returns `true` if a decision is still wanted.
     pub fn is_deciding(&self) -> bool {
         matches!(self.state, State::Deciding(..))
     }
@@ -265,8 +265,8 @@ impl Exchange {
         step
     }
 
-    /// Whether the request runs and is to end, as others need its room. Wakes the task
-    /// when that comes.
+    /// Returns `true` if the request runs and is to end, as others need its room. Wakes the
+    /// task when that comes.
     pub fn is_revoked(&self, context: &mut Context<'_>) -> bool {
         self.routed.as_ref().is_some_and(|routed| routed.poll_revoked(context).is_ready())
     }

@@ -130,7 +130,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the request's body comes at its own pace, and only what we send of it goes on.
+    /// Returns `true` if the request's body comes at its own pace, and only what we send of it goes on.
     fn is_full_duplex(&self) -> bool {
         self.modes.is_none_or(|modes| modes.request == Mode::FullDuplex)
     }
@@ -314,7 +314,7 @@ impl Exchange {
     }
 }
 
-/// Whether a request accepts an encoded answer; in others there is nothing to remove.
+/// Returns `true` if a request accepts an encoded answer; in others there is nothing to remove.
 fn accepts_encodings(headers: &Headers) -> bool {
     ENCODINGS.iter().any(|name| headers.get(name).is_some())
 }

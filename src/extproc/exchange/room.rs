@@ -130,8 +130,8 @@ impl Exchange {
         }
     }
 
-    /// Whether there is room for so much of the request. It is taken then. What waits makes
-    /// room, but for higher priorities than this one has.
+    /// Returns `true` if there is room for so much of the request. It is taken then. What
+    /// waits makes room, but for higher priorities than this one has.
     pub(super) fn has_room(&mut self, bytes: usize) -> bool {
         let Self { shared, held, started, priority, upload, .. } = self;
         // Not known before its headers.

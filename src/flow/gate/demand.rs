@@ -40,7 +40,7 @@ impl Demand {
         self.waiting.iter().map(|demand| demand.bytes).sum()
     }
 
-    /// Whether nothing waits.
+    /// Returns `true` if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

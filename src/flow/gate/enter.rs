@@ -1,4 +1,4 @@
-//! How a request enters: at once, or after it has waited.
+//! Entry of a request: at once, or after it has waited.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! How a request is let go, and told to end.
+//! Lets a request go, and tells it to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 
-/// How a request may go.
+/// Terms on which a request may go.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) spread: bool,

@@ -25,7 +25,7 @@ pub(super) struct Inner {
     pub(super) task_listens: bool,
 }
 
-/// How waiting ended.
+/// Outcome of waiting.
 #[derive(Debug)]
 pub(super) enum Verdict {
     Go(Grant),
@@ -93,7 +93,7 @@ impl Inner {
         }
     }
 
-    /// Whether others may go for that.
+    /// Forgets a request. Returns `true` if others may go for that.
     pub(super) fn forget(&mut self, ticket: Ticket, cost: f64, now: Nanos) -> bool {
         let frees = self.queue.end(now, ticket, cost, &mut self.actions);
         if !self.revocations.is_empty() {

@@ -43,9 +43,9 @@ const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 pub struct GateMetrics {
     /// Name of the pool, the label `inference_pool`.
     pub(super) pool: String,
-    /// How long requests waited, by how that ended.
+    /// Durations of waiting, by outcome.
     pub(super) waited: Spans,
-    /// How long it took to hand a request in.
+    /// Duration of handing a request in.
     pub(super) enqueued: Spans,
     /// One round of letting requests go.
     pub(super) cycle: Timing,

@@ -1,4 +1,4 @@
-//! Where requests wait: the queue with a clock, behind a lock.
+//! Gate that requests wait at: the queue with a clock, behind a lock.
 //!
 //! Whoever has an event takes the lock, tells the queue, reads how busy the pool is, and
 //! lets go as many as fit: a request that comes, one that ends, one whose endpoint is
@@ -43,14 +43,14 @@ pub use demand::{Demand, DemandOf};
 pub use metrics::GateMetrics;
 pub use permit::Permit;
 
-/// How long the end of a request takes to show in a detector that counts by itself.
+/// Time until the end of a request shows in a detector that counts by itself.
 const LIVE_GRACE: Duration = Duration::from_millis(10);
 
 /// Time for model servers to end a request and to say so, beside the time that their
 /// numbers take to get here.
 const SCRAPED_GRACE: Duration = Duration::from_millis(250);
 
-/// Where requests wait.
+/// Gate that requests wait at.
 pub struct Gate {
     detector: Arc<dyn SaturationDetector>,
     detector_name: String,
@@ -62,7 +62,7 @@ pub struct Gate {
     // Guards all of the queue. Held while the queue takes in an event, which is a few
     // microseconds, and never while somebody is woken.
     inner: Mutex<Inner>,
-    /// Whether anybody waits; for those who needn't take the lock otherwise.
+    /// `true` if anybody waits; for those who needn't take the lock otherwise.
     somebody_waits: AtomicBool,
     /// Wakes the task: something is due earlier than it thinks.
     alarm: Notify,

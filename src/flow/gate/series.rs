@@ -16,7 +16,7 @@ use crate::request::Request;
 use super::demand_gauges::DemandGauges;
 use super::metrics::GateMetrics;
 
-/// How long series stay that nobody uses, as in llm-d-router. Clients name flows.
+/// Time for which unused series stay, as in llm-d-router. Clients name flows.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Key of a request's series: flow, model, target model, priority.
@@ -116,7 +116,7 @@ impl Counted {
         counted
     }
 
-    /// Where it counts.
+    /// Series that it counts in.
     pub(super) fn series(&self) -> &Series {
         &self.series
     }

@@ -12,12 +12,12 @@ pub(super) struct Stages {
     decode: Vec<u32>,
 }
 
-/// How busy each stage is, where there are endpoints for it.
+/// Load of each stage, where there are endpoints for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Levels {
     pub(super) prefill: Option<Level>,
     pub(super) decode: Option<Level>,
-    /// Where no endpoint has a stage: all together.
+    /// Load of all together, where no endpoint has a stage.
     pub(super) all: Option<Level>,
 }
 
@@ -56,7 +56,7 @@ impl Stages {
         self.candidates.as_ref()
     }
 
-    /// How busy the stages are. An endpoint that only encodes is in none.
+    /// Load of the stages. An endpoint that only encodes is in none.
     pub(super) fn levels(&self, detector: &dyn SaturationDetector, now_ms: u64) -> Levels {
         let Some(candidates) = &self.candidates else { return Levels::default() };
         let level = |indices: &[u32]| {

@@ -17,7 +17,7 @@ pub struct Arrival<'a> {
     pub received: Nanos,
     /// Since when it waits.
     pub since: Nanos,
-    /// How long it waits for room; `None`: for ever.
+    /// Longest wait for room; `None`: for ever.
     pub ttl: Option<Nanos>,
     /// When its first token is due, if it says so.
     pub due: Option<Nanos>,

@@ -10,7 +10,7 @@ use super::rank::Rank;
 use super::time::{NEVER, Nanos};
 use crate::schedule::flow_control::{BandRules, BandPosition};
 
-/// How long a band that no rule lists stays without requests, as in llm-d-router.
+/// Time for which a band that no rule lists stays without requests, as in llm-d-router.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
 
 /// Bands that no rule lists, at most. Priorities are set by who runs the pool, so a few
@@ -49,7 +49,7 @@ impl Band {
         }
     }
 
-    /// Whether one more request of so many bytes may wait.
+    /// Returns `true` if one more request of so many bytes may wait.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.waiting.has_room(bytes, self.rules.max_requests, self.rules.max_bytes)
     }
@@ -104,7 +104,7 @@ impl Band {
         (self.is_unused() && !self.is_known).then(|| self.used.saturating_add(MAX_IDLE))
     }
 
-    /// Whether it could go: no rule lists it, and nobody waits.
+    /// Returns `true` if it could go: no rule lists it, and nobody waits.
     fn is_unused(&self) -> bool {
         !self.is_listed && self.waiting.requests == 0
     }
@@ -187,7 +187,7 @@ impl Bands {
         }
     }
 
-    /// Where a band stands.
+    /// Position of a band.
     pub(super) fn position(&self, rank: usize) -> Option<BandPosition> {
         let (first, last) = (self.list.first()?, self.list.last()?);
         let priority = self.list.get(rank)?.priority;

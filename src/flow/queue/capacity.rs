@@ -1,15 +1,15 @@
-//! How much room the pool has.
+//! Room of the pool.
 
 use smallvec::SmallVec;
 
 use super::count::Count;
 use crate::schedule::Level;
 
-/// How close to a ceiling counts as there: sums of shares are not exact.
+/// Distance from a ceiling that counts as none: sums of shares are not exact.
 pub(super) const EPSILON: f64 = 1e-9;
 
-/// How busy the pool is, and what one more request does to that. A pool whose endpoints
-/// have roles has a level for each stage, and the fullest counts.
+/// Load of the pool, and what one more request adds to it. A pool whose endpoints have
+/// roles has a level for each stage, and the fullest counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capacity {
     levels: SmallVec<[Level; 2]>,

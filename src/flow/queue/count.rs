@@ -17,7 +17,7 @@ impl Count {
         Self { requests: 1, bytes }
     }
 
-    /// Whether one more request of so many bytes stays within both limits.
+    /// Returns `true` if one more request of so many bytes stays within both limits.
     pub(super) fn has_room(self, bytes: u64, max_requests: u64, max_bytes: u64) -> bool {
         self.requests < max_requests && self.bytes.saturating_add(bytes) <= max_bytes
     }

@@ -55,7 +55,7 @@ impl Queue {
         }
     }
 
-    /// Which band goes next, or is in the way.
+    /// The band that goes next, or is in the way.
     fn next_band(&mut self, now: Nanos, saturation: f64) -> Next {
         let tick = now / TICK;
         for rank in 0..self.bands.len() {

@@ -30,7 +30,7 @@ pub(super) struct Evictions {
     told: HashMap<Ticket, Nanos>,
     /// No decision before.
     not_before: Nanos,
-    /// How many were wanted at the last decision.
+    /// Number that was wanted at the last decision.
     pub(super) target: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Demand {
     pub(super) priority: i32,
     /// Up to where it may fill the pool.
     pub(super) ceiling: f64,
-    /// Where the pool is.
+    /// Saturation of the pool.
     pub(super) saturation: f64,
     /// Requests that make it so.
     pub(super) in_flight: u64,

@@ -42,11 +42,11 @@ pub(super) struct FlowRef {
 #[derive(Debug)]
 pub(super) struct Flow {
     name: u128,
-    /// How many wait.
+    /// Number of waiting requests.
     pub(super) waiting: u64,
     /// Its requests that wait, where they are kept by flow.
     pub(super) line: Line,
-    /// Where it stands among the flows that take turns.
+    /// Position among the flows that take turns.
     pub(super) turn: u64,
     /// Service that it got so far, in units of the policy.
     pub(super) service: f64,
@@ -54,7 +54,7 @@ pub(super) struct Flow {
     touched: Nanos,
 }
 
-/// How long flows are remembered.
+/// Time for which flows are remembered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) ttl: Nanos,

@@ -80,7 +80,7 @@ impl Line {
         }
     }
 
-    /// Whether it was there.
+    /// Removes an entry. Returns `true` if it was there.
     pub(super) fn remove(&mut self, rank: Rank) -> bool {
         match self {
             Self::Few(few) => {

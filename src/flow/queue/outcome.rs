@@ -1,6 +1,6 @@
-//! How waiting ends.
+//! Outcomes of waiting.
 
-/// How a request left the queue. The names are values of a metric's label, as llm-d-router
+/// Outcome of a request's wait. The names are values of a metric's label, as llm-d-router
 /// has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {

@@ -20,17 +20,17 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Whether there is no endpoint.
+    /// Returns `true` if there is no endpoint.
     pub(super) fn is_empty_pool(&self) -> bool {
         self.endpoints == 0
     }
 
-    /// Whether requests may go.
+    /// Returns `true` if requests may go.
     pub(super) fn is_open(&self, now: Nanos) -> bool {
         self.endpoints > 0 && self.until <= now
     }
 
-    /// Whether a request that waits since then waited for endpoints to come.
+    /// Returns `true` if a request that waits since then waited for endpoints to come.
     pub(super) fn is_of_crowd(&self, since: Nanos) -> bool {
         since < self.until
     }

@@ -20,7 +20,7 @@ impl Ticket {
     }
 }
 
-/// Where a request is on its way.
+/// Stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// In the queue.
@@ -42,7 +42,7 @@ pub(super) struct Held {
     pub(super) rank: Rank,
     /// Since when it waits.
     pub(super) since: Nanos,
-    /// How long it may; [`NEVER`](super::NEVER): for ever.
+    /// Longest wait; [`NEVER`](super::NEVER): for ever.
     pub(super) ttl: Nanos,
     /// When its waiting ends by itself.
     pub(super) expires: Nanos,

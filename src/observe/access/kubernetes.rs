@@ -86,7 +86,7 @@ pub(super) async fn review_token(cluster: Cluster, token: String) -> Result<Opti
     Ok(status.user.filter(|_| accepted).map(User::from).filter(|user| !user.name.is_empty()))
 }
 
-/// Whether they may: `Some` is yes.
+/// Asks whether they may: `Some` is yes.
 pub(super) async fn review_access(
     cluster: Cluster,
     spec: SubjectAccessReviewSpec,

@@ -28,11 +28,11 @@ use reviews::Reviews;
 /// Reviews under way at a time. A scraper needs two, one after the other, once a minute.
 const MOST_REVIEWS: usize = 16;
 
-/// How long it counts whose a token is. llm-d-router's time for yes; it remembers a no for as
-/// long, while ours lets somebody in soon who is created late.
+/// Time for which the owner of a token counts. llm-d-router's time for yes; it remembers a no
+/// for as long, while ours lets somebody in soon who is created late.
 const TOKENS: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::from_secs(30) };
 
-/// How long it counts what somebody may do. llm-d-router's times.
+/// Time for which rights count. llm-d-router's times.
 const RIGHTS: CacheTtl = CacheTtl { yes: Duration::from_secs(300), no: Duration::from_secs(30) };
 
 /// The same complaint is logged so often at most.
@@ -63,7 +63,7 @@ impl Refusal {
     }
 }
 
-/// How many were refused. Shared by all who ask.
+/// Counters of refusals. Shared by all who ask.
 #[derive(Clone, Debug)]
 pub struct Refusals {
     total: IntCounterVec,
@@ -122,8 +122,8 @@ impl Access {
         }
     }
 
-    /// Whether somebody may do `verb` with `path`, who sends these headers and has shown
-    /// this certificate (DER, checked). A token counts before the certificate.
+    /// Checks that somebody may do `verb` with `path`, who sends these headers and has
+    /// shown this certificate (DER, checked). A token counts before the certificate.
     ///
     /// Takes at most 18 seconds, and 8 unless many reviews are under way.
     ///

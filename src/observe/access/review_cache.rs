@@ -11,7 +11,7 @@ pub(super) type Key = [u8; 32];
 /// somebody costs who tries tokens.
 pub(super) const MOST: usize = 256;
 
-/// How long answers count.
+/// Time for which answers count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheTtl {
     /// One that says yes.

@@ -33,7 +33,7 @@ struct State<V> {
     asked: HashMap<Key, PendingReview<V>>,
 }
 
-/// Where the answer to a review appears.
+/// Result of a review under way.
 type PendingReview<V> = watch::Receiver<Option<ReviewResult<V>>>;
 
 enum Found<V> {

@@ -1,4 +1,4 @@
-//! Where endpoints and their numbers come from.
+//! Sources of endpoints and their numbers.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ pub(super) static ROWS: &[PluginType] = &[
     later("multicluster-metrics-extractor", &[Extractor]).alpha(),
 ];
 
-/// Where data about endpoints come from.
+/// Sources of data about endpoints.
 #[derive(Clone, Debug)]
 pub(in crate::registry) enum Source {
     /// It is polled.

@@ -120,7 +120,7 @@ impl RedisSyncerParams {
     }
 }
 
-/// How long something lasts that is written like this, or as long as by default.
+/// Duration that is written like this, or the default.
 fn lasts(node: &Node, key: &str, written: &str, default: Duration) -> Result<Duration, ConfigError> {
     if written.is_empty() {
         return Ok(default);

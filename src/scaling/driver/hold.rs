@@ -14,10 +14,10 @@ use crate::scaling::objects::Known;
 /// The same where the API server answers late: the driver waits for it meanwhile.
 const RELEASE_LATER: Duration = Duration::from_secs(30);
 
-/// How soon after such a look there is another because of a pod that changed.
+/// Pause after such a look before another because of a pod that changed.
 const RELEASE_SOON: Duration = Duration::from_secs(1);
 
-/// How soon it is looked again at a policy whose pods or targets could not be seen: the first time, when their
+/// Pause before another look at a policy whose pods or targets could not be seen: the first time, when their
 /// lists may just have been asked for, and after that.
 const OBSERVED_SOON: Duration = Duration::from_secs(1);
 const OBSERVED_AGAIN: Duration = Duration::from_secs(15);

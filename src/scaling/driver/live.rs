@@ -24,11 +24,11 @@ pub struct Live {
     pub waiting: Waiting,
     /// Wakes when requests begin to wait; `None`: they never do.
     pub demanded: Option<watch::Receiver<()>>,
-    /// Whether the pool is known, and this replica is the one to say what it needs.
+    /// Says whether the pool is known, and this replica is the one to say what it needs.
     pub may_plan: MayPlan,
-    /// Whether this replica is the only one to act on the cluster now.
+    /// Says whether this replica is the only one to act on the cluster now.
     pub may_act: MayPlan,
-    /// How the model servers' metrics are read, and the GPU exporters'; `None`: they aren't.
+    /// Configuration of reads of the model servers' metrics, and the GPU exporters'; `None`: there are none.
     pub servers: Option<ScrapeConfig>,
     /// The same for the GPU exporters'.
     pub gpus: Option<ScrapeConfig>,

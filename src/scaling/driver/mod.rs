@@ -37,22 +37,22 @@ use looks::Looks;
 use running::Running;
 use wants::Wants;
 
-/// How often it is asked whether plans may be made, while they may not.
+/// Interval at which it is asked whether plans may be made, while they may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How often it is looked between two ticks whether pods wait at a gate that replace others.
+/// Interval of looks between two ticks whether pods wait at a gate that replace others.
 const RELEASE: Duration = Duration::from_secs(5);
 
 /// Changes that wait to be heard.
 const WAITING: usize = 16;
 
-/// How the pages that are read for policies are called in metrics and the log.
+/// Name of the pages that are read for policies, in metrics and the log.
 const EXTRACTOR: &str = "capacity-policy";
 
 /// Ages of readings are three intervals at most, as one scrape may fail.
 const INTERVALS: u32 = 3;
 
-/// Where policies come from.
+/// Sources of policies.
 #[derive(Debug)]
 pub enum Feed {
     /// A file.
@@ -140,7 +140,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Where its plans stand.
+    /// Store of its plans.
     pub fn plan_store(&self) -> &Arc<PlanStore> {
         &self.plan_store
     }
@@ -318,7 +318,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Whether a policy is as it was, but for whether it is paused.
+/// Returns `true` if a policy is as it was, but for whether it is paused.
 fn is_same(old: &Policy, new: &Policy) -> bool {
     let old = Policy { is_paused: new.is_paused, ..old.clone() };
     old == *new

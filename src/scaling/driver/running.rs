@@ -18,7 +18,7 @@ use crate::scaling::query::QueryResults;
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// How soon acts go on that took up their time although the API server answered.
+/// Pause before acts go on that took up their time although the API server answered.
 const GO_ON: Duration = Duration::from_secs(1);
 
 /// A policy that is ticked.
@@ -40,7 +40,7 @@ pub(super) struct Running {
     pub(super) held: Option<Held>,
     /// The look that is under way.
     pub(super) looking: Option<Id>,
-    /// How often in a row its acts have used their time up.
+    /// Number of times in a row that its acts have used their time up.
     pub(super) late: u32,
     /// Pods of each role that the last plan asked for, where nobody reads how many there are to be.
     pub(super) asked: Vec<Option<u32>>,
@@ -129,15 +129,15 @@ impl Running {
         }
     }
 
-    /// Whether a request that begins to wait changes everything: a role has no pods or is to lose its last, and the
-    /// last plan didn't know of it.
+    /// Returns `true` if a request that begins to wait changes everything: a role has no pods or is to lose
+    /// its last, and the last plan didn't know of it.
     pub(super) fn is_woken_by_demand(&self) -> bool {
         self.latest.as_ref().is_some_and(|latest| {
             latest.waiting == 0 && latest.plan.roles.iter().any(|role| role.current == 0 || role.write == 0)
         })
     }
 
-    /// Whether nothing of the next plan will be carried out, as far as is known.
+    /// Returns `true` if nothing of the next plan will be carried out, as far as is known.
     fn is_held(&self) -> bool {
         const HOLDING: [Condition; 3] =
             [Condition::OtherScaler, Condition::ForeignWriter, Condition::WriteFailed];
@@ -248,7 +248,8 @@ pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>>
     (0..rules).map(|rule| history.last_fired(rule)).collect()
 }
 
-/// How long ago rules of the next version of a policy fired, by their places there, from the places in this one.
+/// Time since rules of the next version of a policy fired, by their places there, from the places in this
+/// one.
 fn renumbered(
     this: &Policy,
     next: &Policy,

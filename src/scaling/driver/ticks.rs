@@ -22,14 +22,14 @@ use crate::scaling::gather::{Freshness, pod_loads};
 use crate::scaling::objects::Known;
 use crate::scaling::query::QueryRunner;
 
-/// How soon a policy is ticked again with a query of which nothing came yet: a policy may have half an
-/// hour between two ticks, and the first one would know nothing.
+/// Pause before a policy is ticked again with a query of which nothing came yet: a policy may have
+/// half an hour between two ticks, and the first one would know nothing.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
 
-/// How soon it is looked again whether pods that are about to go have answered.
+/// Pause before another look whether pods that are about to go have answered.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
 
-/// How long policies are ticked one after the other before plans are shown and news are heard.
+/// Time for which policies are ticked one after the other before plans are shown and news are heard.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Driver {
@@ -76,7 +76,7 @@ impl Driver {
         }
     }
 
-    /// Whether a policy is neither looked at nor acts.
+    /// Returns `true` if a policy is neither looked at nor acts.
     pub(super) fn is_free(&self, running: &Running) -> bool {
         running.looking.is_none() && !self.acting.contains(&running.group.policy.name)
     }

@@ -1,4 +1,4 @@
-//! Which policies of a namespace scale which objects, whichever pool they are for.
+//! Objects that policies of a namespace scale, whichever pool they are for.
 
 use std::collections::{BTreeMap, BTreeSet};
 

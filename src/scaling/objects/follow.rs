@@ -15,13 +15,13 @@ use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched,
 pub struct PolicyObjects {
     /// The API server.
     pub cluster: Cluster,
-    /// Where the policies are.
+    /// Namespace of the policies.
     pub namespace: String,
     /// The pool whose picker this is.
     pub pool: String,
     /// The names of the topologies that policies name, for those who ask. Whoever judges policies writes it.
     pub wanted: Arc<watch::Sender<BTreeSet<String>>>,
-    /// How current what is known of policies is.
+    /// Watch status of the policies.
     pub watch_status: Arc<WatchStatus>,
     /// The same of topologies.
     pub topologies: Arc<WatchStatus>,

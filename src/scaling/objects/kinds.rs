@@ -14,7 +14,7 @@ use crate::cluster::{Metadata, Watched};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PolicyObject {
-    /// Which one it is.
+    /// Name and identity of the object.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
     /// Its specification.
@@ -28,7 +28,7 @@ pub struct PolicyObject {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TopologyObject {
-    /// Which one it is.
+    /// Name and identity of the object.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
     /// Its specification.

@@ -14,7 +14,7 @@ use crate::capacity::{Condition, Policy};
 use crate::cluster::Change;
 use crate::scaling::groups::{Groups, Sources, UNELECTED};
 
-/// How many problems a verdict tells.
+/// Number of problems that a verdict tells at most.
 const TOLD: usize = 3;
 
 /// Why a policy belongs to no picker that could.
@@ -48,11 +48,11 @@ pub enum Changed {
 pub struct Known {
     /// Its name.
     pub name: String,
-    /// Which object of this name it is.
+    /// Identity among objects of this name.
     pub uid: String,
     /// The generation that was judged.
     pub generation: Option<i64>,
-    /// Whether that is in force.
+    /// Verdict on that.
     pub verdict: Verdict,
     /// Its status, as it was last seen.
     pub status: PolicyStatus,

@@ -21,7 +21,7 @@ use crate::endpoints::Clock;
 use crate::leader::Term;
 use crate::scaling::plan_store::PlanStore;
 
-/// How often it is asked who leads, and what is due.
+/// Interval at which it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Time for an event.
@@ -36,7 +36,7 @@ pub struct StatusWriter {
     term: Arc<Term>,
     times: Times,
     written: WrittenStatuses,
-    /// Whether the last event could not be written, which was said.
+    /// `true` if the last event could not be written, which was said.
     lacks_events: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, WatchStatu
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-/// How often it is asked who leads, and what is due.
+/// Interval at which it is asked who leads, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two writes of the same status: nodes come and go.
 const PAUSE: Duration = Duration::from_secs(15);

@@ -60,7 +60,7 @@ fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
 #[derive(Debug, Default)]
 pub(super) struct WrittenStatuses(HashMap<String, WrittenStatus>);
 
-/// Whether an event was written.
+/// Outcome of an event's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventOutcome {
     Done,

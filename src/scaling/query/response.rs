@@ -19,7 +19,7 @@ pub enum ResponseError {
     /// No series has that number now.
     #[error("it has no sample; does the metric exist, with these labels?")]
     NoSample,
-    /// Which of them is meant isn't said.
+    /// More than one sample: none is chosen.
     #[error("it has {0} samples and has to have one; sum() or max() makes one of them")]
     Several(usize),
     /// A matrix, a text, a histogram.

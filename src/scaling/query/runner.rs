@@ -27,7 +27,7 @@ const AT_ONCE: usize = 4;
 /// An answer counts for so many intervals, as one may fail.
 const INTERVALS: u32 = 3;
 
-/// How often a query of a policy that ticks every `interval` is asked.
+/// Interval of a query of a policy that ticks every `interval`.
 fn every(interval: Duration) -> Duration {
     interval.min(SLOWEST)
 }
@@ -52,7 +52,7 @@ impl QueryResults {
         (now.saturating_sub(at) <= every(interval) * INTERVALS).then_some(value)
     }
 
-    /// Whether nothing came of it yet, not even a failure.
+    /// Returns `true` if nothing came of it yet, not even a failure.
     pub fn is_open(&self, query: &str) -> bool {
         !self.last().contains_key(query)
     }
@@ -65,7 +65,7 @@ pub struct QueryRunner {
     /// Queries that are asked, each with the interval at which the policies tick that name it.
     queries: BTreeMap<Arc<str>, Duration>,
     tasks: JoinSet<()>,
-    /// Whether anybody wants to know.
+    /// `true` if anybody wants to know.
     wanted: watch::Sender<bool>,
 }
 
@@ -107,7 +107,7 @@ impl QueryRunner {
         self.queries = queries;
     }
 
-    /// Whether to ask: a replica that makes no plans leaves the server alone.
+    /// Says whether to ask: a replica that makes no plans leaves the server alone.
     pub fn want(&self, wanted: bool) {
         self.wanted.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }

@@ -87,7 +87,7 @@ impl QueryError {
         }
     }
 
-    /// Whether the server answered as it should: it need not be asked less often.
+    /// Returns `true` if the server answered as it should: it need not be asked less often.
     pub(super) fn is_an_answer(&self) -> bool {
         use ResponseError::{NoNumber, NoSample, NotFinite, Several};
         matches!(self, Self::Response(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
@@ -120,7 +120,7 @@ impl Server {
         Ok(Self { tls: tls.transpose()?, settings, host })
     }
 
-    /// Whether it is shown a token that everybody on the way can read.
+    /// Returns `true` if it is shown a token that everybody on the way can read.
     pub fn shows_token_to_all(&self) -> bool {
         self.settings.token_file.is_some() && self.tls.is_none()
     }

@@ -32,8 +32,8 @@ impl SourceKind {
         }
     }
 
-    /// How often it is polled unless it says so; `None`: at every tick. Models come and go
-    /// with people, and GPU exporters have new numbers once a second at most.
+    /// Interval of polls unless it says so; `None`: at every tick. Models come and go with
+    /// people, and GPU exporters have new numbers once a second at most.
     pub fn default_interval(self) -> Option<Duration> {
         match self {
             Self::Metrics => None,
@@ -53,9 +53,9 @@ pub struct SourceParams {
     pub path: String,
     /// Port to ask instead of the endpoint's own, for all endpoints. Default of DCGM 9400.
     pub port: Option<u16>,
-    /// How often; `None`: as the kind has it.
+    /// Interval; `None`: as the kind has it.
     pub interval: Option<Duration>,
-    /// How TLS is done, with https.
+    /// TLS settings, with https.
     pub tls: TlsSettings,
     /// The page is on the endpoint's node. Default no.
     pub on_node: bool,
@@ -82,7 +82,7 @@ impl SourceParams {
         }
     }
 
-    /// How often it is polled, whatever the tick is; `None`: at every tick.
+    /// Interval of polls, whatever the tick is; `None`: at every tick.
     pub fn own_interval(&self) -> Option<Duration> {
         self.interval.or(self.kind.default_interval())
     }
@@ -152,7 +152,7 @@ pub struct MetricsSourceParams {
     client_cert_path: String,
     /// PEM file of its key.
     client_key_path: String,
-    /// How often; at least 50ms.
+    /// Interval between two polls; at least 50ms.
     #[schemars(extend("x-unit" = "duration", "default" = "--refresh-metrics-interval"))]
     interval: String,
     /// Usher's own: ask for compressed pages, where the network costs more than a processor.
@@ -196,7 +196,7 @@ pub struct ModelsSourceParams {
     client_cert_path: String,
     /// PEM file of its key.
     client_key_path: String,
-    /// How often; at least 50ms.
+    /// Interval between two polls; at least 50ms.
     #[schemars(extend("x-unit" = "duration", "default" = "1s"))]
     interval: String,
 }
@@ -230,7 +230,7 @@ pub struct DcgmSourceParams {
     /// The exporter runs on the endpoint's node, not in its pod. An endpoint whose node discovery
     /// doesn't know isn't asked.
     use_node_address: bool,
-    /// How often; at least 50ms.
+    /// Interval between two polls; at least 50ms.
     #[schemars(extend("x-unit" = "duration", "default" = "1s"))]
     interval: String,
 }

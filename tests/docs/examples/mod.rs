@@ -35,7 +35,7 @@ fn path(example: &str) -> PathBuf {
     PathBuf::from(format!("{FOLDER}/{example}.yaml"))
 }
 
-/// Whether a file says that it needs the flag.
+/// Returns `true` if a file says that it needs the flag.
 fn needs_experimental(example: &str) -> bool {
     std::fs::read_to_string(path(example)).unwrap().contains("--allow-experimental-plugins")
 }

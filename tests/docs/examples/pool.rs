@@ -46,7 +46,7 @@ struct Server {
 
 /// Outcome of a request.
 pub(crate) struct Answered {
-    /// Which server answered.
+    /// Server that answered.
     pub(crate) server: usize,
     /// Changes that the picker made to the request's headers.
     pub(crate) request: Mutation,
@@ -62,7 +62,7 @@ pub(crate) struct Begun<'a> {
 
 /// A request under way until it is dropped.
 pub(crate) struct Held {
-    /// Where it was sent.
+    /// Server that it was sent to.
     pub(crate) server: usize,
     _stream: Stream,
 }
@@ -255,7 +255,7 @@ impl Pool {
 }
 
 impl Begun<'_> {
-    /// Where the picker sends it, once it does.
+    /// Address that the picker sends it to, once it does.
     pub(crate) async fn sent(mut self) -> Held {
         let destination = self.stream.request_headers().await.destination().parse().unwrap();
         let server = self.pool.servers.iter().position(|server| server.address == destination).unwrap();

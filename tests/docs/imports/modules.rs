@@ -24,7 +24,7 @@ pub struct Modules {
     files: Vec<String>,
 }
 
-/// Whether something is compiled for tests only.
+/// Returns `true` if something is compiled for tests only.
 pub fn is_of_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")

@@ -1,4 +1,4 @@
-//! Which file each name comes from.
+//! Files that names come from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -198,7 +198,7 @@ impl Resolver<'_> {
         self.modules.by_path.get(&path).copied()
     }
 
-    /// Where a path leads that is written in this module; `None` where that is another package.
+    /// Target of a path that is written in this module; `None` where that is another package.
     fn resolve(&self, module: usize, path: &[String], left: usize) -> Option<Target> {
         let own = &self.modules.all[module].path;
         let (first, rest) = path.split_first()?;

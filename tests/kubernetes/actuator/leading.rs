@@ -65,7 +65,7 @@ fn state(name: &str) -> String {
     format!("usher_capacity_state{{policy=\"p\",state=\"{name}\"}} 1")
 }
 
-/// How a group comes to a state, and what there is to be in it before and after a restart. The state Update
+/// Ways of a group to a state, and what there is to be in it before and after a restart. The state Update
 /// is in [`super::updates`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_changes_nothing_in_any_state() {

@@ -51,8 +51,7 @@ impl Load {
         tokio::time::timeout(PATIENCE, enough).await.expect("requests hang").unwrap();
     }
 
-    /// How many requests were answered, how many long answers there were besides, and what
-    /// failed.
+    /// Number of answered requests, of long answers besides, and what failed.
     pub(super) async fn finish(mut self) -> (usize, usize, Vec<String>) {
         self.stop.cancel();
         let (mut streams, mut failed) = (0, Vec::new());

@@ -11,13 +11,13 @@ use crate::objects::Space;
 use crate::picker::Picker;
 use crate::server::Server;
 
-/// How often the readiness of a pod is probed; one answer counts.
+/// Interval of readiness probes of a pod; one answer counts.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// How long it takes until gateways know what a probe said.
+/// Time until gateways know what a probe said.
 const PROPAGATION: Duration = Duration::from_secs(1);
 
-/// How often the controllers look.
+/// Interval at which the controllers look.
 const TICK: Duration = Duration::from_millis(50);
 
 /// `spec.replicas` and `spec.strategy.rollingUpdate` of a Deployment.
@@ -45,7 +45,7 @@ pub(super) struct Deployment {
     space: Space,
     strategy: Strategy,
     flags: Vec<String>,
-    /// How many pods of each revision there should be, the newest revision last.
+    /// Number of pods of each revision that there should be, the newest revision last.
     sets: Vec<(String, usize)>,
     pods: Vec<Pod>,
     created: usize,
@@ -78,7 +78,7 @@ impl Deployment {
         deployment
     }
 
-    /// Where gateways find ready pods.
+    /// Ready pods, for gateways.
     pub(super) fn endpoints(&self) -> watch::Receiver<Vec<SocketAddr>> {
         self.endpoints.subscribe()
     }

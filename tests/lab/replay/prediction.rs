@@ -1,4 +1,4 @@
-//! How well the latency model predicts, with configured constants that are wrong.
+//! Predictions of the latency model, with configured constants that are wrong.
 
 use std::time::Duration;
 

@@ -203,14 +203,14 @@ struct Case {
     counts: Vec<u32>,
     ready: Vec<u32>,
     before: Vec<u32>,
-    /// Whether a rule is about each role, where there are rules.
+    /// Roles that a rule is about, where there are rules.
     ruled: Vec<bool>,
     /// Roles a and b have a ratio between 1:3 and 3:1.
     has_ratio: bool,
 }
 
 impl Case {
-    /// Whether the ratio holds of so many pods.
+    /// Returns `true` if the ratio holds of so many pods.
     fn is_kept(&self, counts: &[u32]) -> bool {
         counts[0] <= 3 * counts[1] && counts[1] <= 3 * counts[0]
     }

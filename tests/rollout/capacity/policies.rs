@@ -1,4 +1,4 @@
-//! Which policies are refused, which are warned of, and what becomes of one that got past both.
+//! Policies that are refused or warned of, and what becomes of one that got past both.
 
 use serde_json::{Value, json};
 use usher::capacity::policy::spec::Document;

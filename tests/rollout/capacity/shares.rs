@@ -1,4 +1,4 @@
-//! How the size of a group is shared, and the ratio that always holds.
+//! Shares of a group's size, and the ratio that always holds.
 
 use crate::capacity::support::{Group, desired};
 use serde_json::{Value, json};

@@ -171,7 +171,7 @@ impl Sent {
         self.0.take().unwrap().await.unwrap()
     }
 
-    /// Whether there is an answer, once every task has had its turn.
+    /// Returns `true` if there is an answer, once every task has had its turn.
     pub(crate) async fn is_answered(&self) -> bool {
         settle().await;
         self.0.as_ref().unwrap().is_finished()

@@ -248,7 +248,7 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
     assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
 }
 
-/// Which flow goes first once the other's answer of so many tokens, as it looked, has ended as it does.
+/// The flow that goes first once the other's answer of so many tokens, as it looked, has ended as it does.
 async fn who_goes(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut honest = pool.pass(of("honest", 0)).await;

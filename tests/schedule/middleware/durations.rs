@@ -1,4 +1,4 @@
-//! How often plugins are timed that follow an answer.
+//! Number of times that plugins are timed which follow an answer.
 
 use std::sync::Arc;
 

@@ -94,7 +94,7 @@ fn params(gating: &str) -> String {
     )
 }
 
-/// How often `new` is chosen in 6000 requests; asserts that nothing else is but `old`.
+/// Number of times that `new` is chosen in 6000 requests; asserts that nothing else is but `old`.
 fn chosen(screened: &mut Screened, all: &Candidates) -> usize {
     let mut count = 0;
     for _ in 0..6000 {

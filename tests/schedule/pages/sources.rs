@@ -20,7 +20,7 @@ fn build(config: &str) -> Pipeline {
     Pipeline::build(Some(&config), true, &metrics, &State::default()).unwrap()
 }
 
-/// How the first source of a configuration is scraped.
+/// Scrape settings of the first source of a configuration.
 fn config(pipeline: &Pipeline) -> ScrapeConfig {
     let source = &pipeline.sources[0];
     let tick = Duration::from_millis(50);

@@ -58,7 +58,7 @@ impl Examined {
         checks.iter().find(|check| check["check"] == name).unwrap_or_else(|| panic!("no check {name}"))
     }
 
-    /// How a check ended.
+    /// Outcome of a check.
     pub(crate) fn status(&self, name: &str) -> &str {
         self.check(name)["status"].as_str().unwrap()
     }

@@ -27,7 +27,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Whether it ends its stream, in one way or the other.
+    /// Returns `true` if it ends its stream, in one way or the other.
     pub fn ends(&self, stream: u32) -> bool {
         let last = matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0;
         self.stream == stream && (last || self.kind == RST_STREAM)

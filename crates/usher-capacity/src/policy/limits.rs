@@ -18,7 +18,7 @@ pub const LONGEST: Duration = Duration::from_secs(30 * 60);
 pub const INTERVAL: Duration = Duration::from_secs(15);
 /// Shortest time between two ticks.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a rule rests when it doesn't say.
+/// Cooldown of a rule that doesn't say one.
 pub const COOLDOWN: Duration = Duration::from_secs(300);
 
 /// The pressure of #948: each role's numbers and targets when a policy names none.

@@ -29,32 +29,33 @@ pub use spec::{Mode, TargetRef};
 pub struct Policy {
     /// Its name.
     pub name: String,
-    /// Whether its plans are only shown or also carried out.
+    /// Mode of its plans: only shown, or also carried out.
     pub mode: Mode,
-    /// Whether nothing is to be written.
+    /// `true` if nothing is to be written.
     pub is_paused: bool,
     /// Time between two ticks.
     pub interval: Duration,
     /// Its roles, by name.
     pub roles: Vec<Role>,
-    /// How sizes are found.
+    /// Source of the role sizes.
     pub sizing: Sizing,
-    /// How fast the group's size may change.
+    /// Limits on the change of the group's size.
     pub behavior: Behavior,
-    /// How the group's size is shared.
+    /// Division of the group's size among its roles.
     pub coordination: Coordination,
     /// A ratio that always holds.
     pub ratio: Option<Ratio>,
-    /// How pods come up, go and are updated; `None`: all at once, and updates are nobody's concern here.
+    /// Order in which pods come up, go and are updated; `None`: all at once, and updates are nobody's
+    /// concern here.
     pub rollout: Option<Rollout>,
     /// The numbers of pods that are looked at, by name, in the order of [`Pod::values`](super::Pod).
     pub signals: Vec<String>,
-    /// How many of its values could not stand and were replaced. None in a policy that was validated.
+    /// Number of values that could not stand and were replaced. None in a policy that was validated.
     pub sanitised: u32,
 }
 
 impl Policy {
-    /// Whether it decides how far updates of its targets go.
+    /// Returns `true` if it decides how far updates of its targets go.
     pub fn holds_updates(&self) -> bool {
         self.mode == Mode::Apply && self.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
     }
@@ -80,7 +81,7 @@ impl Policy {
     }
 }
 
-/// How sizes are found.
+/// Source of the role sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizing {
     /// They stay.
@@ -91,12 +92,12 @@ pub enum Sizing {
     Rules(Vec<Rule>),
 }
 
-/// How the size of the whole group is found.
+/// Source of the size of the whole group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
     /// Numbers with their targets.
     pub metrics: Vec<Target>,
-    /// How far off the target nothing changes, in percent.
+    /// Distance from the target at which nothing changes, in percent.
     pub tolerance: u32,
     /// By how much each cost block is larger than the one before, in percent.
     pub cost_expansion: u32,
@@ -113,10 +114,10 @@ pub struct Target {
     pub target: Amount,
 }
 
-/// How a group's size is shared.
+/// Division of a group's size among its roles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Coordination {
-    /// Whether pressure counts.
+    /// `true` if pressure counts.
     pub is_on: bool,
     /// Part of the shares that pressure decides, in billionths.
     pub alpha: u32,

@@ -10,11 +10,11 @@ use crate::amount::Amount;
 /// Something that is wrong with a policy, or looks as if it were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: keys from the top, joined by dots; a place in a list by its number, from 0.
+    /// Path of the value: keys from the top, joined by dots; a place in a list by its number, from 0.
     pub path: String,
     /// Problem, in a sentence.
     pub message: String,
-    /// Whether the policy is refused for it.
+    /// `true` if the policy is refused for it.
     pub is_error: bool,
 }
 

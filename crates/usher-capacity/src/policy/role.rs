@@ -20,7 +20,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// Whether its pods are those of another version of it.
+    /// Returns `true` if its pods are those of another version of it.
     pub fn has_pods_of(&self, other: &Self) -> bool {
         self.selector == other.selector && self.target == other.target
     }

@@ -1,4 +1,4 @@
-//! How a policy says in which order pods come up, as it is written.
+//! Order in which pods come up, as a policy has it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct DeploySpec {
     pub steps: BTreeMap<String, i64>,
     /// When a pod counts as up; `Ready` when absent.
     pub success: Option<SuccessSpec>,
-    /// How long a step may go without a pod coming up; 10 minutes when absent.
+    /// Time that a step may go without a pod coming up; 10 minutes when absent.
     pub batch_timeout: Option<Span>,
     /// For how long of a step the cluster may add nodes without that counting; 15 minutes when absent.
     pub provisioning_timeout: Option<Span>,
@@ -78,7 +78,7 @@ impl TopologySpec {
     }
 }
 
-/// Whether a step has to fit into one domain.
+/// Strictness of a topology: whether a step has to fit into one domain.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum ConstraintSpec {
     /// Wider layers are tried where none of the layer's domains has room.
@@ -88,7 +88,7 @@ pub enum ConstraintSpec {
     Required,
 }
 
-/// How far apart roles may be while the group's size changes.
+/// Limit of the distance between roles while the group's size changes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScalingSpec {
@@ -109,7 +109,7 @@ pub enum Progression {
     OrderReady,
 }
 
-/// How far apart roles may be while pods are updated.
+/// Limit of the distance between roles while pods are updated.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateSpec {

@@ -36,7 +36,7 @@ pub struct Document {
 pub struct Metadata {
     /// Its name, not empty.
     pub name: String,
-    /// Where it is, for a custom resource.
+    /// Namespace of a custom resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Labels of the object; they mean nothing here.
@@ -66,9 +66,9 @@ pub struct Spec {
     pub roles: BTreeMap<String, RoleSpec>,
     /// How the size of the whole group is found; not beside `rules`.
     pub total: Option<TotalSpec>,
-    /// How fast the group's size may change.
+    /// Limits on the change of the group's size.
     pub behavior: Option<BehaviorSpec>,
-    /// How the group's size is shared by its roles.
+    /// Division of the group's size among its roles.
     pub coordination: Option<CoordinationSpec>,
     /// Rules that change roles step by step; not beside `total`.
     pub rules: Vec<RuleSpec>,
@@ -78,7 +78,7 @@ pub struct Spec {
     /// How far apart roles may be while the group's size changes; not beside `deploy.steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<ScalingSpec>,
-    /// How far apart roles may be while pods are updated.
+    /// Limit of the distance between roles while pods are updated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateSpec>,
 }
@@ -91,7 +91,7 @@ pub struct PoolRef {
     pub name: String,
 }
 
-/// Whether plans are only shown or also carried out.
+/// Effect of plans: only shown, or also carried out.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Mode {
     /// They are shown.
@@ -135,7 +135,7 @@ pub struct TargetRef {
 }
 
 impl TargetRef {
-    /// Whether it is the same object, of whichever version of its API group.
+    /// Returns `true` if it is the same object, of whichever version of its API group.
     pub fn is_same(&self, other: &Self) -> bool {
         (group(&self.api_version), &self.kind, &self.name)
             == (group(&other.api_version), &other.kind, &other.name)
@@ -147,13 +147,13 @@ pub fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-/// How the size of the whole group is found.
+/// Source of the size of the whole group.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TotalSpec {
     /// Numbers with their targets; the one that asks for most counts.
     pub metrics: Vec<SignalSpec>,
-    /// How far off the target nothing changes, 0 to 100; 10 when absent.
+    /// Distance from the target that changes nothing, 0 to 100; 10 when absent.
     pub tolerance_percent: Option<i64>,
     /// By how much each cost block is larger than the one before; 200 when absent.
     pub cost_expansion_percent: Option<i64>,
@@ -182,7 +182,7 @@ pub struct PressureSpec {
     pub target: Option<f64>,
 }
 
-/// How fast a group may grow and shrink.
+/// Limits on the growth and shrinking of a group.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BehaviorSpec {
@@ -192,7 +192,7 @@ pub struct BehaviorSpec {
     pub scale_down: Option<PaceSpec>,
 }
 
-/// How fast a group may change in one direction.
+/// Limits on the change of a group in one direction.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PaceSpec {
@@ -204,7 +204,7 @@ pub struct PaceSpec {
     pub period: Option<Span>,
     /// Whether the larger (`Or`) or the smaller (`And`) of the two limits holds.
     pub select: Option<Select>,
-    /// How long a change has to be asked for, at most 30 minutes.
+    /// Time for which a change has to be asked for, at most 30 minutes.
     pub stabilization: Option<Span>,
     /// How long pods that are about to go may take to answer the requests that they have, at most 30 minutes;
     /// 0: they go at once. When shrinking only; 5 minutes when absent.
@@ -214,7 +214,7 @@ pub struct PaceSpec {
     pub panic: Option<PanicSpec>,
 }
 
-/// Which of two limits holds.
+/// Choice of one of two limits.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Select {
     /// The one that allows more.
@@ -234,11 +234,11 @@ pub struct PanicSpec {
     pub percent: Option<i64>,
     /// The period.
     pub period: Option<Span>,
-    /// How long it lasts after it was last needed; 0: never.
+    /// Time that it lasts after it was last needed; 0: never.
     pub hold: Option<Span>,
 }
 
-/// How a group's size is shared by its roles.
+/// Division of a group's size among its roles.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CoordinationSpec {
@@ -254,7 +254,7 @@ pub struct CoordinationSpec {
     pub ratio: Option<RatioSpec>,
 }
 
-/// Whether pressure counts when a group's size is shared.
+/// Part of pressure in the division of a group's size.
 #[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum CoordinationMode {
     /// Cost decides.
@@ -339,7 +339,7 @@ pub struct RuleSpec {
     pub max_threshold: Option<f64>,
     /// Pods to add, or to remove when negative.
     pub step: Option<i64>,
-    /// How long it doesn't fire again; 300 s when absent.
+    /// Time for which it doesn't fire again; 300 s when absent.
     pub cooldown: Option<Span>,
     /// Fewest pods that it leaves; the role's when absent.
     pub min: Option<i64>,
@@ -353,7 +353,7 @@ pub struct RuleSpec {
     pub min_coverage: Option<f64>,
 }
 
-/// Where a number comes from.
+/// Source of a number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleSource {
@@ -367,7 +367,7 @@ pub enum RuleSource {
 }
 
 impl RuleSource {
-    /// Whether it is what holds when nothing is said.
+    /// Returns `true` if it is what holds when nothing is said.
     fn is_of_pods(&self) -> bool {
         *self == Self::default()
     }
@@ -388,7 +388,7 @@ pub enum Aggregation {
     P95,
 }
 
-/// How a number compares with a threshold.
+/// Comparison of a number with a threshold.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Comparator {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::policy::rollout::LONGEST_STEP;
 use crate::policy::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 
-/// Where (properties joined by dots, `*` for the values of a map, `[]` for the items of a list), and what
+/// Path (properties joined by dots, `*` for the values of a map, `[]` for the items of a list), and what
 /// is to be there.
 type Bound = (&'static str, Value);
 

@@ -47,7 +47,7 @@ pub struct RoleStatus {
     pub target: Option<String>,
     /// Pods that there are.
     pub current: u32,
-    /// How many of them are ready.
+    /// Number of them that are ready.
     pub ready: u32,
     /// Pods that there should be.
     pub desired: u32,
@@ -90,14 +90,14 @@ pub struct DomainStatus {
 pub struct LetThrough {
     /// The role's name.
     pub role: String,
-    /// How many there are.
+    /// Number of pods that there are.
     pub pods: u32,
     /// Domains that they belong in.
     pub domains: Vec<DomainStatus>,
 }
 
 impl RoleStatus {
-    /// Whether its pods are those of a role, of whichever version of the policy.
+    /// Returns `true` if its pods are those of a role, of whichever version of the policy.
     pub fn is_of(&self, role: &Role) -> bool {
         self.name == role.name
             && self.selector.as_ref() == Some(&role.label_selector())
@@ -163,10 +163,10 @@ pub struct StatusCondition {
     pub message: String,
 }
 
-/// Whether a policy is in force as it is written.
+/// Verdict on a policy: whether it is in force as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it is.
+    /// `true` if it is in force.
     pub is_accepted: bool,
     /// Why, in one word.
     pub reason: &'static str,
@@ -179,7 +179,7 @@ pub struct Verdict {
 pub struct StatusInput<'a> {
     /// The generation of the object that the verdict is about.
     pub generation: Option<i64>,
-    /// Whether it is in force.
+    /// Verdict on it.
     pub verdict: &'a Verdict,
     /// The last tick; `None`: there was none yet.
     pub ticked: Option<Ticked<'a>>,
@@ -288,7 +288,7 @@ fn rules(policy: &Policy, plan: &Plan, fired: &[Option<String>], before: &[RuleS
     rules.iter().enumerate().map(of).collect()
 }
 
-/// Whether a group is on its way.
+/// Adds the condition that a group is on its way.
 fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     let name = "Progressing";
     let stuck = [Condition::BatchTimeout, Condition::TopologyUnsatisfied, Condition::Deadlock];

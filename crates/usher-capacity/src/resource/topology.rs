@@ -23,7 +23,7 @@ pub struct TopologyObjectSpec {
 pub struct TopologyStatus {
     /// The generation of the object that this is about.
     pub observed_generation: Option<i64>,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: Option<u32>,
     /// Findings for each layer.
     pub layers: Vec<LayerStatus>,
@@ -38,7 +38,7 @@ pub struct TopologyStatus {
 pub struct LayerStatus {
     /// The key of the label.
     pub key: String,
-    /// How many domains it has.
+    /// Number of domains.
     pub domains: u32,
     /// Nodes without the label.
     pub missing: u32,
@@ -61,7 +61,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// How many names a message tells.
+/// Number of names that a message tells at most.
 const SOME: usize = 3;
 
 /// Status that follows from the nodes' labels. `before` is the status that was written last, `now` the time

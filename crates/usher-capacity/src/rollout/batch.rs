@@ -5,8 +5,8 @@
 
 use super::RoleCounts;
 
-/// How many steps are up of all roles together: the largest `k` with `t(k)` pods up of each; `None`: all
-/// goals are.
+/// Number of steps that are up of all roles together: the largest `k` with `t(k)` pods up of each;
+/// `None`: all goals are.
 pub(super) fn steps_up(role_counts: &[RoleCounts], steps: &[u32]) -> Option<u64> {
     stepping(role_counts, steps)
         .filter(|(counts, _)| counts.ok < counts.goal)
@@ -14,7 +14,7 @@ pub(super) fn steps_up(role_counts: &[RoleCounts], steps: &[u32]) -> Option<u64>
         .min()
 }
 
-/// How many pods each role has after `k` steps; roles without a step have their goal.
+/// Number of pods of each role after `k` steps; roles without a step have their goal.
 pub(super) fn after(role_counts: &[RoleCounts], steps: &[u32], k: u64) -> Vec<u32> {
     let each = role_counts.iter().zip(steps).map(|(counts, step)| match step {
         0 => counts.goal,
@@ -23,7 +23,7 @@ pub(super) fn after(role_counts: &[RoleCounts], steps: &[u32], k: u64) -> Vec<u3
     each.collect()
 }
 
-/// How many pods each role may have while it grows. A role that is to shrink keeps what it has.
+/// Number of pods that each role may have while it grows. A role that is to shrink keeps what it has.
 pub(super) fn up(role_counts: &[RoleCounts], steps: &[u32]) -> Vec<u32> {
     let k = steps_up(role_counts, steps).map_or(u64::MAX, |k| k.saturating_add(1));
     let mut targets = after(role_counts, steps, k);
@@ -43,8 +43,8 @@ pub(super) fn up(role_counts: &[RoleCounts], steps: &[u32]) -> Vec<u32> {
     targets
 }
 
-/// How many pods each role may have while it shrinks: a whole step less, the roles that are `late` after
-/// the others. A role that doesn't shrink keeps what it has.
+/// Number of pods that each role may have while it shrinks: a whole step less, the roles that are `late`
+/// after the others. A role that doesn't shrink keeps what it has.
 pub(super) fn down(role_counts: &[RoleCounts], steps: &[u32], late: &[bool]) -> Vec<u32> {
     let shrinking = |counts: &RoleCounts| counts.there > counts.goal;
     let k = stepping(role_counts, steps)

@@ -1,11 +1,11 @@
-//! How long a step has gone without a pod coming up.
+//! Time that a step has gone without a pod coming up.
 
 use std::time::Duration;
 
 /// The clock of a step. It begins anew whenever more pods are up than ever in this step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    /// How many pods of each role the step has; empty between steps.
+    /// Number of pods of each role of the step; empty between steps.
     target: Vec<u32>,
     /// The most that were up.
     best: Vec<u32>,

@@ -18,7 +18,7 @@ pub struct BlockedGroup {
     pub born: Duration,
 }
 
-/// Which groups give back what exceeds their whole usable groups, so that others get on: of those that wait
+/// Groups that give back what exceeds their whole usable groups, so that others get on: of those that wait
 /// for the same domain one after the other from the youngest on, until what they give back is enough for
 /// those that stay, or one is left. That nodes refuse pods of several says that there is no room for them.
 pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {

@@ -13,12 +13,12 @@ use crate::plan::State;
 /// Memory of a group's machine.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// Whether the first deploy is over; `None`: nobody has looked yet.
+    /// `true` once the first deploy is over; `None`: nobody has looked yet.
     pub(super) is_deployed: Option<bool>,
-    /// Whether pods wait at gates of ours.
+    /// `true` if pods wait at gates of ours.
     pub(super) has_gates: bool,
     pub(super) is_updating: bool,
-    /// Whether an update has gone without one more pod coming up for as long as a step may.
+    /// `true` if an update has gone without one more pod coming up for as long as a step may.
     pub(super) is_update_stuck: bool,
     pub(super) is_blocked: bool,
     pub(super) clock: Clock,
@@ -36,7 +36,7 @@ pub struct Memory {
     pub(super) unplaced: u32,
     /// The goals at which all pods were up.
     pub(super) settled: Vec<u32>,
-    /// How many there were when the group began to shrink.
+    /// Number of pods when the group began to shrink.
     pub(super) from: Vec<u32>,
     pub(super) trims: Trims,
     /// The goals that were given up.
@@ -48,13 +48,13 @@ pub struct Memory {
 /// Numbers of pods that were asked for of a role.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
-    /// How many there were.
+    /// Number of pods that there were.
     pub(super) current: u32,
-    /// How many were to be written.
+    /// Number of pods that were to be written.
     pub(super) write: u32,
-    /// How many there are to be.
+    /// Number of pods that there are to be.
     pub(super) desired: u32,
-    /// Whether nobody else is to write.
+    /// `true` if nobody else is to write.
     pub(super) is_ours: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Asked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trims {
     pub(super) count: u32,
-    /// How many pods whole groups had at the last one.
+    /// Number of pods of whole groups at the last one.
     pub(super) whole: u32,
     /// When the last one was, and what it left.
     pub(super) now: Option<(Duration, Vec<u32>)>,
@@ -84,7 +84,7 @@ impl Memory {
         self.unplaced
     }
 
-    /// Whether the first deploy is over.
+    /// Returns `true` if the first deploy is over.
     pub fn is_deployed(&self) -> bool {
         self.is_deployed == Some(true)
     }

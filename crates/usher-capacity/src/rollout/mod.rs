@@ -31,7 +31,7 @@ pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
 pub use role_counts::RoleCounts;
 
-/// How long a step may go without a pod coming up (loading a model takes 2 to 7
+/// Longest time that a step may go without a pod coming up (loading a model takes 2 to 7
 /// minutes).
 pub const BATCH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// For how long of a step the cluster may add nodes without that counting.
@@ -39,14 +39,14 @@ pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// After so many trims without growth a group keeps what it has.
 pub const MOST_TRIMS: u32 = 3;
 
-/// How the pods of a group come up, go, and are updated.
+/// Order in which the pods of a group come up, go, and are updated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
-    /// How far at a time; `None`: all at once.
+    /// Size of a step; `None`: all at once.
     pub pace: Option<Pace>,
     /// When a pod counts as up.
     pub success: Success,
-    /// How long a step may go without a pod coming up.
+    /// Longest time that a step may go without a pod coming up.
     pub batch_timeout: Duration,
     /// For how long of a step the cluster may add nodes without that counting.
     pub provisioning_timeout: Duration,
@@ -54,12 +54,12 @@ pub struct Rollout {
     pub on_timeout: OnTimeout,
     /// Topology that the pods of a step are placed by.
     pub topology: Option<Topology>,
-    /// How pods are updated; `None`: that is nobody's concern here.
+    /// Rules for updates of pods; `None`: that is nobody's concern here.
     pub update: Option<Update>,
 }
 
 impl Rollout {
-    /// Whether a role, by its place, keeps step with others.
+    /// Returns `true` if a role, by its place, keeps step with others.
     pub fn is_coordinated(&self, role: usize) -> bool {
         match &self.pace {
             None => false,
@@ -69,7 +69,7 @@ impl Rollout {
     }
 }
 
-/// How far a group goes at a time.
+/// Size of a group's steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// By so many pods of each role, in the order of the roles; 0: the role goes its own way.
@@ -111,15 +111,15 @@ pub struct Topology {
     pub layers: Vec<String>,
     /// The layer in a domain of which a step should fit, by its place.
     pub layer: usize,
-    /// Whether it has to.
+    /// `true` if a step has to fit into the layer.
     pub is_required: bool,
 }
 
-/// How pods are updated.
+/// Rules for updates of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update {
     /// By how many percent one role may be further along than another.
     pub max_skew: u32,
-    /// How many percent of a role may be unavailable, rounded down, at least one pod.
+    /// Percentage of a role that may be unavailable, rounded down, at least one pod.
     pub max_unavailable: u32,
 }

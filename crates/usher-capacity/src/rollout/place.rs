@@ -1,4 +1,4 @@
-//! Where the pods of a step go: into the tightest domain that has room for all of them.
+//! Places the pods of a step into the tightest domain that has room for all of them.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ pub type Layers = BTreeMap<String, Vec<Domain>>;
 pub struct Domain {
     /// The label's value.
     pub name: String,
-    /// How many more pods of each role its nodes have room for, in the policy's order.
+    /// Number of further pods of each role that its nodes have room for, in the policy's order.
     pub slots: Vec<u32>,
-    /// How many more pods of each role alone would fit beside those, as slots are counted only as far as a step
-    /// needs them. Empty: none.
+    /// Number of further pods of each role alone that would fit beside those, as slots are counted only as
+    /// far as a step needs them. Empty: none.
     pub spare: Vec<u32>,
 }
 
-/// Where the pods of a step go.
+/// Domain for the pods of a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Placement {
     /// The layer's key.
@@ -30,7 +30,7 @@ pub struct Placement {
     pub domain: String,
 }
 
-/// How many pods of a step a domain has no room for.
+/// Number of pods of a step that a domain has no room for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shortfall {
     /// The domain.
@@ -87,7 +87,7 @@ pub(super) fn place(
     Place::Nowhere(lacking.collect())
 }
 
-/// How much room a domain has left with so many pods more; `None`: it has none for them.
+/// Room that a domain has left with so many pods more; `None`: it has none for them.
 fn left(domain: &Domain, need: &[u32]) -> Option<u64> {
     let mut left = 0u64;
     let spare = domain.spare.iter().copied().chain(std::iter::repeat(0));

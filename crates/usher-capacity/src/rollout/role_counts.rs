@@ -1,39 +1,39 @@
-//! Where each role stands, counted from its pods.
+//! Counts of each role's pods.
 
 use super::{Rollout, Success};
 use crate::inputs::{Inputs, Pod};
 use crate::plan::RolePlan;
 
-/// Where a role stands, in pods.
+/// Counts of a role's pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoleCounts {
-    /// How many it is to have.
+    /// Number that it is to have.
     pub goal: u32,
-    /// How many have been admitted: all that exist but those at a gate.
+    /// Number of admitted pods: all that exist but those at a gate.
     pub there: u32,
-    /// How many of them are seen.
+    /// Number of them that are seen.
     pub seen: u32,
-    /// How many of them are up.
+    /// Number of them that are up.
     pub ok: u32,
-    /// How many are ready.
+    /// Number that are ready.
     pub ready: u32,
-    /// How many wait at a gate.
+    /// Number that wait at a gate.
     pub gated: u32,
-    /// How many of those are of the newest revision.
+    /// Number of those of the newest revision.
     pub gated_new: u32,
-    /// How many an update is over: those that are there, and those that wait at a gate in place of others.
+    /// Number that an update is over: those that are there, and those that wait at a gate in place of others.
     pub size: u32,
-    /// How many no node takes.
+    /// Number that no node takes.
     pub unschedulable: u32,
-    /// How many are of the newest revision.
+    /// Number of the newest revision.
     pub updated: u32,
-    /// How many of those are up.
+    /// Number of those that are up.
     pub updated_ok: u32,
-    /// How many are of an older one.
+    /// Number of an older revision.
     pub outdated: u32,
 }
 
-/// Where the roles stand, in the policy's order. `has_gates`: pods begin at a gate.
+/// Counts of the roles' pods, in the policy's order. `has_gates`: pods begin at a gate.
 pub(super) fn role_counts(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<RoleCounts> {
     let mut role_counts: Vec<RoleCounts> =
         roles.iter().map(|role| RoleCounts { goal: role.desired, ..RoleCounts::default() }).collect();
@@ -63,7 +63,7 @@ pub(super) fn role_counts(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout
     role_counts
 }
 
-/// Whether a pod counts as up. What comes later implies what comes before.
+/// Returns `true` if a pod counts as up. What comes later implies what comes before.
 fn is_up(pod: &Pod, success: Success) -> bool {
     let state = &pod.state;
     match success {

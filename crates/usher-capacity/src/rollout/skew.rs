@@ -6,7 +6,7 @@
 
 use super::RoleCounts;
 
-/// How many pods each role may have while it grows. A role that is to shrink keeps what it has.
+/// Number of pods that each role may have while it grows. A role that is to shrink keeps what it has.
 pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
     let grows = |counts: &&RoleCounts| counts.there < counts.goal;
     // The pods of the step before have to be up.
@@ -20,8 +20,8 @@ pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
     targets.collect()
 }
 
-/// How many pods each role may have while it shrinks: the mirror of growing, over what is to go. `from` is
-/// how many there were when the group began to shrink.
+/// Number of pods that each role may have while it shrinks: the mirror of growing, over what is to go.
+/// `from` is how many there were when the group began to shrink.
 pub(super) fn down(role_counts: &[RoleCounts], from: &[u32], skew: u32, late: &[bool]) -> Vec<u32> {
     let shrinks = |counts: &RoleCounts| counts.there > counts.goal;
     let gone = |counts: &RoleCounts, from: u32| {
@@ -46,8 +46,8 @@ pub(super) fn down(role_counts: &[RoleCounts], from: &[u32], skew: u32, late: &[
     targets.collect()
 }
 
-/// How many pods of each role are up together: the part of the goal that the slowest role has come to, of
-/// every role.
+/// Number of pods of each role that are up together: the part of the goal that the slowest role has come
+/// to, of every role.
 pub(super) fn usable(role_counts: &[RoleCounts]) -> Vec<u32> {
     let least = role_counts
         .iter()
@@ -59,7 +59,7 @@ pub(super) fn usable(role_counts: &[RoleCounts]) -> Vec<u32> {
     role_counts.iter().map(|counts| u32::try_from(part(counts)).unwrap_or(counts.goal)).collect()
 }
 
-/// How far one that has come to `done` of `all` may go, beside the slowest.
+/// Goal of one that has come to `done` of `all`, beside the slowest.
 fn ahead(done: u32, all: u32, least: (u32, u32), skew: u32) -> u32 {
     let (slow, of) = (u128::from(least.0), u128::from(least.1.max(1)));
     // ceil(all × (slow / of + skew / 100))

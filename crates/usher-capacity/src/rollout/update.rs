@@ -8,7 +8,7 @@
 use super::skew::compare;
 use super::{RoleCounts, Update};
 
-/// How many pods of each role may be of the newest revision, at least those that are.
+/// Number of pods of each role that may be of the newest revision, at least those that are.
 pub(super) fn targets(role_counts: &[RoleCounts], update: Update) -> Vec<u32> {
     let slowest = role_counts
         .iter()

@@ -8,7 +8,7 @@ use crate::rollout::Clock;
 pub struct Growth {
     /// Up to how many pods a role was told to grow, until so many are ready.
     pub(super) growing: Vec<Option<u32>>,
-    /// Whether this is the first tick: whom the pods are for that come up is not known.
+    /// `true` if this is the first tick: whom the pods are for that come up is not known.
     is_new: bool,
     /// Roles that keep pods beyond their goal, by place.
     pub(super) surges: Vec<Option<Surge>>,
@@ -41,7 +41,7 @@ impl Growth {
         Self { surges, ..Self::default() }
     }
 
-    /// Whether it is known which roles keep pods.
+    /// Returns `true` if it is known which roles keep pods.
     pub fn is_known(&self) -> bool {
         !self.surges.is_empty()
     }

@@ -62,7 +62,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether a role that has so many pods is on its way.
+    /// Returns `true` if a role that has so many pods is on its way.
     fn is_under_way(self, current: u32) -> bool {
         (self.from.min(self.to)..=self.from.max(self.to)).contains(&current)
     }
@@ -153,7 +153,8 @@ impl History {
         self.recommended = is_others.then(recommended);
     }
 
-    /// Whether each role serves: something runs or waits there, or came within the window of shrinking.
+    /// Says of each role that it serves: something runs or waits there, or came within the window of
+    /// shrinking.
     pub(super) fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
         self.idle.resize(policy.roles.len(), None);
         let serves = self.idle.iter_mut().enumerate().map(|(role, idle)| {
@@ -190,7 +191,8 @@ impl History {
         self.cooldowns.unknown_for(now)
     }
 
-    /// How long before `now` a rule fired last, by its place in the policy, here or for whoever ticked before.
+    /// Time between the last firing of a rule and `now`, by its place in the policy, here or for whoever
+    /// ticked before.
     pub fn fired_ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         self.cooldowns.ago(rule, now)
     }

@@ -66,7 +66,7 @@ fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     }
 }
 
-/// How cost blocks grow where a policy doesn't say.
+/// Growth of cost blocks where a policy doesn't say.
 const DEFAULT_EXPANSION: u32 = 200;
 
 struct Tick<'a> {
@@ -124,7 +124,7 @@ impl<'a> Tick<'a> {
         Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, most: None, plan }
     }
 
-    /// How large the group is that is sized.
+    /// Size of the group that is sized.
     fn counted(&self) -> u32 {
         self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
@@ -442,7 +442,7 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// Whether no number is known that could change a role.
+    /// Returns `true` if no number is known that could change a role.
     fn is_blind(&self, place: usize) -> bool {
         self.blind.get(place) == Some(&true)
     }

@@ -53,7 +53,7 @@ impl Tick<'_> {
         self.plan
     }
 
-    /// How far those roles shrink that wait for others to grow.
+    /// Limits how far those roles shrink that wait for others to grow.
     fn shrink_behind(&mut self, waits: &[bool], growth: &mut Growth, unplaced: u32, now: Duration) {
         if !waits.contains(&true) {
             growth.clock.clear();
@@ -117,8 +117,8 @@ impl Tick<'_> {
         growth.is_full |= growth.clock.look(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
     }
 
-    /// How many of so many pods a role can give up now, so that the ratio holds of what serves by then, or is
-    /// no further from that.
+    /// Number of so many pods that a role can give up now, so that the ratio holds of what serves by then, or
+    /// is no further from that.
     fn keeping_ratio(&self, place: usize, most: u32) -> u32 {
         let Some(ratio) = self.policy.ratio.filter(|of| [of.numerator, of.denominator].contains(&place))
         else {

@@ -1,4 +1,4 @@
-//! How the size of a group is shared by its roles.
+//! Shares the size of a group among its roles.
 
 use super::Tick;
 use crate::coordinate::{self, Pressure, Shares};
@@ -91,7 +91,7 @@ impl Tick<'_> {
         self.plan.roles.iter_mut().zip(shares).for_each(|(role, share)| role.goal = share);
     }
 
-    /// How pressed the roles are; none unless it is known of all of them.
+    /// Pressure on each role; none unless it is known of all of them.
     fn pressures(&mut self) -> Option<Vec<Pressure>> {
         let signals = &self.policy.coordination.pressure;
         let pressures: Vec<Option<Pressure>> =
@@ -115,7 +115,7 @@ impl Tick<'_> {
         known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
     }
 
-    /// Whether a ready pod of a role lacks a number that says how pressed it is.
+    /// Returns `true` if a ready pod of a role lacks a number that says how pressed it is.
     fn is_known_partly(&self, place: usize) -> bool {
         let signals = self.policy.coordination.pressure.get(place).into_iter().flatten();
         let mut counts =
@@ -123,7 +123,8 @@ impl Tick<'_> {
         counts.any(|count| count < self.readings.ready_with_numbers(place))
     }
 
-    /// Whether one pod there and another one here is all that shares come to: that isn't worth a restart.
+    /// Returns `true` if one pod there and another one here is all that shares come to: that isn't worth
+    /// a restart.
     fn is_small(&self, shares: &Shares, size: u32) -> bool {
         let mut roles = self.counted.iter().zip(&shares.pods).zip(&shares.bounds);
         size == self.counted()

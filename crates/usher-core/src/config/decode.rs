@@ -32,7 +32,7 @@ impl Node {
 /// A value with its place in the file. Can be read from a [`Node`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positioned<T> {
-    /// Where it begins.
+    /// Position of its beginning.
     pub at: Position,
     /// The value.
     pub value: T,

@@ -84,7 +84,7 @@ impl ConfigError {
         self
     }
 
-    /// Where the error is, unless it applies to the whole file.
+    /// Position of the error, unless it applies to the whole file.
     pub fn position(&self) -> Option<Position> {
         self.position
     }

@@ -1,4 +1,4 @@
-//! Where things are, by labels of nodes: for routing, and for where pods go.
+//! Location by labels of nodes: for routing, and for where pods go.
 
 /// Labels that say where a pod or a node is, from the narrowest place to the widest. Nodes of most clouds
 /// have all of them but the rack's.

@@ -5,7 +5,7 @@ use super::error::Position;
 /// A value and where it begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it begins.
+    /// Position of its beginning.
     pub at: Position,
     /// The value itself.
     pub value: Value,
@@ -35,7 +35,7 @@ pub enum Value {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key begins.
+    /// Position of the key's beginning.
     pub at: Position,
     /// The value.
     pub value: Node,

@@ -24,9 +24,9 @@ pub struct EndpointPickerConfig {
     /// The profiles, in the order of the file. Whether each has a name of its own is
     /// checked once the plugins are known to be good, as in llm-d-router.
     pub profiles: Vec<Profile>,
-    /// Where endpoints and their numbers come from.
+    /// Sources of endpoints and their numbers.
     pub data_layer: DataLayer,
-    /// How requests wait, with the place of the section.
+    /// Flow control, with the place of the section.
     pub flow_control: Option<Positioned<FlowControl>>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Option<Name>,
@@ -55,9 +55,9 @@ impl Default for FeatureGates {
 /// A declared plugin.
 #[derive(Clone, Debug)]
 pub struct Plugin {
-    /// Where its declaration begins.
+    /// Position of its declaration.
     pub at: Position,
-    /// How the rest of the file refers to it; equal to the type if it isn't named.
+    /// Name in the rest of the file; equal to the type if it isn't named.
     pub name: String,
     /// Its type.
     pub plugin_type: Name,

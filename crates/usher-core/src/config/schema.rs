@@ -67,7 +67,7 @@ pub struct Reference {
     pub plugin_ref: Name,
 }
 
-/// Where endpoints and their numbers come from.
+/// Sources of endpoints and their numbers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataLayer {
@@ -81,10 +81,10 @@ pub struct DataLayer {
     pub peer_discovery: Option<Reference>,
     /// The plugin that tells other replicas what this one has in flight.
     pub cross_replica_syncer_plugin_ref: Option<Name>,
-    /// How often it does.
+    /// Interval between two exchanges.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_sync_interval: Option<Duration>,
-    /// How long telling them may take.
+    /// Longest time to tell others.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_publish_timeout: Option<Duration>,
     /// The same settings as newer versions of llm-d-router group them.
@@ -106,16 +106,16 @@ impl Default for DataLayer {
     }
 }
 
-/// How replicas share what they know.
+/// Exchange of what replicas know.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CrossReplica {
     /// The plugin that tells other replicas what this one has in flight.
     pub syncer_plugin_ref: Option<Name>,
-    /// How often it does.
+    /// Interval between two exchanges.
     #[serde(deserialize_with = "duration")]
     pub sync_interval: Option<Duration>,
-    /// How long telling them may take.
+    /// Longest time to tell others.
     #[serde(deserialize_with = "duration")]
     pub publish_timeout: Option<Duration>,
 }
@@ -131,8 +131,8 @@ pub struct Source {
     pub extractors: Vec<Reference>,
 }
 
-/// How requests wait when the pool is busy. Apart from the saturation detector
-/// it counts only with the feature gate `flowControl`.
+/// Limits and policies for requests that wait while the pool is busy. Apart from the
+/// saturation detector it counts only with the feature gate `flowControl`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FlowControl {
@@ -140,10 +140,10 @@ pub struct FlowControl {
     pub max_bytes: Option<Quantity>,
     /// Number of waiting requests; 0 or absent: no limit.
     pub max_requests: Option<Quantity>,
-    /// How long a request may wait. Default 60 s; 0: for ever.
+    /// Longest time that a request may wait. Default 60 s; 0: for ever.
     #[serde(rename = "defaultRequestTTL", deserialize_with = "duration")]
     pub default_request_ttl: Option<Duration>,
-    /// How long while there is no endpoint at all. Default: as `defaultRequestTTL`; 0: for ever.
+    /// The same while there is no endpoint at all. Default: as `defaultRequestTTL`; 0: for ever.
     #[serde(rename = "noEndpointRequestTTL", deserialize_with = "duration")]
     pub no_endpoint_request_ttl: Option<Duration>,
     /// Settings of priorities that are not listed.
@@ -156,7 +156,7 @@ pub struct FlowControl {
     pub usage_limit_policy_plugin_ref: Option<Name>,
     /// The plugin that says how busy the pool is.
     pub saturation_detector: Option<Reference>,
-    /// Whether running requests of low priority are given up for others. Default false.
+    /// `true` if running requests of low priority are given up for others. Default false.
     pub enable_eviction: bool,
 }
 

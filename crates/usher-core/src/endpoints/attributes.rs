@@ -1,7 +1,7 @@
 //! Numbers of an endpoint that a configuration names.
 
-/// Which gauge of an endpoint's [`Load`](super::Load) belongs to an attribute that a
-/// configuration adds to what every engine reports. The default is the first.
+/// Gauge of an endpoint's [`Load`](super::Load) for an attribute that a configuration adds
+/// to what every engine reports. The default is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeId(u8);
 

@@ -16,10 +16,10 @@ pub struct Snapshot {
     endpoints: Box<[Arc<Endpoint>]>,
     slots: Box<[u32]>,
     all: Arc<[u32]>,
-    /// Whether endpoints are about to go, by position; empty: none is.
+    /// Endpoints that are about to go, by position; empty: none is.
     drains: Box<[bool]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
-    /// Whether the endpoints listen on more than one port.
+    /// `true` if the endpoints listen on more than one port.
     several_ports: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Stages<'a> {
         }
     }
 
-    /// Whether these endpoints do all that this one does.
+    /// Returns `true` if these endpoints do all that this one does.
     fn replace(&self, endpoint: &Endpoint) -> bool {
         let role = endpoint.role();
         if role.encode || role.prefill || role.decode {
@@ -190,7 +190,7 @@ impl Candidates {
         &self.0.indices
     }
 
-    /// Whether these are a copy of the others, and not only equal.
+    /// Returns `true` if these are a copy of the others, and not only equal.
     pub fn is_same(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);
         Arc::ptr_eq(&one.snapshot, &other.snapshot) && Arc::ptr_eq(&one.indices, &other.indices)
@@ -208,7 +208,7 @@ impl Candidates {
         self.0.indices.len()
     }
 
-    /// Whether nothing can be picked.
+    /// Returns `true` if nothing can be picked.
     pub fn is_empty(&self) -> bool {
         self.0.indices.is_empty()
     }
@@ -250,7 +250,7 @@ impl<'a> View<'a> {
         self.indices.len()
     }
 
-    /// Whether none is left.
+    /// Returns `true` if none is left.
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }

@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Whether it stands still until it is set.
+    /// Returns `true` if it stands still until it is set.
     pub fn is_stopped(&self) -> bool {
         matches!(self.0, Kind::Virtual(_))
     }

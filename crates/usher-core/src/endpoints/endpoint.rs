@@ -21,7 +21,7 @@ pub struct EndpointSpec {
     pub name: String,
     /// Name of the pod; equal to `name` in an endpoints file.
     pub pod: String,
-    /// Where the model server listens.
+    /// Address of the model server.
     pub address: SocketAddr,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
@@ -121,7 +121,7 @@ impl Endpoint {
         Self { spec, id, identity, authority, port, role, topology, slot, load, health }
     }
 
-    /// Whether this is the server that discovery says this of.
+    /// Returns `true` if this is the server that discovery says this of.
     pub(super) fn serves(&self, spec: &EndpointSpec) -> bool {
         self.spec.address == spec.address && self.spec.uid == spec.uid
     }
@@ -171,7 +171,7 @@ impl Endpoint {
         &self.port
     }
 
-    /// Where requests and scrapes go.
+    /// Address of requests and scrapes.
     pub fn address(&self) -> SocketAddr {
         self.spec.address
     }
@@ -196,7 +196,7 @@ impl Endpoint {
         self.role
     }
 
-    /// Where it is, from its labels.
+    /// Location from its labels.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -215,7 +215,7 @@ impl Endpoint {
         &self.load
     }
 
-    /// How well it is.
+    /// Health of the endpoint.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }

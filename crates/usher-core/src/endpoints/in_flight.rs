@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// Which of an endpoint's counters belong to a producer. The default are the first.
+/// Counters of an endpoint that belong to a producer. The default are the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlightId(u8);
 

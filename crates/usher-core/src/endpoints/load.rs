@@ -12,7 +12,7 @@ use super::engine_times::EngineTimesReading;
 use super::in_flight::{InFlight, InFlightId};
 use super::scrapes::ScrapeHealth;
 
-/// How long what first tokens took says something about the next ones.
+/// Time for which the duration of first tokens says something about the next ones.
 pub const FIRST_TOKEN_WINDOW: Duration = Duration::from_secs(60);
 
 /// One number read from a model server, and when.
@@ -78,7 +78,7 @@ pub struct Adapters {
     pub running: Vec<String>,
     /// Adapters that requests wait for.
     pub waiting: Vec<String>,
-    /// How many can be loaded at once.
+    /// Number that can be loaded at once.
     pub max: u32,
 }
 
@@ -106,18 +106,18 @@ pub struct Load {
     pub num_blocks: Gauge,
     /// LoRA adapters, once the server has reported any.
     pub adapters: ArcSwapOption<Adapters>,
-    /// How many adapters were in use, and with it when the server last reported them.
+    /// Number of adapters in use, and with it when the server last reported them.
     pub adapters_read: Gauge,
     /// Models of the server, once its list has been read.
     pub models: ArcSwapOption<Vec<Model>>,
-    /// How many models there are, and with it when the list was read last.
+    /// Number of models, and with it when the list was read last.
     pub models_read: Gauge,
     /// Seconds from a decision to the first token of a streamed answer, a mean of the last ones: of
     /// those that it answered, or computed the prompt of.
     pub first_token: Gauge,
     /// Times that it has measured itself, where something learns from them.
     pub engine_times: EngineTimesReading,
-    /// How scraping its metrics goes.
+    /// Health of the scrapes of its metrics.
     pub scrapes: ScrapeHealth,
     /// Attributes that the configuration added.
     attributes: [Gauge; AttributeId::MAX],
@@ -153,7 +153,7 @@ impl Load {
         }
     }
 
-    /// Whether a scrape updated anything within `max_age`.
+    /// Returns `true` if a scrape updated anything within `max_age`.
     pub fn is_fresh(&self, now_ms: u64, max_age: Duration) -> bool {
         self.scraped_at_ms().is_some_and(|at| u128::from(now_ms.saturating_sub(at)) <= max_age.as_millis())
     }

@@ -69,8 +69,8 @@ pub trait PodLocator: Send + Sync + 'static {
     /// cache compares it at every look-up, so it has to be cheap.
     fn generation(&self) -> u64;
 
-    /// Whether [`locate`](Self::locate) finds the same whatever the hint. The cache then
-    /// keeps one view for all.
+    /// Returns `true` if [`locate`](Self::locate) finds the same whatever the hint. The
+    /// cache then keeps one view for all.
     fn ignores_hints(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
-//! How the scrapes of an endpoint end.
+//! Outcomes of the scrapes of an endpoint.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How scraping the metrics of an endpoint goes. One scraper writes, everybody reads.
+/// Outcomes of the scrapes of an endpoint's metrics. One scraper writes, everybody reads.
 #[derive(Debug, Default)]
 pub struct ScrapeHealth {
     failures: AtomicU32,
@@ -40,7 +40,7 @@ impl ScrapeHealth {
         self.failures.load(Relaxed)
     }
 
-    /// How many of the last scrapes, in a row, found nobody to connect to: refused, no
+    /// Number of the last scrapes, in a row, that found nobody to connect to: refused, no
     /// route, or no answer in time.
     pub fn unreachable_in_a_row(&self) -> u32 {
         self.unreachable.load(Relaxed)

@@ -1,4 +1,4 @@
-//! Where an endpoint is, and how near two of them are to each other.
+//! Location of an endpoint, and how near two of them are to each other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
@@ -36,7 +36,7 @@ impl Nearness {
 pub struct Topology([Option<NonZeroU64>; PLACE_LABELS.len()]);
 
 impl Topology {
-    /// Whether no place is known.
+    /// Returns `true` if no place is known.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }

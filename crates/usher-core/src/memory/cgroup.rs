@@ -1,4 +1,4 @@
-//! How much memory the container gives the process.
+//! Memory that the container gives the process.
 
 use std::fs;
 use std::path::Path;

@@ -149,7 +149,8 @@ impl ConnectionRoom {
         self.unread.evicted.clone()
     }
 
-    /// Whether unread data is counted, and should be [settled](Self::settle) when streams have read.
+    /// Returns `true` if unread data is counted, and should be [settled](Self::settle) when streams
+    /// have read.
     pub fn is_unsettled(&self) -> bool {
         self.kept.bytes() > 0
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Something that a connection is closed with.
 pub trait Close {
-    /// Whether the connection needs no place any more.
+    /// Returns `true` if the connection needs no place any more.
     fn is_over(&self) -> bool;
 
     /// Closes it.

@@ -1,4 +1,4 @@
-//! How much of the process' memory is not counted, and what that leaves for what is.
+//! Uncounted part of the process' memory, and what that leaves for what is counted.
 //!
 //! The program itself, endpoints, connections and what the allocator loses between its blocks
 //! can't be counted where they are used. So the process as a whole is measured: what it takes
@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-/// How long a reading of the base counts.
+/// Time for which a reading of the base counts.
 const SLOT: Duration = Duration::from_secs(1);
 const SLOTS: u64 = 10;
 
@@ -41,7 +41,7 @@ pub struct Reading {
     /// Memory that it has now beyond its base and what is counted: freed, and not given back yet, or
     /// in use and not counted.
     pub left_over: u64,
-    /// Whether resident memory is near the budget.
+    /// `true` if resident memory is near the budget.
     pub is_near: bool,
 }
 

@@ -70,7 +70,7 @@ impl Replying {
         let _ = self.end.set(end);
     }
 
-    /// Whether it ends without a reply.
+    /// Returns `true` if it ends without a reply.
     pub fn is_reset(&self) -> bool {
         self.is_reset.load(Relaxed) || self.end.get().is_some_and(CancellationToken::is_cancelled)
     }
@@ -115,7 +115,7 @@ impl Replying {
         self.unsent.load(Relaxed)
     }
 
-    /// Whether so much waits that the stream should stay until it is written. Wakes the task then.
+    /// Returns `true` if so much waits that the stream should stay until it is written. Wakes the task then.
     pub fn waits_for_client(&self, stream: &Waker) -> bool {
         if self.unsent() <= FREE_UNSENT {
             return false;
@@ -134,7 +134,7 @@ impl Replying {
         self.task.get().map(AbortHandle::id)
     }
 
-    /// Whether a task runs it that hasn't ended.
+    /// Returns `true` if a task runs it that hasn't ended.
     pub(super) fn is_running(&self) -> bool {
         self.task.get().is_some_and(|task| !task.is_finished())
     }
@@ -151,7 +151,7 @@ impl Replying {
         true
     }
 
-    /// Whether its client takes replies, as far as is known since the last look.
+    /// Returns `true` if its client takes replies, as far as is known since the last look.
     fn goes_on(&self) -> bool {
         if self.unsent() > FREE_UNSENT {
             // It may be asked for more, which HTTP/2 keeps for the client.
@@ -169,7 +169,7 @@ impl Replying {
         self.written_before.store(self.written.load(Relaxed), Relaxed);
     }
 
-    /// Whether the last looks found it stalled, and it is still.
+    /// Returns `true` if the last looks found it stalled, and it is still.
     pub(super) fn is_stalled(&self) -> bool {
         // Nobody looks while there is room, so it may have gone on since the last time.
         self.stalled.load(Relaxed) >= LOOKS && !self.goes_on()

@@ -194,7 +194,7 @@ struct Waiting {
     held: Mutex<Vec<Reservation>>,
     /// Memory of requests that were refused, held for a moment longer.
     leaving: Mutex<Vec<Reservation>>,
-    /// Whether there is no such moment: theirs is given back while the others are told.
+    /// `true` if there is no such moment: theirs is given back while the others are told.
     at_once: bool,
     asked: AtomicU64,
 }

@@ -74,7 +74,7 @@ impl Unread {
         }
     }
 
-    /// Whether no stream is [open](OpenStream).
+    /// Returns `true` if no stream is [open](OpenStream).
     pub fn is_idle(&self) -> bool {
         self.idle.is_idle()
     }
@@ -90,7 +90,7 @@ impl Unread {
         &self.idle.hurried
     }
 
-    /// Whether the connection is about to end.
+    /// Returns `true` if the connection is about to end.
     pub(super) fn is_leaving(&self) -> bool {
         self.evicted.is_cancelled() || self.idle.retired.is_cancelled()
     }
@@ -137,7 +137,7 @@ impl Unread {
         self.kept.store(bytes, Relaxed);
     }
 
-    /// Whether streams read.
+    /// Returns `true` if streams read.
     pub(super) fn has_readers(&self) -> bool {
         self.readers.load(Relaxed) > 0
     }
@@ -233,7 +233,7 @@ impl Idle {
         }
     }
 
-    /// Whether it has no stream.
+    /// Returns `true` if it has no stream.
     pub(super) fn is_idle(&self) -> bool {
         self.streams.load(Relaxed) == 0
     }

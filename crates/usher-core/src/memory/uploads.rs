@@ -41,7 +41,7 @@ impl Upload {
         self.received.store(bytes, Relaxed);
     }
 
-    /// Whether it is given up, and why. The stream is woken for that.
+    /// Reason for which it is given up, if it is. The stream is woken for that.
     #[inline]
     pub fn given_up(&self) -> Option<GivenUp> {
         match self.verdict.load(Relaxed) {

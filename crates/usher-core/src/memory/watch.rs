@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::meter::{Meter, Sample};
 
-/// How often the process is looked at.
+/// Interval between two looks at the process.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same while resident memory is near the budget. It then costs more not to know.
@@ -95,7 +95,7 @@ impl Watch {
         if self.is_near.load(Relaxed) { NEAR_INTERVAL } else { INTERVAL }
     }
 
-    /// Whether the allocator keeps much that nobody uses.
+    /// Returns `true` if the allocator keeps much that nobody uses.
     pub(super) fn has_left_overs(&self) -> bool {
         self.left_over.load(Relaxed) > self.process / 32
     }

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, OTHER, Overflow};
 
-/// How long series stay that nobody uses, where there are many.
+/// Time for which unused series stay, where there are many.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Pause between two looks for series that nobody uses.
@@ -44,7 +44,7 @@ pub struct ClientSeries<K: Eq + Hash, S> {
     overflow: Overflow,
 }
 
-/// How series of a family are made, and taken out of it.
+/// Makes series of a family, and takes them out of it.
 pub struct Family<'a, K, S> {
     /// Name of these series in the log.
     pub of: &'static str,
@@ -124,8 +124,8 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether idle ones leave. As long as there are fewer they stay: who reads a page is to find 0
-    /// for a model that rests, not nothing.
+    /// Returns `true` if idle ones leave. As long as there are fewer they stay: who reads a page is
+    /// to find 0 for a model that rests, not nothing.
     fn are_many(&self) -> bool {
         self.len.load(Relaxed) >= self.most / 2
     }
@@ -242,7 +242,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         self.len.load(Relaxed)
     }
 
-    /// Whether something had no room for a series of its own so far.
+    /// Returns `true` if something had no room for a series of its own so far.
     pub fn is_full(&self) -> bool {
         self.overflow.has_warned()
     }

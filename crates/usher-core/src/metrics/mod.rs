@@ -18,7 +18,7 @@ pub use client_series::{ClientSeries, Family};
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 
-/// How a family was called before.
+/// Earlier name of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Legacy {
     /// The old name.
@@ -205,7 +205,7 @@ impl Overflow {
         }
     }
 
-    /// Whether it was told.
+    /// Returns `true` if it was told.
     pub fn has_warned(&self) -> bool {
         self.0.load(Relaxed)
     }

@@ -13,7 +13,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily};
 
 use super::timing::{family, metric};
 
-/// How long something took, each time.
+/// Durations of something.
 #[derive(Debug)]
 pub struct Span {
     bounds: Arc<[Duration]>,

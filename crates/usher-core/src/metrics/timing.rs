@@ -42,7 +42,7 @@ struct Part {
     total: AtomicU64,
 }
 
-/// How long something takes. Clones share the numbers.
+/// Distribution of a duration. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
     parts: Arc<[Part; PARTS]>,
@@ -75,7 +75,7 @@ impl Timing {
         part.total.fetch_add(nanos, Relaxed);
     }
 
-    /// How many were observed.
+    /// Number of observations.
     pub fn count(&self) -> u64 {
         self.parts.iter().flat_map(|part| &part.counts).map(|count| count.load(Relaxed)).sum()
     }

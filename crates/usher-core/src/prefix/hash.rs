@@ -13,7 +13,7 @@ use crate::request::estimate::{BYTES_PER_TOKEN, Chunk, chunks};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     hashes: Vec<u64>,
-    /// Where each prompt ends in `hashes`.
+    /// End of each prompt in `hashes`.
     ends: Vec<usize>,
     tokens: Option<u64>,
 }
@@ -67,7 +67,7 @@ impl Blocks {
         self.hashes.len()
     }
 
-    /// Whether there is no block.
+    /// Returns `true` if there is no block.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }

@@ -82,7 +82,7 @@ impl Api {
         }
     }
 
-    /// Whether the model in its bodies can be replaced. A request that names none
+    /// Returns `true` if the model in its bodies can be replaced. A request that names none
     /// is refused then.
     pub fn rewrites_model(self) -> bool {
         let rewrites =
@@ -116,7 +116,7 @@ impl ParserKind {
         }
     }
 
-    /// Whether its requests are gRPC, which only pods that speak HTTP/2 answer.
+    /// Returns `true` if its requests are gRPC, which only pods that speak HTTP/2 answer.
     pub fn needs_http2(self) -> bool {
         matches!(self, Self::VllmGrpc | Self::VertexAi)
     }

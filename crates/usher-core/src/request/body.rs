@@ -21,7 +21,7 @@ impl Span {
         self.end - self.start
     }
 
-    /// Whether the span holds nothing.
+    /// Returns `true` if the span holds nothing.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -82,7 +82,7 @@ impl Body {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns `true` if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -25,7 +25,7 @@ pub(super) enum Member {
     Other,
     /// The model's name.
     Model,
-    /// Whether the answer is to be a stream.
+    /// The answer is to be a stream.
     Stream,
     /// Salt of the prefix cache.
     CacheSalt,
@@ -81,7 +81,7 @@ pub(super) struct Parsed {
     pub max_output_tokens: Option<u64>,
     /// Salt of the prefix cache.
     pub cache_salt: Option<Part>,
-    /// Where the prompt is.
+    /// The prompt in the body.
     pub prompt: Prompt,
     /// Just behind the body's opening brace, and whether a member follows: where
     /// a member can be put in.

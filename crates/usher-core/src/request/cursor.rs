@@ -10,7 +10,7 @@ use super::body::{Body, Span};
 pub struct Cursor<'a> {
     chunks: &'a [Bytes],
     index: usize,
-    /// Where the chunk at `index` begins.
+    /// Offset of the chunk at `index`.
     start: usize,
 }
 

@@ -44,7 +44,7 @@ enum Field {
     Length,
 }
 
-/// Where the tokens of an item are.
+/// Position of an item's tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     pub offset: Option<u64>,

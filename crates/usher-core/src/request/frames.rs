@@ -10,7 +10,7 @@ pub(super) const MAX_DEPTH: usize = 4;
 /// Bytes before a message: a flag for compression and the length.
 const HEAD: usize = 5;
 
-/// How to treat a length-delimited field.
+/// Treatment of a length-delimited field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enter {
     /// It means nothing, or its place is enough.
@@ -66,8 +66,8 @@ pub(super) struct Frames {
     at: usize,
     /// Bytes before the key of the field.
     key_at: usize,
-    /// Where the messages end that are open, and the fields that they are in: the
-    /// frame's own first, which is in none.
+    /// Ends of the open messages, and the fields that they are in: the frame's own first,
+    /// which is in none.
     ends: [usize; MAX_DEPTH],
     path: [u32; MAX_DEPTH],
     /// Messages that are open besides the frame's own.

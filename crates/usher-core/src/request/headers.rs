@@ -55,7 +55,7 @@ impl Clone for Ignored {
     }
 }
 
-/// Where a header is in the block.
+/// Position of a header in the block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     name: (u32, u32),
@@ -150,7 +150,7 @@ impl Headers {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -11,10 +11,10 @@ use std::fmt;
 use super::body::Span;
 use super::text::plain_run;
 
-/// How deep containers may nest, llm-d-router's limit.
+/// Deepest nesting of containers, llm-d-router's limit.
 pub const MAX_DEPTH: usize = 10_000;
 
-/// How much of a scalar a [`Sink`] sees when it is split over chunks.
+/// Part of a scalar that a [`Sink`] sees when it is split over chunks.
 const HEAD: usize = 64;
 
 /// A token that the scanner found.
@@ -32,7 +32,7 @@ pub enum Token {
     Key,
     /// A string; the span is between the quotes.
     String {
-        /// Whether it holds a backslash.
+        /// `true` if it holds a backslash.
         escaped: bool,
     },
     /// A number.
@@ -155,7 +155,7 @@ pub struct Scanner {
     stack: Vec<u64>,
     depth: usize,
     offset: usize,
-    /// Where the current scalar began.
+    /// Offset of the current scalar.
     start: usize,
     escaped: bool,
     /// The beginning of a scalar that was split over chunks.
@@ -292,7 +292,7 @@ impl Scanner {
         if self.state == State::Done { Ok(()) } else { Err(error(self.offset, JsonErrorKind::UnexpectedEnd)) }
     }
 
-    /// Whether the document is complete; only white space may follow.
+    /// Returns `true` if the document is complete; only white space may follow.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }

@@ -13,7 +13,7 @@ use super::values::text;
 /// those that its type takes count.
 #[derive(Debug)]
 pub(super) struct BlockFormat {
-    /// Where the member of this name is kept.
+    /// Place of the member of this name.
     pub member: fn(&[u8]) -> Place,
     /// Parts of a block of this type that a model reads, in this order.
     pub takes: fn(&[u8]) -> &'static [Take],
@@ -21,7 +21,7 @@ pub(super) struct BlockFormat {
     pub without: Option<&'static [u8]>,
 }
 
-/// Where the value of a member of a block is kept.
+/// Place for the value of a member of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Nowhere.
@@ -58,7 +58,7 @@ pub(super) enum Take {
 /// Values of one block that are kept.
 const PLACES: usize = 6;
 
-/// Whether a value can be content: text or a list of blocks. Null is as good as none.
+/// Returns `true` if a value can be content: text or a list of blocks. Null is as good as none.
 pub(super) fn is_content(token: Token) -> bool {
     matches!(token, Token::String { .. } | Token::Null | Token::ArrayStart)
 }
@@ -67,7 +67,7 @@ pub(super) fn is_content(token: Token) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     member: Member,
-    /// Where the parts of the current message begin.
+    /// Offset of the first part of the current message.
     from: usize,
     role: Option<Part>,
     /// Made when a content first needs it.

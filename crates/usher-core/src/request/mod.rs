@@ -79,7 +79,7 @@ pub struct Request {
     pub max_output_tokens: Option<u64>,
     /// Salt that keeps this client's prefixes apart from others'.
     pub cache_salt: Option<Part>,
-    /// Where the prompt is in the body.
+    /// The prompt in the body.
     pub prompt: Prompt,
     /// The object whose rule chose `target_model`, where one did.
     pub rewritten_by: Option<Arc<str>>,

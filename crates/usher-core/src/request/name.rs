@@ -23,8 +23,8 @@ impl Name {
         self.quoted.len()
     }
 
-    /// Where the name begins in `bytes`, at `from` or later. `backslash` says
-    /// whether the byte before the first is one.
+    /// Offset of the name in `bytes`, at `from` or later. `backslash` says whether the byte
+    /// before the first is one.
     pub(super) fn find(&self, bytes: &[u8], mut from: usize, backslash: bool) -> Option<usize> {
         loop {
             let at = from + self.finder.find(&bytes[from..])?;
@@ -35,7 +35,7 @@ impl Name {
         }
     }
 
-    /// How many bytes of the name stand at the end of `bytes`.
+    /// Number of bytes of the name at the end of `bytes`.
     pub(super) fn begun(&self, bytes: &[u8], backslash: bool) -> usize {
         let tail = &bytes[bytes.len().saturating_sub(self.len() - 1)..];
         // A part of the name has a quote only at its start.
@@ -45,14 +45,13 @@ impl Name {
         if is_escaped(bytes, bytes.len() - found, backslash) { 0 } else { found }
     }
 
-    /// How many of the bytes after the first `matched` ones of the name `bytes`
-    /// begins with.
+    /// Number of the name's bytes after its first `matched` ones that `bytes` begins with.
     pub(super) fn goes_on(&self, bytes: &[u8], matched: usize) -> usize {
         bytes.iter().zip(&self.quoted[matched..]).take_while(|(a, b)| a == b).count()
     }
 }
 
-/// Whether the byte before `at` is a backslash.
+/// Returns `true` if the byte before `at` is a backslash.
 fn is_escaped(bytes: &[u8], at: usize, backslash: bool) -> bool {
     match at.checked_sub(1) {
         Some(before) => bytes[before] == b'\\',

@@ -47,7 +47,7 @@ impl RequestParser {
         &self.headers
     }
 
-    /// Whether something is read out of the body. Without that the request is known by its headers.
+    /// Returns `true` if something is read out of the body. Without that the request is known by its headers.
     pub fn reads_body(&self) -> bool {
         self.reading.is_some()
     }

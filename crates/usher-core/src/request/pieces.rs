@@ -25,7 +25,7 @@ impl Pieces {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is not a single byte.
+    /// Returns `true` if there is not a single byte.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

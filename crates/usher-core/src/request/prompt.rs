@@ -1,4 +1,4 @@
-//! Where the text of a prompt is in its body.
+//! Position of a prompt's text in its body.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -45,9 +45,9 @@ pub enum PartKind {
 pub struct Part {
     /// Kind of the part.
     pub kind: PartKind,
-    /// Where it is; of a JSON string without its quotes.
+    /// Span of it; of a JSON string without its quotes.
     pub span: Span,
-    /// Whether the string holds escapes.
+    /// `true` if the string holds escapes.
     pub escaped: bool,
 }
 
@@ -57,7 +57,7 @@ impl Part {
         Self { kind, span, escaped: false }
     }
 
-    /// Whether the text has more bytes than so many, escapes undone. Nothing is copied.
+    /// Returns `true` if the text has more bytes than so many, escapes undone. Nothing is copied.
     pub(super) fn is_longer(&self, limit: usize, body: &Body) -> bool {
         self.span.len() > limit
             && (!self.escaped || text::unescaped_len(Cursor::new(body).pieces(self.span)) > limit)
@@ -104,7 +104,7 @@ pub struct Feature {
     pub modality: Option<Modality>,
     /// The hash of its content, as text.
     pub hash: Part,
-    /// Which tokens of the prompt stand for it, if that is said.
+    /// Tokens of the prompt that stand for it, if that is said.
     pub tokens: Option<Range<u32>>,
 }
 
@@ -122,7 +122,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Whether it holds anything but text.
+    /// Returns `true` if it holds anything but text.
     pub fn is_multimodal(&self) -> bool {
         let media = |part: &Part| matches!(part.kind, PartKind::Image | PartKind::Video | PartKind::Audio);
         !self.features.is_empty() || self.parts.iter().any(media)

@@ -1,4 +1,4 @@
-//! How the body of each API is read while it arrives.
+//! Reading of each API's body while it arrives.
 
 use super::api::Api;
 use super::collect::Parsed;

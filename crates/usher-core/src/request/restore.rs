@@ -22,7 +22,7 @@ pub struct ModelRestorer {
     /// The name to put in its place, with escapes and quotes as well.
     incoming: Vec<u8>,
     held: BytesMut,
-    /// Whether a backslash stood before what is held back, or before the next chunk.
+    /// `true` if a backslash stood before what is held back, or before the next chunk.
     backslash: bool,
 }
 

@@ -34,7 +34,7 @@ impl Slo {
         [TTFT, TPOT].into_iter().filter(|names| read(headers, names).is_err()).map(|names| names[0])
     }
 
-    /// Whether there is no target.
+    /// Returns `true` if there is no target.
     pub fn is_empty(&self) -> bool {
         self.ttft.is_none() && self.tpot.is_none()
     }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use smallvec::SmallVec;
 
-/// How many bytes from the start are ordinary text of a string: what ends it is found
+/// Number of bytes from the start that are ordinary text of a string: what ends it is found
 /// first, and then whether a control character stands before that.
 pub(super) fn plain_run(bytes: &[u8]) -> usize {
     let run = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
@@ -12,8 +12,8 @@ pub(super) fn plain_run(bytes: &[u8]) -> usize {
     if has_control(text) { text.iter().position(|&byte| byte < 0x20).unwrap_or(run) } else { run }
 }
 
-/// Whether a byte is a control character. Blocks of 32 are tested without a branch per
-/// byte, which the compiler turns into vector code as long as it stands alone.
+/// Returns `true` if a byte is a control character. Blocks of 32 are tested without a
+/// branch per byte, which the compiler turns into vector code as long as it stands alone.
 #[inline(never)]
 fn has_control(text: &[u8]) -> bool {
     let any = |block: &[u8]| block.iter().fold(false, |any, &byte| any | (byte < 0x20));
@@ -36,7 +36,7 @@ pub fn unescape(raw: &[u8]) -> String {
     String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-/// How many bytes text has once its escapes are undone. Nothing is copied.
+/// Number of bytes of text once its escapes are undone. Nothing is copied.
 pub fn unescaped_len<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> usize {
     let mut len = 0;
     let mut add = |text: &[u8]| {

@@ -39,7 +39,7 @@ where
     })
 }
 
-/// How many ids that are, which takes less than reading them.
+/// Number of these ids, which takes less than reading them.
 pub(super) fn count<'a>(kind: PartKind, pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     match kind {
         PartKind::Tokens => {
@@ -62,7 +62,7 @@ fn varints<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     pieces.flatten().filter(|byte| **byte < 0x80).count() as u64
 }
 
-/// How ids are written, and what there is of the current one.
+/// Notation of ids, and what there is of the current one.
 #[derive(Debug)]
 enum Ids {
     /// A JSON list of numbers.

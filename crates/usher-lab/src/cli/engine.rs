@@ -1,5 +1,5 @@
-//! How fast a simulated server is and what fits into it: the flags that every command
-//! with simulated servers has.
+//! Speed and size of a simulated server: the flags that every command with simulated
+//! servers has.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Io for I {}
 struct Inner {
     io: BufReader<Box<dyn Io>>,
     out: BytesMut,
-    /// Whether a write was told to wait.
+    /// `true` if a write was told to wait.
     blocked: bool,
 }
 

@@ -8,11 +8,11 @@ use super::settings::Api;
 /// Properties that all request bodies of a run share.
 #[derive(Clone, Debug)]
 pub struct Style {
-    /// Which API they are of.
+    /// API of the bodies.
     pub api: Api,
     /// The model that they ask for.
     pub model: String,
-    /// Whether the answer is to be a stream, which then tells usage at its end.
+    /// `true` if the answer is to be a stream, which then tells usage at its end.
     pub stream: bool,
 }
 

@@ -26,7 +26,7 @@ pub enum LoadError {
     NotExtProc {
         /// Address of the target.
         target: String,
-        /// How it answered.
+        /// Reason in its response.
         reason: String,
     },
     /// The trace is of no use.

@@ -118,7 +118,7 @@ impl Open<'_> {
         self.replies.end().await
     }
 
-    /// Whether the server still has nothing to say about a request that waits.
+    /// Checks that the server still has nothing to say about a request that waits.
     pub(super) fn is_waiting(&mut self) -> Result<(), Failure> {
         match poll_fn(|context| self.replies.poll(context)).now_or_never() {
             None => Ok(()),
@@ -128,14 +128,14 @@ impl Open<'_> {
     }
 }
 
-/// Where an answer stands.
+/// State of a response.
 struct Answering<'a> {
     script: &'a Script,
     /// The chunk that is sent next.
     next: usize,
     /// When the chunks were due that are not back.
     sent: VecDeque<Instant>,
-    /// Whether the headers are back.
+    /// `true` if the headers are back.
     headers: bool,
     /// Bytes that are back.
     returned: usize,

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 type Requests = SendRequest<Bytes>;
 
-/// How a server is reached.
+/// Dialer of a server.
 #[derive(Clone)]
 pub(super) struct Dialer {
     target: String,
@@ -63,7 +63,7 @@ impl Dialer {
         }
     }
 
-    /// Whether connections are encrypted.
+    /// Returns `true` if connections are encrypted.
     pub(super) fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -127,7 +127,7 @@ impl Link {
         }
     }
 
-    /// Whether another request would wait for one of those in progress.
+    /// Returns `true` if another request would wait for one of those in progress.
     pub(super) fn is_full(&self) -> bool {
         let most = self.requests.borrow().as_ref().map_or(STREAMS, SendRequest::current_max_send_streams);
         self.carried.get() >= most

@@ -50,7 +50,7 @@ fn threads_time(pid: u32) -> Option<Duration> {
 /// end of the measured time.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Which one.
+    /// Watched process.
     pub process: Process,
     /// Before the first request.
     pub before: Usage,

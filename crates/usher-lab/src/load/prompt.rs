@@ -16,7 +16,7 @@ use usher_wire::client::message::{Chunk, Context, RequestHead};
 /// Bytes of prompts of one length that are kept.
 const POOL_BYTES: usize = 32 << 20;
 
-/// How many different prompts of one length there are at least, and at most.
+/// Number of different prompts of one length at least, and at most.
 const POOL: (usize, usize) = (8, 1024);
 
 /// A request.
@@ -153,8 +153,8 @@ impl Packer {
     }
 }
 
-/// How many prompts of so many bytes are kept: those that fit, and each group as often as
-/// the others.
+/// Number of prompts of so many bytes that are kept: those that fit, and each group as
+/// often as the others.
 fn pool_size(bytes: usize, groups: usize) -> usize {
     (POOL_BYTES / bytes.max(1)).clamp(POOL.0, POOL.1).next_multiple_of(groups.max(1))
 }

@@ -26,9 +26,9 @@ const OTHERS: &[u8] = b"(others)";
 pub(super) struct Started {
     /// All its times count from here.
     pub(super) due: Instant,
-    /// Whether it belongs to what is measured.
+    /// `true` if it belongs to what is measured.
     pub(super) measured: bool,
-    /// Which request of the run it is.
+    /// Number of the request in the run.
     pub(super) number: u64,
 }
 
@@ -70,7 +70,7 @@ pub struct Numbers {
     /// Tokens of the answers, where the server counts them.
     pub tokens: Usage,
     body_bytes: u64,
-    /// Whether it is within the measured time.
+    /// `true` if it is within the measured time.
     pub(super) in_time: bool,
     /// All requests so far, warm-up included, and how many of them ended and failed.
     pub(super) begun: u64,
@@ -162,7 +162,7 @@ impl Numbers {
         }
     }
 
-    /// How a request ended that was held open: when it did, is not its own doing.
+    /// Records the end of a request that was held open: when it did, is not its own doing.
     pub(super) fn end_of_idle(&mut self, result: &Result<(), Failure>) {
         self.ended += 1;
         match result {
@@ -171,7 +171,7 @@ impl Numbers {
         }
     }
 
-    /// How a request ended.
+    /// Records the end of a request.
     pub(super) fn end(&mut self, started: Started, result: &Result<(), Failure>, now: Instant) {
         self.ended += 1;
         match result {

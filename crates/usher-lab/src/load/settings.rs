@@ -8,9 +8,9 @@ use std::time::Duration;
 pub struct Settings {
     /// Target of the requests.
     pub target: Target,
-    /// How requests follow each other.
+    /// Pace of the requests.
     pub pace: Pace,
-    /// How long is measured; `None` with arrivals of a trace: until its end.
+    /// Measured time; `None` with arrivals of a trace: until its end.
     pub duration: Option<Duration>,
     /// The same load before that, which is not measured.
     pub warm_up: Duration,
@@ -22,7 +22,7 @@ pub struct Settings {
     pub seed: u64,
     /// Prompts of the requests.
     pub prompts: Prompts,
-    /// Which API the bodies are of.
+    /// API of the bodies.
     pub api: Api,
     /// The model that requests ask for.
     pub model: String,
@@ -43,7 +43,7 @@ pub enum Target {
     ExtProc {
         /// `HOST:PORT`.
         address: String,
-        /// Whether connections are encrypted.
+        /// Encryption of connections.
         tls: TlsMode,
         /// Connections at first, over which requests are spread in turn; at least 1.
         connections: usize,
@@ -59,7 +59,7 @@ pub enum Target {
     },
 }
 
-/// Whether connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
     /// If the server can.
@@ -70,7 +70,7 @@ pub enum TlsMode {
     Off,
 }
 
-/// How requests follow each other.
+/// Pace of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// So many at a time: the next one begins when one ends.
@@ -79,7 +79,7 @@ pub enum Pace {
     Rate {
         /// Requests per second; above 0.
         per_second: f64,
-        /// How they are spread.
+        /// Distribution of their arrivals.
         arrivals: Arrivals,
     },
     /// When the trace says, so many times as fast.
@@ -88,7 +88,7 @@ pub enum Pace {
     Idle(usize),
 }
 
-/// How an open loop spreads its requests.
+/// Distribution of an open loop's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// Equal times between them.

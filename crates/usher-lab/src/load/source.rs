@@ -1,4 +1,4 @@
-//! Where the requests of a run come from.
+//! Sources of the requests of a run.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! How much servers can do, and how much is asked of them: an estimate that no policy
-//! has a part in.
+//! Capacity of servers, and demand on them: an estimate that no policy has a part in.
 //!
 //! The work of a request is that of the mean lengths on a server that has always enough to
 //! do, as [`EngineConfig::work`](crate::sim::EngineConfig::work) estimates it for the model

@@ -13,7 +13,7 @@ use usher_plugins::latency::Report;
 use super::servers::Server;
 use crate::sim::Engine;
 
-/// How numbers are read, where the configuration doesn't say.
+/// Reading of numbers where the configuration doesn't say.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// Time between two scrapes of a server.

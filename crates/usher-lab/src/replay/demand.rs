@@ -1,5 +1,5 @@
-//! How much requests ask of servers if prefix caches are as good as they can be: the measure
-//! of how busy a suite's servers are, in which no policy has a part.
+//! Demand of requests on servers if prefix caches are as good as they can be: the measure of
+//! how busy a suite's servers are, in which no policy has a part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl Script {
         self.requests.arrivals().len()
     }
 
-    /// Whether there is no request.
+    /// Returns `true` if there is no request.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -38,7 +38,7 @@ pub struct Server {
     pub name: String,
     /// Its labels, as those of a pod.
     pub labels: BTreeMap<String, String>,
-    /// How fast it is and what fits into it.
+    /// Speed and size of the engine.
     pub engine: EngineConfig,
     /// When it becomes a candidate, with an empty cache; zero: it is one from the start.
     pub joins: Duration,
@@ -50,12 +50,12 @@ impl Server {
         Self { name: name.into(), labels: BTreeMap::new(), engine, joins: Duration::ZERO }
     }
 
-    /// Where it is, as its labels say.
+    /// Location from its labels.
     pub fn place(&self) -> Place {
         Place::new(PLACE_LABELS.map(|label| self.labels.get(label).map_or("", String::as_str)))
     }
 
-    /// Whether it is there to compute prompts, as its labels say.
+    /// Returns `true` if it is there to compute prompts, as its labels say.
     pub fn is_prefiller(&self) -> bool {
         Role::from_label(self.labels.get(ROLE_LABEL).map(String::as_str)).prefill
     }

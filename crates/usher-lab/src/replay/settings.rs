@@ -12,7 +12,7 @@ use super::world::Interconnect;
 pub struct Settings {
     /// The servers, of which every policy gets its own.
     pub servers: Vec<Server>,
-    /// How prompts move between them.
+    /// Links that prompts move over.
     pub interconnect: Interconnect,
     /// The requests, in order of arrival.
     pub arrivals: Vec<Arrival>,
@@ -26,7 +26,7 @@ pub struct Settings {
     /// Time between two scrapes of a server, where a configuration says nothing else.
     /// Less than 50 ms counts as that, as in the server.
     pub scrape_interval: Duration,
-    /// How old metrics may be before they count as missing.
+    /// Age from which metrics count as missing.
     pub metrics_staleness: Duration,
     /// Time that a request and its answer take between client, gateway, picker and server,
     /// together: clients see it on top of what a server takes.

@@ -50,7 +50,7 @@ pub struct Summary {
     pub decisions_differ: f64,
     /// Requests and prompt tokens of each server.
     pub servers: Vec<ServerSummary>,
-    /// How many events there were.
+    /// Numbers of events.
     pub events: Events,
     /// Times that it learned, and how well it predicted them; `None`: it has no model of them.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -77,7 +77,7 @@ impl Arrival {
         self.answer.map(|seed| Piece { seed, tokens: self.output_tokens })
     }
 
-    /// Whether other requests have to end before it comes.
+    /// Returns `true` if other requests have to end before it comes.
     pub fn follows(&self) -> bool {
         !self.after.is_empty()
     }

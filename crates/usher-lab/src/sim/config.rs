@@ -10,12 +10,12 @@ use super::model::EngineModel;
 /// The longest step of decoding for one request.
 const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How fast an engine is and how much fits into it.
+/// Speed and size of an engine.
 ///
 /// The defaults are near an 8-billion-parameter model on one 80 GB GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
-    /// How it schedules and what a step costs. Default [`EngineModel::Linear`], whose
+    /// Model of its scheduling and of a step's cost. Default [`EngineModel::Linear`], whose
     /// constants are the next three fields; other models have their own.
     pub model: EngineModel,
     /// Prompt tokens that an otherwise idle engine computes per second. 0 means that
@@ -46,7 +46,7 @@ pub struct EngineConfig {
     pub max_model_len: u32,
     /// LoRA adapters that can be in the batch at once. Default 1.
     pub max_loras: usize,
-    /// Whether prompts that come from other engines at the same time share the speed of
+    /// `true` if prompts that come from other engines at the same time share the speed of
     /// their links evenly: of `n` on their way, each moves at `1/n` of its link's speed.
     /// Default false: each has its link to itself.
     pub shared_link: bool,
@@ -200,7 +200,7 @@ pub struct SimConfig {
     pub time_scale: f64,
     /// The engine. Server number `i` gets the seed plus `i`.
     pub engine: EngineConfig,
-    /// How they share the work of requests. Default: they don't, unless a request's
+    /// Division of the work of requests among them. Default: they don't, unless a request's
     /// headers ask for it.
     pub disagg: DisaggConfig,
 }

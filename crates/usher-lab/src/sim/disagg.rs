@@ -85,8 +85,8 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How a group of servers shares the work of requests. Lists are gone through again and
-/// again: server `i` has item `i` modulo their length.
+/// Division of the work of requests within a group of servers. Lists are gone through again
+/// and again: server `i` has item `i` modulo their length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DisaggConfig {
     /// Roles of the servers. Default empty: they report none.
@@ -94,7 +94,7 @@ pub struct DisaggConfig {
     /// Names of the hosts, racks, zones and regions that the servers are in. Default
     /// empty: not known.
     pub places: [Vec<String>; 4],
-    /// How fast prompts move between servers. Default: see [`Links`].
+    /// Speed of prompts between servers. Default: see [`Links`].
     pub links: Links,
     /// Bytes of keys and values per token, 1 GiB at most. Default
     /// [`KV_BYTES_PER_TOKEN`].
@@ -105,9 +105,9 @@ pub struct DisaggConfig {
     /// Servers that a request's headers may make a server call. Default empty: any port of
     /// the loopback addresses, and no other.
     pub peers: Vec<Peer>,
-    /// How long another server may take for a prompt or for images before they are done
-    /// here, more than zero and a day at most. On the clock, not in simulated time: what
-    /// it costs to ask does not go faster. Default 5 minutes.
+    /// Time for another server to do a prompt or images before they are done here, more
+    /// than zero and a day at most. On the clock, not in simulated time: what it costs to
+    /// ask does not go faster. Default 5 minutes.
     pub peer_timeout: Duration,
 }
 
@@ -131,12 +131,12 @@ impl DisaggConfig {
         nth(&self.roles, index).copied()
     }
 
-    /// Where server number `index` is.
+    /// Location of server number `index`.
     pub fn place(&self, index: usize) -> Place {
         Place::new(self.places.each_ref().map(|names| nth(names, index).map_or("", String::as_str)))
     }
 
-    /// Whether the server at this address may be called.
+    /// Returns `true` if the server at this address may be called.
     pub fn may_call(&self, address: SocketAddr) -> bool {
         // An IPv4 address in IPv6's clothes is the same server.
         let ip = address.ip().to_canonical();

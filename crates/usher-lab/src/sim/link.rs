@@ -57,7 +57,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Where a server is: names of its host, rack, zone and region. An empty name is a place
+/// Location of a server: names of its host, rack, zone and region. An empty name is a place
 /// that isn't known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Place([String; 4]);
@@ -81,8 +81,8 @@ impl Place {
     }
 }
 
-/// How many bytes per second move between two servers, for each layer that they may
-/// share. 0: moving costs nothing.
+/// Bytes per second between two servers, for each layer that they may share. 0: moving
+/// costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Links([u64; 5]);
 
@@ -105,7 +105,7 @@ impl Links {
         self.0.get(layer as usize).copied().unwrap_or(0)
     }
 
-    /// How tokens of `bytes_per_token` bytes get from one place to the other.
+    /// Transfer of tokens of `bytes_per_token` bytes from one place to the other.
     pub fn between(&self, from: &Place, to: &Place, bytes_per_token: u64) -> Transfer {
         let layer = from.shared(to);
         Transfer { layer, bytes_per_token, bytes_per_second: self.bytes_per_second(layer) }
@@ -134,7 +134,7 @@ impl FromStr for Links {
     }
 }
 
-/// How the tokens of one prompt move.
+/// Transfer of the tokens of one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// Narrowest layer that the two servers share.
@@ -151,7 +151,7 @@ impl Transfer {
         self.bytes_per_token.saturating_mul(tokens.into())
     }
 
-    /// How long so many tokens take, a day at most.
+    /// Duration of a transfer of so many tokens, a day at most.
     pub fn time(&self, tokens: u32) -> Duration {
         if self.bytes_per_second == 0 {
             return Duration::ZERO;

@@ -19,7 +19,7 @@ pub(crate) enum Wake {
     Every(u32),
 }
 
-/// How far a request has come.
+/// Progress of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
     pub(crate) generated: u32,

@@ -22,11 +22,11 @@ use super::openai::Api;
 const PREFILLER: HeaderName = HeaderName::from_static("x-prefiller-host-port");
 const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
 
-/// Which part of the request is wanted: `prefill` or `encode`. Without it: all of it.
+/// Wanted part of the request: `prefill` or `encode`. Without it: all of it.
 const STAGE: HeaderName = HeaderName::from_static("x-sim-stage");
 /// After how many tokens an answer ends by itself, if its limit doesn't end it before.
 const OUTPUT_TOKENS: HeaderName = HeaderName::from_static("x-sim-output-tokens");
-/// Where a server is that computed a prompt: names from the host to the region, with
+/// Location of the server that computed a prompt: names from the host to the region, with
 /// commas between them.
 pub(crate) const PLACE: HeaderName = HeaderName::from_static("x-sim-place");
 /// The name of the server that computed the prompt of this answer.
@@ -37,7 +37,7 @@ pub(crate) const POD: HeaderName = HeaderName::from_static("x-inference-pod");
 /// The longest answer that is read of another server.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// Which part of a request a server is to do.
+/// Part of a request that a server is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// All that nobody else does.

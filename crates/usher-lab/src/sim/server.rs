@@ -50,7 +50,7 @@ pub struct SimHandle {
 }
 
 impl SimHandle {
-    /// Where the servers listen, in the order of the listeners.
+    /// Addresses of the servers, in the order of the listeners.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -65,7 +65,7 @@ impl SimHandle {
         &self.roles
     }
 
-    /// Where the servers are, in the same order.
+    /// Locations of the servers, in the same order.
     pub fn places(&self) -> &[Place] {
         &self.places
     }

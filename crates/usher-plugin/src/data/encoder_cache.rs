@@ -1,4 +1,4 @@
-//! Which images and clips of a request an endpoint has encoded already.
+//! Images and clips of a request that an endpoint has encoded already.
 
 use crate::{DataType, Fact};
 

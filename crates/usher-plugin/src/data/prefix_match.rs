@@ -1,4 +1,4 @@
-//! How much of a prompt is in each endpoint's prefix cache.
+//! Part of a prompt in each endpoint's prefix cache.
 
 use crate::{DataType, Fact};
 

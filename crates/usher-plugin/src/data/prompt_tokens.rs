@@ -1,4 +1,4 @@
-//! How long a prompt is.
+//! Length of a prompt.
 
 use crate::{DataType, Fact};
 

@@ -1,4 +1,4 @@
-//! Which session a request belongs to.
+//! Session of a request.
 
 use crate::{DataType, Fact};
 

@@ -41,7 +41,7 @@ pub struct EndpointAttributeFilterParams {
     pub on_missing: OnMissing,
     /// Keep all endpoints when none would be left.
     pub fallback_on_empty: bool,
-    /// Which endpoints pass.
+    /// Endpoints that pass.
     pub algorithm: Algorithm,
 }
 
@@ -55,7 +55,7 @@ pub enum OnMissing {
     Fail,
 }
 
-/// How the filter decides.
+/// Rule by which the filter decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Algorithm {
@@ -88,7 +88,7 @@ pub struct Threshold {
     pub value: f64,
 }
 
-/// How two numbers are compared.
+/// Comparison of two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Operator {
@@ -101,7 +101,7 @@ pub enum Operator {
 }
 
 impl Threshold {
-    /// Whether a number passes.
+    /// Returns `true` if a number passes.
     pub fn passes(&self, number: f64) -> bool {
         match self.operator {
             Operator::LessThan => number < self.value,

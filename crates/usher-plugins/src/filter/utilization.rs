@@ -96,7 +96,7 @@ impl UtilizationFilterParams {
         Ok(params)
     }
 
-    /// Whether active requests are limited.
+    /// Returns `true` if active requests are limited.
     pub fn reads_in_flight(&self) -> bool {
         self.conditions.iter().any(|condition| condition.metric == Metric::ActiveRequests)
     }

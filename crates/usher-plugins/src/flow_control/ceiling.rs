@@ -1,11 +1,11 @@
 //! Ceilings of bands, and where a band stands among all, which they depend on.
 
-/// Where a band stands among all bands.
+/// Position of a band among all bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandPosition {
-    /// How many bands have a higher priority.
+    /// Number of bands with a higher priority.
     pub rank: usize,
-    /// How many bands there are; at least 1.
+    /// Number of bands; at least 1.
     pub bands: usize,
     /// Its priority.
     pub priority: i32,

@@ -58,13 +58,13 @@ pub enum Fairness {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProgramAwareParams {
-    /// How flows are compared; las, least attained service, is the only way.
+    /// Comparison of flows; las, least attained service, is the only one.
     #[serde(deserialize_with = "any_word")]
     pub strategy: Strategy,
-    /// How long a flow that sends nothing is remembered.
+    /// Time for which a flow that sends nothing is remembered.
     #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_ttl_seconds: f64,
-    /// How often such flows are looked for.
+    /// Interval at which such flows are looked for.
     #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_sweep_seconds: f64,
     /// Weight of the tokens that a flow got.
@@ -76,7 +76,7 @@ pub struct ProgramAwareParams {
     pub las_half_life_seconds: f64,
 }
 
-/// How flows are compared.
+/// Comparison of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -120,12 +120,12 @@ impl ProgramAwareParams {
         Ok(params)
     }
 
-    /// How long a program that sends nothing is remembered.
+    /// Time for which a program that sends nothing is remembered.
     pub fn eviction_ttl(&self) -> Duration {
         Duration::from_secs_f64(self.eviction_ttl_seconds)
     }
 
-    /// How often forgotten programs are looked for.
+    /// Interval at which forgotten programs are looked for.
     pub fn eviction_sweep(&self) -> Duration {
         Duration::from_secs_f64(self.eviction_sweep_seconds)
     }

@@ -11,7 +11,7 @@ use super::ceiling::BandPosition;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HoldbackParams {
-    /// How ceilings lie between the lowest and the highest; linear is the only way.
+    /// Shape of the ceilings between the lowest and the highest; linear is the only one.
     #[serde(deserialize_with = "any_word")]
     pub shape: Shape,
     /// Measure that ceilings are in proportion to: rank, the places in the order, or value, the priorities
@@ -26,7 +26,7 @@ pub struct HoldbackParams {
     pub max_ceiling: f64,
 }
 
-/// How ceilings lie between the lowest and the highest.
+/// Shape of the ceilings between the lowest and the highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {

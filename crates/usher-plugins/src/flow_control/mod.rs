@@ -1,5 +1,4 @@
-//! How requests wait: what a configuration says about flow control, as plain values.
-//! The queue that keeps to it is in `flow`.
+//! Settings of flow control, as plain values. The queue that keeps to it is in `flow`.
 
 mod ceiling;
 pub(crate) mod eviction;
@@ -48,9 +47,9 @@ pub struct FlowControlRules {
     pub max_requests: Option<u64>,
     /// Most bytes of bodies that wait at a time; `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// How long a request waits for room; `None`: for ever.
+    /// Longest time that a request waits for room; `None`: for ever.
     pub ttl: Option<Duration>,
-    /// How long it waits while there is no endpoint at all; `None`: for ever.
+    /// Longest time that it waits while there is no endpoint at all; `None`: for ever.
     pub no_endpoint_ttl: Option<Duration>,
     /// The bands that are always there, by priority. That of priority 0 is one of them.
     pub bands: Vec<(i32, BandRules)>,
@@ -58,9 +57,9 @@ pub struct FlowControlRules {
     pub default_band: BandRules,
     /// Rules of the other priorities below 0.
     pub default_negative_band: BandRules,
-    /// How much of the pool each priority may fill.
+    /// Part of the pool that each priority may fill.
     pub usage_limit: UsageLimit,
-    /// Whether running requests of priorities below 0 are given up for others.
+    /// `true` if running requests of priorities below 0 are given up for others.
     pub evicts: bool,
 }
 
@@ -73,7 +72,7 @@ pub struct BandRules {
     pub max_bytes: u64,
     /// Policy that chooses which of its flows goes next.
     pub fairness: Fairness,
-    /// Which request of a flow goes next.
+    /// Order of the requests of a flow.
     pub ordering: Ordering,
 }
 
@@ -89,7 +88,7 @@ impl Default for BandRules {
 }
 
 impl FlowControlRules {
-    /// How long a request waits unless something else is said, as in llm-d-router.
+    /// Longest time that a request waits unless something else is said, as in llm-d-router.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
     /// The rules of a priority.

@@ -1,4 +1,4 @@
-//! Which request of a flow goes first.
+//! Ordering policies: the order of the requests of a flow.
 
 use usher_core::config::ConfigError;
 use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};

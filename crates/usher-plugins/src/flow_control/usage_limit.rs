@@ -1,4 +1,4 @@
-//! How much of the pool a priority may fill.
+//! Usage limit policies: the part of the pool that a priority may fill.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

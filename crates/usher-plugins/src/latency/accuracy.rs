@@ -1,4 +1,4 @@
-//! How far predicted times were from measured ones, by load.
+//! Distance of predicted times from measured ones, by load.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

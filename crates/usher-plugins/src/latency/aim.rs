@@ -10,8 +10,9 @@ use super::time::nanos_of;
 /// a target below that, whoever else is there.
 const KEPT_BY_NOBODY: f64 = 0.5;
 
-/// Whether this target, in seconds, may be kept at an endpoint. One that can't doesn't count among the
-/// others' there: it would be the tightest, and nothing that a request does to it is any harm.
+/// Returns `true` if this target, in seconds, may be kept at an endpoint. One that can't doesn't count
+/// among the others' there: it would be the tightest, and nothing that a request does to it is any
+/// harm.
 pub(super) fn may_be_kept(target: f64, backlog: &Backlog) -> bool {
     target >= KEPT_BY_NOBODY * backlog.speed().per_output_token(&State::default(), &Ask::default())
 }

@@ -32,7 +32,7 @@ pub struct DecodePart {
 }
 
 impl Table<'_> {
-    /// How often prompts come to an endpoint.
+    /// Rate of prompts at an endpoint.
     pub fn own(&self, endpoint: &Endpoint, urgency: f64) -> Pool {
         let Some(backlog) = self.known(endpoint) else { return Pool::new(0.0, 0.0, urgency) };
         let (arrivals, tokens) = backlog.arrivals().rates(self.now());

@@ -70,7 +70,7 @@ pub struct Backlog {
     link: Link,
     /// Prompts that are sent there.
     arrivals: Arrivals,
-    /// Whether it says how much of a prompt was cached.
+    /// Reports of how much of a prompt was cached.
     reports: CacheReports,
     /// Mean seconds from the first token to the last, as `f64` bits; 0: not known.
     hold: AtomicU64,
@@ -205,7 +205,7 @@ impl Backlog {
         &self.arrivals
     }
 
-    /// Whether it says how much of a prompt was cached.
+    /// Reports of how much of a prompt was cached.
     pub(super) fn reports(&self) -> &CacheReports {
         &self.reports
     }

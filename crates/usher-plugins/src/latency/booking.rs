@@ -113,7 +113,7 @@ pub struct Booked {
     tokens: u64,
     is_stream: bool,
     sent: Duration,
-    /// How long the prompt takes, and when it should be computed, where that isn't seen.
+    /// Duration of the prompt, and when it should be computed, where that isn't seen.
     takes: Duration,
     due: Duration,
     /// The prompt's number in the backlog, where it is counted there.

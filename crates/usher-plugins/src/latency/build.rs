@@ -25,7 +25,7 @@ pub(crate) fn reads_latency(cx: &mut BuildContext<'_>, rate: f64, prefix: &str) 
     Ok(Reader::new(model, initial, tokens, prefix).moving(transfers(cx)))
 }
 
-/// How fast KV caches move, for whoever reads the model; set where pairs are chosen.
+/// Speeds of KV caches, for whoever reads the model; set where pairs are chosen.
 pub(crate) fn transfers(cx: &mut BuildContext<'_>) -> Arc<OnceLock<Transfers>> {
     cx.shared()
 }

@@ -79,8 +79,9 @@ impl Table<'_> {
         (cost, self.outlook(endpoint, &looked, &Ask { output: aims.output, ..*ask }, aims))
     }
 
-    /// Where an endpoint only computes the prompt, the time per output token is another's; where
-    /// it only decodes, so is the time to the first token, but for the wait for a slot.
+    /// Outlook of an endpoint. Where an endpoint only computes the prompt, the time per output
+    /// token is another's; where it only decodes, so is the time to the first token, but for the
+    /// wait for a slot.
     ///
     /// The errors of the two predictions count as independent at a given load: what they have
     /// in common is mostly the load.

@@ -1,4 +1,4 @@
-//! How much slower one endpoint is than those that should be as fast.
+//! Factor by which one endpoint is slower than those that should be as fast.
 
 /// Share of the weight of earlier observations that remains after another one.
 const KEEP: f64 = 0.95;

@@ -69,7 +69,7 @@ impl GroupReport {
         }
     }
 
-    /// Whether what is configured is far from what was learned.
+    /// Returns `true` if what is configured is far from what was learned.
     pub fn is_far(&self) -> bool {
         self.throughput_ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
     }

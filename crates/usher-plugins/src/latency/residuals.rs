@@ -186,7 +186,7 @@ impl Distribution {
         self.below((limit / predicted).ln())
     }
 
-    /// Whether that probability is a half and more.
+    /// Returns `true` if that probability is a half and more.
     pub fn is_likely(&self, predicted: f64, limit: f64) -> bool {
         limit > 0.0 && limit >= predicted * self.median()
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::time::{nanos_of, seconds};
 
-/// How long after its last request a class of requests is expected to have more.
+/// Time after its last request in which a class of requests is expected to have more.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Classes that are remembered at most; beyond them the one that came longest ago goes.

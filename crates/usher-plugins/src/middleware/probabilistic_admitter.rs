@@ -83,14 +83,14 @@ impl ProbabilisticAdmitter {
         Self { params }
     }
 
-    /// How likely it is that a request which may be shed is, 0..=1.
+    /// Probability that a request which may be shed is, 0..=1.
     pub fn probability(&self, cx: &Context<'_>, candidates: &Candidates) -> f64 {
         let total: f64 = candidates.view().iter().map(|endpoint| self.share(cx, endpoint.load())).sum();
         let saturation = total / candidates.len().max(1) as f64;
         (saturation.powf(self.params.power) * self.params.k).clamp(0.0, 1.0)
     }
 
-    /// How full an endpoint is; 1 is full, and it may be more.
+    /// Fill of an endpoint; 1 is full, and it may be more.
     fn share(&self, cx: &Context<'_>, load: &Load) -> f64 {
         let fresh = |reading: Option<f64>, threshold: f64| {
             reading.filter(|value| value.is_finite()).map(|value| value.max(0.0) / threshold)

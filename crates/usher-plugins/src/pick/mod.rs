@@ -20,7 +20,7 @@ pub use weighted_random::WeightedRandomPicker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 struct PickerParams {
-    /// How many are picked: the first serves, the others are fallbacks. Below 1 means 1.
+    /// Number that is picked: the first serves, the others are fallbacks. Below 1 means 1.
     #[schemars(extend("x-unit" = "endpoints"))]
     max_num_of_endpoints: i64,
 }

@@ -32,7 +32,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 pub struct P2pSourceParams {
     /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// How much more the other pod has to have cached, at least 1.
+    /// Number of tokens that the other pod has to have cached more, at least 1.
     #[schemars(extend("x-unit" = "tokens"))]
     pub min_cached_token_delta: i64,
     /// The profile whose first pick computes the prompt, where it runs.

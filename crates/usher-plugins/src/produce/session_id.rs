@@ -66,7 +66,7 @@ impl SessionIdParams {
     }
 }
 
-/// Whether the name of a cookie may have this byte (RFC 6265, section 4.1.1).
+/// Returns `true` if the name of a cookie may have this byte (RFC 6265, section 4.1.1).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -35,9 +35,9 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenParams {
-    /// How to estimate; nothing can be set in this version. Videos are as long and as large as the
-    /// headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution (640x360)
-    /// say, or else 10 seconds at 2 frames.
+    /// Settings of the estimate; nothing can be set in this version. Videos are as long and as large as
+    /// the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution
+    /// (640x360) say, or else 10 seconds at 2 frames.
     #[serde(skip_serializing)]
     #[schemars(with = "Option<serde_json::Value>", extend("default" = "{}"))]
     estimate: Option<Node>,

@@ -41,7 +41,7 @@ pub struct ConcurrencyDetectorParams {
     /// Tokens under way at which an endpoint is full.
     #[schemars(extend("x-unit" = "tokens"))]
     pub max_token_concurrency: i64,
-    /// How far beyond the limits the filter lets it go.
+    /// Excess over the limits that the filter allows.
     #[schemars(extend("x-unit" = "share"))]
     pub headroom: f64,
     /// The producer that counts.
@@ -119,7 +119,7 @@ impl ConcurrencyDetector {
         }
     }
 
-    /// Whether an endpoint is below its limit and the headroom.
+    /// Returns `true` if an endpoint is below its limit and the headroom.
     fn has_room(&self, endpoint: &Endpoint) -> bool {
         let counted = endpoint.load().in_flight_of(self.counters);
         // Rounded down, as in llm-d-router. Saturates, as casts from floats do.

@@ -45,7 +45,7 @@ pub struct UtilizationDetectorParams {
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     #[schemars(with = "String", extend("x-unit" = "duration"))]
     pub metrics_staleness_threshold: Duration,
-    /// How far beyond the thresholds the filter lets it go.
+    /// Excess over the thresholds that the filter allows.
     #[schemars(extend("x-unit" = "share"))]
     pub headroom: f64,
 }
@@ -137,7 +137,7 @@ impl UtilizationDetector {
         shares.into_iter().flatten().reduce(f64::max).unwrap_or(1.0)
     }
 
-    /// Whether an endpoint is below both thresholds and their headroom.
+    /// Returns `true` if an endpoint is below both thresholds and their headroom.
     fn has_room(&self, now_ms: u64, endpoint: &Endpoint) -> bool {
         let readings = self.readings(now_ms, endpoint);
         let below = |(reading, full): (Reading, f64)| match reading {

@@ -40,7 +40,7 @@ pub struct EndpointAttributeScorerParams {
     pub attribute_key: String,
     /// The plugin that keeps the number up to date.
     pub producer: String,
-    /// How a number becomes a score.
+    /// Score of a number.
     pub algorithm: Linear,
 }
 
@@ -52,11 +52,11 @@ pub struct Linear {
     #[serde(rename = "type")]
     #[schemars(extend("x-required" = true))]
     pub better: Option<Better>,
-    /// Which numbers are the ends.
+    /// Numbers at the ends.
     pub normalization: Normalization,
 }
 
-/// Which numbers are good.
+/// Direction of good numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Better {
     /// Small ones.

@@ -42,7 +42,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 pub struct PrefixCacheScorerParams {
     /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// How much the length of what is cached counts, 0 to 1, beside its share of the prompt.
+    /// Weight of the length of what is cached, 0 to 1, beside its share of the prompt.
     pub match_length_weight: f64,
     /// Length that counts in full; above 0 where it counts. What is shorter counts by its square.
     #[schemars(extend("x-unit" = "tokens"))]

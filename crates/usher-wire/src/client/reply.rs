@@ -56,7 +56,7 @@ impl Reply {
     }
 }
 
-/// How much of a body a reply carries.
+/// Part of a body that a reply carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Number of bytes.

@@ -1,6 +1,6 @@
 //! Names of headers and metadata.
 
-/// Where the picked endpoints are named, as a header and as metadata.
+/// Name of the picked endpoints, as a header and as metadata.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
 pub(super) const SCORES: &str = "x-gateway-destination-endpoint-scores";
 pub(super) const SERVED: &str = "x-gateway-destination-endpoint-served";

@@ -395,7 +395,7 @@ fn read_subset(context: &Runs<'_>) -> Result<Option<SubsetHint>, Malformed> {
     Ok(matches!(kind, Some(3 | 6)).then(|| SubsetHint::from_entries(texts)))
 }
 
-/// Which endpoint served, as the gateway tells with the response headers.
+/// Endpoint that served, as the gateway tells with the response headers.
 fn read_served(context: &Runs<'_>) -> Result<Served, Malformed> {
     let Some(namespace) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
     let Some(value) = entry(&namespace, SERVED)? else { return Ok(Served::Missing) };

@@ -50,7 +50,7 @@ enum Part {
     Headers(usize, Vec<Option<Vec<u8>>>, bool),
     Body(Vec<u8>, bool),
     Trailers,
-    /// How it went, and whether an event stream follows, is encoded, or nothing follows.
+    /// Status, and whether an event stream follows, is encoded, or nothing follows.
     ResponseHeaders(ResponseStatus, bool, bool, bool),
     ResponseBody(Vec<u8>, bool),
     ResponseTrailers,

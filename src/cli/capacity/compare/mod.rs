@@ -68,7 +68,7 @@ pub(super) struct CompareArgs {
     /// Pods that there are at first. Default: the policy's minimum, at least 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_PODS)), help_heading = "Servers")]
     initial: Option<u32>,
-    /// How fast servers are.
+    /// Speed of the servers.
     #[command(flatten, next_help_heading = "Servers")]
     engine: EngineArgs,
 

@@ -14,7 +14,7 @@ const NARROWEST: usize = 16;
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) source: &'a str,
-    /// How many times as fast as it was recorded.
+    /// Speed in multiples of the recording's.
     pub(super) speed: f64,
     pub(super) seed: u64,
     #[serde(flatten)]

@@ -13,7 +13,7 @@ pub type InferencePool = Object<PoolSpec>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSpec {
-    /// Which pods of its namespace serve.
+    /// Pods of its namespace that serve.
     pub selector: LabelSelector,
     /// The ports on which each pod serves, 1 to 8: each is an endpoint.
     pub target_ports: Vec<Port>,

@@ -39,14 +39,14 @@ pub struct RuleMatch {
 /// A model that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelMatch {
-    /// How it is compared. Default: exactly.
+    /// Kind of comparison. Default: exactly.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
     /// Name with which it is compared.
     pub value: String,
 }
 
-/// How a model is compared.
+/// Kind of comparison of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MatchType {
     /// Every character.

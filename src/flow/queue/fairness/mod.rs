@@ -31,7 +31,7 @@ impl Turns {
         }
     }
 
-    /// How flows have to be remembered.
+    /// Memory that flows need.
     pub(super) fn memory(&self) -> Option<Memory> {
         match self {
             Self::Strict(_) | Self::RoundRobin(_) => None,

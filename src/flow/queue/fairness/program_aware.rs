@@ -39,7 +39,7 @@ pub(in crate::flow::queue) struct ProgramAware {
     since: Vec<f64>,
     /// Bounds of each [`BLOCK`] of those columns.
     blocks: Vec<Bounds>,
-    /// That request, and the flow.
+    /// First request of each flow, and the flow.
     heads: Vec<(Rank, u32)>,
     /// By the place of a flow: its position in the columns, where it is there.
     positions: Vec<u32>,
@@ -156,7 +156,7 @@ impl ProgramAware {
         best.map(|(_, flow)| flow)
     }
 
-    /// Where a flow is in the columns.
+    /// Position of a flow in the columns.
     fn position(&self, flow: u32) -> Option<usize> {
         let position = *self.positions.get(flow as usize)? as usize;
         (position < self.heads.len()).then_some(position)

@@ -1,4 +1,4 @@
-//! How long requests wait.
+//! Longest waits of requests.
 
 use super::*;
 

@@ -39,12 +39,12 @@ const MOST_ROOM: usize = 64;
 /// Racks where there are any.
 const RACKS: usize = 4;
 
-/// How the cluster is at the moment.
+/// State of the cluster.
 pub struct Cluster {
     pub server: Server,
     /// Seconds since the start.
     pub now: u64,
-    /// Whether pods begin at a gate.
+    /// `true` if pods begin at a gate.
     pub has_gates: bool,
     /// Room for so many pods, of which each rack has its part.
     room: usize,
@@ -68,7 +68,7 @@ impl Workload {
         format!("{APPS}/{}/{}", self.plural, self.role)
     }
 
-    /// Whether it has made a pod.
+    /// Returns `true` if it has made a pod.
     pub fn owns(&self, pod: &Value) -> bool {
         let owner = match self.kind {
             "Deployment" => format!("{}-h{}", self.role, revision(pod)),
@@ -78,12 +78,12 @@ impl Workload {
     }
 }
 
-/// Whether a pod is past our gate.
+/// Returns `true` if a pod is past our gate.
 pub fn is_past(pod: &Value) -> bool {
     pod["spec"].get("schedulingGates").is_none()
 }
 
-/// Whether a pod is ready.
+/// Returns `true` if a pod is ready.
 pub fn is_ready(pod: &Value) -> bool {
     pod["status"]["conditions"][0] == json!({"type": "Ready", "status": "True"})
 }

@@ -82,7 +82,7 @@ impl Trial {
         self.cluster.server.put(&format!("{POLICIES}/z"), beside);
     }
 
-    /// Whether another policy scales a workload of this one.
+    /// Returns `true` if another policy scales a workload of this one.
     pub(super) fn is_beside(&self) -> bool {
         self.beside && self.present && self.applied && !self.paused
     }

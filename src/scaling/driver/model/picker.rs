@@ -38,17 +38,17 @@ pub struct Shape {
     /// Pods of each role in a step.
     pub steps: Option<(u32, u32)>,
     pub on_timeout: OnTimeout,
-    /// Whether pods wait at a gate for their step.
+    /// `true` if pods wait at a gate for their step.
     pub has_gates: bool,
-    /// Whether there are to be between one and three pods of `decode` for each of `prefill`.
+    /// `true` if there are to be between one and three pods of `decode` for each of `prefill`.
     pub has_ratio: bool,
-    /// Whether rules size the roles, not metrics the group.
+    /// `true` if rules size the roles, not metrics the group.
     pub has_rules: bool,
-    /// Whether pods may take half a minute to answer before they go.
+    /// `true` if pods may take half a minute to answer before they go.
     pub drains: bool,
-    /// Whether roles are updated side by side.
+    /// `true` if roles are updated side by side.
     pub has_updates: bool,
-    /// Whether the pods of a step have to be in one rack.
+    /// `true` if the pods of a step have to be in one rack.
     pub has_racks: bool,
 }
 
@@ -271,7 +271,7 @@ impl Picker {
         of_policy.filter_map(|metric| label(metric, "reason")).collect()
     }
 
-    /// Whether it says that it stands still.
+    /// Returns `true` if it says that it stands still.
     pub fn says_why(&self) -> bool {
         !self.frozen().is_empty()
             || self.plan().is_some_and(|plan| plan.state.is_stuck() && plan.state != State::Idle)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-/// How long a pod may take to answer, where a policy gives it time for that.
+/// Longest time that a pod may take to answer, where a policy gives it time for that.
 const DRAINS: u64 = 30;
 
 /// Pods that get no new requests, and what they still have.
@@ -13,7 +13,7 @@ const DRAINS: u64 = 30;
 pub struct Requests {
     /// Since when pods get none, by uid.
     since: BTreeMap<String, u64>,
-    /// Whether the right to choose the pods that go is missing now.
+    /// `true` if the right to choose the pods that go is missing now.
     pub is_denied: bool,
 }
 
@@ -23,7 +23,7 @@ fn answers(uid: &str) -> u64 {
 }
 
 impl Requests {
-    /// Whether a pod has answered all that it had.
+    /// Returns `true` if a pod has answered all that it had.
     pub fn are_answered(&self, uid: &str, now: u64) -> bool {
         self.since.get(uid).is_some_and(|since| now - since >= answers(uid))
     }

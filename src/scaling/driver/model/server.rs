@@ -30,10 +30,10 @@ pub const SCALERS: &str = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautos
 /// Path of its workloads, and their kinds.
 pub const APPS: &str = "/apis/apps/v1/namespaces/ns";
 
-/// How long a watch lasts: less than is asked for, which is drawn at random.
+/// Duration of a watch: less than is asked for, which is drawn at random.
 const WATCH: Duration = Duration::from_secs(15);
 
-/// How a request fails.
+/// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The answer has this status, and nothing was done.
@@ -81,7 +81,7 @@ struct State {
     faults: Vec<(u8, Fault)>,
     failed: u64,
     denied: u64,
-    /// Whether an event was refused for want of a right.
+    /// `true` if an event was refused for want of a right.
     denies_events: bool,
     written: Vec<Written>,
     /// Objects that events were about, by uid, and the events' reasons.
@@ -92,7 +92,7 @@ struct State {
 #[derive(Clone)]
 pub struct Server {
     state: Arc<Mutex<State>>,
-    /// Whether watches say nothing.
+    /// `true` if watches say nothing.
     silent: watch::Sender<bool>,
 }
 
@@ -368,22 +368,22 @@ impl Server {
         self.lock().faults.clear();
     }
 
-    /// How many requests have failed.
+    /// Number of requests that have failed.
     pub fn failed(&self) -> u64 {
         self.lock().failed
     }
 
-    /// How many requests were refused for want of a right.
+    /// Number of requests that were refused for want of a right.
     pub fn denied(&self) -> u64 {
         self.lock().denied
     }
 
-    /// Whether an event was refused for want of a right.
+    /// Returns `true` if an event was refused for want of a right.
     pub fn denies_events(&self) -> bool {
         self.lock().denies_events
     }
 
-    /// Whether there was an event of this reason about an object.
+    /// Returns `true` if there was an event of this reason about an object.
     pub fn has_event(&self, object: &Value, reason: &str) -> bool {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
         self.lock().events.contains(&(uid.to_owned(), reason.to_owned()))

@@ -56,7 +56,7 @@ pub(super) struct Trial {
     /// Since when an autoscaler is there.
     pub(super) scaler: Option<u64>,
     pub(super) generation: u64,
-    /// How often the policy was deleted.
+    /// Number of times that the policy was deleted.
     pub(super) deleted: u64,
     /// Time of the last change, and what stood then.
     pub(super) still: (u64, String),
@@ -70,9 +70,9 @@ pub(super) struct Trial {
     pub(super) is_silent: bool,
     pub(super) rival: Option<Rival>,
     pub(super) beside: bool,
-    /// Whether the policy is written so that it can't be used.
+    /// `true` if the policy is written so that it can't be used.
     pub(super) refused: bool,
-    /// Whether the picker has a version of it that it can use.
+    /// `true` if the picker has a version of it that it can use.
     pub(super) has_version: bool,
 }
 
@@ -83,8 +83,8 @@ async fn settle() {
     }
 }
 
-/// Whether so many pods serve together: with steps, none is further along than another by more than one,
-/// unless it is where it is to be; without, the policy's ratio.
+/// Returns `true` if so many pods serve together: with steps, none is further along than another by more
+/// than one, unless it is where it is to be; without, the policy's ratio.
 fn keeps_ratio(shape: Shape, [decode, prefill]: [u32; 2], goals: [u32; 2]) -> bool {
     match shape.steps {
         Some((of_decode, of_prefill)) => {
@@ -328,7 +328,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Whether all is as the policy wants it.
+    /// Returns `true` if all is as the policy wants it.
     fn is_done(&self, plan: &Plan) -> bool {
         let is_done = |(role, workload): (usize, &super::cluster::Workload)| {
             let pods = self.cluster.pods(workload);

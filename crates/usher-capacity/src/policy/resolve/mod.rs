@@ -19,7 +19,7 @@ use crate::coordinate::{Band, ONE};
 use crate::ratio::{Fraction, RatioBounds};
 use crate::rules::{Number, Rule, Test};
 
-/// Where the numbers of pressure come from.
+/// Source of the numbers of pressure.
 const OF_PODS: RuleSource = RuleSource::Inference;
 
 impl Policy {

@@ -1,4 +1,4 @@
-//! Whether a policy makes sense: what an author is told before anything acts on it.
+//! Checks that a policy makes sense: what an author is told before anything acts on it.
 
 mod rollout;
 

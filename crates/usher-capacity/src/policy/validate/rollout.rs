@@ -1,4 +1,4 @@
-//! Whether the order in which pods come up makes sense.
+//! Checks the order in which pods come up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,7 +60,8 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
     }
 }
 
-/// Whether steps keep a hard ratio: roles that have not reached their goals are at the ratio of their steps.
+/// Checks that steps keep a hard ratio: roles that have not reached their goals are at the ratio of their
+/// steps.
 pub(super) fn check_ratio(document: &Document, found: &mut Found) {
     /// Sizes of a step that are tried.
     const MOST: u32 = 1_000;
@@ -119,7 +120,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
     }
 }
 
-/// Whether the smallest and the largest sizes are of whole steps.
+/// Checks that the smallest and the largest sizes are of whole steps.
 fn whole_steps(spec: &Spec, deploy: &DeploySpec, bound: &str, is_min: bool, found: &mut Found) {
     let pods = |role: &str| {
         let role = spec.roles.get(role)?;

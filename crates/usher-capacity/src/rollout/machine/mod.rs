@@ -48,7 +48,7 @@ struct Turn<'a> {
     plan: &'a mut Plan,
     memory: &'a mut Memory,
     now: Duration,
-    /// Whether pods at gates may keep an update from going on.
+    /// `true` if pods at gates may keep an update from going on.
     is_stuck: bool,
 }
 
@@ -56,7 +56,7 @@ struct Turn<'a> {
 struct Outcome {
     admitted: Vec<u32>,
     state: Option<State>,
-    /// How many pods may be of the newest revision.
+    /// Number of pods that may be of the newest revision.
     updated: Option<Vec<u32>>,
 }
 
@@ -108,7 +108,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether all pods were up, and are there.
+    /// Returns `true` if all pods were up, and are there.
     fn is_settled(&self) -> bool {
         self.memory.settled == self.goals() && self.role_counts.iter().all(|counts| counts.there >= counts.goal)
     }
@@ -175,7 +175,7 @@ impl Turn<'_> {
         Outcome { admitted: targets, state, updated }
     }
 
-    /// How many pods may be of the newest revision, where some are not or were not a moment ago.
+    /// Number of pods that may be of the newest revision, where some are not or were not a moment ago.
     fn updated(&mut self) -> Option<Vec<u32>> {
         let update = self.rollout.update?;
         if self.memory.is_updating {
@@ -198,8 +198,8 @@ impl Turn<'_> {
         None
     }
 
-    /// Whether the group has more pods than it is to have, as some are to grow and others to shrink: one step
-    /// ahead is enough.
+    /// Returns `true` if the group has more pods than it is to have, as some are to grow and others to
+    /// shrink: one step ahead is enough.
     fn exceeds(&self) -> bool {
         let goals = || self.plan.roles.iter().map(|role| role.goal);
         let shrinks = self.role_counts.iter().zip(goals()).any(|(counts, goal)| counts.there > goal);
@@ -209,12 +209,12 @@ impl Turn<'_> {
             && sum(&mut self.role_counts.iter().map(|counts| counts.there)) > sum(&mut goals())
     }
 
-    /// How many pods the roles may have while none grows.
+    /// Number of pods that the roles may have while none grows.
     fn admitted_before(&self) -> Vec<u32> {
         self.past_gates(self.there())
     }
 
-    /// How many pods of the roles are past their gate, or were and are replaced.
+    /// Number of pods of the roles that are past their gate, or were and are replaced.
     fn seen_past(&self) -> Vec<u32> {
         let is_past = |(counts, past): (&RoleCounts, &u32)| {
             let past = if self.memory.has_gates { *past } else { 0 };
@@ -223,7 +223,7 @@ impl Turn<'_> {
         self.role_counts.iter().zip(&self.memory.past).map(is_past).collect()
     }
 
-    /// How many pods the roles may have that grow; the others keep what they have.
+    /// Number of pods for the roles that grow; the others keep what they have.
     fn grow(&self) -> Vec<u32> {
         let targets = match &self.rollout.pace {
             None => self.role_counts.iter().map(|counts| counts.there.max(counts.goal)).collect(),
@@ -321,13 +321,13 @@ impl Turn<'_> {
         Some(State::Blocked)
     }
 
-    /// Whether the pods of a step can't go anywhere else than where they are sent.
+    /// Returns `true` if the pods of a step can't go anywhere else than where they are sent.
     fn is_bound(&self) -> bool {
         self.memory.has_gates && self.rollout.topology.as_ref().is_some_and(|topology| topology.is_required)
     }
 
-    /// How many pods of each role whole usable groups have. Those that are ready count, whatever a step asks for
-    /// beyond that: that nothing was heard of them lately doesn't say that they don't serve.
+    /// Number of pods of each role in whole usable groups. Those that are ready count, whatever a step asks
+    /// for beyond that: that nothing was heard of them lately doesn't say that they don't serve.
     fn whole(&self) -> Vec<u32> {
         let usable = |counts: &RoleCounts| RoleCounts { ok: counts.ok.max(counts.ready), ..*counts };
         let role_counts: Vec<RoleCounts> = self.role_counts.iter().map(usable).collect();
@@ -341,7 +341,7 @@ impl Turn<'_> {
         kept.iter().zip(&self.role_counts).map(|(kept, counts)| (*kept).min(counts.there)).collect()
     }
 
-    /// How many pods the roles keep that shrink, once those of the last step are gone.
+    /// Number of pods that shrinking roles keep, once those of the last step are gone.
     fn shrink(&mut self, targets: &mut [u32]) {
         if !self.role_counts.iter().any(|counts| counts.there > counts.goal) {
             self.memory.from.clear();

@@ -77,7 +77,7 @@ impl Flights {
         Flight { fetch, number, is_own: true }
     }
 
-    /// How many there are.
+    /// Number of flights.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.under_way.len()

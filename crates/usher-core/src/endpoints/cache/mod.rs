@@ -15,10 +15,10 @@ use self::views::{Held, Views, empty_unless};
 use super::{Candidates, Clock, PodLocator, SubsetHint};
 use crate::metrics::Timing;
 
-/// How the cache is used.
+/// Metrics of the cache's use.
 #[derive(Debug, Default)]
 pub struct LocatorMetrics {
-    /// How old the views were that requests got from the cache. One duration for each hit.
+    /// Age of the views that requests got from the cache. One duration for each hit.
     pub age: Timing,
     /// Look-ups that had to ask the locator.
     pub misses: AtomicU64,
@@ -54,9 +54,9 @@ struct Shared {
 }
 
 impl CachedLocator {
-    /// How long a view is kept when nothing changes, as llm-d-router does.
+    /// Time for which a view is kept when nothing changes, as in llm-d-router.
     pub const DEFAULT_TTL: Duration = Duration::from_millis(50);
-    /// How many subsets are kept at most. Gateways send a handful.
+    /// Number of subsets that are kept at most. Gateways send a handful.
     pub const DEFAULT_MAX_KEYS: usize = 4096;
     /// Subsets of so many addresses have seven of eight places. With as many places as by
     /// default they take 6 MiB at most, and those with more 13.
@@ -111,7 +111,7 @@ impl CachedLocator {
         }
     }
 
-    /// How the cache is used.
+    /// Metrics of the cache's use.
     pub fn metrics(&self) -> &LocatorMetrics {
         &self.shared.metrics
     }
@@ -166,7 +166,7 @@ impl Shared {
         Some(held.candidates())
     }
 
-    /// How old a view is; `None` if it is out of date.
+    /// Age of a view; `None` if it is out of date.
     fn age(&self, held: &Held) -> Option<Duration> {
         if held.generation != self.locator.generation() {
             return None;
@@ -175,7 +175,7 @@ impl Shared {
         (age < self.ttl).then_some(age)
     }
 
-    /// Where subsets of so many addresses are kept.
+    /// Views of subsets of so many addresses.
     fn views(&self, addresses: usize) -> Option<&Views> {
         if addresses <= CachedLocator::FEW {
             return Some(&self.few);

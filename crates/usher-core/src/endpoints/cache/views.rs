@@ -108,7 +108,7 @@ impl Views {
         self.places.iter().filter(|place| place.load().is_some()).count()
     }
 
-    /// Where a fingerprint's set begins.
+    /// Position of a fingerprint's set.
     fn set(&self, fingerprint: u64) -> usize {
         let sets = self.places.len() / self.ways;
         // The product's upper half: evenly spread, without a division.

@@ -42,7 +42,7 @@ impl OutlierDetector {
         &self.params
     }
 
-    /// Whether nobody is ejected. What a decision asks first.
+    /// Returns `true` if nobody is ejected. What a decision asks first.
     pub fn is_empty(&self) -> bool {
         self.ejected.load(Ordering::Relaxed) == 0
     }
@@ -53,7 +53,7 @@ impl OutlierDetector {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether the gateway says which endpoint served, and so whether a probe may have
+    /// Returns `true` if the gateway says which endpoint served. Only then a probe may have
     /// fallbacks: an answer from one of them must not count for the endpoint that is probed.
     pub fn names_servers(&self) -> bool {
         self.names_servers.load(Ordering::Relaxed)

@@ -105,7 +105,7 @@ pub(super) const PATIENCE_MS: u64 = 10_000;
 /// another one is tried so much later.
 const RETRY_MS: u64 = 10;
 
-/// How one endpoint is. All times are milliseconds of one clock, from 1.
+/// Ejection state of one endpoint. All times are milliseconds of one clock, from 1.
 #[derive(Debug, Default)]
 pub struct EjectionState {
     failures: u32,
@@ -159,7 +159,7 @@ pub struct Ejection {
     pub successes: u32,
     /// When the next probe may go.
     pub next_probe_ms: u64,
-    /// Whether a probe is under way.
+    /// `true` if a probe is under way.
     pub probing: bool,
 }
 
@@ -293,12 +293,12 @@ impl EjectionState {
         Some(ejected.out.map_or(ejected.next_ms, |(_, until)| until.max(ejected.next_ms)))
     }
 
-    /// Whether a success would change nothing.
+    /// Returns `true` if a success would change nothing.
     pub fn is_quiet(&self) -> bool {
         self.ejected.is_none() && self.failures == 0 && self.scrapes == 0
     }
 
-    /// Whether a scrape that brings a page would change nothing.
+    /// Returns `true` if a scrape that brings a page would change nothing.
     pub fn is_quiet_for_scrapes(&self) -> bool {
         self.scrapes == 0 && !self.excused && !self.refused && self.cause() != Some(Failure::Scrape)
     }

@@ -1,4 +1,4 @@
-//! How well one endpoint is.
+//! Health of one endpoint.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use super::ejection::{Change, Condition, Failure, HealthParams, EjectionState};
 use super::detector::OutlierDetector;
 use crate::endpoints::Load;
 
-/// How well one endpoint is. Belongs to an endpoint at an address: another address is
-/// another server.
+/// Health of one endpoint. Belongs to an endpoint at an address: another address is another
+/// server.
 #[derive(Debug)]
 pub struct Health {
     id: Arc<str>,
@@ -52,7 +52,7 @@ impl Health {
         }
     }
 
-    /// Whether it gets probes only.
+    /// Returns `true` if it gets probes only.
     pub fn is_ejected(&self) -> bool {
         self.due_ms().is_some()
     }
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// How a request ended that was sent there at `sent_ms`.
+    /// Reports the end of a request that was sent there at `sent_ms`.
     pub fn ended(&self, verdict: Verdict, sent_ms: u64) {
         match verdict {
             Verdict::Good => self.succeeded(sent_ms),

@@ -48,7 +48,7 @@ impl RequestClass {
         Self { kind: self.kind % ANSWERS as u8 + ANSWERS as u8, ..self }
     }
 
-    /// Whether it is [`with_media`](Self::with_media).
+    /// Returns `true` if it is [`with_media`](Self::with_media).
     pub(super) fn has_media(self) -> bool {
         usize::from(self.kind) >= ANSWERS
     }

@@ -1,4 +1,4 @@
-//! How well endpoints are: who answers, who fails, who may be tried again.
+//! Health of endpoints: successes, failures, and attempts after an ejection.
 //!
 //! A pod that fails fast looks idle and draws every request. One that fails several times
 //! in a row is ejected: it gets no more than one real request at a time as a probe, until

@@ -59,7 +59,7 @@ pub(super) struct Page {
     pub(super) kv_usage: f64,
 }
 
-/// How long requests may wait for a first byte.
+/// Longest time that requests may wait for a first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound<'a> {
     pub(super) times: &'a FirstBytes,

@@ -1,4 +1,4 @@
-//! How much is used, of which there is a limit.
+//! Counted memory, of which there is a limit.
 
 mod measuring;
 mod shedding;
@@ -220,24 +220,24 @@ impl Budget {
         self.used[kind as usize].0.load(Relaxed)
     }
 
-    /// Whether seven eighths of the budget are used: time to give up what matters least.
+    /// Returns `true` if seven eighths of the budget are used: time to give up what matters least.
     pub fn is_tight(&self) -> bool {
         self.total() > tight(self.limit.load(Relaxed))
     }
 
-    /// Whether something found no room since the last call, or only what others made.
+    /// Returns `true` if something found no room since the last call, or only what others made.
     pub(super) fn was_full(&self) -> bool {
         self.was_full.swap(false, Relaxed)
     }
 
-    /// Whether a part of a body should be copied that is going to be kept. It lies in a frame
-    /// beside parts of other bodies, and keeps all of the frame when those are gone. That
-    /// is well until half of the budget is used.
+    /// Returns `true` if a part of a body should be copied that is going to be kept. It lies
+    /// in a frame beside parts of other bodies, and keeps all of the frame when those are
+    /// gone. That is well until half of the budget is used.
     pub fn copies(&self) -> bool {
         self.total() > self.limit.load(Relaxed) / 2
     }
 
-    /// Whether indexes of prefixes may grow.
+    /// Returns `true` if indexes of prefixes may grow.
     pub fn has_room_for_prefixes(&self) -> bool {
         let most = self.prefix_index.min(self.limit.load(Relaxed) / 2);
         self.used(Kind::PrefixIndex) < most && !self.is_tight()
@@ -269,8 +269,8 @@ impl Budget {
         self.shed.load(Relaxed)
     }
 
-    /// Whether a request of this priority may go on, which holds nothing yet but its stream.
-    /// Where it is tight those that wait with lower priorities make room for it.
+    /// Admits a request of this priority which holds nothing yet but its stream. Where it is
+    /// tight those that wait with lower priorities make room for it.
     ///
     /// # Errors
     /// When there is no room.

@@ -1,4 +1,4 @@
-//! Which cells of a table are in use.
+//! Cells of a table that are in use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

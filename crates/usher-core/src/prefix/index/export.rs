@@ -16,8 +16,8 @@ pub struct Held {
     pub hashes: Vec<u64>,
 }
 
-/// How far an export has come. Good for the index that gave it only: another one takes it
-/// as too old.
+/// Progress of an export. Good for the index that gave it only: another one takes it as too
+/// old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
@@ -36,7 +36,7 @@ impl Mark {
 /// Blocks that were added since a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Where the next export goes on.
+    /// Mark that the next export goes on from.
     pub mark: Mark,
     /// The blocks with their endpoints, the oldest first.
     pub held: Vec<Held>,

@@ -1,4 +1,4 @@
-//! How much of a prompt each candidate holds.
+//! Finds how much of a prompt each candidate holds.
 
 use std::cell::RefCell;
 

@@ -69,7 +69,7 @@ impl Tag {
         self.0
     }
 
-    /// Where it belongs among `len` places. Grows with the tag.
+    /// Place that it belongs to among `len`. Grows with the tag.
     pub(super) fn home(self, len: usize) -> usize {
         ((u128::from(self.0) * len as u128) >> TAG_BITS) as usize
     }

@@ -1,6 +1,6 @@
-//! How much an index may hold.
+//! Limits of an index.
 
-/// How much a [`PrefixIndex`](super::PrefixIndex) may hold.
+/// Limits of a [`PrefixIndex`](super::PrefixIndex).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries over all endpoints: a block at an endpoint is one. An entry takes 32 bytes

@@ -1,4 +1,4 @@
-//! Which endpoint holds which blocks.
+//! Index of the blocks that endpoints hold.
 
 mod cells;
 mod export;
@@ -27,7 +27,7 @@ pub use export::{Export, Held, Mark};
 pub use import::Imported;
 pub use limits::Limits;
 
-/// Which endpoint holds which blocks, as far as can be told from what was sent to it.
+/// Index of the blocks that endpoints hold, as far as can be told from what was sent to it.
 ///
 /// Each endpoint keeps the blocks that were added last, up to its capacity; of those that were
 /// added together the first ones. Looking blocks
@@ -55,9 +55,9 @@ impl PrefixIndex {
         }
     }
 
-    /// How many leading blocks each candidate holds without a gap from the first block of a
-    /// prompt, summed over the prompts. `matched` gets one number per endpoint of the
-    /// snapshot, by its position; 0 for what is no candidate.
+    /// Number of leading blocks that each candidate holds without a gap from the first
+    /// block of a prompt, summed over the prompts. `matched` gets one number per endpoint
+    /// of the snapshot, by its position; 0 for what is no candidate.
     pub fn find(&self, blocks: &Blocks, candidates: View<'_>, matched: &mut Vec<u32>) {
         find::find(&self.holders.shards.tables(), blocks, candidates, matched);
     }
@@ -107,7 +107,7 @@ impl PrefixIndex {
         self.origins.expire(&self.holders, now_ms);
     }
 
-    /// Where exports stand now: what is added from here on comes with
+    /// Mark of now: what is added from here on comes with
     /// [`export_since`](Self::export_since) this mark.
     pub fn mark(&self) -> Mark {
         self.ring.mark()
@@ -175,7 +175,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Whether it may grow from now on, within its limits. Where it may not, what is added
+    /// Lets it grow from now on, within its limits, or not. Where it may not, what is added
     /// takes the place of older blocks.
     pub fn may_grow(&self, may: bool) {
         self.holders.may_grow(may);

@@ -115,7 +115,7 @@ impl Recent {
         found.is_ok()
     }
 
-    /// Whether anything is older than what was added since [`begin`](Self::begin).
+    /// Returns `true` if anything is older than what was added since [`begin`](Self::begin).
     pub(super) fn has_earlier(&self) -> bool {
         self.oldest != self.last
     }
@@ -221,7 +221,7 @@ impl Recent {
         }
     }
 
-    /// Where a block is, or the empty place where it would be.
+    /// Place of a block, or the empty place where it would be.
     fn find(&self, key: Key) -> Result<u32, u32> {
         let home = self.home(key);
         let (before, from) = self.places.split_at(home as usize);

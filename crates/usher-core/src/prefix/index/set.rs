@@ -1,4 +1,4 @@
-//! How the slots that hold a block are written down.
+//! Encoding of the slots that hold a block.
 
 /// The slots that hold a block: one of them, or where more of them are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Holders {
     At(Form, usize),
 }
 
-/// How more than one slot is written into cells of 64 bits.
+/// Encoding of more than one slot in cells of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Four slots to a cell, in 2 to the power of so many cells. Free lanes are [`FREE`].

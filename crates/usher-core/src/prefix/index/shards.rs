@@ -12,7 +12,7 @@ use super::table::Table;
 /// The tables of all shards. Matchers take one reference to all of them.
 pub(super) type Tables = Box<[Arc<Table>]>;
 
-/// Which slots hold which blocks.
+/// Slots that hold each block.
 #[derive(Debug)]
 pub(super) struct Shards {
     /// Replaced when a shard has a new table.

@@ -55,8 +55,8 @@ impl Block {
     }
 }
 
-/// How often a matcher that was overtaken looks again. One that is overtaken time after time
-/// takes the block as held by nobody.
+/// Number of times that a matcher which was overtaken looks again. One that is overtaken
+/// time after time takes the block as held by nobody.
 const ATTEMPTS: usize = 16;
 
 impl Table {
@@ -71,7 +71,7 @@ impl Table {
         (self.blocks.len() + self.cells.len() + 2) * size_of::<u64>() + size_of::<Self>()
     }
 
-    /// Where a block is, and what stands there.
+    /// Place of a block, and what stands there.
     pub(super) fn position(&self, tag: Tag) -> Option<(usize, Block)> {
         let at = tag.home(self.blocks.len());
         self.position_from(tag, at, self.blocks.get(at)?.load(Acquire))
@@ -151,8 +151,8 @@ impl LookUp<'_> {
         }
     }
 
-    /// Whether all these slots hold the block, from the word `first` of all on. Where it is
-    /// not easily said, it is denied.
+    /// Returns `true` if all these slots hold the block, from the word `first` of all on.
+    /// Where it is not easily said, it is denied.
     pub(super) fn held_by_all(&self, slots: &[u64], first: usize) -> bool {
         let Self { table, version, bits, .. } = *self;
         let Some(Holders::At(Form::Map, at)) = Block::from_bits(bits).map(|block| block.set().holders())

@@ -1,4 +1,4 @@
-//! How large an image is, from the first bytes of its data.
+//! Size of an image, from the first bytes of its data.
 //!
 //! Formats: PNG (W3C, 2003, §11.2.2), GIF (GIF89a, §18), WebP (RFC 9649, §2), JPEG
 //! (ITU-T T.81, annex B). Base64 is decoded byte by byte where the size is written, so an
@@ -28,7 +28,7 @@ pub(super) fn size(mut text: impl FnMut(usize) -> Option<u8>) -> Option<(u32, u3
     (width > 0 && height > 0).then_some((width, height))
 }
 
-/// Where the base64 begins: behind the comma of a data URL, or at once.
+/// Offset of the base64: behind the comma of a data URL, or at once.
 fn data_start(text: &mut impl FnMut(usize) -> Option<u8>) -> Option<usize> {
     let is_url = b"data:".iter().enumerate().all(|(at, byte)| text(at) == Some(*byte));
     if !is_url {

@@ -1,4 +1,4 @@
-//! How many tokens images, videos and clips stand for, and what tells them apart.
+//! Number of tokens that images, videos and clips stand for, and what tells them apart.
 
 use std::ops::ControlFlow;
 

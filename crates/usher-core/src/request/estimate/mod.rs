@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Where the bytes go.
+/// Receiver of the bytes.
 struct Output<'v> {
     visit: &'v mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
     /// Bytes of the prompt so far.

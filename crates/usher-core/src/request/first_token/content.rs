@@ -92,12 +92,12 @@ impl Content {
         *self = Self::new(self.dialect);
     }
 
-    /// Whether the event is over.
+    /// Returns `true` if the event is over.
     pub(super) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Whether the event holds generated content so far.
+    /// Returns `true` if the event holds generated content so far.
     pub(super) fn is_generated(&self) -> bool {
         self.generated > 0
     }

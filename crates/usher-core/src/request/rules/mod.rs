@@ -23,7 +23,7 @@ const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-
 pub struct Rules {
     /// Priority of each objective, by name.
     pub objectives: HashMap<String, i32>,
-    /// Which model is served instead of another.
+    /// Rewrites of model names.
     pub rewrites: Rewrites,
 }
 
@@ -39,7 +39,7 @@ impl Rules {
     }
 }
 
-/// Where the current rules are. Discovery is the only writer.
+/// Holder of the current rules. Discovery is the only writer.
 #[derive(Debug, Default)]
 pub struct RuleBook {
     current: ArcSwap<Rules>,

@@ -1,5 +1,5 @@
-//! Which model is served instead of another: exact rules before generic ones, those of
-//! older objects before those of newer ones, and within an object in their order.
+//! Rewrites of model names: exact rules before generic ones, those of older objects before
+//! those of newer ones, and within an object in their order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Rewrites {
         rewrites
     }
 
-    /// Whether there is no rule at all.
+    /// Returns `true` if there is no rule at all.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.generic.is_none()
     }

@@ -62,7 +62,7 @@ impl Dialect {
 #[derive(Debug, Default)]
 pub struct UsageScanner {
     dialect: Dialect,
-    /// Whether usage is merged into what was found before, member by member, and doesn't replace it.
+    /// `true` if usage is merged into what was found before, member by member, and doesn't replace it.
     merges: bool,
     state: State,
     found: Option<Usage>,

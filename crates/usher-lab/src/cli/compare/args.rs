@@ -104,7 +104,7 @@ pub(super) struct Source {
 }
 
 impl Plan {
-    /// Which of the servers' loads counts for a request.
+    /// Server load that counts for a request.
     pub(super) fn step(&self, request: usize) -> usize {
         request.checked_div(self.change_every).unwrap_or_default()
     }

@@ -48,7 +48,7 @@ pub(super) struct Picker {
     pub(super) config: PathBuf,
 }
 
-/// Where and how a picker runs.
+/// Setting of a picker's run.
 pub(super) struct Scene<'a> {
     pub(super) plan: &'a Plan,
     pub(super) folder: &'a Path,

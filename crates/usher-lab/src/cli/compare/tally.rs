@@ -25,11 +25,11 @@ pub(super) struct Tally {
 /// A request on which the pickers differ.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Difference {
-    /// Which request, from 0.
+    /// Index of the request, from 0.
     pub(super) request: usize,
     /// Kinds of difference.
     pub(super) kinds: Vec<String>,
-    /// Whether each picker decided the same in both its runs.
+    /// `true` if each picker decided the same in both its runs.
     pub(super) beyond_chance: bool,
 }
 

@@ -84,7 +84,7 @@ impl DemoArgs {
         self.servers.unwrap_or(usual)
     }
 
-    /// How many times as fast as in reality everything is.
+    /// Speed of everything, in multiples of reality.
     pub(super) fn speed(&self) -> f64 {
         let usual = if self.replays() { 12.0 } else { 1.0 };
         self.speed.unwrap_or(usual)
@@ -100,7 +100,7 @@ impl DemoArgs {
         self.requests.unwrap_or(usual)
     }
 
-    /// Whether it sends the requests of a trace.
+    /// Returns `true` if it sends the requests of a trace.
     pub(super) fn replays(&self) -> bool {
         !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale)
     }

@@ -41,7 +41,7 @@ pub enum ChildError {
     Ended {
         /// Name of the child.
         name: String,
-        /// How it ended.
+        /// Status that it ended with.
         status: ExitStatus,
         /// The file with what it wrote.
         log: PathBuf,
@@ -105,7 +105,7 @@ impl Group {
         let _ = child.wait();
     }
 
-    /// Whether all children run.
+    /// Checks that all children run.
     ///
     /// # Errors
     /// Names the first that doesn't, with the last line that it wrote.

@@ -17,7 +17,7 @@ const GET: &str = include_str!("../../../../../deploy/envoy/get.sh");
 /// The configuration that is used, with other ports.
 const CONFIG: &str = include_str!("../../../../../deploy/envoy/original-dst.yaml");
 
-/// Where the HTTP connection manager is in it.
+/// Pointer to the HTTP connection manager in it.
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
 /// Finds Envoy or installs it into `dir`. What runs for that is in the process group

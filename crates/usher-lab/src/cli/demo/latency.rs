@@ -31,7 +31,7 @@ pub(super) struct Added {
     pub(super) failed: usize,
 }
 
-/// How many pairs belong to a replay of so many requests.
+/// Number of pairs that belong to a replay of so many requests.
 pub(super) fn pairs(requests: usize) -> usize {
     (requests / 2).clamp(LEAST_PAIRS, MOST_PAIRS)
 }

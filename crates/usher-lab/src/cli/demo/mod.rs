@@ -147,7 +147,7 @@ fn read_trace(args: &DemoArgs) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// How a demo went.
+/// Outcome of a demo.
 struct Shown {
     /// The table, or JSON.
     text: String,

@@ -9,8 +9,8 @@ use serde::Serialize;
 /// Ports before those of the servers.
 const FIXED: u16 = 6;
 
-/// Where free ports are looked for: above the well-known ones, and below those that
-/// systems give to outgoing connections, which could take one before it is bound.
+/// Range of free ports: above the well-known ones, and below those that systems give to
+/// outgoing connections, which could take one before it is bound.
 const FREE: std::ops::Range<u16> = 10_000..30_000;
 const TRIES: usize = 100;
 
@@ -24,7 +24,7 @@ pub enum PortError {
     InUse {
         /// The port.
         port: u16,
-        /// How many in a row are needed.
+        /// Number of ports in a row that are needed.
         count: u16,
     },
     /// The system refuses the port.
@@ -40,13 +40,13 @@ pub enum PortError {
     TooHigh {
         /// The lowest of them.
         first: u16,
-        /// How many are needed.
+        /// Number of ports that are needed.
         count: u16,
     },
     /// None was found.
     #[error("found no {count} free ports in a row; choose the first one with --port")]
     NoneFree {
-        /// How many are needed.
+        /// Number of ports that are needed.
         count: u16,
     },
 }
@@ -54,9 +54,9 @@ pub enum PortError {
 /// The ports of a demo, on 127.0.0.1.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ports {
-    /// Where clients send requests.
+    /// Address that clients send requests to.
     pub envoy: u16,
-    /// Where Envoy asks Usher.
+    /// Address that Envoy asks Usher at.
     pub extproc: u16,
     /// Usher's gRPC health.
     pub health: u16,

@@ -49,7 +49,7 @@ impl Percentiles {
     }
 }
 
-/// How requests ended, for a line of a report.
+/// Outcomes of requests, for a line of a report.
 pub(super) fn ends(statuses: &BTreeMap<u16, usize>, failures: &BTreeMap<String, usize>) -> String {
     let statuses = statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
     let failures = failures.iter().map(|(reason, count)| format!("{count} × {reason}"));

@@ -37,7 +37,7 @@ const SIM_LOG: &str = "sim.log";
 pub(super) struct Plan {
     /// Folder for Envoy and for what the processes need and write.
     pub(super) dir: PathBuf,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     pub(super) ports: Ports,
     /// Simulated seconds per second in the servers.
     pub(super) speed: f64,
@@ -63,7 +63,7 @@ pub(super) struct Setup {
 /// A server with a process of its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerProcess {
-    /// Where it listens.
+    /// Port that it listens on.
     pub(super) port: u16,
     /// The number of its process.
     pub(super) id: u32,
@@ -193,7 +193,7 @@ impl Stack {
             .with_context(|| format!("cannot write {}", self.endpoints.display()))
     }
 
-    /// Whether everything runs.
+    /// Checks that everything runs.
     ///
     /// # Errors
     /// Names what ended by itself.
@@ -239,7 +239,7 @@ impl Stack {
         }
     }
 
-    /// Where requests go.
+    /// Address that requests go to.
     pub(super) fn envoy(&self) -> SocketAddr {
         local(self.ports.envoy)
     }
@@ -254,7 +254,7 @@ impl Stack {
         (0..self.ports.servers.len()).map(|number| format!("{NAME}-{number}")).collect()
     }
 
-    /// Where everything listens.
+    /// Ports that everything listens on.
     pub(super) fn ports(&self) -> &Ports {
         &self.ports
     }

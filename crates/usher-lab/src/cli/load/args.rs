@@ -117,7 +117,7 @@ pub struct LoadArgs {
     pub output: Output,
 }
 
-/// Whether to encrypt.
+/// Encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Tls {
     /// If the server can.
@@ -128,7 +128,7 @@ pub enum Tls {
     Off,
 }
 
-/// How an open loop spreads its requests.
+/// Distribution of an open loop's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Spread {
     /// Equal times between them.

@@ -237,7 +237,7 @@ impl Display for Report<'_> {
 }
 
 impl Report<'_> {
-    /// How far the numbers are the generator's own.
+    /// Warns where the numbers are the generator's own.
     fn warnings(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(Late { requests, share, p99_ms, max_ms }) = &self.late {
             let percent = share * 100.0;

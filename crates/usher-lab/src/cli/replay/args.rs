@@ -36,7 +36,7 @@ pub const MOST_REQUESTS: u64 = 1_000_000;
 pub const NO_RATE: &str =
     "--rate is requests per second, of usher load; give --speed FACTOR for the trace so many times as fast";
 
-/// How much slower the slow server is.
+/// Factor by which the slow server is slower.
 const SLOWER: f64 = 3.0;
 
 /// Run configurations against simulated servers in virtual time, and compare them.
@@ -95,7 +95,7 @@ pub struct ReplayArgs {
     /// name, labels, and the flags below as prefillRate, decodeStep and so on.
     #[arg(long, value_name = "FILE", help_heading = "Servers")]
     pub servers_file: Option<PathBuf>,
-    /// How fast servers are.
+    /// Speed of the servers.
     #[command(flatten, next_help_heading = "Servers")]
     pub engine: EngineArgs,
     /// Bytes per second between servers by what their labels share, such as host=200G,
@@ -274,9 +274,9 @@ fn latency_class(text: &str) -> Result<LatencyClass, String> {
 pub struct Plan {
     /// Settings of the replay.
     pub settings: Settings,
-    /// Where the requests are from.
+    /// Source of the requests.
     pub source: String,
-    /// How many times as fast as they were recorded; `None`: they were not.
+    /// Speed in multiples of the recording's; `None`: they were not recorded.
     pub speed: Option<f64>,
 }
 

@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = 40;
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) source: &'a str,
-    /// How many times as fast as it was recorded.
+    /// Speed in multiples of the recording's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) speed: Option<f64>,
     pub(super) seed: u64,

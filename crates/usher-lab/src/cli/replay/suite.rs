@@ -321,7 +321,7 @@ const COMPARED: [(usize, &str); 4] = [(0, "TTFT p90"), (2, "TPOT p90"), (4, "all
 type Means = HashMap<(String, String, u64, String), [f64; 6]>;
 
 impl Outcome {
-    /// Whether a policy runs in every case, so that its counts compare with others'.
+    /// Returns `true` if a policy runs in every case, so that its counts compare with others'.
     fn runs_everywhere(&self, policy: &str) -> bool {
         self.done.iter().all(|done| done.policies.iter().any(|figures| figures.policy == policy))
     }
@@ -350,7 +350,7 @@ impl Outcome {
     }
 }
 
-/// How much worse than the best: 0 is the best.
+/// Distance from the best: 0 is the best.
 fn behind(value: f64, best: f64, more: bool) -> f64 {
     if more { best - value } else { value / best.max(1e-9) - 1.0 }
 }

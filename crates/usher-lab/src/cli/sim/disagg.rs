@@ -7,7 +7,7 @@ use clap::Args;
 use crate::sim::{DisaggConfig, KV_BYTES_PER_TOKEN, Links, Peer, Role};
 use usher_core::config::units::parse_duration;
 
-/// How the servers share the work of requests, and where they are.
+/// Division of the work of requests among servers, and where they are.
 ///
 /// A list is gone through again and again: with two names the servers have them in turns.
 #[derive(Debug, Clone, Args)]

@@ -20,7 +20,7 @@ use usher_core::config::units::parse_duration;
 use usher_core::endpoints::{PLACE_LABELS, ROLE_LABEL};
 use usher_terminal::CliError;
 
-/// How the servers differ in where they listen.
+/// Difference of the servers in where they listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Spread {
     /// One address, consecutive ports.
@@ -94,7 +94,7 @@ pub struct SimArgs {
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How the servers share the work of requests.
+    /// Division of the work of requests among the servers.
     #[command(flatten)]
     pub disagg: DisaggArgs,
 }

@@ -46,7 +46,7 @@ pub struct Outcome {
     pub protocol: &'static str,
     /// The measured time, in seconds.
     pub seconds: f64,
-    /// Whether requests were due at times of their own, so that they could be late.
+    /// `true` if requests were due at times of their own, so that they could be late.
     pub open_loop: bool,
     /// Everything that was counted.
     pub numbers: Numbers,
@@ -56,7 +56,7 @@ pub struct Outcome {
     pub own_cpu: Option<Duration>,
 }
 
-/// Where a run stands, warm-up included.
+/// Progress of a run, warm-up included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunProgress {
     /// Since the first request.

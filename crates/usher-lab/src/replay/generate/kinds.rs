@@ -67,8 +67,8 @@ impl Workload {
         }
     }
 
-    /// Whether requests wait for the answers of others, so that the number of users says how
-    /// many come.
+    /// Returns `true` if requests wait for the answers of others, so that the number of
+    /// users says how many come.
     pub fn is_closed(self) -> bool {
         matches!(self, Self::Conversations | Self::Agents)
     }

@@ -116,7 +116,7 @@ impl Requests {
         }
     }
 
-    /// Whether answers are streams.
+    /// Returns `true` if answers are streams.
     pub(super) fn streams(&self) -> bool {
         self.style.stream
     }

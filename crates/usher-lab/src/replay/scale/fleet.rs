@@ -24,7 +24,7 @@ struct Pod {
 /// The pods of one role. They are numbered in the order in which they were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::replay) struct Fleet {
-    /// How long a pod starts.
+    /// Time that a pod starts.
     start: Duration,
     /// Until then pods cost.
     until: Duration,
@@ -37,7 +37,7 @@ pub(in crate::replay) struct Fleet {
     spent: Duration,
     changes: u32,
     reversals: u32,
-    /// Whether the last change was to more.
+    /// Direction of the last change: `true` for more.
     grew: Option<bool>,
     largest: u32,
 }
@@ -70,12 +70,12 @@ impl Fleet {
         }
     }
 
-    /// How many pods there should be: those that serve and those that start.
+    /// Number of pods that there should be: those that serve and those that start.
     pub(in crate::replay) fn asked(&self) -> u32 {
         self.count(|stage| !matches!(stage, Stage::Leaving(_)))
     }
 
-    /// How many start.
+    /// Number of pods that start.
     pub(in crate::replay) fn starting(&self) -> u32 {
         self.count(|stage| stage == Stage::Starting)
     }
@@ -140,7 +140,7 @@ impl Fleet {
         Some(number)
     }
 
-    /// Whether this server takes no more requests.
+    /// Returns `true` if this server takes no more requests.
     pub(in crate::replay) fn is_leaving(&self, server: usize) -> bool {
         self.pods.values().any(|pod| pod.stage == Stage::Leaving(server))
     }
@@ -170,12 +170,12 @@ impl Fleet {
         (self.spent + there).as_secs_f64()
     }
 
-    /// How often the size changed.
+    /// Number of changes of the size.
     pub(in crate::replay) fn changes(&self) -> u32 {
         self.changes
     }
 
-    /// How often it changed the other way than the time before.
+    /// Number of changes in the opposite direction of the one before.
     pub(in crate::replay) fn reversals(&self) -> u32 {
         self.reversals
     }

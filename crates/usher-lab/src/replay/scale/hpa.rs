@@ -16,7 +16,7 @@ use usher_capacity::size::{self, Measured};
 
 /// Between two ticks.
 pub(super) const INTERVAL: Duration = Duration::from_secs(15);
-/// How far off its target a metric changes nothing, in percent.
+/// Distance of a metric from its target that changes nothing, in percent.
 const TOLERANCE: u32 = 10;
 /// Pods that it may add in a tick, if that is more than 100 %.
 const MOST_ADDED: u32 = 4;
@@ -38,7 +38,7 @@ impl Hpa {
         Self { range, metrics, asked: VecDeque::new() }
     }
 
-    /// How many pods there should be.
+    /// Number of pods that there should be.
     pub(super) fn size(&mut self, seen: &Seen, now: Duration) -> u32 {
         let Range { min, max } = self.range;
         let current = seen.asked;

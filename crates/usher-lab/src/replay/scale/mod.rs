@@ -44,7 +44,7 @@ pub struct ScaleSettings {
     pub config: (String, Option<Box<EndpointPickerConfig>>),
     /// Engine configuration of a pod.
     pub engine: EngineConfig,
-    /// How long a pod starts.
+    /// Time that a pod starts.
     pub start: Duration,
     /// Pods that there are at first.
     pub initial: u32,
@@ -52,7 +52,7 @@ pub struct ScaleSettings {
     pub ttft_limit: Duration,
     /// Time between two scrapes of a server, where the configuration says nothing else.
     pub scrape_interval: Duration,
-    /// How old metrics may be before they count as missing.
+    /// Age from which metrics count as missing.
     pub metrics_staleness: Duration,
     /// Of all that is random.
     pub seed: u64,
@@ -65,7 +65,7 @@ pub struct ScaleComparison {
     pub requests: u64,
     /// Seconds from the first to the last arrival, in which pods are paid for.
     pub seconds: f64,
-    /// How long a pod starts, in seconds.
+    /// Time that a pod starts, in seconds.
     pub start_s: f64,
     /// Until then a first token is in time, in seconds.
     pub ttft_limit_s: f64,
@@ -88,9 +88,9 @@ pub struct ScaleSummary {
     pub pod_seconds: f64,
     /// The largest size that was asked for.
     pub largest: u32,
-    /// How often the size was changed.
+    /// Number of changes of the size.
     pub changes: u32,
-    /// How often it was changed the other way than the time before.
+    /// Number of changes in the opposite direction of the one before.
     pub reversals: u32,
 }
 

@@ -6,9 +6,9 @@ use usher_capacity::policy::QUEUE_DEPTH;
 /// Observations of the pods of one role.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::replay) struct Seen {
-    /// How many there should be: those that serve and those that start.
+    /// Number that there should be: those that serve and those that start.
     pub(in crate::replay) asked: u32,
-    /// How many of these start.
+    /// Number of these that start.
     pub(in crate::replay) starting: u32,
     /// The numbers of those that serve, in the order of the policy's signals.
     pub(in crate::replay) pods: Vec<Box<[f64]>>,

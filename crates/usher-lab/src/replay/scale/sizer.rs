@@ -32,7 +32,7 @@ impl Sizer {
         }
     }
 
-    /// How many pods there should be now.
+    /// Number of pods that there should be now.
     pub(in crate::replay) fn size(&mut self, seen: &Seen, now: Duration) -> u32 {
         match self {
             Self::Fixed => seen.asked,

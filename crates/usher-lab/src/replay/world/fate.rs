@@ -36,7 +36,7 @@ pub struct Fate {
     pub class: Option<LatencyClass>,
 }
 
-/// How many events there were: what a replay costs.
+/// Numbers of events: what a replay costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Events {
     /// Servers' numbers were read.

@@ -14,7 +14,7 @@ use crate::replay::requests::Requests;
 use crate::replay::servers::Server;
 use crate::sim::{ConfigError, Engine, Links, Output, Place, SimRequest};
 
-/// How often what is kept for nobody is dropped, as in the server.
+/// Interval at which what is kept for nobody is dropped, as in the server.
 pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
 /// Something that is due. The order of the variants is that of one instant.
@@ -46,10 +46,10 @@ pub(super) struct UnderWay {
     pub(super) follower: Option<Box<dyn Follower>>,
 }
 
-/// How prompts move from server to server.
+/// Links that prompts move over from server to server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interconnect {
-    /// How fast.
+    /// Speed of the links.
     pub links: Links,
     /// Bytes of keys and values per token of a prompt.
     pub kv_bytes_per_token: u64,

@@ -35,7 +35,7 @@ impl Lease {
         self.shared.len() as u32 + self.private
     }
 
-    /// Whether no block is held.
+    /// Returns `true` if no block is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -121,7 +121,7 @@ impl KvCache {
         self.releases
     }
 
-    /// How many blocks of `hashes` are present, counted from the first without a gap.
+    /// Number of blocks of `hashes` that are present, counted from the first without a gap.
     pub fn matched(&self, hashes: &[u64]) -> usize {
         let mut known = self.known.reader();
         hashes.iter().take_while(|hash| known.get(**hash).is_some()).count()

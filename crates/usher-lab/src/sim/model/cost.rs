@@ -1,4 +1,4 @@
-//! How long a step takes, and how much a full engine can do, by its model.
+//! Duration of a step, and capacity of a full engine, by its model.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::sim::error::ConfigError;
 /// Largest constant of a model, in seconds.
 const LARGEST: f64 = 1e6;
 
-/// How an engine schedules and what its steps cost.
+/// Model of an engine's scheduling and of the cost of its steps.
 ///
 /// The models differ in structure, so that a policy that fits one of them need not fit
 /// the others.
@@ -79,7 +79,7 @@ impl EngineModel {
         }
     }
 
-    /// Whether all constants are in their ranges.
+    /// Returns `true` if all constants are in their ranges.
     pub(in crate::sim) fn is_valid(mut self) -> bool {
         let sound = match self {
             Self::PrefillFirst(model) => {

@@ -14,7 +14,7 @@ pub enum Finish {
     Length,
 }
 
-/// Which part of a request an engine has to do.
+/// Part of a request that an engine has to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kind {
     /// All of it.
@@ -41,13 +41,13 @@ pub struct SimRequest {
     /// without a hash are not shared. The engine knows an answer's blocks from when they are
     /// generated.
     pub blocks: Vec<u64>,
-    /// How many tokens to generate; 0 counts as 1.
+    /// Number of tokens to generate; 0 counts as 1.
     pub output_tokens: u32,
     /// Why it ends then.
     pub finish: Finish,
     /// The LoRA adapter, if any.
     pub adapter: Option<Arc<str>>,
-    /// Which part of it is done here.
+    /// Part of it that is done here.
     pub kind: Kind,
 }
 
@@ -77,7 +77,7 @@ pub struct Output {
     /// Prompt tokens that were in the KV cache when the request entered the batch, those
     /// that came from another engine not among them.
     pub cached_tokens: u32,
-    /// Whether this is the last one.
+    /// `true` if this is the last one.
     pub finished: bool,
 }
 

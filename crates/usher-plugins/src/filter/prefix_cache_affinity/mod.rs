@@ -71,7 +71,7 @@ pub struct PrefixCacheAffinityFilterParams {
     pub latency_prediction_info_producer_name: String,
 }
 
-/// Where the time to the first token comes from.
+/// Source of the time to the first token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum TtftSource {
@@ -128,12 +128,12 @@ impl PrefixCacheAffinityFilterParams {
         Ok(params)
     }
 
-    /// Whether what is in flight makes a difference.
+    /// Returns `true` if what is in flight makes a difference.
     pub fn reads_in_flight(&self) -> bool {
         self.compares() && self.ttft_source == TtftSource::PrefillThroughput
     }
 
-    /// Whether predicted latencies make a difference.
+    /// Returns `true` if predicted latencies make a difference.
     pub fn reads_predictions(&self) -> bool {
         self.compares() && self.ttft_source == TtftSource::LatencyPredictor
     }
@@ -143,7 +143,7 @@ impl PrefixCacheAffinityFilterParams {
     }
 }
 
-/// How much later a first token may come where the prompt is cached.
+/// Delay of a first token that is worth a cached prompt.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     /// As much as it takes.

@@ -13,7 +13,7 @@ const OLDER: &[(&str, &str)] = &[("model_name", "model_name"), ("decision_type",
 /// The model of requests that name none.
 const UNKNOWN: &str = "unknown";
 
-/// Which stages beside decode have an endpoint of their own.
+/// Stages beside decode that have an endpoint of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     pub(super) prefill: bool,

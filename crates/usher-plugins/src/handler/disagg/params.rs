@@ -8,7 +8,7 @@ use super::joint::JointParams;
 use super::references::name;
 use super::written::{StageProfiles, Written};
 
-/// Which stage is placed first, and so which one can look at the other's endpoint.
+/// Stage that is placed first, and so which one can look at the other's endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StageOrder {
@@ -37,7 +37,7 @@ impl StageOrder {
 /// Parameters of `disagg-profile-handler`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DisaggParams {
-    /// Which stage is placed first. Default `decode-first`.
+    /// Stage that is placed first. Default `decode-first`.
     pub stage_order: StageOrder,
     /// The profiles of the stages.
     pub profiles: StageProfiles,
@@ -49,7 +49,7 @@ pub struct DisaggParams {
     /// Under which key of the older, flat form the decider of prefill is written; `None`:
     /// the parameters are in the present form.
     pub flat: Option<&'static str>,
-    /// How prefill and decode are chosen together; `None`: each profile picks alone. Ours:
+    /// Joint choice of prefill and decode; `None`: each profile picks alone. Ours:
     /// llm-d-router has no such parameters.
     pub joint: Option<JointParams>,
 }
@@ -141,7 +141,7 @@ impl DisaggParams {
     }
 }
 
-/// How pairs are chosen: the parameters of joint pairing, if it is asked for.
+/// Choice of pairs: the parameters of joint pairing, if it is asked for.
 fn pairing(node: &Node, written: Written) -> Result<Option<JointParams>, ConfigError> {
     match written.pairing.as_str() {
         "" | "independent" => match JointParams::first(node) {

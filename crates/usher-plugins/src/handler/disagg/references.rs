@@ -7,7 +7,7 @@ use usher_plugin::{Key, BuildContext};
 /// The producer whose matches deciders look at, as in llm-d-router whatever the scorers use.
 pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";
 
-/// How long the prompt is, and how much of it is where. Its producer is added for
+/// Keys of the prompt's length, and of how much of it is where. Its producer is added for
 /// handlers that disaggregate and for their deciders.
 pub(super) fn prompt_and_cached(
     cx: &mut BuildContext<'_>,

@@ -1,4 +1,4 @@
-//! Which stage runs when, and what one stage knows of another.
+//! Order of the stages, and what one stage knows of another.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Stages {
     pub(super) encode: Option<Arc<dyn Decider>>,
 }
 
-/// Where the profiles of the stages stand in the configuration.
+/// Positions of the stages' profiles in the configuration.
 struct Positions {
     decode: Option<usize>,
     prefill: Option<usize>,
@@ -83,7 +83,7 @@ impl Stages {
         if profile == second { runs.picked(first) } else { None }
     }
 
-    /// How a joint choice decides whether another endpoint computes the prompt.
+    /// Rule by which a joint choice decides that another endpoint computes the prompt.
     pub(super) fn splitting(&self) -> Splitting<'_> {
         match &self.prefill {
             _ if self.order == StageOrder::PrefillFirst => Splitting::Always,
@@ -110,7 +110,7 @@ impl Stages {
         if Some(profile) == decode && is_split { Part::Decode } else { Part::Whole }
     }
 
-    /// Which stages have an endpoint of their own.
+    /// Stages that have an endpoint of their own.
     pub(super) fn split(&self, decision: &Decision) -> Split {
         let StageProfiles { prefill, encode, .. } = &self.profiles;
         Split { prefill: decision.run(prefill).is_some(), encode: decision.run(encode).is_some() }

@@ -116,7 +116,7 @@ impl Expression {
         }
     }
 
-    /// Whether the value is `true`.
+    /// Evaluates to `true` if the value is `true`.
     pub(super) fn holds(&self, variables: &Variables) -> Result<bool, Failure> {
         match Value::resolve(&self.tree, &variables.0)? {
             Value::Bool(value) => Ok(value),

@@ -7,7 +7,7 @@ use usher_plugin::params::or_default;
 
 use super::expression::{Expression, Kind};
 
-/// Where gateways look for numbers about a request.
+/// Namespace in which gateways look for numbers about a request.
 const NAMESPACE: &str = "envoy.lb";
 
 /// Parameters of `request-attribute-reporter`.
@@ -20,7 +20,7 @@ pub struct ReporterParams {
 /// One attribute.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttributeParams {
-    /// Where it goes.
+    /// Destination of the number.
     pub key: KeyParams,
     /// Its value.
     pub expression: Expression,

@@ -13,16 +13,16 @@ const ROLE_LABEL: &str = "disaggregatedset.x-k8s.io/role";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutParams {
-    /// Which endpoints are screened.
+    /// Endpoints that are screened.
     pub scope: Scope,
     /// Headers with which clients choose.
     pub header_selectors: Vec<HeaderSelector>,
-    /// How one revision is chosen.
+    /// Choice of one revision.
     #[schemars(extend("x-required" = true))]
     pub revision_gating: RevisionGating,
 }
 
-/// Which endpoints are screened.
+/// Endpoints that are screened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Scope {
@@ -63,7 +63,7 @@ pub enum HeaderMode {
     Prefer,
 }
 
-/// How a revision is chosen.
+/// Choice of a revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionGating {

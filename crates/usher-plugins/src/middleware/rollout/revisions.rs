@@ -89,7 +89,7 @@ impl Revisions {
         &self.selected
     }
 
-    /// Whether these are the revisions of this snapshot.
+    /// Returns `true` if these are the revisions of this snapshot.
     pub(super) fn are_of(&self, snapshot: &Arc<Snapshot>) -> bool {
         // The weak reference keeps the address from being used again.
         std::ptr::eq(self.of.as_ptr(), Arc::as_ptr(snapshot))

@@ -131,7 +131,7 @@ impl PreRequest for SessionAffinity {
     }
 }
 
-/// Whether the request could have gone there: a session only moves when it couldn't.
+/// Returns `true` if the request could have gone there: a session only moves when it couldn't.
 fn is_candidate(decision: &Decision, identity: &Arc<str>) -> bool {
     let is_it = |endpoint: &Endpoint| endpoint.identity() == identity;
     is_it(decision.primary_endpoint()) || decision.candidates().view().iter().any(|e| is_it(e))

@@ -1,4 +1,4 @@
-//! Which session is bound to which endpoint.
+//! Endpoints that sessions are bound to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,7 +89,7 @@ impl Bindings {
         self.lock().bound.len()
     }
 
-    /// Whether no session is bound.
+    /// Returns `true` if no session is bound.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::{header_name, or_default};
 
-/// How a session is recognized.
+/// Recognition of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -20,8 +20,8 @@ pub enum Strategy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionAffinityParams {
-    /// How a session is recognized: by an endpoint that the client sends (encoded_endpoint_header), or
-    /// by its name (session_id).
+    /// Recognition of a session: by an endpoint that the client sends (encoded_endpoint_header), or by
+    /// its name (session_id).
     pub strategy: Strategy,
     /// The header of the first strategy.
     pub encoded_endpoint_header_config: HeaderConfig,
@@ -31,7 +31,7 @@ pub struct SessionAffinityParams {
     pub profile_name: String,
 }
 
-/// Where the client keeps its endpoint.
+/// Header or cookie in which the client keeps its endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HeaderConfig {
@@ -50,7 +50,7 @@ pub struct SessionIdConfig {
     #[serde(deserialize_with = "read_later")]
     #[schemars(with = "Vec<serde_json::Value>", extend("default" = "[{header: x-session-id}]"))]
     pub sources: Vec<SourceParams>,
-    /// How long a session keeps its endpoint after its last request. At most 100,000 sessions do.
+    /// Time for which a session keeps its endpoint after its last request. At most 100,000 sessions do.
     #[schemars(extend("x-unit" = "seconds"))]
     pub eviction_ttl_seconds: u64,
     /// Without effect: expired sessions don't count.

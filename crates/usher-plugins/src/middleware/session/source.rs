@@ -1,4 +1,4 @@
-//! Where the name of a session comes from.
+//! Sources of the name of a session.
 
 use usher_core::request::Request;
 use usher_plugin::data::SessionId;

@@ -71,10 +71,10 @@ fn approx_prefix_of(cx: &mut BuildContext<'_>, plugin_type: &str) -> Result<Plug
     Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
 }
 
-/// Where a producer says what it found.
+/// Keys of what a producer found.
 #[derive(Clone, Copy, Debug)]
 pub struct ApproxPrefixKeys {
-    /// How much each candidate holds.
+    /// Part of the prompt that each candidate holds.
     pub prefix: Key<PrefixMatch>,
     /// Blocks of the prompt, with which the caches are asked.
     pub blocks: Key<PromptBlocks>,

@@ -29,7 +29,7 @@ pub struct ApproxPrefixParams {
     #[serde(skip_serializing)]
     #[schemars(extend("x-unit" = "tokens"))]
     block_size: Option<i64>,
-    /// How much of a request's prompts is looked at. 0: as many blocks as the next parameter says.
+    /// Part of a request's prompts that is looked at. 0: as many blocks as the next parameter says.
     #[schemars(extend("x-unit" = "tokens"))]
     pub max_prefix_tokens_to_match: i64,
     /// Deprecated. 0: all, which is 131,072 blocks.

@@ -1,4 +1,4 @@
-//! Which endpoint each request of a batch should go to, so that what several have in common
+//! Assignment of the requests of a batch to endpoints, so that what several have in common
 //! is computed once. A function of the batch; [`super::window`] says what a batch is.
 
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ pub(super) struct Member<H> {
     pub(super) load: u64,
 }
 
-/// How requests are put together.
+/// Rules by which requests are put together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// Most requests with one prompt at one endpoint.

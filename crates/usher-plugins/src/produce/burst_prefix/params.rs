@@ -21,7 +21,7 @@ const MAX_BLOCKS: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BurstPrefixParams {
-    /// How long requests are held, from the first of them on; 1 to 10,000.
+    /// Time for which requests are held, from the first of them on; 1 to 10,000.
     #[schemars(extend("x-unit" = "ms"))]
     pub window_duration_ms: i64,
     /// Most requests with one prompt that an endpoint gets; below 1: all of them. What is too many
@@ -33,7 +33,7 @@ pub struct BurstPrefixParams {
     /// Above 0.
     #[schemars(extend("x-unit" = "tokens"))]
     pub block_size_tokens: i64,
-    /// How much of a request's prompts is compared. 0: 2048 blocks.
+    /// Part of a request's prompts that is compared. 0: 2048 blocks.
     #[schemars(extend("x-unit" = "tokens"))]
     pub max_prefix_tokens_to_match: i64,
     /// Blocks that different prompts have to share at their beginning to go to one endpoint, as long as
@@ -107,7 +107,7 @@ impl BurstPrefixParams {
         u32::try_from(self.block_size_tokens).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
     }
 
-    /// How long requests are held.
+    /// Time for which requests are held.
     pub(super) fn window(&self) -> Duration {
         Duration::from_millis(self.window_duration_ms.unsigned_abs())
     }

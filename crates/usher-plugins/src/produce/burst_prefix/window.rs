@@ -97,7 +97,7 @@ impl Batch {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where its members should go. `now_ms` and `max_age` say which readings count.
+    /// Endpoints for its members. `now_ms` and `max_age` say which readings count.
     fn place(&self, rules: Rules, now_ms: u64, max_age: Duration) -> Vec<Option<Arc<Endpoint>>> {
         let replicas = by_load(&self.candidates, now_ms, max_age);
         let members = std::mem::take(&mut *self.members());
@@ -136,7 +136,7 @@ impl Drop for Seat {
     }
 }
 
-/// Whether requests with these candidates can go to the same endpoints.
+/// Returns `true` if requests with these candidates can go to the same endpoints.
 fn is_same(one: &Candidates, other: &Candidates) -> bool {
     let same_pool = || one.snapshot().generation() == other.snapshot().generation();
     one.is_same(other) || (same_pool() && one.indices() == other.indices())

@@ -93,7 +93,7 @@ pub struct InflightLoadProducer {
     uncached: Key<UncachedTokens>,
 }
 
-/// Where a producer and its requests count: what scorers read, and the same for the
+/// Counters of a producer and its requests: what scorers read, and the same for the
 /// metrics.
 #[derive(Debug)]
 struct Counting {

@@ -16,8 +16,8 @@ use usher_plugin::Persistent;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
 
-/// How long a series stays at 0 before it goes. Flows may come with any name, and each
-/// would stay at every endpoint that it was ever sent to.
+/// Time for which a series stays at 0 before it goes. Flows may come with any name, and
+/// each would stay at every endpoint that it was ever sent to.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Series of a producer, beside those of `other`: a thousand flows at a thousand endpoints
@@ -59,7 +59,7 @@ pub struct InflightSeries {
     producer: String,
     flows: BoundedLabel,
     overflow: Overflow,
-    /// How many there are.
+    /// Number of series.
     count: AtomicUsize,
     /// By `namespace/name`, as an endpoint that comes back has the same series.
     endpoints: DashMap<Arc<str>, OfEndpoint>,
@@ -198,7 +198,7 @@ impl OfEndpoint {
 }
 
 impl OfFlow {
-    /// Whether requests hold it, or did less than `keep_ms` ago.
+    /// Returns `true` if requests hold it, or did less than `keep_ms` ago.
     fn is_in_use(&mut self, now_ms: u64, keep_ms: u128) -> bool {
         let used = self.gauges.used.swap(false, Relaxed);
         if Arc::strong_count(&self.gauges) > 1 {

@@ -42,7 +42,7 @@ impl EncoderCaches {
         Self { caches: Mutex::new(Caches { by_slot: HashMap::new(), holders: HashMap::new(), counters }) }
     }
 
-    /// How many of some items each candidate has, by its position in the snapshot. No
+    /// Number of some items that each candidate has, by its position in the snapshot. No
     /// item may be there twice.
     pub(super) fn find(&self, items: &[Medium], candidates: &Candidates) -> Vec<u32> {
         let endpoints = candidates.snapshot().endpoints();

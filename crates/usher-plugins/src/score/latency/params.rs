@@ -30,7 +30,7 @@ pub struct LatencyScorerParams {
     pub prefix_match_info_producer_name: String,
 }
 
-/// Which of the endpoints that keep the targets score most.
+/// Order of the endpoints that keep the targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {

@@ -144,27 +144,27 @@ impl Cluster {
         text
     }
 
-    /// Whether there is no server any more.
+    /// Returns `true` if there is no server any more.
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// How many there are, those included that start and those that leave.
+    /// Number of servers, those included that start and those that leave.
     pub(super) fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// How many start.
+    /// Number of servers that start.
     pub(super) fn starting(&self) -> usize {
         self.pods.iter().filter(|pod| pod.stage == Stage::Starting).count()
     }
 
-    /// How many were ever started.
+    /// Number of servers that were ever started.
     pub(super) fn started(&self) -> usize {
         self.started
     }
 
-    /// How many were ended.
+    /// Number of servers that were ended.
     pub(super) fn ended(&self) -> usize {
         self.ended
     }

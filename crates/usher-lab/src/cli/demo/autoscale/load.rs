@@ -25,7 +25,7 @@ pub(super) const END: Duration = Duration::from_secs(30);
 /// busy, and the machine has little to do.
 const OUTPUT: usize = 160;
 
-/// How finely the time is cut.
+/// Resolution of the time.
 const STEP: Duration = Duration::from_millis(1);
 
 /// When so many requests are sent.
@@ -46,7 +46,7 @@ impl Load {
         Self { requests, most: requests as f64 / area }
     }
 
-    /// How many requests in all.
+    /// Number of all requests.
     pub(super) fn requests(&self) -> usize {
         self.requests
     }

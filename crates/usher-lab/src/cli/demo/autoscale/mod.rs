@@ -27,17 +27,17 @@ use usher_terminal::Progress;
 /// Usher's configuration.
 const CONFIG: &str = include_str!("../../../../../../deploy/demo/autoscale.yaml");
 
-/// How many servers there should be; at most as many as the arguments say.
+/// Policy for the number of servers; at most as many as the arguments say.
 const POLICY: &str = include_str!("../../../../../../deploy/demo/autoscale-policy.yaml");
 const MOST: &str = "max: 8,";
 
 /// Between two looks at the plan.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long everything may take to end after the last request was due.
+/// Time for everything to end after the last request was due.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where Usher's plans are.
+/// Path of Usher's plans.
 const PLANS: &str = "/capacity/v1/plans";
 
 /// Sends requests to a pool that is empty at first, and has as many servers as Usher asks for.

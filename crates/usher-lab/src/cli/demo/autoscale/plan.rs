@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The last plan of the demo's one policy with its one role.
 #[derive(Debug, PartialEq)]
 pub(super) struct CurrentPlan {
-    /// How old it is.
+    /// Age of the plan.
     pub(super) age: Duration,
     /// Requests that waited in Usher.
     pub(super) waiting: u64,

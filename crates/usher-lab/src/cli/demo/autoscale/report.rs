@@ -48,7 +48,8 @@ impl Moment {
         }
     }
 
-    /// Whether this is another tick: two looks may see the same one, and don't know its time exactly.
+    /// Returns `true` if this is another tick: two looks may see the same one, and don't know its
+    /// time exactly.
     pub(super) fn is_later_than(&self, last: &Self) -> bool {
         let plan = |moment: &Self| (moment.waiting, moment.current, moment.desired);
         self.seconds > last.seconds + NEXT.as_secs_f64() || plan(self) != plan(last)
@@ -77,7 +78,7 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     pub(in crate::cli::demo) requests: usize,
     /// Until the last server was gone.
     seconds: f64,
-    /// How many times as fast as in reality the servers are.
+    /// Speed of the servers, in multiples of reality.
     speed: f64,
     /// Answers by status.
     statuses: BTreeMap<u16, usize>,
@@ -92,7 +93,7 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     /// Servers that were ended.
     ended: usize,
     ticks: Vec<Moment>,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     ports: Ports,
 }
 

@@ -23,12 +23,12 @@ use usher_terminal::Progress;
 const RATE: u32 = 200;
 /// Time before the server breaks, and after it has recovered.
 const CALM: Duration = Duration::from_secs(2);
-/// How long a server that works again is waited for.
+/// Time to wait for a server that works again.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what Usher thinks of it.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Where a server is told to misbehave.
+/// Path that makes a server misbehave.
 const FAULT: &str = "/admin/fault";
 
 /// Breaks a server under load once without the detection and once with it, each time with
@@ -110,7 +110,7 @@ async fn tell(
     Ok(recovered)
 }
 
-/// Whether Usher keeps requests from an endpoint.
+/// Returns `true` if Usher keeps requests from an endpoint.
 async fn is_ejected(client: &Client, admin: std::net::SocketAddr) -> anyhow::Result<bool> {
     const PAGE: &str = "/endpoints";
     let page = client.json(admin, PAGE).await?;

@@ -13,12 +13,12 @@ use usher_terminal::grouped;
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct OutlierReport {
-    /// How many times as fast as in reality the servers are.
+    /// Speed of the servers, in multiples of reality.
     speed: f64,
     requests_per_second: u32,
     /// One without the detection, one with it.
     pub(super) runs: Vec<Run>,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     ports: Ports,
 }
 

@@ -19,7 +19,7 @@ use usher_terminal::grouped;
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PdReport {
-    /// How many times as fast as the trace, servers included.
+    /// Speed in multiples of the trace's, servers included.
     speed: f64,
     /// Answers are so many times shorter than in the trace.
     output_divisor: u32,
@@ -28,7 +28,7 @@ pub(in crate::cli::demo) struct PdReport {
     links: BTreeMap<&'static str, u64>,
     /// One for each pairing.
     pub(super) runs: Vec<Run>,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     ports: Ports,
 }
 

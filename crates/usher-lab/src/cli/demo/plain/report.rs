@@ -31,14 +31,14 @@ const BAR: usize = 11;
 /// faster than reality.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PlainReport {
-    /// How many times as fast as in reality trace and servers run.
+    /// Speed of trace and servers, in multiples of reality.
     speed: f64,
     /// Responses are so many times shorter than in the trace.
     output_divisor: u32,
     /// Bounds of a good response.
     ttft_limit_ms: f64,
     tpot_limit_ms: f64,
-    /// Whether Usher is optimised as in a release.
+    /// `true` if Usher is optimised as in a release.
     is_optimised: bool,
     /// One for each policy.
     pub(super) runs: Vec<Run>,
@@ -119,7 +119,7 @@ struct UsherReport {
 pub(super) struct Measured {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) added: Added,
-    /// How long the replay took.
+    /// Duration of the replay.
     pub(super) took: Duration,
     /// Usher before and after the replay.
     pub(super) usher: Option<(Usage, Usage)>,

@@ -20,7 +20,7 @@ const POLICY: &str = include_str!("../../../../../../deploy/demo/rollout-policy.
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_secs(15);
-/// How long it is looked at.
+/// Time for which it is looked at.
 const END: Duration = Duration::from_secs(75 * 60);
 
 /// Brings the group up twice: in steps, and all at once.
@@ -62,7 +62,7 @@ fn run(policy: &Policy, name: &str, measure: &Policy) -> Way {
     Way::new(name, moments, TICK)
 }
 
-/// How many whole groups of a step are ready.
+/// Number of whole groups of a step that are ready.
 fn usable(policy: &Policy, cluster: &Cluster) -> u32 {
     let Some(Pace::Steps(steps)) = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref()) else {
         return 0;

@@ -38,7 +38,7 @@ impl Moment {
         }
     }
 
-    /// Whether something is worth a line of its own.
+    /// Returns `true` if something is worth a line of its own.
     fn differs(&self, last: &Self) -> bool {
         let what = |moment: &Self| (moment.state.clone(), moment.admitted.clone(), moment.groups);
         what(self) != what(last)

@@ -30,7 +30,7 @@ const CONFIG: &str = include_str!("../../../../../../deploy/demo/scale-from-zero
 /// Between two looks at what waits.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where Usher's numbers are.
+/// Path of Usher's numbers.
 const METRICS: &str = "/metrics";
 
 /// Replays the trace to a pool that is empty at first.

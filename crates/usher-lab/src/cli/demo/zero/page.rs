@@ -26,7 +26,7 @@ pub(super) struct Page {
 /// Requests that waited and then went.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Waited {
-    /// How many waited for longer than a millisecond.
+    /// Number of those that waited for longer than a millisecond.
     pub(super) requests: f64,
     /// Seconds, of all.
     pub(super) seconds: f64,

@@ -50,7 +50,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     pub(in crate::cli::demo) requests: usize,
     /// From the first request to the last answer.
     seconds: f64,
-    /// How many times as fast as the trace, servers included.
+    /// Speed in multiples of the trace's, servers included.
     speed: f64,
     /// Answers are so many times shorter than in the trace.
     output_divisor: u32,
@@ -66,7 +66,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     most_waiting: u64,
     /// Requests that waited for longer than a millisecond, as Usher counted them.
     waited: u64,
-    /// How long these waited on average.
+    /// Mean wait of these.
     mean_wait_seconds: Option<f64>,
     /// Of requests that were due before there were servers.
     early: First,
@@ -76,7 +76,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     waiting: Vec<Moment>,
     /// Good answers by pod.
     pods: BTreeMap<String, usize>,
-    /// Where everything listens.
+    /// Ports that everything listens on.
     ports: Ports,
 }
 

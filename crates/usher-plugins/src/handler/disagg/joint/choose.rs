@@ -55,7 +55,7 @@ pub struct Decode {
     pub busy: f64,
     /// It may answer for another endpoint.
     pub is_paired: bool,
-    /// Whether it may do it all.
+    /// Permission to do it all.
     pub alone: Alone,
 }
 
@@ -88,7 +88,7 @@ pub struct Costs<P, D, L> {
     pub prefill: P,
     /// Their part if they decode.
     pub decode: D,
-    /// Where an endpoint is.
+    /// Location of an endpoint.
     pub place: L,
     /// From the one to the other.
     pub ways: Ways,
@@ -186,7 +186,7 @@ fn best<T: Sided>(
     best
 }
 
-/// Whether a cost is less than another one by a step; what is no number is the most.
+/// Returns `true` if a cost is less than another one by a step; what is no number is the most.
 fn less(cost: f64, other: f64) -> bool {
     cost + STEP < other || (other.is_nan() && !cost.is_nan())
 }
@@ -241,7 +241,7 @@ impl To {
     }
 }
 
-/// Which of two is better: the one that costs fewer steps, then the one with more score.
+/// Order of two choices: better is the one that costs fewer steps, then the one with more score.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 struct Rank(i64, f64);
 

@@ -1,4 +1,4 @@
-//! How fast a KV cache travels between two endpoints.
+//! Speed of a KV cache between two endpoints.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use usher_core::endpoints::Nearness;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Links {
-    /// How fast a KV cache travels between two endpoints of one host, until first tokens say so. A
-    /// layer that is left out is as fast as the next wider one; none is slower than a wider one.
+    /// Speed of a KV cache between two endpoints of one host, until first tokens say so. A layer
+    /// that is left out is as fast as the next wider one; none is slower than a wider one.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub host: f64,
     /// The same in one rack.

@@ -167,8 +167,8 @@ impl Joint {
         choice.or_else(|| cheapest(&prefills, &sides_of(Some(sides.decodes)), k, start, &costs))
     }
 
-    /// Whether an endpoint's KV cache is below the limit with all that is on its way; one that
-    /// doesn't say counts as empty.
+    /// Returns `true` if an endpoint's KV cache is below the limit with all that is on its
+    /// way; one that doesn't say counts as empty.
     fn has_room(&self, cx: &Context<'_>, table: &Table<'_>, endpoint: &Endpoint) -> bool {
         let usage = fresh(cx, &endpoint.load().kv_usage).map(|usage| table.kv_usage(endpoint, usage));
         usage.is_none_or(|usage| usage <= self.params.kv_cache_limit)
@@ -181,7 +181,7 @@ impl Joint {
 }
 
 impl Sides<'_> {
-    /// Whether a decoding endpoint may answer for another one, and when it may do it all.
+    /// Permission of a decoding endpoint to answer for another one, and when it may do it all.
     fn may(&self, cx: &Context<'_>, position: u32) -> (bool, Alone) {
         if self.prefills.is_none() {
             return (false, Alone::Always);

@@ -87,12 +87,12 @@ impl JointParams {
         })
     }
 
-    /// How fast KV caches move.
+    /// Speeds of KV caches.
     pub fn transfers(&self) -> Transfers {
         Transfers::new(|nearness| self.links.speed(nearness), self.kv_bytes_per_token)
     }
 
-    /// How near the endpoints of a pair have to be at least.
+    /// Nearness that the endpoints of a pair need at least.
     pub(super) fn required(&self) -> Nearness {
         let layer = LAYERS.iter().find(|(name, _)| Some(*name) == self.required_layer);
         layer.map_or(Nearness::Apart, |(_, nearness)| *nearness)

@@ -1,4 +1,4 @@
-//! Which endpoints may work together, and how long the KV cache takes from one to the other.
+//! Pairs of endpoints that may work together, and how long the KV cache takes from one to the other.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use usher_core::endpoints::{Nearness, Topology};
 
 use crate::latency::Transfers;
 
-/// Where an endpoint is, as far as pairs go.
+/// Location of an endpoint, as far as pairs go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// On which host, in which rack, zone and region.
@@ -42,7 +42,7 @@ impl Ways {
         (nearness >= self.required && !is_mixed).then(|| self.per_token(nearness))
     }
 
-    /// How near the endpoints of a pair may be, the nearest first.
+    /// Nearness that the endpoints of a pair may have, the nearest first.
     pub fn allowed(&self) -> impl Iterator<Item = Nearness> + use<> {
         let required = self.required;
         Nearness::ALL.into_iter().rev().filter(move |nearness| *nearness >= required)
