@@ -135,7 +135,7 @@ fn what_is_said_of_parameters_is_so() {
     assert!(compared > 10, "{compared}");
 }
 
-/// Whether a default as it is described is the one that counts.
+/// Returns `true` if a default as it is described is the one that counts.
 fn is_same(described: &str, value: &serde_json::Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     let json = value.to_string();
