@@ -117,7 +117,7 @@ struct Ago {
 }
 
 impl Ago {
-    /// The same at another time.
+    /// Time since then, at another time.
     fn at(self, now: Duration) -> Duration {
         self.ago.saturating_add(now.saturating_sub(self.at))
     }
