@@ -234,16 +234,17 @@ impl FileDiscovery {
     }
 
     /// Returns the loaded endpoints, or an error where they would empty a pool that has some. Entries
-    /// none of which can be used are a mistake, whatever is allowed of an empty list.
+    /// none of which can be used are a mistake, also at the start unless an empty pool is allowed there.
     fn keep(&mut self, loaded: Loaded, store: &Store) -> Result<Loaded, FileError> {
-        if !loaded.specs.is_empty() {
+        let is_empty = store.snapshot().endpoints().is_empty();
+        if !loaded.specs.is_empty() || (self.allow_empty && is_empty) {
             return Ok(loaded);
         }
         let path = self.path.clone();
         let error = if loaded.problems.iter().any(|problem| problem.skipped) {
             let first = loaded.problems.first().map(|problem| problem.error.in_file(&path.display().to_string()));
             FileError::NoneUsable { path, first: first.unwrap_or_default() }
-        } else if self.allow_empty || store.snapshot().endpoints().is_empty() {
+        } else if self.allow_empty || is_empty {
             return Ok(loaded);
         } else {
             FileError::Empty(path)

@@ -96,7 +96,7 @@ async fn serve(
     // Those that find endpoints elsewhere have no API server to elect a leader with.
     let elects = settings.pool.leader_election && origin.is_some() && !from_file;
     let health = Arc::new(HealthState::new(elects));
-    let mut start = Start::of(&settings, origin.as_ref(), &listeners);
+    let mut announcement = Start::of(&settings, origin.as_ref(), &listeners);
     let Listeners { extproc, health: health_port, metrics, admin, keda } = listeners;
     let server = listen(extproc, health_port, &pool, &health, &settings)?;
     // After the server: files that both share are named with the flag of the ext_proc port.
@@ -132,14 +132,14 @@ async fn serve(
     };
     let start = |policies| capacity::start(policies, seen, keda, &settings, &registry, background);
     let plan_store = policies.map(start).transpose()?;
-    (start.metrics_tls, start.metrics_auth) =
+    (announcement.metrics_tls, announcement.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
         ports::admin(admin, &pool, plan_store.as_ref(), background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);
-    start.tell(&settings);
+    announcement.tell(&settings);
     Ok(server.run(stops).await)
 }
 

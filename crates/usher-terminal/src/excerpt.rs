@@ -8,19 +8,34 @@ const WIDTH: usize = 100;
 /// Columns before the place that a long line is shown from.
 const BEFORE: usize = 40;
 
+/// Parts of keys whose values are not to be shown, misspelt ones included.
+const SECRET: [&str; 7] = ["passw", "pasw", "pwd", "secret", "credential", "apikey", "token:"];
+
 /// The line of a text and a line with carets under the word at a column, both counted from 1 and in
-/// characters. Empty if the text has no such line.
+/// characters. Empty if the text has no such line. Of a line with a secret, only that word is shown.
 pub fn excerpt(text: &str, line: u32, column: u32) -> String {
     let index = |number: u32| (number as usize).saturating_sub(1);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(source) = text.lines().nth(index(line)) else { return String::new() };
+    let is_secret = {
+        let lower = source.to_lowercase();
+        SECRET.iter().any(|part| lower.contains(part))
+    };
     // A tab is one column, so that the caret stands under its place.
     let source: Vec<char> =
         source.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let at = index(column).min(source.len());
-    let start = if source.len() <= WIDTH { 0 } else { at.saturating_sub(BEFORE) };
-    let end = source.len().min(start + WIDTH);
     let is_word = |char: &&char| char.is_alphanumeric() || "-_./".contains(**char);
-    let carets = source[at..end].iter().take_while(is_word).count().max(1);
+    let word = source[at..].iter().take_while(is_word).count();
+    let (start, end) = if is_secret {
+        // A word that no colon follows may be the secret itself.
+        let is_key = source.get(at + word) == Some(&':');
+        (at, if is_key { at + word } else { at })
+    } else {
+        let start = if source.len() <= WIDTH { 0 } else { at.saturating_sub(BEFORE) };
+        (start, source.len().min(start + WIDTH))
+    };
+    let carets = word.min(end - at).max(1);
     let (before, after) =
         (if start > 0 { "…" } else { "" }, if end < source.len() { "…" } else { "" });
     let shown: String = source[start..end].iter().collect();
@@ -56,6 +71,20 @@ mod tests {
     #[test]
     fn tabs_and_control_characters_take_one_column() {
         assert_eq!(excerpt("\ta:\u{1b}1\n", 1, 2), "  1 |  a: 1\n    |  ^\n");
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let text = "- {address: 'r:6379', password: hunter2, tttl: 3s}\n";
+        assert_eq!(excerpt(text, 1, 42), "  1 | …tttl…\n    |  ^^^^\n");
+        assert_eq!(excerpt(text, 1, 33), "  1 | ……\n    |  ^\n");
+        assert_eq!(excerpt("pasword: hunter2", 1, 1), "  1 | pasword…\n    | ^^^^^^^\n");
+        assert_eq!(excerpt("pasword: hunter2", 1, 10), "  1 | ……\n    |  ^\n");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_column() {
+        assert_eq!(excerpt("\u{feff}kin: a", 1, 1), "  1 | kin: a\n    | ^^^\n");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) enum Outcome {
     Unreadable(ConfigError),
     /// Errors, at least one, in the order of the file.
     Invalid(Vec<ConfigError>),
+    /// It is valid, but the picker that it is compared with can't be asked.
+    NotCompared(ConfigError),
     Valid(Meaning),
 }
 
@@ -61,10 +63,7 @@ pub(super) struct Rules<'a> {
 
 impl Rules<'_> {
     /// Checks a file.
-    ///
-    /// # Errors
-    /// When the picker at the admin port can't be asked, in one line.
-    pub(super) fn check(&self, path: &Path, input: &mut dyn Read) -> Result<Checked, String> {
+    pub(super) fn check(&self, path: &Path, input: &mut dyn Read) -> Checked {
         let (name, text) = if path.as_os_str() == "-" {
             ("<stdin>".to_owned(), source::read(input))
         } else {
@@ -74,7 +73,7 @@ impl Rules<'_> {
             Ok(text) => text,
             Err(error) => {
                 let outcome = Outcome::Unreadable(error);
-                return Ok(Checked { name, text: String::new(), kind: None, outcome });
+                return Checked { name, text: String::new(), kind: None, outcome };
             }
         };
         let said = first_document(&text).and_then(|root| FileKind::of(&root));
@@ -90,10 +89,13 @@ impl Rules<'_> {
             _ => self.config_of(&text),
         };
         let outcome = match result {
-            Ok(meaning) => Outcome::Valid(self.compared(meaning)?),
+            Ok(meaning) => match self.compared(meaning) {
+                Ok(meaning) => Outcome::Valid(meaning),
+                Err(line) => Outcome::NotCompared(ConfigError::new(line)),
+            },
             Err(errors) => Outcome::Invalid(errors),
         };
-        Ok(Checked { name, text, kind, outcome })
+        Checked { name, text, kind, outcome }
     }
 
     fn config_of(&self, text: &str) -> Result<Meaning, Vec<ConfigError>> {
@@ -120,6 +122,9 @@ impl Rules<'_> {
     }
 
     /// Compares a configuration with what the picker at the admin port has learned.
+    ///
+    /// # Errors
+    /// When the picker can't be asked, in one line.
     fn compared(&self, meaning: Meaning) -> Result<Meaning, String> {
         match (meaning, self.admin) {
             (Meaning::Config { resolved, is_built_in, mut warnings, mut notes }, Some(admin)) => {
@@ -153,11 +158,15 @@ fn endpoints_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
 }
 
 impl Checked {
-    /// 0: valid; 1: invalid; 2: could not be read.
+    pub(super) fn is_valid(&self) -> bool {
+        matches!(self.outcome, Outcome::Valid(_) | Outcome::NotCompared(_))
+    }
+
+    /// Exit code. 0: valid; 1: invalid, or not compared; 2: could not be read.
     pub(super) fn code(&self) -> u8 {
         match self.outcome {
             Outcome::Valid(_) => 0,
-            Outcome::Invalid(_) => 1,
+            Outcome::Invalid(_) | Outcome::NotCompared(_) => 1,
             Outcome::Unreadable(_) => 2,
         }
     }
@@ -173,7 +182,7 @@ impl Checked {
         let mut json = Map::new();
         json.insert("file".to_owned(), json!(self.name));
         json.insert("kind".to_owned(), json!(kind));
-        json.insert("valid".to_owned(), json!(self.code() == 0));
+        json.insert("valid".to_owned(), json!(self.is_valid()));
         json.insert("errors".to_owned(), json!(errors));
         if let Outcome::Valid(meaning) = &self.outcome {
             meaning.add_to(&mut json);
@@ -187,7 +196,7 @@ impl Outcome {
         match self {
             Self::Valid(_) => &[],
             Self::Invalid(errors) => errors,
-            Self::Unreadable(error) => slice::from_ref(error),
+            Self::Unreadable(error) | Self::NotCompared(error) => slice::from_ref(error),
         }
     }
 }

@@ -80,8 +80,7 @@ impl Task<'_> {
             only: self.only.clone(),
             admin: self.args.admin.as_deref(),
         };
-        let checked = files.iter().map(|file| rules.check(file, input));
-        checked.collect::<Result<_, _>>().map_err(|line| (1, line))
+        Ok(files.iter().map(|file| rules.check(file, input)).collect())
     }
 }
 
@@ -109,6 +108,7 @@ fn text(checked: &[Checked], out: &mut dyn Write, err: &mut dyn Write) -> io::Re
                 }
             }
             Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
+            Outcome::NotCompared(error) => writeln!(err, "{}", error.message())?,
         }
     }
     out.flush()?;
@@ -133,7 +133,7 @@ fn count(checked: &[Checked]) -> usize {
 
 fn json(checked: &[Checked], out: &mut dyn Write) -> io::Result<()> {
     let files: Vec<_> = checked.iter().map(Checked::json).collect();
-    let valid = checked.iter().all(|file| file.code() == 0);
+    let valid = checked.iter().all(Checked::is_valid);
     writeln!(out, "{:#}", json!({"valid": valid, "files": files}))?;
     out.flush()
 }

@@ -67,7 +67,7 @@ fn what_cannot_be_compared_is_one_line() {
         (["--config-file", "/nonexistent"], "/nonexistent"),
         (["--start", "2d"], "--start"),
         (["--initial", "0"], "--initial"),
-        (["--block-size", "0"], "block size"),
+        (["--block-size", "0"], "--block-size"),
     ];
     for (wrong, says) in table {
         let right = COMPARE[1..].chunks(2).filter(|pair| pair[0] != wrong[0]).flatten().copied();

@@ -81,6 +81,8 @@ impl LeftOut {
     fn explains(&self, error: &ConfigError) -> bool {
         let message = error.message();
         error.position().is_some_and(|at| self.places.contains(&at))
+            // It may be the plugin that was left out.
+            || !self.plugins.is_empty() && message.starts_with("no profile handler")
             || self.plugins.iter().any(|name| message.contains(&format!("'{name}'")))
     }
 

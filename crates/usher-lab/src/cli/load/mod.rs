@@ -42,6 +42,9 @@ pub fn run(args: LoadArgs) -> Result<(), CliError> {
     output.print(&report).map_err(|error| failed(&format!("cannot print the result: {error}")))?;
     let numbers = &outcome.numbers;
     match numbers.failed.saturating_sub(numbers.interrupted()) {
+        0 if numbers.due > 0 && numbers.interrupted() == numbers.due => {
+            Err(failed(&format!("none of {} requests was answered", grouped(numbers.due))))
+        }
         0 => Ok(()),
         count => Err(failed(&format!("{} of {} requests failed", grouped(count), grouped(numbers.due)))),
     }

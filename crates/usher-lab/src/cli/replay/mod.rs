@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::replay::{Build, ReplayError, run as replay};
 pub use args::{Baseline, Plan, ReplayArgs, WorkloadName};
-pub use args::{MOST_REQUESTS, above_zero, rows};
+pub use args::{MOST_REQUESTS, NO_RATE, above_zero, rows};
 use report::Report;
 use usher_terminal::grouped;
 use usher_terminal::{CliError, Progress};

@@ -32,9 +32,9 @@ use usher_wire::client::message::Context;
 /// Exchanges that are opened at a time until all are idle.
 const OPENING: usize = 64;
 
-/// By how much a request may be late whose time came just before the end. The task that ends the run may
-/// go before the one that sends, also after a pause of the whole process, and that is no failure.
-const JUST_DUE: Duration = Duration::from_millis(50);
+/// By how much a request may be late whose time came just before the end: one timer may go off before
+/// another that was due first, and that is no failure of the one.
+const JUST_DUE: Duration = Duration::from_millis(5);
 
 /// Between two looks at where a run stands.
 const TICK: Duration = Duration::from_secs(1);
@@ -277,7 +277,9 @@ impl Run {
                 // A generator that was too slow owes what was due until then. What was due at the end of the
                 // measured time or later is nothing that it owes, however late the run was stopped.
                 let end = self.end.map_or(stopped, |end| end.min(stopped));
-                if end.saturating_duration_since(due) > JUST_DUE {
+                // By how much the end came late, as after a pause of the whole process, a request may, too.
+                let paused = stopped.saturating_duration_since(end);
+                if end.saturating_duration_since(due) > JUST_DUE + paused {
                     if !self.owe(due) {
                         return;
                     }
