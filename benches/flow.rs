@@ -31,7 +31,7 @@ use usher::flow::queue::{Action, Arrival, Capacity, Queue, Ticket};
 use usher::flow::{Attempts, Dispatcher, Gate, GateMetrics, Policy};
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::flow_control::{BandRules, Fairness, ProgramAwareParams, FlowControlRules};
+use usher::schedule::flow_control::{BandRules, Fairness, FlowControlRules, ProgramAwareParams};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
 
 /// As `usher serve` has it.

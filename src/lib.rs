@@ -15,10 +15,10 @@ pub mod observe;
 pub mod registry;
 #[cfg(feature = "lab")]
 pub mod replay;
-mod server;
 pub mod scaling;
 pub mod schedule;
 pub mod scrape;
+mod server;
 pub mod settings;
 pub mod tls;
 pub mod version;

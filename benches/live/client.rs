@@ -116,7 +116,13 @@ impl Client {
         Ok(played)
     }
 
-    async fn ask(&self, request: Request<Full<Bytes>>, start: Instant, sent: Duration, name: &str) -> Response {
+    async fn ask(
+        &self,
+        request: Request<Full<Bytes>>,
+        start: Instant,
+        sent: Duration,
+        name: &str,
+    ) -> Response {
         let mut seen = Seen { sent, ..Seen::default() };
         let (mut reader, mut last) = (Reader::default(), None);
         let answer = async {

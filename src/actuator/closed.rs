@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::domain_counts::{DomainCounts, placement_of};
 use super::event::Kind;
 use super::found::Displaced;
-use super::state::Actuator;
 use super::node::Needs;
 use super::observe::Observed;
-use super::domain_counts::{DomainCounts, placement_of};
 use super::pods::PodObject;
+use super::state::Actuator;
 use crate::capacity::Policy;
 use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;

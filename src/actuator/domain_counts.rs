@@ -177,8 +177,14 @@ mod tests {
     #[test]
     fn replacements_go_where_pods_are_missing() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
-        let whole =
-            GateAdmission { past: 4, admitted: 8, step: Some(&step), beside: None, closed: &NONE, late: &NONE };
+        let whole = GateAdmission {
+            past: 4,
+            admitted: 8,
+            step: Some(&step),
+            beside: None,
+            closed: &NONE,
+            late: &NONE,
+        };
         let four = places(&[("a", 4)]);
         let next = all.next(&four, whole);
         assert_eq!(domains(&next), ["b"; 4]);
@@ -192,7 +198,8 @@ mod tests {
         // One of the new step is gone before it was seen.
         let now = places(&[("a", 4), ("b", 3)]);
         assert_eq!(domains(&all.next(&now, GateAdmission { past: 7, step: None, ..whole })), ["b"]);
-        let none = GateAdmission { past: 8, admitted: 8, step: None, beside: None, closed: &NONE, late: &NONE };
+        let none =
+            GateAdmission { past: 8, admitted: 8, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 4), ("b", 4)]), none).is_empty());
         let later = GateAdmission { past: 6, step: None, ..none };
         assert_eq!(domains(&all.next(&places(&[("a", 3), ("b", 3)]), later)), ["a", "b"]);
@@ -219,8 +226,14 @@ mod tests {
     fn replacements_leave_a_closed_domain_with_the_step() {
         let (step, closed) = (at("b"), BTreeSet::from([at("a")]));
         let now = places(&[("a", 1), ("c", 2)]);
-        let admission =
-            GateAdmission { past: 3, admitted: 7, step: Some(&step), beside: None, closed: &closed, late: &closed };
+        let admission = GateAdmission {
+            past: 3,
+            admitted: 7,
+            step: Some(&step),
+            beside: None,
+            closed: &closed,
+            late: &closed,
+        };
         let mut all = places(&[("a", 4), ("c", 3)]);
         let next = all.next(&now, admission);
         assert_eq!(domains(&next), ["c", "b", "b", "b"]);
@@ -246,7 +259,8 @@ mod tests {
     #[test]
     fn open_domains_are_refilled_before_closed_ones() {
         let (mut all, late) = (places(&[("a", 4), ("b", 4)]), BTreeSet::from([at("a")]));
-        let admission = GateAdmission { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
+        let admission =
+            GateAdmission { past: 3, admitted: 8, step: None, beside: None, closed: &NONE, late: &late };
         assert_eq!(domains(&all.next(&places(&[("b", 3)]), admission)), ["b", "a", "a", "a", "a"]);
         // So do those of a step.
         let step = at("c");
@@ -257,7 +271,8 @@ mod tests {
     #[test]
     fn a_smaller_role_forgets_its_old_places() {
         let mut all = places(&[("a", 4), ("b", 4)]);
-        let fewer = GateAdmission { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
+        let fewer =
+            GateAdmission { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
         assert!(all.next(&places(&[("a", 1), ("b", 3)]), fewer).is_empty());
         let one = GateAdmission { past: 3, ..fewer };
         assert_eq!(domains(&all.next(&places(&[("a", 1), ("b", 2)]), one)), ["b"]);
@@ -266,9 +281,18 @@ mod tests {
     #[test]
     fn pods_of_unknown_place_go_beside_their_siblings() {
         let (mut all, beside) = (DomainCounts::default(), at("a"));
-        let admission =
-            GateAdmission { past: 1, admitted: 2, step: None, beside: Some(&beside), closed: &NONE, late: &NONE };
+        let admission = GateAdmission {
+            past: 1,
+            admitted: 2,
+            step: None,
+            beside: Some(&beside),
+            closed: &NONE,
+            late: &NONE,
+        };
         assert_eq!(domains(&all.next(&places(&[("a", 1)]), admission)), ["a"]);
-        assert_eq!(domains(&all.next(&places(&[]), GateAdmission { beside: None, ..admission })), ["anywhere"]);
+        assert_eq!(
+            domains(&all.next(&places(&[]), GateAdmission { beside: None, ..admission })),
+            ["anywhere"]
+        );
     }
 }

@@ -24,7 +24,14 @@ fn is_kept(problem: &Problem) -> bool {
 
 impl Actuator {
     /// Has an event sent of an object: what was done to it, or is not.
-    pub(super) fn record_event(&mut self, policy: &str, target: &Target, kind: Kind, reason: &str, message: &str) {
+    pub(super) fn record_event(
+        &mut self,
+        policy: &str,
+        target: &Target,
+        kind: Kind,
+        reason: &str,
+        message: &str,
+    ) {
         let Target { reference, uid, .. } = target;
         let about =
             About { api_version: &reference.api_version, kind: &reference.kind, name: &reference.name, uid };

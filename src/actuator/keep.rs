@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::domain_counts::{DomainCounts, GateAdmission};
 use super::gates;
-use super::state::{Actuator, Retired};
-use super::domain_counts::{GateAdmission, DomainCounts};
 use super::pods::PodObject;
 use super::selector::both;
+use super::state::{Actuator, Retired};
 use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, Role};
@@ -79,7 +79,8 @@ impl Actuator {
                 }
                 let domains = (&closed, &closed);
                 let before = self.replaced(&key, is_sized, admitted);
-                let placements = self.next_placements(&policy, &role.name, &pods, (before, admitted), None, domains);
+                let placements =
+                    self.next_placements(&policy, &role.name, &pods, (before, admitted), None, domains);
                 let opened = self.open(&policy, &pods, admitted, &placements).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
                 tell(&policy, &role.name, opened);
@@ -183,7 +184,8 @@ impl Actuator {
         let before = self.replaced(&key, is_sized, admitted);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
-        let placements = self.next_placements(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
+        let placements =
+            self.next_placements(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
         let opened = self.open(policy, &pods, admitted, &placements).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
         tell(policy, &role.name, opened);

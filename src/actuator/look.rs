@@ -10,8 +10,8 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::found::Objects;
-use super::state::Actuator;
 use super::kinds::Kinds;
+use super::state::Actuator;
 use super::target::Target;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, Role, TargetRef};

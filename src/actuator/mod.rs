@@ -14,15 +14,16 @@ mod affinity;
 mod beside;
 mod closed;
 mod condition;
+mod domain_counts;
 mod drain;
 pub(crate) mod event;
+mod event_recorder;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod foreign;
 mod found;
 mod fresh;
 pub mod gates;
-mod state;
 pub mod held_back;
 mod keep;
 mod kinds;
@@ -43,7 +44,6 @@ mod pair;
 #[cfg(test)]
 mod pair_tests;
 mod part;
-mod domain_counts;
 pub mod pods;
 pub mod pools;
 mod quantity;
@@ -51,9 +51,9 @@ pub mod room;
 mod scaler;
 mod selector;
 mod shrink;
+mod state;
 mod subject;
 mod target;
-mod event_recorder;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -67,12 +67,12 @@ mod write;
 pub use act::Outcome;
 pub use drain::{PodLoad, is_marked, marking};
 pub use found::ObservedPod;
-pub use state::Actuator;
 pub use look::{Look, Seen};
 pub use observe::Observed;
 pub use owners::{Owner, Owners};
 pub use part::Part;
 pub use scaler::has_owner;
+pub use state::Actuator;
 pub use write::Write;
 
 /// The scheduling gate that pods wait at until their step may begin.

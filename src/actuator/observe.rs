@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use super::affinity::sent_to;
 use super::drain::PodLoad;
-use super::found::{Found, Displaced, Objects, ObservedPod};
-use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
+use super::found::{Displaced, Found, Objects, ObservedPod};
 use super::knobs;
 use super::look::{Body, Seen};
 use super::need::{RolePods, needed};
@@ -17,6 +16,7 @@ use super::node::{Needs, NodeObject};
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
 use super::selector::both;
+use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
 use super::subject::Subject;
 use super::target::{Target, template};
 use super::whose::is_of_role;

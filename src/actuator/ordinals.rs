@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::Choice;
-use super::state::Actuator;
 use super::observe::Observed;
 use super::pods::PodObject;
+use super::state::Actuator;
 use super::target::Target;
 use crate::capacity::plan::RolePlan;
 use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};

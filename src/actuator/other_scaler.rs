@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::state::Actuator;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
+use super::state::Actuator;
 use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;

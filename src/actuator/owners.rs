@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::state::Actuator;
 use super::kinds::Kinds;
 use super::pods::PodObject;
+use super::state::Actuator;
 use super::whose::{LABELS, equalities, is_of, within};
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Backoff, Cluster, Collection, Problem};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::act::Outcome;
-use super::state::Actuator;
 use super::observe::Observed;
 use super::scaler::Owned;
+use super::state::Actuator;
 use super::subject::Subject;
 use crate::capacity::policy::Role;
 use crate::capacity::{Condition, Plan, Policy};

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::drain::{Choice, Drain, is_marked, marking};
-use super::state::Actuator;
 use super::observe::Observed;
 use super::pods::PodObject;
+use super::state::Actuator;
 use crate::capacity::Policy;
 use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::Role;
@@ -120,7 +120,12 @@ impl Actuator {
         };
         if drain.pods.values().any(|pod| pod.chosen == now) {
             let names: Vec<&str> = drain.pods.values().map(|pod| pod.name.as_str()).collect();
-            tracing::info!(policy = policy.name, role = role.name, pods = names.join(", "), "pods get no new requests before they go");
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                pods = names.join(", "),
+                "pods get no new requests before they go"
+            );
         }
         self.drains.insert(key, drain);
         if is_done { Drained::Yes } else { Drained::NotYet }

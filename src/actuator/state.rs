@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::domain_counts::DomainCounts;
 use super::drain::Drain;
 use super::event::Waiting;
 use super::foreign::Writers;
@@ -14,7 +15,6 @@ use super::held_back::Unheld;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
-use super::domain_counts::DomainCounts;
 use super::pods::PodObject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;

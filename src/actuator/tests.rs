@@ -70,7 +70,13 @@ pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
 }
 
 /// Acts as if the role were to have so many pods.
-pub(super) async fn act(actuator: &mut Actuator, policy: &Policy, mut seen: Observed, at: u64, write: u32) -> Plan {
+pub(super) async fn act(
+    actuator: &mut Actuator,
+    policy: &Policy,
+    mut seen: Observed,
+    at: u64,
+    write: u32,
+) -> Plan {
     let loads = ["d-0", "d-1", "d-2"].map(|name| (name.to_owned(), PodLoad::default()));
     seen.loads = Some(loads.into());
     let mut plan = plan(policy, 3);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::event::Kind;
 use super::gates;
-use super::state::Actuator;
 use super::leaving::Leaving;
 use super::observe::Observed;
 use super::pods::PodObject;
 use super::shrink::Drained;
+use super::state::Actuator;
 use crate::capacity::Policy;
 use crate::capacity::plan::{Reason, RolePlan};
 use crate::cluster::{Eviction, Problem};
@@ -64,7 +64,12 @@ impl Actuator {
         }
         if is_new && leaving.waits {
             let names: Vec<&str> = given.iter().map(|pod| pod.name()).collect();
-            tracing::info!(policy = policy.name, role = role.name, pods = names.join(", "), "pods get no new requests before they are given back");
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                pods = names.join(", "),
+                "pods get no new requests before they are given back"
+            );
         }
         let evicted = self.evict(&next, &mut leaving, now).await;
         for pod in leaving.trials(&given, now, policy.behavior.drain) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::state::Actuator;
 use super::held_back::{Unheld, going_on};
+use super::state::Actuator;
 use super::subject::Subject;
 use crate::capacity::Policy;
 use crate::capacity::policy::TargetRef;

@@ -44,8 +44,14 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         let (known, seen, counts) = (Arc::clone(&kept), Arc::clone(&watch_status), Arc::clone(&changes));
         let task = async move {
             let (sender, mut receiver) = mpsc::channel::<Change<T>>(WAITING);
-            let ask =
-                follow_once_defined(&cluster, &collection, &seen, &sender, |change| change, Missing::IsTrouble);
+            let ask = follow_once_defined(
+                &cluster,
+                &collection,
+                &seen,
+                &sender,
+                |change| change,
+                Missing::IsTrouble,
+            );
             let take = async {
                 while let Some(change) = receiver.recv().await {
                     apply(&known, change, keep);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use usher_terminal::{CliError, Output, table, width};
 
 use crate::config::units::parse_duration;
-use crate::doctor::Site;
+use crate::doctor::HttpClient;
 
 /// Path of the picker's page.
 const PAGE: &str = "/endpoints";
@@ -74,7 +74,7 @@ pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
         true => args.admin.clone(),
         false => format!("http://{}", args.admin),
     };
-    let site = Site::parse(&base).map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
+    let site = HttpClient::parse(&base).map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Failed(format!("cannot start: {error}")))?;
     let page = runtime.block_on(site.within(args.timeout).json(PAGE, MOST)).map_err(|error| {
@@ -85,7 +85,9 @@ pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
     let text = match args.output {
         Output::Json => format!("{page:#}\n"),
         Output::Text => shown(page, width()).map_err(|error| {
-            CliError::Failed(format!("{base}{PAGE} is no page of usher serve: {error}; check the port of --admin"))
+            CliError::Failed(format!(
+                "{base}{PAGE} is no page of usher serve: {error}; check the port of --admin"
+            ))
         })?,
     };
     usher_terminal::print(&text)

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::watch_machine::{WatchMachine, Step};
+use super::watch_machine::{Step, WatchMachine};
 use super::{Cluster, Collection, Problem, WatchStatus};
 
 /// Seconds that a watch is asked for; a part is drawn, so that watches that began together

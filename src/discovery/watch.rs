@@ -242,7 +242,8 @@ impl FileDiscovery {
         }
         let path = self.path.clone();
         let error = if loaded.problems.iter().any(|problem| problem.skipped) {
-            let first = loaded.problems.first().map(|problem| problem.error.in_file(&path.display().to_string()));
+            let first =
+                loaded.problems.first().map(|problem| problem.error.in_file(&path.display().to_string()));
             FileError::NoneUsable { path, first: first.unwrap_or_default() }
         } else if self.allow_empty || is_empty {
             return Ok(loaded);

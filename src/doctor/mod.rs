@@ -21,6 +21,6 @@ pub mod seen;
 pub use check::examine;
 pub use finding::{Finding, Outcome, Report, Severity, Status};
 pub(crate) use gather::policies_of_file;
-pub use gather::{Plan, Pods, PoolPlan, HttpClient, gather};
+pub use gather::{HttpClient, Plan, Pods, PoolPlan, gather};
 pub use rules::Rule;
 pub use seen::{Observations, Seen};

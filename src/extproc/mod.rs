@@ -2,7 +2,6 @@
 //! holds them together.
 
 pub mod accept;
-mod response_tracker;
 pub mod arrivals;
 pub mod call;
 pub mod conn;
@@ -20,6 +19,7 @@ mod opening;
 pub mod parsing;
 pub mod preface;
 mod replies;
+mod response_tracker;
 pub mod router;
 pub mod series;
 pub mod server;

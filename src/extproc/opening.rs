@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::connection_metrics::ConnectionMetrics;
-use crate::memory::{Budget, Close, Kind, ConnectionSlots, Reservation};
+use crate::memory::{Budget, Close, ConnectionSlots, Kind, Reservation};
 
 /// Memory of a connection that has said nothing, in bytes: its task, and the state of TLS.
 const SILENT: u64 = 8 << 10;

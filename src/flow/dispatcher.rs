@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::endpoints::health::{RequestClass, OutlierDetector};
+use crate::endpoints::health::{OutlierDetector, RequestClass};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::{Api, Request};
 use crate::schedule::{
@@ -15,8 +15,8 @@ use crate::schedule::{
 };
 
 use super::concurrent::{Bookings, SMALL_BODY};
-use super::routed::{Sent, is_pair};
 use super::outliers::{Attempt, Choice, OutlierFilter};
+use super::routed::{Sent, is_pair};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
 
@@ -73,7 +73,15 @@ struct Chosen {
 impl Dispatcher {
     /// A dispatcher that lets nobody wait.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
-        Self { locator, policy, bookings: Bookings::default(), clock, attempts, gate: None, outlier_filter: None }
+        Self {
+            locator,
+            policy,
+            bookings: Bookings::default(),
+            clock,
+            attempts,
+            gate: None,
+            outlier_filter: None,
+        }
     }
 
     /// Keeps requests from endpoints that this detector has ejected.
@@ -313,9 +321,10 @@ impl Dispatcher {
         let class = class_of(request);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
         let uploading = request.is_uploading;
-        let awaited = (self.outlier_filter.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
-            .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
-            .flatten();
+        let awaited =
+            (self.outlier_filter.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
+                .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
+                .flatten();
         let clock = Some(self.clock.clone());
         let sent =
             Sent { at_ms: now_ms, uploading, asks_only, probe, class, awaited, unproven: false, clock };

@@ -7,9 +7,9 @@ mod conditional;
 mod dispatcher;
 mod gate;
 mod legacy_admission;
+mod outliers;
 pub mod queue;
 mod routed;
-mod outliers;
 mod spread;
 
 pub use attempts::Attempts;

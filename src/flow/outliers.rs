@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use crate::endpoints::health::{Probe, OutlierDetector};
+use crate::endpoints::health::{OutlierDetector, Probe};
 use crate::endpoints::{Candidates, Endpoint};
 
 /// Views whose division is remembered: gateways send a handful of subsets.

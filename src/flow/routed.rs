@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::endpoints::health::{AwaitedByte, Failure, Probe, RequestClass, Verdict};
 use crate::endpoints::{Booking, Clock, Endpoint};
 use crate::request::usage::Usage;
-use crate::schedule::{ResponseHead, Attribute, Decision, Effects, Followers, Header, Record, Served};
+use crate::schedule::{Attribute, Decision, Effects, Followers, Header, Record, ResponseHead, Served};
 
 use super::Permit;
 

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::access::{Access, Refusal};
 use super::page::Page;
 use super::tls::MetricsTls;
-use crate::memory::{Budget, Kind, ConnectionSlots, Reservation, SmallPort, small};
+use crate::memory::{Budget, ConnectionSlots, Kind, Reservation, SmallPort, small};
 
 /// Time for the handshake of TLS, and then to send the head of a request: half of what a request
 /// has to be complete.
@@ -266,7 +266,12 @@ async fn serve(listener: TcpListener, protected: ProtectedRoutes, shutdown: Canc
     }
 }
 
-async fn accept(listener: &TcpListener, protected: &ProtectedRoutes, open: &mut JoinSet<()>, shutdown: &CancellationToken) {
+async fn accept(
+    listener: &TcpListener,
+    protected: &ProtectedRoutes,
+    open: &mut JoinSet<()>,
+    shutdown: &CancellationToken,
+) {
     let mut slots = ConnectionSlots::new(small::max_connections(1, &protected.protection.budget));
     loop {
         let accepted = tokio::select! {
@@ -279,7 +284,8 @@ async fn accept(listener: &TcpListener, protected: &ProtectedRoutes, open: &mut 
             Ok((stream, peer)) => {
                 let client = Client::default();
                 let has_begun = Arc::clone(&client.has_begun);
-                let serving = open.spawn(serve_client(stream, peer, client, protected.clone(), shutdown.clone()));
+                let serving =
+                    open.spawn(serve_client(stream, peer, client, protected.clone(), shutdown.clone()));
                 if let Some(closed) = slots.add(peer.ip(), has_begun, serving) {
                     tracing::debug!(%peer, %closed, "HTTP connection closed for another, as there are too many");
                 }
@@ -321,7 +327,12 @@ async fn serve_client(
 }
 
 /// Serves one request, after the handshake of TLS if there is to be one.
-async fn shake_hands(stream: TcpStream, client: Client, protected: ProtectedRoutes, shutdown: CancellationToken) {
+async fn shake_hands(
+    stream: TcpStream,
+    client: Client,
+    protected: ProtectedRoutes,
+    shutdown: CancellationToken,
+) {
     let Some(tls) = &protected.protection.tls else {
         return serve_connection(stream, None, client, protected, shutdown).await;
     };

@@ -8,7 +8,7 @@ use usher_plugin::Kind;
 
 use crate::config::{ConfigError, EndpointPickerConfig, FlowControl, Name, PriorityBand, Quantity};
 use crate::schedule::flow_control::{
-    BandRules, Fairness, Ordering, StaticUsageLimitParams, UsageLimit, FlowControlSpec, FlowControlRules,
+    BandRules, Fairness, FlowControlRules, FlowControlSpec, Ordering, StaticUsageLimitParams, UsageLimit,
 };
 
 use super::instances::{Instances, START};

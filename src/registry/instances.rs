@@ -1,8 +1,8 @@
 //! The plugins of a configuration, built.
 
 use usher_plugin::{
-    Build, PluginParts, DataType, DataGraph, Kind, Missing, BuiltPlugin, PluginType, BuildContext, Stability, State, BuildState,
-    undeclared, wrong_kind,
+    Build, BuildContext, BuildState, BuiltPlugin, DataGraph, DataType, Kind, Missing, PluginParts,
+    PluginType, Stability, State, undeclared, wrong_kind,
 };
 
 use crate::config::{ConfigError, Name, Node, Plugin, Position, Value};
@@ -73,7 +73,8 @@ impl<'a> Instances<'a> {
     ) -> Result<(), ConfigError> {
         let others: Vec<BuiltPlugin<'_>> = self.list.iter().map(Instance::for_others).collect();
         let what = (plugin.name.as_str(), plugin.at, &plugin.parameters);
-        let mut cx = BuildContext::new(what, self.state, self.metrics.families(), &others, &mut self.build_state);
+        let mut cx =
+            BuildContext::new(what, self.state, self.metrics.families(), &others, &mut self.build_state);
         let type_at = plugin.plugin_type.at;
         let parts = build(plugin_type, type_at, &mut cx);
         let parts = parts.map_err(|error| error.in_plugin(&plugin.name))?;
@@ -218,7 +219,11 @@ fn known_type(types: &PluginTypes, plugin: &Plugin) -> Result<&'static PluginTyp
     })
 }
 
-fn build(plugin_type: &PluginType, type_at: Position, cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+fn build(
+    plugin_type: &PluginType,
+    type_at: Position,
+    cx: &mut BuildContext<'_>,
+) -> Result<PluginParts, ConfigError> {
     match plugin_type.build {
         Build::Reading(build) | Build::Ignoring(build) => build(cx),
         Build::Unsupported => Err(unsupported(plugin_type, type_at)),

@@ -67,7 +67,8 @@ pub(super) fn unknown(written: &[Written], instances: &Instances<'_>) -> Vec<Str
 
 /// Warnings of weights below 0, which llm-d-router takes, too.
 pub(super) fn negative_weights(profiles: &[ResolvedProfile]) -> Vec<String> {
-    let scorers = profiles.iter().flat_map(|profile| profile.scorers.iter().map(move |scorer| (profile, scorer)));
+    let scorers =
+        profiles.iter().flat_map(|profile| profile.scorers.iter().map(move |scorer| (profile, scorer)));
     let negative = scorers.filter(|(_, scorer)| scorer.weight < 0.0);
     let warning = |(profile, scorer): (&ResolvedProfile, &ResolvedScorer)| {
         let (profile, ResolvedScorer { plugin, weight, .. }) = (&profile.name, scorer);

@@ -49,7 +49,10 @@ pub type ScalerService = ExternalScalerServer<Scaler>;
 
 /// The service over the plan store, for as long as this replica `leads`: what it knows otherwise is older
 /// than what the one that does knows.
-pub fn service(plan_store: Arc<PlanStore>, leads: impl Fn() -> bool + Send + Sync + 'static) -> ScalerService {
+pub fn service(
+    plan_store: Arc<PlanStore>,
+    leads: impl Fn() -> bool + Send + Sync + 'static,
+) -> ScalerService {
     ExternalScalerServer::new(Scaler { plan_store, leads: Arc::new(leads) })
 }
 
@@ -104,8 +107,7 @@ fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry
         None => policies.next().filter(|_| plans.policies.len() == 1),
     };
     found.ok_or_else(|| {
-        let known: Vec<&str> =
-            plans.policies.iter().map(|entry| entry.group.policy.name.as_str()).collect();
+        let known: Vec<&str> = plans.policies.iter().map(|entry| entry.group.policy.name.as_str()).collect();
         let said = named("policy", name);
         Status::invalid_argument(format!("{said} in scalerMetadata; the policies are {}", known.join(", ")))
     })

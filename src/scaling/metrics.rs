@@ -7,8 +7,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 
-use super::plan_store::{PlanStore, Latest};
 use super::frozen::Frozen;
+use super::plan_store::{Latest, PlanStore};
 use crate::capacity::{Condition, Plan, Policy, State};
 use crate::endpoints::Clock;
 

@@ -10,7 +10,6 @@
 //! Policies are in a file, or objects of the API server (`objects/`), which also tell what became of them.
 //! The [`Driver`] is the only writer of the [`PlanStore`]; outlets read it and wait for its changes.
 
-mod plan_store;
 mod driver;
 pub mod file;
 mod frozen;
@@ -20,14 +19,15 @@ pub mod keda;
 mod metrics;
 pub mod objects;
 mod pages;
+mod plan_store;
 pub mod query;
 pub mod release;
 mod signal;
 
-pub use plan_store::{PlanStore, Latest, Plans, PolicyEntry};
 pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};
 pub use metrics::{FAMILIES, ScalingMetrics};
 pub use pages::{plans, rules};
+pub use plan_store::{Latest, PlanStore, Plans, PolicyEntry};
 pub use signal::{Join, Signal};

@@ -20,10 +20,10 @@ pub use scheduler::Scheduler;
 pub use scratch::Scratch;
 pub use stages::{Stages, StagesBuilder};
 pub use usher_plugin::{
-    Admitter, ResponseHead, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact,
-    Facts, Filter, Finding, Follower, Followers, Gatherer, Header, HeaderProcessor, Persistent, Key,
-    LabelExpression, LabelOperator, LabelSelector, Level, Outcome, Part, Picker, Picks, PluginId, PreRequest,
-    Producer, ProfileHandler, ProfileSet, Record, Run, Runs, SaturationDetector, ScheduleError, Scorer,
+    Admitter, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact, Facts, Filter,
+    Finding, Follower, Followers, Gatherer, Header, HeaderProcessor, Key, LabelExpression, LabelOperator,
+    LabelSelector, Level, Outcome, Part, Persistent, Picker, Picks, PluginId, PreRequest, Producer,
+    ProfileHandler, ProfileSet, Record, ResponseHead, Run, Runs, SaturationDetector, ScheduleError, Scorer,
     Scores, Screener, Served, Settlement, Situation, State, data,
 };
 pub use usher_plugins::{
@@ -52,6 +52,6 @@ pub use usher_plugins::{
     StageProfiles, Strategy, TokenLoadParams, TokenLoadScorer, TokenParams, TokenProducer,
     TopologyAffinityFilter, TopologyAffinityFilterParams, TopologyAffinityScorer,
     TopologyAffinityScorerParams, TtftSource, UtilizationDetector, UtilizationDetectorParams,
-    UtilizationFilter, UtilizationFilterParams, WeightedRandomPicker, latency, multicluster_kv_cache,
-    multicluster_queue, flow_control,
+    UtilizationFilter, UtilizationFilterParams, WeightedRandomPicker, flow_control, latency,
+    multicluster_kv_cache, multicluster_queue,
 };

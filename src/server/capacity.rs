@@ -19,9 +19,9 @@ use crate::leader::Term;
 use crate::observe::http::Routes;
 use crate::registry::Pipeline;
 use crate::scaling::file::PolicyFile;
-use crate::scaling::objects::{PolicyObjects, Surveyor, StatusWriter};
+use crate::scaling::objects::{PolicyObjects, StatusWriter, Surveyor};
 use crate::scaling::query::Server;
-use crate::scaling::{self, PlanStore, Driver, Feed, Group, Groups, Live, Sources, UNELECTED};
+use crate::scaling::{self, Driver, Feed, Group, Groups, Live, PlanStore, Sources, UNELECTED};
 use crate::schedule::State;
 use crate::scrape::params::SourceKind;
 use crate::scrape::{ScrapeConfig, ScrapeMetrics};
@@ -165,7 +165,13 @@ pub(super) fn start(
             let surveyor = Surveyor::new(cluster.clone(), wanted.subscribe(), clock.clone(), term);
             background.run(surveyor.run());
             let namespace = pool.namespace.clone();
-            let status_writer = StatusWriter::new(cluster.clone(), namespace, Arc::clone(&plan_store), clock.clone(), leading);
+            let status_writer = StatusWriter::new(
+                cluster.clone(),
+                namespace,
+                Arc::clone(&plan_store),
+                clock.clone(),
+                leading,
+            );
             background.run(status_writer.run());
             Feed::Objects(PolicyObjects {
                 cluster,

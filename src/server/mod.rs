@@ -89,7 +89,8 @@ async fn serve(
     }
     let startup_log = StartupLog::take(&mut pipeline);
     let scheduler_metrics = &scheduler_metrics;
-    let parts = pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
+    let parts =
+        pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
     let pool = Pool::new(parts, &registry)?;
     register_process(pool.budget(), &registry)?;
     let from_file = origin.as_ref().is_some_and(Origin::is_file);

@@ -71,7 +71,9 @@ impl Origin {
     pub(super) fn describe(&self, pool: &PoolSettings) -> String {
         match self {
             Self::File(file) => format!("file {}", file.path().display()),
-            Self::Kubernetes(Membership::Pool) => format!("InferencePool {}/{}", pool.namespace, pool.label()),
+            Self::Kubernetes(Membership::Pool) => {
+                format!("InferencePool {}/{}", pool.namespace, pool.label())
+            }
             Self::Kubernetes(Membership::Selector { labels, .. }) => {
                 format!("pods {labels} in {}", pool.namespace)
             }

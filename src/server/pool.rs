@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::numbers::{attributes, register_locator};
 use super::{Background, RunError};
-use crate::endpoints::health::{SWEEP_INTERVAL, OutlierDetector};
+use crate::endpoints::health::{OutlierDetector, SWEEP_INTERVAL};
 use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
 use crate::extproc::exchange::Shared;
 use crate::extproc::metrics::ExtProcMetrics;
@@ -21,8 +21,8 @@ use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
-use crate::schedule::latency::Model;
 use crate::schedule::flow_control::FlowControlSpec;
+use crate::schedule::latency::Model;
 use crate::schedule::{Record, SchedulerMetrics, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
@@ -74,7 +74,8 @@ impl Pool {
         let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers } = parts;
         let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
-        let gate = flow_control.as_ref().map(|flow_control| gate(flow_control, settings, &name, &clock, registry));
+        let gate =
+            flow_control.as_ref().map(|flow_control| gate(flow_control, settings, &name, &clock, registry));
         let attempts = Arc::new(Attempts::register(registry)?);
         let locator = locator.unwrap_or_else(|| {
             Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter))

@@ -13,7 +13,7 @@ use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
 use crate::registry::{Origin as Declared, Pipeline, PluginTypes, Resolved};
 use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, ServeSettings, OutlierSettings};
+use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, OutlierSettings, ServeSettings};
 
 /// A configuration that has been read, and everything else a server is made of
 /// before it listens.
@@ -146,7 +146,11 @@ fn discovery_place(file: &str, resolved: &Resolved) -> String {
 }
 
 /// Monitor of the endpoints' health, with its metrics registered.
-fn watch(settings: OutlierSettings, registry: &Registry, state: &State) -> Result<Arc<OutlierDetector>, RunError> {
+fn watch(
+    settings: OutlierSettings,
+    registry: &Registry,
+    state: &State,
+) -> Result<Arc<OutlierDetector>, RunError> {
     let OutlierSettings { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes } =
         settings;
     let params = HealthParams { failures, failed_scrapes, first_byte, first_pause, longest_pause, successes };

@@ -67,7 +67,9 @@ fn certificate(tls: Option<&TlsSettings>) -> String {
     match tls {
         None => "none, plain text".to_owned(),
         Some(TlsSettings { cert_dir: None, .. }) => "self-signed".to_owned(),
-        Some(TlsSettings { cert_dir: Some(folder), reload: true, .. }) => format!("{}, reloaded", folder.display()),
+        Some(TlsSettings { cert_dir: Some(folder), reload: true, .. }) => {
+            format!("{}, reloaded", folder.display())
+        }
         Some(TlsSettings { cert_dir: Some(folder), .. }) => folder.display().to_string(),
     }
 }
@@ -87,7 +89,8 @@ mod tests {
 
     #[test]
     fn certificates_and_configurations_are_named() {
-        let folder = |reload| TlsSettings { cert_dir: Some("certs".into()), reload, ..TlsSettings::default() };
+        let folder =
+            |reload| TlsSettings { cert_dir: Some("certs".into()), reload, ..TlsSettings::default() };
         assert_eq!(certificate(None), "none, plain text");
         assert_eq!(certificate(Some(&TlsSettings::default())), "self-signed");
         assert_eq!(certificate(Some(&folder(false))), "certs");

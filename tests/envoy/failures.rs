@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use crate::support::client::{self, HttpResponse, Body, Protocol};
+use crate::support::client::{self, Body, HttpResponse, Protocol};
 use crate::support::nobody;
 use crate::traffic::{ROUTING_HEADERS, chat, forge, post_chat};
 use crate::{BODY_LIMIT, Stack};

@@ -20,11 +20,11 @@ mod failures;
 mod headers;
 mod load;
 mod mtls;
+mod outliers;
 mod pd;
 #[cfg(target_os = "linux")]
 mod relay;
 mod restarts;
-mod outliers;
 mod slow;
 mod threads;
 mod traffic;

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::Stack;
-use crate::support::client::{self, HttpResponse, Body, Client, Protocol};
+use crate::support::client::{self, Body, Client, HttpResponse, Protocol};
 use crate::support::eventually;
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];

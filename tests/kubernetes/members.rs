@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::objects::{POOLS, least, rule};
-use crate::picker::{Response, Picker};
+use crate::picker::{Picker, Response};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

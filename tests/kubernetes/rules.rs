@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::metrics::page;
 use crate::objects::{OBJECTIVES, OLDER_OBJECTIVES, POOLS, REWRITES, least};
-use crate::picker::{Response, Picker};
+use crate::picker::{Picker, Response};
 use crate::server::Server;
 use crate::support::eventually;
 

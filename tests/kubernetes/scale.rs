@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 
 use crate::objects::{Space, least};
-use crate::picker::{Response, Picker};
+use crate::picker::{Picker, Response};
 use crate::server::Server;
 use crate::support::eventually;
 

@@ -14,7 +14,6 @@
 mod lines;
 
 mod admission;
-mod middleware;
 mod attribute_sources;
 mod attributes;
 mod balance;
@@ -40,8 +39,10 @@ mod joint_load;
 mod latency_learning;
 mod latency_model;
 mod locator;
+mod middleware;
 mod multicluster;
 mod names;
+mod outliers;
 mod p2p_source;
 mod pages;
 mod pickers;
@@ -64,7 +65,6 @@ mod scorers_affinity;
 mod scorers_load;
 mod scraper;
 mod settle;
-mod outliers;
 mod sim_scrape;
 mod slo;
 mod slo_pairs;

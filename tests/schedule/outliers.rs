@@ -9,7 +9,7 @@ use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
-use usher::endpoints::health::{HealthParams, Verdict, OutlierDetector, OutlierMetrics};
+use usher::endpoints::health::{HealthParams, OutlierDetector, OutlierMetrics, Verdict};
 use usher::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
 use usher::flow::{Attempts, Dispatcher, Policy, Rejection, Routed};
 use usher::registry::Pipeline;
@@ -110,7 +110,8 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&outliers));
+        let dispatcher =
+            Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&outliers));
         Self { registry, clock, outliers, store, dispatcher }
     }
 

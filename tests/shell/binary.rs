@@ -110,13 +110,17 @@ fn the_build_is_told_to_people_and_to_programs() {
 
 #[test]
 fn shells_and_manuals_know_the_commands() {
-    for (shell, says) in [("bash", "complete -F _usher"), ("zsh", "#compdef usher"), ("fish", "complete -c usher")] {
+    for (shell, says) in
+        [("bash", "complete -F _usher"), ("zsh", "#compdef usher"), ("fish", "complete -c usher")]
+    {
         let text = String::from_utf8(output(&["completions", shell]).stdout).unwrap();
         assert!(text.contains(says) && text.contains("endpoints-file"), "{shell}: {}", text.len());
     }
-    for (command, says) in
-        [(&[][..], "usher\\-serve(1)"), (&["serve"], "endpoints\\-file"), (&["capacity", "check"], "usher\\-capacity\\-check")]
-    {
+    for (command, says) in [
+        (&[][..], "usher\\-serve(1)"),
+        (&["serve"], "endpoints\\-file"),
+        (&["capacity", "check"], "usher\\-capacity\\-check"),
+    ] {
         let text = String::from_utf8(output(&[&["man"], command].concat()).stdout).unwrap();
         assert!(text.contains(".TH usher") && text.contains(says), "{command:?}: {text}");
     }
@@ -130,7 +134,10 @@ fn endpoints_of_a_running_picker_are_shown() {
     let text = output(&["endpoints", "--admin", &admin]);
     assert_eq!((text.status.code(), text.stdout), (Some(0), b"no endpoints\n".to_vec()));
     let page = output(&["endpoints", "--output=json", "--admin", &format!("http://{admin}")]).stdout;
-    assert_eq!(serde_json::from_slice::<serde_json::Value>(&page).unwrap()["endpoints"], serde_json::json!([]));
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&page).unwrap()["endpoints"],
+        serde_json::json!([])
+    );
     drop(process);
     fails(&["endpoints", "--admin", &admin], 1, "give the --admin-address of a running usher serve");
     fails(&["endpoints", "--admin", "ftp://x"], 2, "--admin: ");

@@ -5,8 +5,7 @@ use usher::cli::check::{CheckArgs, Output, run_with};
 
 /// Exit code, standard output, standard error.
 fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
-    let args =
-        CheckArgs { files: vec![file.into()], output, allow_experimental_plugins: false, admin: None };
+    let args = CheckArgs { files: vec![file.into()], output, allow_experimental_plugins: false, admin: None };
     check_with(&args, input)
 }
 
@@ -144,7 +143,10 @@ fn negative_weights_are_warned_of() {
     let (code, out, _) = check("-", &TEXT.replace("weight: 2.5", "weight: -1"), Output::Json);
     let warnings = &only(&out)["warnings"];
     assert_eq!((code, warnings.as_array().unwrap().len()), (0, 1), "{warnings}");
-    assert!(warnings[0].as_str().unwrap().starts_with("profile 'main': the weight of 'q' is -1, "), "{warnings}");
+    assert!(
+        warnings[0].as_str().unwrap().starts_with("profile 'main': the weight of 'q' is -1, "),
+        "{warnings}"
+    );
 }
 
 #[test]
@@ -348,7 +350,10 @@ fn capacity_policies_and_lists_of_endpoints_are_checked() {
     assert_eq!(only(&out)["endpoints"][0], first);
     let (code, _, err) = check("-", "kind: ConfigMap\ndata: {}\n", Output::Text);
     assert_eq!(code, 1);
-    assert!(err.starts_with("<stdin>:1:7: kind 'ConfigMap' is not known (known are EndpointPickerConfig, "), "{err}");
+    assert!(
+        err.starts_with("<stdin>:1:7: kind 'ConfigMap' is not known (known are EndpointPickerConfig, "),
+        "{err}"
+    );
 }
 
 #[test]
@@ -362,7 +367,10 @@ fn several_files_are_checked_at_once() {
     };
     let (code, out, err) = check_with(&args, "endpoint: []\n");
     assert_eq!(code, 2, "one could not be read");
-    assert!(out.contains("is valid: Recommend") && out.contains("\n\ndeploy/config/default.yaml is valid\n"), "{out}");
+    assert!(
+        out.contains("is valid: Recommend") && out.contains("\n\ndeploy/config/default.yaml is valid\n"),
+        "{out}"
+    );
     assert!(err.starts_with("<stdin>:1:1: unknown field 'endpoint'"), "{err}");
     assert!(err.contains("\ndoes/not/exist.yaml: the configuration can't be read: "), "{err}");
     assert!(err.ends_with("\n2 errors in 2 of 4 files\n"), "{err}");

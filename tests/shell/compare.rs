@@ -169,7 +169,11 @@ fn what_cannot_be_compared_is_said_in_one_line() {
         (&["x", "--config-file=/nowhere.yaml"], 2, &["/nowhere.yaml"]),
         (&["x", "--trace=/nowhere.jsonl"], 2, &["/nowhere.jsonl"]),
         (&["x", "--prefill=8"], 2, &["none of 8 servers is left to decode"]),
-        (&["x", "--config-file", &broken], 1, &["usher ended", "plugin type 'no-such-scorer' is not registered"]),
+        (
+            &["x", "--config-file", &broken],
+            1,
+            &["usher ended", "plugin type 'no-such-scorer' is not registered"],
+        ),
     ];
     for (arguments, code, says) in table {
         assert_fails(arguments, code, says);

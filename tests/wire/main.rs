@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-mod responses;
 mod apis;
 mod capacity;
 mod disagg;
@@ -14,14 +13,15 @@ mod limits;
 mod locator;
 mod memory;
 mod migrate;
+mod outliers;
 mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
 mod queries;
 mod reference;
 mod requests;
+mod responses;
 #[path = "../schedule/pages/server.rs"]
 #[allow(dead_code, reason = "the tests of pages need more of it")]
 mod server;
-mod outliers;
 mod support;

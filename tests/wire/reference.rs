@@ -24,12 +24,7 @@ type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'stati
 
 /// Families of which the pickers of this test need not have a series.
 const RARE: [Rare; 30] = [
-    (
-        "llm_d_epp_flow_control_revocations_issued_total",
-        "counter",
-        &["inference_pool", "priority"],
-        None,
-    ),
+    ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     (
         "llm_d_epp_request_slo_violation_total",
         "counter",
@@ -88,7 +83,8 @@ async fn others() -> String {
     let sims = SimConfig { engine: EngineConfig::instant(), ..SimConfig::default() };
     let servers = usher::sim::start(sims, vec![bind()]).await.unwrap();
     let port = servers.addresses()[0].port();
-    let entry = format!("- {{name: p, address: 127.0.0.1, port: '{port}', labels: {{llm-d.ai/role: decode}}}}\n");
+    let entry =
+        format!("- {{name: p, address: 127.0.0.1, port: '{port}', labels: {{llm-d.ai/role: decode}}}}\n");
     let config = format!("--config-text={OTHERS}");
     let policy = "--capacity-policy=deploy/capacity/rules.yaml";
     let flags = [config.as_str(), "--allow-experimental-plugins", "--sick-pods", policy];
@@ -145,7 +141,8 @@ fn families(page: &str) -> BTreeMap<String, Family> {
             current = name.to_owned();
             let family = Family { help: help.to_owned(), ..Family::default() };
             assert!(families.insert(current.clone(), family).is_none(), "{name} is shown twice");
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
+        {
             assert_eq!(name, current, "a type without a help");
             families.get_mut(name).unwrap().kind = kind.to_owned();
         } else if let Some(family) = families.get_mut(&current) {
@@ -156,9 +153,9 @@ fn families(page: &str) -> BTreeMap<String, Family> {
 }
 
 /// Adds a family that may be known already: then it has to be the same.
-fn add(families: &mut BTreeMap<String, Family>, name: String, family: Family) {
+fn add(families: &mut BTreeMap<String, Family>, name: &str, family: Family) {
     let new = || Family { kind: family.kind.clone(), ..Family::default() };
-    let known = families.entry(name.clone()).or_insert_with(new);
+    let known = families.entry(name.to_owned()).or_insert_with(new);
     assert_eq!(known.kind, family.kind, "{name}");
     known.labels.extend(family.labels);
     if known.help.is_empty() {
@@ -201,7 +198,7 @@ async fn every_family_has_its_row() {
     let mut all = BTreeMap::new();
     for page in pages().await.iter().chain([&others().await]) {
         for (name, family) in pair(families(page)) {
-            add(&mut all, name, family);
+            add(&mut all, &name, family);
         }
     }
     for (name, kind, labels, older) in RARE {
@@ -210,22 +207,24 @@ async fn every_family_has_its_row() {
             assert_eq!((shown.kind.as_str(), &shown.labels), (kind, &labels), "{name}");
         }
         let (kind, help, older) = (kind.to_owned(), help_of(name, &files), older.map(str::to_owned));
-        add(&mut all, name.to_owned(), Family { kind, labels, help, older });
+        add(&mut all, name, Family { kind, labels, help, older });
     }
     // What looks like a family in the code is one.
     let is_family = |text: &&String| {
         let is_ours = ["usher_", "llm_d_epp_"].iter().any(|start| text.starts_with(start));
-        is_ours && !text.ends_with('_') && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        is_ours
+            && !text.ends_with('_')
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
     for name in files.iter().flatten().filter(is_family) {
         let of = ["_sum", "_count", "_bucket"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        assert!(all.contains_key(of) || all.contains_key(name.as_str()), "{name} is neither shown nor in RARE");
+        assert!(
+            all.contains_key(of) || all.contains_key(name.as_str()),
+            "{name} is neither shown nor in RARE"
+        );
     }
-    let sections = [
-        ("As llm-d-router's", "llm_d_epp_"),
-        ("Usher's own", "usher_"),
-        ("The process", "process_"),
-    ];
+    let sections =
+        [("As llm-d-router's", "llm_d_epp_"), ("Usher's own", "usher_"), ("The process", "process_")];
     let mut texts = Vec::new();
     for (title, start) in sections {
         let has_older = all.iter().any(|(name, family)| name.starts_with(start) && family.older.is_some());

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use usher_core::config::{ConfigError, Name, Node, Position};
 use usher_core::endpoints::{AttributeId, InFlightId, Lease, Reading};
 
+use super::build_state::BuildState;
 use super::by_type::ByType;
 use super::facts::{DataType, Fact, Key};
 use super::families::Families;
@@ -18,7 +19,6 @@ use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
 use super::references::{undeclared, wrong_kind};
 use super::saturation::SaturationDetector;
 use super::state::State;
-use super::build_state::BuildState;
 
 /// Build function of a type.
 #[derive(Clone, Copy, Debug)]

@@ -18,13 +18,15 @@ pub mod data;
 pub mod params;
 pub mod testing;
 
+mod build;
+mod build_state;
 mod by_type;
 mod context;
+mod data_graph;
 mod decision;
 mod effects;
 mod facts;
 mod families;
-mod data_graph;
 mod label_values;
 mod lifecycle;
 mod parameters;
@@ -37,18 +39,18 @@ mod reserved;
 mod saturation;
 mod selector;
 mod settle;
-mod build;
 mod state;
 mod types;
-mod build_state;
 
+pub use build::{Build, BuildContext, BuiltPlugin, PluginParts};
+pub use build_state::BuildState;
 pub use by_type::ByType;
 pub use context::{Context, Outcome, Part, Runs, ScheduleError};
+pub use data_graph::{DataGraph, Missing};
 pub use decision::{Column, Decision, DecisionContext, Record, Run, Scores};
-pub use effects::{ResponseHead, Attribute, Effects, Follower, Followers, Header, Served};
+pub use effects::{Attribute, Effects, Follower, Followers, Header, ResponseHead, Served};
 pub use facts::{DataType, Fact, Facts, Key};
 pub use families::Families;
-pub use data_graph::{DataGraph, Missing};
 pub use label_values::{LabelValue, LabelValues};
 pub use lifecycle::{
     Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
@@ -62,7 +64,5 @@ pub use references::{undeclared, wrong_kind};
 pub use saturation::{Level, SaturationDetector};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
-pub use build::{Build, PluginParts, BuiltPlugin, BuildContext};
 pub use state::{Persistent, State};
 pub use types::{Kind, PluginType, Stability, beta, later};
-pub use build_state::BuildState;

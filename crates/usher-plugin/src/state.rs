@@ -79,7 +79,11 @@ impl State {
     ///
     /// # Errors
     /// Why it can't be made. It is tried again when it is asked for again.
-    pub fn try_of<T: Persistent, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+    pub fn try_of<T: Persistent, E>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<T>(), name.to_owned());
         if let Some(found) = kept.get(&key).and_then(|(_, any)| Arc::clone(any).downcast::<T>().ok()) {

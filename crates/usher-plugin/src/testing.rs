@@ -9,13 +9,13 @@ use usher_core::config::{ConfigError, Node, Position};
 use usher_core::endpoints::{Candidates, Endpoint, EndpointSpec, Store, View};
 use usher_core::request::Request;
 
+use super::build::{Build, BuildContext, PluginParts};
+use super::build_state::BuildState;
 use super::context::Context;
 use super::facts::{Fact, Facts, Key};
 use super::families::Families;
-use super::build::{Build, PluginParts, BuildContext};
 use super::state::State;
 use super::types::PluginType;
-use super::build_state::BuildState;
 
 /// The clock of the harness, on which readings of loads have to be stamped to be fresh.
 pub const NOW_MS: u64 = 1;

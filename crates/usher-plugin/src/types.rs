@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use usher_core::config::{Name, Node};
 
-use super::parameters::{Parameter, parameters};
 use super::build::Build;
+use super::parameters::{Parameter, parameters};
 
 /// Use of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,23 +4,17 @@
 //! them share, and [`flow_control`] what a configuration says of flow control. [`types`] lists what a
 //! configuration can name.
 
-mod middleware;
 mod filter;
+pub mod flow_control;
 mod handler;
 pub mod latency;
+mod middleware;
 mod pick;
 mod produce;
 mod saturation;
 mod score;
 mod types;
-pub mod flow_control;
 
-pub use middleware::{
-    AgentIdentity, AgentIdentityParams, Bindings, LatencySloAdmitter, LatencySloAdmitterParams,
-    ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
-    RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
-    SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
-};
 pub use filter::{
     AffinityDecisions, AffinityFamilies, PrefixCacheAffinityFilter, PrefixCacheAffinityFilterParams,
     TtftSource,
@@ -40,6 +34,12 @@ pub use handler::{
 pub use handler::{
     DataParallelParams, DataParallelProfileHandler, DisaggHeaders, DisaggHeadersParams, HeaderProfileHandler,
     HeaderProfileParams, SingleProfileHandler,
+};
+pub use middleware::{
+    AgentIdentity, AgentIdentityParams, Bindings, LatencySloAdmitter, LatencySloAdmitterParams,
+    ProbabilisticAdmitter, ProbabilisticAdmitterParams, ReporterMetrics, ReporterParams,
+    RequestAttributeReporter, RolloutMetrics, RolloutParams, RolloutScreener, ServedVerifier,
+    SessionAffinity, SessionAffinityParams, SessionMetrics, SessionSource, SourceParams, Strategy,
 };
 pub use pick::{MaxScorePicker, RandomPicker, WeightedRandomPicker};
 pub use produce::{

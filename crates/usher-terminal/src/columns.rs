@@ -58,7 +58,9 @@ mod tests {
     use super::*;
 
     fn rows() -> Vec<Vec<String>> {
-        [["a", "1", "fine"], ["longer", "100", "not so fine"]].map(|row| row.map(str::to_owned).to_vec()).to_vec()
+        [["a", "1", "fine"], ["longer", "100", "not so fine"]]
+            .map(|row| row.map(str::to_owned).to_vec())
+            .to_vec()
     }
 
     #[test]

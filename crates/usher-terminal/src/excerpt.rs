@@ -22,8 +22,7 @@ pub fn excerpt(text: &str, line: u32, column: u32) -> String {
         SECRET.iter().any(|part| lower.contains(part))
     };
     // A tab is one column, so that the caret stands under its place.
-    let source: Vec<char> =
-        source.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let source: Vec<char> = source.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let at = index(column).min(source.len());
     let is_word = |char: &&char| char.is_alphanumeric() || "-_./".contains(**char);
     let word = source[at..].iter().take_while(is_word).count();
@@ -36,8 +35,7 @@ pub fn excerpt(text: &str, line: u32, column: u32) -> String {
         (start, source.len().min(start + WIDTH))
     };
     let carets = word.min(end - at).max(1);
-    let (before, after) =
-        (if start > 0 { "…" } else { "" }, if end < source.len() { "…" } else { "" });
+    let (before, after) = (if start > 0 { "…" } else { "" }, if end < source.len() { "…" } else { "" });
     let shown: String = source[start..end].iter().collect();
     let number = line.to_string();
     let margin = number.len();

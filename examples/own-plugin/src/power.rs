@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `example.com/power-scorer` in a configuration.
 pub static TYPE: PluginType = beta(

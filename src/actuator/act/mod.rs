@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::beside::limit_growth;
 use super::event::Kind;
-use super::state::Actuator;
 use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
 use super::pods::PodObject;
 use super::shrink::Drained;
+use super::state::Actuator;
 use super::subject::Subject;
 use super::target::Target;
 use super::write::Write;
@@ -125,7 +125,13 @@ impl Actuator {
             if self.failing.insert(key) {
                 let message = format!("{}, by policy {}", failed.join("; "), policy.name);
                 for target in observed.targets.iter().flatten() {
-                    self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
+                    self.record_event(
+                        &policy.name,
+                        target,
+                        Kind::Warning,
+                        &format!("{condition:?}"),
+                        &message,
+                    );
                 }
             }
         }

@@ -83,7 +83,8 @@ impl Rules<'_> {
             (Some(FileKind::Endpoints), _) => endpoints_of(&text),
             (Some(FileKind::Other(kind)), Some((_, at))) => {
                 let error = ConfigError::at(at, format!("kind '{kind}' is not known"));
-                let known = "known are EndpointPickerConfig, CapacityPolicy and files with a list of endpoints";
+                let known =
+                    "known are EndpointPickerConfig, CapacityPolicy and files with a list of endpoints";
                 Err(vec![error.hint(known)])
             }
             _ => self.config_of(&text),

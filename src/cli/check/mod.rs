@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use usher_terminal::excerpt;
 pub use usher_terminal::Output;
+use usher_terminal::excerpt;
 
 use crate::config::{ConfigError, FileKind, Position};
 use crate::registry::PluginTypes;

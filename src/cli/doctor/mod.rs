@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue};
 use crate::config::source;
 use crate::config::units::parse_duration;
 use crate::discovery::file;
-use crate::doctor::{Plan, Pods, PoolPlan, Report, HttpClient, examine, gather, policies_of_file};
+use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
 use usher_terminal::{CliError, Output, split_header};
 

@@ -6,10 +6,10 @@ mod config;
 mod listen;
 mod log;
 mod metrics;
+mod outlier;
 mod pflag;
 mod pool;
 mod selector;
-mod outlier;
 mod tls;
 mod unused;
 
@@ -25,10 +25,10 @@ pub use config::ConfigFlags;
 pub use listen::ListenFlags;
 pub use log::LogFlags;
 pub use metrics::MetricsFlags;
+pub use outlier::OutlierFlags;
 pub use pflag::as_pflag;
 use pflag::given;
 pub use pool::PoolFlags;
-pub use outlier::OutlierFlags;
 pub use tls::TlsFlags;
 use unused::Unused;
 

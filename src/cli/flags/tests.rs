@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::cli::{CliError, Command, parse};
 use crate::settings::{
-    ConfigSource, ElectionTimes, Environment, LogSettings, ServeSettings, OutlierSettings,
+    ConfigSource, ElectionTimes, Environment, LogSettings, OutlierSettings, ServeSettings,
 };
 
 fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettings, String> {

@@ -63,8 +63,8 @@ impl Collector for WatchCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let age = self.family(&self.age, |watch_status| watch_status.age().map(|age| age.as_secs_f64()));
-        let connected =
-            self.family(&self.connected, |watch_status| Some(f64::from(u8::from(watch_status.is_connected()))));
+        let connected = self
+            .family(&self.connected, |watch_status| Some(f64::from(u8::from(watch_status.is_connected()))));
         // A family without a metric is not valid.
         [age, connected].into_iter().filter(|family| !family.get_metric().is_empty()).collect()
     }

@@ -97,8 +97,12 @@ impl KubernetesDiscovery {
             }
         };
         let watch_status = || Arc::new(WatchStatus::new(clock.clone()));
-        let watch_statuses =
-            WatchStatuses { pool: watch_status(), pods: watch_status(), objectives: watch_status(), rewrites: watch_status() };
+        let watch_statuses = WatchStatuses {
+            pool: watch_status(),
+            pods: watch_status(),
+            objectives: watch_status(),
+            rewrites: watch_status(),
+        };
         let report = Box::new(report);
         let (pods, problems) = (Vec::new(), BTreeSet::new());
         let keeper = Keeper { view, store, rules, report, pods, reported: None, problems };

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::cluster::{
-    Backoff, Change, Cluster, Collection, Ended, FIRST_PAUSE, LONGEST_PAUSE, Missing, WatchStatus, UNDEFINED,
+    Backoff, Change, Cluster, Collection, Ended, FIRST_PAUSE, LONGEST_PAUSE, Missing, UNDEFINED, WatchStatus,
     Watched, about, follow, follow_once_defined,
 };
 
@@ -56,7 +56,8 @@ impl Source {
         input: impl Fn(Change<T>) -> Input + Send + Sync,
         missing: Missing<'_>,
     ) {
-        follow_once_defined(&self.cluster, collection, &self.watch_status, &self.sender, input, missing).await;
+        follow_once_defined(&self.cluster, collection, &self.watch_status, &self.sender, input, missing)
+            .await;
     }
 
     /// Follows a kind of rules in whichever group defines it.

@@ -5,7 +5,7 @@ use http::Method;
 use rand::RngExt;
 use serde_json::json;
 
-use super::http::{Response, HttpClient};
+use super::http::{HttpClient, Response};
 use crate::doctor::seen::{Broken, Gateway, Reply};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -73,8 +73,9 @@ fn body(broken: Broken) -> Bytes {
 }
 
 fn reply(response: &Response) -> Reply {
-    let text =
-        |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+    let text = |name: &str| {
+        response.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
+    };
     let kept = &response.body[..response.body.len().min(KEPT)];
     Reply {
         status: response.status,

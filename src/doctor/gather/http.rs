@@ -155,7 +155,13 @@ impl HttpClient {
         response.map_err(|reason| format!("{}{path}: {reason}", self.url()))
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Bytes, most: usize) -> Result<Response, String> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        most: usize,
+    ) -> Result<Response, String> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await.map_err(|error| error.to_string())?;
         let request = self.request(method, path, body)?;

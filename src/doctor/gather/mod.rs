@@ -88,7 +88,11 @@ pub async fn gather(plan: &Plan) -> Observations {
     Observations { version, gateway, envoy, picker, metrics, admin, pods, cluster }
 }
 
-async fn find_envoy(plan: &Plan, local: Option<&HttpClient>, port: Option<u16>) -> (Option<HttpClient>, Seen<Envoy>) {
+async fn find_envoy(
+    plan: &Plan,
+    local: Option<&HttpClient>,
+    port: Option<u16>,
+) -> (Option<HttpClient>, Seen<Envoy>) {
     if let Some(client) = &plan.envoy {
         let seen = envoy::look(client, port).await;
         return (seen.is_ok().then(|| client.clone()), seen);
@@ -144,7 +148,11 @@ async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picke
     }
 }
 
-async fn find_metrics(plan: &Plan, local: Option<&HttpClient>, model: &str) -> Seen<(HttpClient, PickerPage)> {
+async fn find_metrics(
+    plan: &Plan,
+    local: Option<&HttpClient>,
+    model: &str,
+) -> Seen<(HttpClient, PickerPage)> {
     if let Some(client) = &plan.metrics {
         return Ok((client.clone(), pages::picker(client, true, model).await));
     }
@@ -198,9 +206,9 @@ fn servers(plan: &Plan, admin: &Seen<Vec<Known>>, cluster: &Seen<Cluster>) -> Se
         };
         return Ok(ready.flat_map(of).collect());
     }
-    let known = admin
-        .as_ref()
-        .map_err(|reason| format!("the endpoints are not known: {reason}, or --endpoints-file, or --pool-name"))?;
+    let known = admin.as_ref().map_err(|reason| {
+        format!("the endpoints are not known: {reason}, or --endpoints-file, or --pool-name")
+    })?;
     let of = |known: &Known| {
         let address = known.address.parse().ok()?;
         Some(Pods { name: known.name.clone(), address, engine: plan.engine.clone() })

@@ -21,10 +21,10 @@ use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::{Served, Stages};
 
-use super::response_tracker::{self, ResponseTracker};
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
 use super::replies::Replies;
+use super::response_tracker::{self, ResponseTracker};
 use super::series::SeriesKey;
 use usher_wire::event::{Event, Message, Mode, Modes};
 use usher_wire::reply::Reply;

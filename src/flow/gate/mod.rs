@@ -35,7 +35,7 @@ use crate::schedule::SaturationDetector;
 use crate::schedule::flow_control::FlowControlSpec;
 
 use grant::Grant;
-use inner::{Inner, Wakeups, Verdict};
+use inner::{Inner, Verdict, Wakeups};
 use series::SeriesTable;
 
 pub use collector::GateCollector;
@@ -82,7 +82,12 @@ struct Next {
 impl Gate {
     /// A gate before an empty pool. `shows_after` is how long a change takes to show in the
     /// endpoints' readings: their interval and the age at which they count as missing.
-    pub fn new(spec: &FlowControlSpec, clock: Clock, shows_after: Duration, metrics: GateMetrics) -> Arc<Self> {
+    pub fn new(
+        spec: &FlowControlSpec,
+        clock: Clock,
+        shows_after: Duration,
+        metrics: GateMetrics,
+    ) -> Arc<Self> {
         let FlowControlSpec { rules, detector, detector_name } = spec;
         let grace = if detector.is_live() { LIVE_GRACE } else { shows_after + SCRAPED_GRACE };
         Arc::new(Self {

@@ -8,7 +8,7 @@ use super::flows::{FlowRef, Flows};
 use super::line::Waiter;
 use super::rank::Rank;
 use super::time::{NEVER, Nanos};
-use crate::schedule::flow_control::{BandRules, BandPosition};
+use crate::schedule::flow_control::{BandPosition, BandRules};
 
 /// Time for which a band that no rule lists stays without requests, as in llm-d-router.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
@@ -121,7 +121,7 @@ impl Bands {
     pub(super) fn new(listed: &[(i32, BandRules)]) -> Self {
         let mut bands = Self::default();
         for (priority, rules) in listed {
-            if let Err(position) = bands.position(*priority) {
+            if let Err(position) = bands.search(*priority) {
                 bands.list.insert(position, Band::new(*priority, rules.clone(), true, 0));
             }
         }
@@ -143,20 +143,20 @@ impl Bands {
 
     /// The band of a priority.
     pub(super) fn get(&mut self, priority: i32) -> Option<&mut Band> {
-        let position = self.position(priority).ok()?;
+        let position = self.search(priority).ok()?;
         self.list.get_mut(position)
     }
 
     /// The band of a priority, made where it is missing; `None` when there are too many
     /// and all are in use.
     pub(super) fn get_or_make(&mut self, priority: i32, rules: &BandRules, now: Nanos) -> Option<&mut Band> {
-        if self.position(priority).is_err() {
+        if self.search(priority).is_err() {
             if self.list.iter().filter(|band| !band.is_listed).count() >= MAX_UNLISTED {
                 let unused = self.list.iter().filter(|band| band.is_unused());
                 let unused = unused.min_by_key(|band| (band.is_known, band.used))?.priority;
                 self.list.retain(|band| band.priority != unused);
             }
-            let position = self.position(priority).unwrap_or_else(|position| position);
+            let position = self.search(priority).unwrap_or_else(|position| position);
             self.list.insert(position, Band::new(priority, rules.clone(), false, now));
         }
         self.get(priority)
@@ -178,7 +178,7 @@ impl Bands {
             if unlisted >= MAX_UNLISTED {
                 break;
             }
-            if let Err(position) = self.position(priority) {
+            if let Err(position) = self.search(priority) {
                 let mut band = Band::new(priority, rules(priority), false, now);
                 band.is_known = true;
                 self.list.insert(position, band);
@@ -205,7 +205,7 @@ impl Bands {
         self.list.iter().filter_map(Band::idle_until).min().unwrap_or(NEVER)
     }
 
-    fn position(&self, priority: i32) -> Result<usize, usize> {
+    fn search(&self, priority: i32) -> Result<usize, usize> {
         self.list.binary_search_by(|band| priority.cmp(&band.priority))
     }
 }

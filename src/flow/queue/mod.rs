@@ -37,7 +37,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use crate::schedule::flow_control::{BandRules, UsageLimit, FlowControlRules};
+use crate::schedule::flow_control::{BandRules, FlowControlRules, UsageLimit};
 
 use band::Bands;
 use evictions::Evictions;

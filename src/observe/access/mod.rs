@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Problem};
 use crate::endpoints::Clock;
 
 use kubernetes::{User, review_access, review_token};
-use review_cache::{Key, CacheTtl};
+use review_cache::{CacheTtl, Key};
 use reviews::Reviews;
 
 /// Reviews under way at a time. A scraper needs two, one after the other, once a minute.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
-use super::review_cache::{Key, CacheTtl, ReviewCache};
+use super::review_cache::{CacheTtl, Key, ReviewCache};
 use crate::cluster::Problem;
 use crate::endpoints::Clock;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use usher_plugin::Kind::{DataSource, Discovery, Extractor};
-use usher_plugin::{Build, PluginParts, DataType, PluginType, BuildContext, beta, later};
+use usher_plugin::{Build, BuildContext, DataType, PluginParts, PluginType, beta, later};
 
 use crate::config::ConfigError;
 use crate::discovery::params::FileDiscoveryParams;

@@ -1,7 +1,7 @@
 //! Parsers.
 
 use usher_plugin::Kind::Parser;
-use usher_plugin::{Build, PluginParts, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, PluginParts, PluginType, beta};
 
 use crate::config::ConfigError;
 use crate::request::ParserKind;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_plugin::Kind::{PeerDiscovery, Syncer};
-use usher_plugin::{Build, PluginParts, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, PluginParts, PluginType, beta};
 
 use crate::config::units::parse_duration;
 use crate::config::{ConfigError, Node};

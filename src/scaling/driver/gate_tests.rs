@@ -80,7 +80,8 @@ async fn a_replacement_passes_its_gate_long_before_the_next_tick() {
     let (driver, _, goes) = acting(&fake, SPEC);
     let plan_store = Arc::clone(driver.plan_store());
     let test = async {
-        within(S(10), "the first tick", || plan_store.plans().policies.iter().any(|of| of.latest.is_some())).await;
+        within(S(10), "the first tick", || plan_store.plans().policies.iter().any(|of| of.latest.is_some()))
+            .await;
         fake.pod("d-9", "decode", true);
         tokio::time::sleep(S(30)).await;
         assert!(fake.is_gated("d-9"), "it is one more");

@@ -8,8 +8,8 @@ use tracing::warn;
 
 use super::{Driver, RELEASE};
 use crate::capacity::Condition;
-use crate::scaling::plan_store::Held;
 use crate::scaling::objects::Known;
+use crate::scaling::plan_store::Held;
 
 /// The same where the API server answers late: the driver waits for it meanwhile.
 const RELEASE_LATER: Duration = Duration::from_secs(30);

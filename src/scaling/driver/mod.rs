@@ -19,11 +19,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::plan_store::{PlanStore, Plans, PolicyEntry};
 use super::file::{Look, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, PolicyStore};
+use super::plan_store::{PlanStore, Plans, PolicyEntry};
 use super::query::{QueryRunner, Server};
 use crate::actuator::{Actuator, Owner, Write};
 use crate::capacity::Policy;
@@ -114,7 +114,8 @@ impl Driver {
     ) -> prometheus::Result<Self> {
         let plan_store = Arc::new(PlanStore::default());
         let metrics = Arc::new(ScalingMetrics::register(registry, &plan_store, live.clock.clone())?);
-        let query_runner = prometheus.map(|server| QueryRunner::new(server, live.clock.clone(), metrics.queries()));
+        let query_runner =
+            prometheus.map(|server| QueryRunner::new(server, live.clock.clone(), metrics.queries()));
         let mut driver = Self {
             query_runner,
             queries: BTreeMap::new(),
@@ -268,7 +269,8 @@ impl Driver {
 
     fn writes(&self, policy: &Policy) -> Vec<(String, Write)> {
         let Some(actuator) = &self.live.actuator else { return Vec::new() };
-        let of = |role: &Role| Some((role.name.clone(), actuator.last_write(&policy.name, &role.name)?.clone()));
+        let of =
+            |role: &Role| Some((role.name.clone(), actuator.last_write(&policy.name, &role.name)?.clone()));
         policy.roles.iter().filter_map(of).collect()
     }
 

@@ -10,9 +10,9 @@ use super::left::Left;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Mode, Role, Sizing};
 use crate::capacity::{Condition, Growth, History, Policy, Requested};
-use crate::scaling::plan_store::{Held, Latest};
 use crate::scaling::gather::{Freshness, Members, gather, gather_observed};
 use crate::scaling::groups::Group;
+use crate::scaling::plan_store::{Held, Latest};
 use crate::scaling::query::QueryResults;
 
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.

@@ -17,9 +17,9 @@ use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, BlockedGroup};
 use crate::capacity::{Condition, Plan};
-use crate::scaling::plan_store::Latest;
 use crate::scaling::gather::{Freshness, pod_loads};
 use crate::scaling::objects::Known;
+use crate::scaling::plan_store::Latest;
 use crate::scaling::query::QueryRunner;
 
 /// Pause before a policy is ticked again with a query of which nothing came yet: a policy may have
@@ -164,7 +164,8 @@ impl Driver {
         let policy = &running.group.policy;
         let Plan { state, conditions, .. } = &latest.plan;
         if state.is_stuck() && !was_stuck {
-            let conditions: Vec<String> = conditions.iter().map(|condition| format!("{condition:?}")).collect();
+            let conditions: Vec<String> =
+                conditions.iter().map(|condition| format!("{condition:?}")).collect();
             warn!(policy = policy.name, %state, conditions = conditions.join(", "), "a step is stuck");
         } else if was_stuck && !state.is_stuck() {
             info!(policy = policy.name, %state, "a step that was stuck goes on");
@@ -269,7 +270,12 @@ impl Driver {
     pub(super) fn part_those_that_block_each_other(&mut self) {
         let stuck = |running: &Running| {
             let stuck = running.latest.as_ref()?.plan.stuck.clone()?;
-            Some(BlockedGroup { place: stuck.placement, asks: stuck.asks, spare: stuck.spare, born: running.born })
+            Some(BlockedGroup {
+                place: stuck.placement,
+                asks: stuck.asks,
+                spare: stuck.spare,
+                born: running.born,
+            })
         };
         let (places, waiting): (Vec<usize>, Vec<BlockedGroup>) = self
             .running

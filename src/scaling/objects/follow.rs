@@ -39,18 +39,21 @@ impl PolicyObjects {
         let of_topologies = |change| news(News::Topologies(change));
         let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
-        tokio::join!(whenever_defined(&self.cluster, &policies, &self.watch_status, &say, of_policies), async {
-            let mut wanted = self.wanted.subscribe();
-            while wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
-                let following =
-                    whenever_defined(&self.cluster, &topologies, &self.topologies, &say, of_topologies);
-                let mut until = wanted.clone();
-                tokio::select! {
-                    () = following => return,
-                    _ = until.wait_for(BTreeSet::is_empty) => {}
+        tokio::join!(
+            whenever_defined(&self.cluster, &policies, &self.watch_status, &say, of_policies),
+            async {
+                let mut wanted = self.wanted.subscribe();
+                while wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
+                    let following =
+                        whenever_defined(&self.cluster, &topologies, &self.topologies, &say, of_topologies);
+                    let mut until = wanted.clone();
+                    tokio::select! {
+                        () = following => return,
+                        _ = until.wait_for(BTreeSet::is_empty) => {}
+                    }
                 }
             }
-        });
+        );
     }
 }
 

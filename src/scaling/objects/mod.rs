@@ -5,13 +5,13 @@ mod claims;
 mod follow;
 mod kinds;
 mod policy_store;
-mod survey;
 mod status_writer;
+mod survey;
 mod times;
 mod written;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
 pub use policy_store::{Changed, Known, News, PolicyStore, policy_of};
-pub use survey::Surveyor;
 pub use status_writer::StatusWriter;
+pub use survey::Surveyor;

@@ -176,7 +176,11 @@ fn a_policy_without_pool_follows_its_targets_pods() {
     put(&mut policy_store, object("one", 1, spec));
     let targets = policy_store.targets_of_any_pool();
     assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
-    assert_eq!((in_force(&mut policy_store).len(), policy_store.known().len()), (0, 0), "nobody was asked yet");
+    assert_eq!(
+        (in_force(&mut policy_store).len(), policy_store.known().len()),
+        (0, 0),
+        "nobody was asked yet"
+    );
     let mut note = |answers: [Owner; 2]| {
         let is_news = policy_store.note_owners(targets.iter().cloned().zip(answers).collect());
         let in_force = in_force(&mut policy_store).len();

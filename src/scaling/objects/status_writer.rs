@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::policy_store::Known;
 use super::times::Times;
-use super::written::{EventOutcome, WrittenStatuses, PendingEvent};
+use super::written::{EventOutcome, PendingEvent, WrittenStatuses};
 use crate::actuator::event::{self, About, Kind};
 use crate::capacity::policy::spec::KIND;
 use crate::capacity::resource::status::PolicyStatus;

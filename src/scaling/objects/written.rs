@@ -7,7 +7,9 @@ use super::policy_store::Known;
 use super::times::Times;
 use crate::actuator::Write;
 use crate::capacity::Condition;
-use crate::capacity::resource::status::{LastWrite, PolicyStatus, StatusInput, StatusCondition, Ticked, status};
+use crate::capacity::resource::status::{
+    LastWrite, PolicyStatus, StatusCondition, StatusInput, Ticked, status,
+};
 use crate::cluster::Problem;
 use crate::scaling::plan_store::{Plans, PolicyEntry};
 
@@ -199,8 +201,7 @@ fn of(
         to: write.to,
         reason: write.reason.clone(),
     };
-    let writes: Vec<LastWrite> =
-        entry.into_iter().flat_map(|entry| &entry.writes).map(written).collect();
+    let writes: Vec<LastWrite> = entry.into_iter().flat_map(|entry| &entry.writes).map(written).collect();
     let ticked = entry.and_then(|entry| {
         let latest = entry.latest.as_ref()?;
         let policy = entry.group.policy.as_ref();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use usher::registry::Pipeline;
-use usher::schedule::flow_control::{BandRules, Fairness, Ordering, UsageLimit, FlowControlRules};
+use usher::schedule::flow_control::{BandRules, Fairness, FlowControlRules, Ordering, UsageLimit};
 
 use super::{assert_parameters_refused, build, build_with};
 

@@ -48,7 +48,8 @@ fn every_flag_has_its_row() {
             headings.push(heading);
         }
     }
-    let (removed, shown): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|flag| flag.is_hide_set());
+    let (removed, shown): (Vec<&Arg>, Vec<&Arg>) =
+        command.get_arguments().partition(|flag| flag.is_hide_set());
     let mut sections: Vec<String> = Vec::new();
     for heading in headings {
         let mut text = format!("## {heading}\n\n| flag | default | meaning |\n|---|---|---|\n");

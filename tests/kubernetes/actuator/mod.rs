@@ -4,10 +4,10 @@
 
 mod gates;
 mod group;
-mod setup;
 mod keep;
 mod leading;
 mod replicas;
+mod setup;
 mod shrink;
 mod single;
 mod updates;

@@ -30,7 +30,13 @@ async fn cost(group: &Group, name: &str) -> Value {
 
 /// Waits until all pods are seen, and acts: one that has requests under way, and numbers of requests sent.
 /// Returns the plan, and which roles were not written.
-async fn act(actuator: &mut Actuator, policy: &Policy, at: u64, write: u32, busy: &[&str]) -> (Plan, Vec<usize>) {
+async fn act(
+    actuator: &mut Actuator,
+    policy: &Policy,
+    at: u64,
+    write: u32,
+    busy: &[&str],
+) -> (Plan, Vec<usize>) {
     let mut seen = eventually("three pods", async || {
         actuator.observe(policy, S(at)).await.filter(|seen| seen.pods.len() == 3)
     })

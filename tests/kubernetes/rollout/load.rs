@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::PATIENCE;
-use crate::support::client::{HttpResponse, Body, Client, Protocol, full};
+use crate::support::client::{Body, Client, HttpResponse, Protocol, full};
 
 /// Requests per second, each client one every so often.
 const CLIENTS: u64 = 40;

@@ -5,7 +5,7 @@ use crate::load::refusal;
 #[tokio::test]
 async fn wrong_arguments_are_one_line_that_names_them() {
     let direct = "127.0.0.1:1";
-    let table: [(&str, &[&str], &[&str]); 23] = [
+    let table: [(&str, &[&str], &[&str]); 24] = [
         ("nowhere", &[], &["--target", "HOST:PORT", "http://"]),
         ("127.0.0.1:x", &[], &["--target"]),
         (direct, &["--rate=1", "--concurrency=1"], &["--rate", "--concurrency"]),

@@ -188,8 +188,13 @@ fn header<'a>(message: &'a ProcessingRequest, name: &str) -> &'a str {
 #[tokio::test]
 async fn messages_are_those_of_envoy() {
     let mut fake = Fake::start(Fault::None);
-    let arguments =
-        ["--requests=2", "--tokens=20000", "--api=completions", "--header=x-tenant: a=b", "--subset=10.0.0.9"];
+    let arguments = [
+        "--requests=2",
+        "--tokens=20000",
+        "--api=completions",
+        "--header=x-tenant: a=b",
+        "--subset=10.0.0.9",
+    ];
     let arguments = [&arguments[..], &["--stream", "--output-tokens=2", "--model=m\"1"]].concat();
     assert_requests(&load(fake.address, &arguments).await, 2, 0);
     let messages = fake.all_seen();

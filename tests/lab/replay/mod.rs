@@ -201,7 +201,8 @@ fn the_table_compares_and_tells_once_what_is_ignored() {
 dataLayer: {discovery: {pluginRef: file-discovery}}
 ";
     let found = files.write("found.yaml", found);
-    let others = ["--config-file", "deploy/config/lora.yaml", "--config-file", &found, "--baseline", "random"];
+    let others =
+        ["--config-file", "deploy/config/lora.yaml", "--config-file", &found, "--baseline", "random"];
     let table = text(&[&arguments[..], &others[..]].concat());
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
@@ -217,7 +218,8 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
         table.contains("\ngood: first token within 2 s and at most 50 ms per token after it.\n"),
         "{table}"
     );
-    for (line, name) in lines[5..9].iter().zip([DEFAULT, "deploy/config/lora.yaml", found.as_str(), "random"]) {
+    for (line, name) in lines[5..9].iter().zip([DEFAULT, "deploy/config/lora.yaml", found.as_str(), "random"])
+    {
         assert!(line.starts_with(name), "{table}");
     }
     assert_eq!(table.matches("file-discovery is ignored").count(), 1, "{table}");
@@ -250,8 +252,14 @@ dataLayer:
 
 #[test]
 fn flow_control_is_said_to_be_left_out() {
-    let run =
-        json(&["--config-file", "deploy/config/flow-control.yaml", "--workload", "poisson", "--requests", "10"]);
+    let run = json(&[
+        "--config-file",
+        "deploy/config/flow-control.yaml",
+        "--workload",
+        "poisson",
+        "--requests",
+        "10",
+    ]);
     let notes = run["notes"].as_array().unwrap();
     let about = |note: &Value| note["text"].as_str().unwrap().starts_with("flow control is left out");
     assert!(notes.iter().any(about), "{notes:?}");
@@ -369,7 +377,7 @@ fn what_is_wrong_is_one_line_with_its_file() {
     );
     let poisson = ["--workload", "poisson", "--requests", "10"];
     let random = ["--baseline", "random"];
-    let table: [(&[&str], &[&str]); 23] = [
+    let table: [(&[&str], &[&str]); 24] = [
         (
             &[&random[..], &poisson[..], &["--latency-class", "1s"]].concat(),
             &["--latency-class", "500ms/25ms"],
@@ -377,7 +385,10 @@ fn what_is_wrong_is_one_line_with_its_file() {
         (&[&random[..], &poisson[..], &["--latency-class", "0/1s"]].concat(), &["longer than 0"]),
         (&[&random[..], &poisson[..], &["--hide-targets"]].concat(), &["--latency-class"]),
         (&[&poisson[..]].concat(), &["--config-file", "--baseline"]),
-        (&[&random[..], &["--trace", TRACE, "--rate", "2"]].concat(), &["--rate is requests per second", "give --speed"]),
+        (
+            &[&random[..], &["--trace", TRACE, "--rate", "2"]].concat(),
+            &["--rate is requests per second", "give --speed"],
+        ),
         (&random, &["--trace", "--workload"]),
         (&[&poisson[..], &["--config-file", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
         (&[&poisson[..], &["--config-file", "/nowhere.yaml"]].concat(), &["/nowhere.yaml", "check the path"]),

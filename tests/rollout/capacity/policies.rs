@@ -108,10 +108,16 @@ fn what_cannot_stand_is_refused_with_its_place() {
     assert!(errors(&twice)[0].contains("a second policy is called 'p'"), "{:?}", errors(&twice));
     for (text, says) in [
         (document(AB).replace("v1alpha1", "v2"), "write usher.dev/v1alpha1"),
-        (document(AB).replace("kind: CapacityPolicy", "kind: Pool"), "kind 'Pool' is not known (write kind: CapacityPolicy)"),
+        (
+            document(AB).replace("kind: CapacityPolicy", "kind: Pool"),
+            "kind 'Pool' is not known (write kind: CapacityPolicy)",
+        ),
         (document(AB).replace("kind: CapacityPolicy", "kind: 3"), "kind: expected text"),
         (document(AB).replace("kind: CapacityPolicy\n", ""), "kind is \"\"; write CapacityPolicy"),
-        ("plugins: []".into(), "this is an EndpointPickerConfig, not a CapacityPolicy (serve takes it as --config-file)"),
+        (
+            "plugins: []".into(),
+            "this is an EndpointPickerConfig, not a CapacityPolicy (serve takes it as --config-file)",
+        ),
         ("endpoints: []".into(), "this is an endpoints file, not a CapacityPolicy"),
         (document(AB).replace("{name: p}", "{}"), "metadata.name is missing"),
         (String::new(), "there is no policy in it"),

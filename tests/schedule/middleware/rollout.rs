@@ -10,7 +10,7 @@ use usher::config::Node;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
 use usher::request::Request;
 use usher::schedule::{
-    ResponseHead, Effects, PluginId, RolloutMetrics, RolloutParams, RolloutScreener, Screener, Served,
+    Effects, PluginId, ResponseHead, RolloutMetrics, RolloutParams, RolloutScreener, Screener, Served,
     Situation,
 };
 

@@ -12,8 +12,8 @@ use rand::rngs::StdRng;
 use usher::endpoints::{Candidates, EndpointSpec, Store, SubsetHint};
 use usher::request::Request;
 use usher::schedule::{
-    ResponseHead, Bindings, Context, Decision, Effects, Filter, PluginId, PreRequest, Profile, ProfileHandler,
-    ProfileSet, Record, Runs, ScheduleError, Scheduler, Scorer, Scratch, Served, SessionAffinity,
+    Bindings, Context, Decision, Effects, Filter, PluginId, PreRequest, Profile, ProfileHandler, ProfileSet,
+    Record, ResponseHead, Runs, ScheduleError, Scheduler, Scorer, Scratch, Served, SessionAffinity,
     SessionSource, SingleProfileHandler, State,
 };
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use usher::scaling::query::{ResponseError, QueryError, Server as Asked};
+use usher::scaling::query::{QueryError, ResponseError, Server as Asked};
 use usher::settings::PrometheusSettings;
 
 use crate::pages::server::{Server, Step, ok, with};

@@ -430,7 +430,11 @@ mod tests {
         let domain = DomainStatus { layer: "rack".to_owned(), domain: "r1".to_owned(), pods: 2 };
         let let_through = [LetThrough { role: "a".to_owned(), pods: 2, domains: vec![domain] }];
         let ticked = Ticked { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
-        status(StatusInput { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
+        status(
+            StatusInput { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None },
+            before,
+            now,
+        )
     }
 
     fn condition<'a>(status: &'a PolicyStatus, name: &str) -> &'a StatusCondition {
@@ -487,8 +491,11 @@ mod tests {
     fn what_is_refused_or_not_ticked_yet_keeps_what_was_said() {
         let first = of(&plan(), &[], &PolicyStatus::default(), "t1");
         let verdict = Verdict { is_accepted: false, reason: "Invalid", message: "no".to_owned() };
-        let refused =
-            status(StatusInput { generation: Some(4), verdict: &verdict, ticked: None, held: None }, &first, "t2");
+        let refused = status(
+            StatusInput { generation: Some(4), verdict: &verdict, ticked: None, held: None },
+            &first,
+            "t2",
+        );
         let accepted = condition(&refused, "Accepted");
         assert_eq!((accepted.status.as_str(), accepted.last_transition_time.as_str()), ("False", "t2"));
         assert_eq!((accepted.observed_generation, accepted.message.as_str()), (Some(4), "no"));

@@ -60,15 +60,18 @@ pub(super) fn down(role_counts: &[RoleCounts], steps: &[u32], late: &[bool]) -> 
         }
     };
     let each = || role_counts.iter().zip(steps).zip(late);
-    let others_shrink =
-        each().any(|((counts, step), late)| !late && shrinking(counts) && after(counts, *step) < counts.there);
+    let others_shrink = each()
+        .any(|((counts, step), late)| !late && shrinking(counts) && after(counts, *step) < counts.there);
     let targets = each().map(|((counts, step), late)| {
         if !shrinking(counts) || (*late && others_shrink) { counts.there } else { after(counts, *step) }
     });
     targets.collect()
 }
 
-fn stepping<'a>(role_counts: &'a [RoleCounts], steps: &'a [u32]) -> impl Iterator<Item = (&'a RoleCounts, u32)> {
+fn stepping<'a>(
+    role_counts: &'a [RoleCounts],
+    steps: &'a [u32],
+) -> impl Iterator<Item = (&'a RoleCounts, u32)> {
     role_counts.iter().zip(steps.iter().copied()).filter(|(_, step)| *step > 0)
 }
 

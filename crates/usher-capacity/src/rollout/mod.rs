@@ -19,8 +19,8 @@ pub mod deadlock;
 mod machine;
 mod memory;
 mod place;
-mod skew;
 mod role_counts;
+mod skew;
 mod update;
 
 use std::time::Duration;

@@ -34,7 +34,12 @@ pub struct RoleCounts {
 }
 
 /// Counts of the roles' pods, in the policy's order. `has_gates`: pods begin at a gate.
-pub(super) fn role_counts(inputs: &Inputs, roles: &[RolePlan], rollout: &Rollout, has_gates: bool) -> Vec<RoleCounts> {
+pub(super) fn role_counts(
+    inputs: &Inputs,
+    roles: &[RolePlan],
+    rollout: &Rollout,
+    has_gates: bool,
+) -> Vec<RoleCounts> {
     let mut role_counts: Vec<RoleCounts> =
         roles.iter().map(|role| RoleCounts { goal: role.desired, ..RoleCounts::default() }).collect();
     for pod in &inputs.pods {

@@ -11,8 +11,11 @@ pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
     let grows = |counts: &&RoleCounts| counts.there < counts.goal;
     // The pods of the step before have to be up.
     let is_open = role_counts.iter().filter(grows).any(|counts| counts.there > 0 && counts.ok < counts.there);
-    let slowest =
-        role_counts.iter().filter(grows).map(|counts| (counts.there, counts.goal)).min_by(|a, b| compare(*a, *b));
+    let slowest = role_counts
+        .iter()
+        .filter(grows)
+        .map(|counts| (counts.there, counts.goal))
+        .min_by(|a, b| compare(*a, *b));
     let targets = role_counts.iter().map(|counts| match slowest {
         Some(least) if !is_open && grows(&counts) => ahead(counts.there, counts.goal, least, skew),
         _ => counts.there,

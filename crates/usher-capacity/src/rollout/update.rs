@@ -44,7 +44,16 @@ mod tests {
 
     fn counts(there: u32, updated: u32, updated_ok: u32, away: u32) -> RoleCounts {
         let ready = there - away;
-        RoleCounts { goal: there, there, size: there, seen: there, ready, updated, updated_ok, ..RoleCounts::default() }
+        RoleCounts {
+            goal: there,
+            there,
+            size: there,
+            seen: there,
+            ready,
+            updated,
+            updated_ok,
+            ..RoleCounts::default()
+        }
     }
 
     #[test]

@@ -147,8 +147,10 @@ impl History {
         let sum = |of: fn(&RolePlan) -> u32| {
             plan.roles.iter().fold(0, |sum: u32, role| sum.saturating_add(of(role)))
         };
-        let recommended =
-            || Recommended { size: plan.stages.size, most: sum(|role| role.current).max(sum(|role| role.write)) };
+        let recommended = || Recommended {
+            size: plan.stages.size,
+            most: sum(|role| role.current).max(sum(|role| role.write)),
+        };
         let is_others = policy.mode != Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
         self.recommended = is_others.then(recommended);
     }

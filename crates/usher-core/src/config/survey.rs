@@ -39,7 +39,8 @@ impl<T> Survey<T> {
             };
             let rest = rest.get_or_insert_with(|| root.clone());
             let is_consequence = survey.left_out.explains(&error);
-            let is_left_out = error.position().is_some_and(|at| survey.left_out.add(rest, at, &error.message()));
+            let is_left_out =
+                error.position().is_some_and(|at| survey.left_out.add(rest, at, &error.message()));
             if !is_consequence {
                 survey.errors.push(error);
             }

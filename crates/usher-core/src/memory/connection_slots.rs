@@ -89,8 +89,7 @@ impl<C: Close> ConnectionSlots<C> {
     }
 
     fn close_one(&mut self) -> Option<IpAddr> {
-        let open: Vec<_> =
-            self.open.iter().map(|slot| (slot.peer, slot.has_begun.load(Relaxed))).collect();
+        let open: Vec<_> = self.open.iter().map(|slot| (slot.peer, slot.has_begun.load(Relaxed))).collect();
         let slot = self.open.remove(choose(&open)?)?;
         slot.connection.close();
         Some(slot.peer)

@@ -11,8 +11,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use xxhash_rust::xxh64::Xxh64;
 
-use super::response::ModelResponse;
 use super::live::Ticket;
+use super::response::ModelResponse;
 
 /// The body of an answer.
 pub(crate) type SimBody = UnsyncBoxBody<Bytes, io::Error>;

@@ -30,7 +30,6 @@
 //! `GET /admin/state` tells what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
 
-mod response;
 mod body;
 mod config;
 mod disagg;
@@ -46,6 +45,7 @@ mod model;
 mod openai;
 mod record;
 mod remote;
+mod response;
 mod server;
 mod service;
 mod stats;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Build, PluginParts, Context, Filter, Fitting, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Filter, Fitting, Kind, PluginParts, PluginType, beta};
 
 /// `by-label` in a configuration.
 #[rustfmt::skip]

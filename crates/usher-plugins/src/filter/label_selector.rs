@@ -6,7 +6,9 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_plugin::{Build, PluginParts, Context, Filter, Fitting, Kind, LabelSelector, PluginType, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Filter, Fitting, Kind, LabelSelector, PluginParts, PluginType, beta,
+};
 
 /// `label-selector-filter` in a configuration.
 #[rustfmt::skip]

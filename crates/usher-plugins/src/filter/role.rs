@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Filter, Kind, PluginParts, PluginType, beta};
 
 use super::retain;
 

@@ -10,7 +10,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
 use usher_plugin::data::LatencyPredictions;
 use usher_plugin::params::{LATENCY_PRODUCER, in_range, or_default};
-use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Filter, Key, Kind, PluginParts, PluginType, beta};
 
 /// `slo-headroom-tier-filter` in a configuration.
 #[rustfmt::skip]

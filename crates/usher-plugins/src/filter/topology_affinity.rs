@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, Snapshot};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, DataType, Filter, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, DataType, Filter, Kind, PluginParts, PluginType, beta};
 
 use super::retain_or_all;
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Load, Snapshot, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default, refused};
-use usher_plugin::{Build, PluginParts, Context, Filter, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Filter, Kind, PluginParts, PluginType, beta};
 
 use super::{retain, retain_or_all};
 

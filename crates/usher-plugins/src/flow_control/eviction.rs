@@ -1,7 +1,7 @@
 //! Eviction of running requests for one that waits.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
 /// `sheddable-eviction-filter` in a configuration.
 #[rustfmt::skip]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use usher_plugin::SaturationDetector;
 
-pub use ceiling::{Ceiling, BandPosition};
+pub use ceiling::{BandPosition, Ceiling};
 pub use fairness::{Fairness, ProgramAwareParams};
 pub use holdback::{Domain, HoldbackParams};
 pub use ordering::Ordering;

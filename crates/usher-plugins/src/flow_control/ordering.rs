@@ -1,7 +1,7 @@
 //! Ordering policies: the order of the requests of a flow.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
 /// `fcfs-ordering-policy` in a configuration.
 #[rustfmt::skip]

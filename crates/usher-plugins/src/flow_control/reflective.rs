@@ -1,7 +1,7 @@
 //! `soft-reflective-ceiling-policy`: as the pool fills, priorities below the highest are
 //! let through ever more rarely, the lowest first.
 
-use super::ceiling::{Ceiling, BandPosition};
+use super::ceiling::{BandPosition, Ceiling};
 
 /// The ceiling of a band. The highest may fill the pool. Another is free while the
 /// saturation is below its mirror image, 1 − rank ÷ (bands − 1) × saturation; beyond that

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::in_range;
-use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
-use super::ceiling::{Ceiling, BandPosition};
+use super::ceiling::{BandPosition, Ceiling};
 use super::holdback::HoldbackParams;
 use super::reflective;
 

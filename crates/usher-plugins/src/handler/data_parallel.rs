@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::refused;
 use usher_plugin::{
-    Build, PluginParts, Context, Decision, Effects, Kind, PluginType, PreRequest, ProfileHandler, ProfileSet, Runs,
-    ScheduleError, BuildContext, beta,
+    Build, BuildContext, Context, Decision, Effects, Kind, PluginParts, PluginType, PreRequest,
+    ProfileHandler, ProfileSet, Runs, ScheduleError, beta,
 };
 
 use super::SingleProfileHandler;

@@ -8,7 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, Decision, Effects, Kind, PluginType, PreRequest, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Decision, Effects, Kind, PluginParts, PluginType, PreRequest, beta,
+};
 
 /// `disagg-headers-handler` in a configuration.
 #[rustfmt::skip]

@@ -8,8 +8,8 @@ use smallvec::smallvec;
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::or_default;
 use usher_plugin::{
-    Build, PluginParts, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext,
-    beta,
+    Build, BuildContext, Context, Kind, Outcome, PluginParts, PluginType, ProfileHandler, ProfileSet, Runs,
+    ScheduleError, beta,
 };
 
 /// `header-profile-handler` in a configuration.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    Build, PluginParts, Context, Kind, Outcome, PluginType, ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext,
-    beta,
+    Build, BuildContext, Context, Kind, Outcome, PluginParts, PluginType, ProfileHandler, ProfileSet, Runs,
+    ScheduleError, beta,
 };
 
 /// `single-profile-handler` in a configuration.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use usher_core::endpoints::Endpoint;
 use usher_core::request::Api;
 use usher_core::request::usage::Usage;
-use usher_plugin::{ResponseHead, Attribute, Follower, Header};
+use usher_plugin::{Attribute, Follower, Header, ResponseHead};
 
 use super::aim::{Aim, may_be_kept};
 use super::backlog::{Backlog, steps};

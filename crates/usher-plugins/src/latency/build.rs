@@ -16,7 +16,11 @@ use super::reader::Reader;
 ///
 /// # Errors
 /// When its parameters and another plugin's give two rates.
-pub(crate) fn reads_latency(cx: &mut BuildContext<'_>, rate: f64, prefix: &str) -> Result<Reader, ConfigError> {
+pub(crate) fn reads_latency(
+    cx: &mut BuildContext<'_>,
+    rate: f64,
+    prefix: &str,
+) -> Result<Reader, ConfigError> {
     let initial: InitialRate = cx.shared();
     initial.read(cx.parameters, rate)?;
     let (tokens, prefix) = (cx.reads("token-producer"), cx.reads(prefix));

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use usher_core::config::{ConfigError, Node};
 use usher_plugin::params::refused;
 
-/// Tokens per second that an endpoint is taken to compute before anything is known, as 
+/// Tokens per second that an endpoint is taken to compute before anything is known, as
 /// llm-d-router assumes them.
 pub(crate) const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 

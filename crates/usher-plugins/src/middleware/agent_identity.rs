@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::request::Request;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, PluginParts, HeaderProcessor, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, HeaderProcessor, Kind, PluginParts, PluginType, beta};
 
 /// `agent-identity` in a configuration.
 #[rustfmt::skip]

@@ -10,7 +10,9 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::params::{LATENCY_PRODUCER, or_default};
-use usher_plugin::{Admitter, Build, PluginParts, Context, Denied, Key, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{
+    Admitter, Build, BuildContext, Context, Denied, Key, Kind, PluginParts, PluginType, beta,
+};
 
 /// `latency-slo-admitter` in a configuration.
 #[rustfmt::skip]

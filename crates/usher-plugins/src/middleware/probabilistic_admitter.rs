@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Candidates, Load};
-use usher_plugin::{Admitter, Build, PluginParts, Context, Denied, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Admitter, Build, BuildContext, Context, Denied, Kind, PluginParts, PluginType, beta};
 
 /// `probabilistic-admitter` in a configuration.
 #[rustfmt::skip]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    ResponseHead, Build, PluginParts, Context, Decision, Effects, Follower, Header, Kind, PluginType, PreRequest,
-    Served, BuildContext, beta,
+    Build, BuildContext, Context, Decision, Effects, Follower, Header, Kind, PluginParts, PluginType,
+    PreRequest, ResponseHead, Served, beta,
 };
 
 /// `destination-endpoint-served-verifier` in a configuration.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{PluginParts, Picker, BuildContext};
+use usher_plugin::{BuildContext, Picker, PluginParts};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
@@ -40,7 +40,10 @@ impl PickerParams {
 }
 
 /// A picker of up to as many endpoints as its parameters say.
-fn build<P: Picker + 'static>(cx: &mut BuildContext<'_>, new: fn(NonZeroUsize) -> P) -> Result<PluginParts, ConfigError> {
+fn build<P: Picker + 'static>(
+    cx: &mut BuildContext<'_>,
+    new: fn(NonZeroUsize) -> P,
+) -> Result<PluginParts, ConfigError> {
     let params = PickerParams::decode(cx.parameters)?;
     let count = usize::try_from(params.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
     let picker = Arc::new(new(count.unwrap_or(NonZeroUsize::MIN)));

@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use rand::{Rng, RngExt};
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, PluginParts, Context, Kind, Picker, Picks, PluginType, Ranked, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Kind, Picker, Picks, PluginParts, PluginType, Ranked, beta,
+};
 
 use super::PickerParams;
 

@@ -10,7 +10,9 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
-use usher_plugin::{Build, PluginParts, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Decision, Effects, Key, Kind, PluginParts, PluginType, PreRequest, beta,
+};
 
 /// `p2p-source-producer` in a configuration.
 #[rustfmt::skip]

@@ -9,7 +9,9 @@ use usher_core::endpoints::Candidates;
 use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, PluginParts, Facts, Key, Kind, PluginType, Producer, BuildContext, Situation, beta};
+use usher_plugin::{
+    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+};
 
 /// `session-id-producer` in a configuration.
 #[rustfmt::skip]

@@ -9,7 +9,9 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::PromptTokens;
-use usher_plugin::{Build, PluginParts, Facts, Key, Kind, PluginType, Producer, BuildContext, Situation, beta};
+use usher_plugin::{
+    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+};
 
 /// `token-producer` in a configuration.
 #[rustfmt::skip]

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, InFlightId, Snapshot, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, any_word, in_range, or_default, refused, word};
-use usher_plugin::{Build, PluginParts, Context, Filter, Kind, Level, PluginType, SaturationDetector, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Filter, Kind, Level, PluginParts, PluginType, SaturationDetector, beta,
+};
 
 use super::mean_or_full;
 use crate::filter::retain;

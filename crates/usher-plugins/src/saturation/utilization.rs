@@ -9,7 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use usher_core::config::{ConfigError, Node, duration};
 use usher_core::endpoints::{Endpoint, Gauge, Snapshot, View};
 use usher_plugin::params::in_range;
-use usher_plugin::{Build, PluginParts, Context, Filter, Kind, Level, PluginType, SaturationDetector, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Filter, Kind, Level, PluginParts, PluginType, SaturationDetector, beta,
+};
 
 use super::mean_or_full;
 use crate::filter::retain_or_all;

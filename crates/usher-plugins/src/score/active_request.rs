@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
-use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `active-request-scorer` in a configuration.
 #[rustfmt::skip]

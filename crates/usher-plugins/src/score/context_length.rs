@@ -10,7 +10,9 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Snapshot, View};
 use usher_plugin::data::PromptTokens;
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PerSnapshot, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Filter, Key, Kind, PerSnapshot, PluginParts, PluginType, Scorer, beta,
+};
 
 /// `context-length-aware` in a configuration.
 #[rustfmt::skip]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Reading, View};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `endpoint-attribute-scorer` in a configuration.
 #[rustfmt::skip]

@@ -11,7 +11,8 @@ use usher_core::endpoints::View;
 use usher_core::request::Slo;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default};
 use usher_plugin::{
-    Build, PluginParts, Context, Decision, Effects, Kind, Part, PluginType, PreRequest, Scorer, BuildContext, beta,
+    Build, BuildContext, Context, Decision, Effects, Kind, Part, PluginParts, PluginType, PreRequest, Scorer,
+    beta,
 };
 
 use crate::latency::{
@@ -39,11 +40,15 @@ pub static OLDER_NAME: PluginType = beta("expected-ttft-scorer", &[Kind::Scorer,
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = ExpectedLatencyParams::decode(cx.parameters)?;
     let parts = PluginParts::with(&params)?;
-    let reader =
-        reads_latency(cx, params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
+    let reader = reads_latency(cx, params.peak_prefill_throughput, &params.prefix_match_info_producer_name)?;
     let slo = cx.family(SloMetrics::register)?;
     let plugin = Arc::new(ExpectedLatencyScorer::new(reader).counting(slo));
-    Ok(PluginParts { scorer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), books: true, ..parts })
+    Ok(PluginParts {
+        scorer: Some(Arc::clone(&plugin) as _),
+        pre_request: Some(plugin),
+        books: true,
+        ..parts
+    })
 }
 
 /// Costs that differ by less than so many seconds are equal.

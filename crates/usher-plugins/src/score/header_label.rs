@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Endpoint, View};
-use usher_plugin::{Build, PluginParts, Context, Kind, LabelValues, PerSnapshot, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{
+    Build, BuildContext, Context, Kind, LabelValues, PerSnapshot, PluginParts, PluginType, Scorer, beta,
+};
 
 /// `header-label-affinity-scorer` in a configuration.
 #[rustfmt::skip]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
-use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, Scorer, beta};
 
 use super::readings;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Adapters, View};
-use usher_plugin::{Build, PluginParts, Context, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `lora-affinity-scorer` in a configuration.
 #[rustfmt::skip]

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::EncoderCacheMatch;
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `mm-embeddings-cache-scorer` in a configuration.
 #[rustfmt::skip]

@@ -3,7 +3,7 @@
 //! and the numbers are averages over it.
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
 use super::endpoint_attribute::{
     AdaptiveRange, Better, EndpointAttributeScorerParams, FixedRange, Linear, Normalization, by_attribute,

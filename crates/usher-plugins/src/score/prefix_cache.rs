@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
-use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta, later};
+use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta, later};
 
 /// `prefix-cache-scorer` in a configuration.
 #[rustfmt::skip]

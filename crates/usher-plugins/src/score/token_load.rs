@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{InFlightId, View};
 use usher_plugin::data::UncachedTokens;
 use usher_plugin::params::{INFLIGHT_PRODUCER, or_default};
-use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `token-load-scorer` in a configuration.
 #[rustfmt::skip]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::{Nearness, View};
 use usher_plugin::params::or_default;
-use usher_plugin::{Build, PluginParts, Context, DataType, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, DataType, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `topology-affinity-scorer` in a configuration.
 #[rustfmt::skip]

@@ -1,6 +1,8 @@
 use super::protos::{Chunk, GenerateRequest, GenerateResponse, Response, framed};
 use super::*;
-use crate::schedule::{ResponseHead, Context, Decision, Effects, Follower, Header, PreRequest, StagesBuilder};
+use crate::schedule::{
+    Context, Decision, Effects, Follower, Header, PreRequest, ResponseHead, StagesBuilder,
+};
 use std::sync::Mutex;
 
 /// Calls of a follower: `stream` or `no stream` when the answer begins, and `token`.
@@ -170,7 +172,7 @@ fn answers_that_are_cut_off_count_by_events_or_bytes() {
         harness.send(body(request, true)).unwrap();
         harness.send(begin_answer(event_stream)).unwrap();
         (0..100).for_each(|_| drop(harness.send(answer_body(chunk, false)).unwrap()));
-        let generated = harness.exchange.answer.generated();
+        let generated = harness.exchange.response.generated();
         assert!(want.contains(&generated), "{generated}");
     }
 }

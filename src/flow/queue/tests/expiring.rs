@@ -4,7 +4,11 @@ use super::*;
 
 fn rules(ttl: u64, no_endpoint_ttl: u64) -> FlowControlRules {
     let seconds = |seconds: u64| (seconds > 0).then(|| Duration::from_secs(seconds));
-    FlowControlRules { ttl: seconds(ttl), no_endpoint_ttl: seconds(no_endpoint_ttl), ..FlowControlRules::default() }
+    FlowControlRules {
+        ttl: seconds(ttl),
+        no_endpoint_ttl: seconds(no_endpoint_ttl),
+        ..FlowControlRules::default()
+    }
 }
 
 #[test]

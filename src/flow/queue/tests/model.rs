@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::schedule::flow_control::{
-    Ceiling, Domain, Fairness, HoldbackParams, Ordering, BandPosition, StaticUsageLimitParams,
+    BandPosition, Ceiling, Domain, Fairness, HoldbackParams, Ordering, StaticUsageLimitParams,
 };
 
 const FLOWS: [&str; 3] = ["a", "b", "c"];

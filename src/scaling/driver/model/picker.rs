@@ -120,7 +120,8 @@ impl Picker {
     pub fn start(server: &Server, clock: Clock) -> Self {
         let (pool, pools) = watch::channel(Some("app=m".to_owned()));
         let term = Arc::new(Term::endless(clock.clone()));
-        let actuator = Actuator::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
+        let actuator =
+            Actuator::new(server.connect(), "ns".to_owned(), clock.clone(), pools, Arc::clone(&term));
         let (leads, waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let (may_plan, acts, waits) = (Arc::clone(&leads), Arc::clone(&term), Arc::clone(&waiting));
         let registry = Registry::new();
@@ -151,10 +152,22 @@ impl Picker {
         driver.policy_store = PolicyStore::new("pool".to_owned());
         let plan_store = Arc::clone(driver.plan_store());
         let told = Arc::clone(&term);
-        let status_writer = StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
+        let status_writer =
+            StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
         let status_writer = AbortOnDropHandle::new(tokio::spawn(status_writer.run()));
         let (wants, heard) = (Wants::default(), Vec::new());
-        Self { driver, clock, registry, term, leads, waiting, wants, heard, _pool: pool, _teller: status_writer }
+        Self {
+            driver,
+            clock,
+            registry,
+            term,
+            leads,
+            waiting,
+            wants,
+            heard,
+            _pool: pool,
+            _teller: status_writer,
+        }
     }
 
     /// Says how many requests wait in it.

@@ -66,7 +66,8 @@ impl Turn<'_> {
         let memory = &mut *self.memory;
         memory.unplaced = 0;
         if memory.is_deployed.is_none() {
-            let is_up = |counts: &RoleCounts| counts.there > 0 && counts.ok >= counts.there && counts.gated == 0;
+            let is_up =
+                |counts: &RoleCounts| counts.there > 0 && counts.ok >= counts.there && counts.gated == 0;
             memory.is_deployed = Some(self.role_counts.iter().all(is_up));
         }
         if self.rollout.update.is_none() {
@@ -110,7 +111,8 @@ impl Turn<'_> {
 
     /// Returns `true` if all pods were up, and are there.
     fn is_settled(&self) -> bool {
-        self.memory.settled == self.goals() && self.role_counts.iter().all(|counts| counts.there >= counts.goal)
+        self.memory.settled == self.goals()
+            && self.role_counts.iter().all(|counts| counts.there >= counts.goal)
     }
 
     fn goals(&self) -> Vec<u32> {
@@ -236,7 +238,8 @@ impl Turn<'_> {
     /// Raises targets so that pods that replace ones which were past their gate may pass, too.
     fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
         if self.memory.has_gates {
-            for ((target, counts), floor) in targets.iter_mut().zip(&self.role_counts).zip(&self.memory.floor) {
+            for ((target, counts), floor) in targets.iter_mut().zip(&self.role_counts).zip(&self.memory.floor)
+            {
                 *target = (*target).max((*floor).min(counts.goal));
             }
         }
@@ -246,7 +249,10 @@ impl Turn<'_> {
     /// Looks at how long the step has been going, and does what is to be done when that is too long.
     fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
         let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
-            (updated.unwrap_or_default().to_vec(), self.role_counts.iter().map(|counts| counts.updated_ok).collect())
+            (
+                updated.unwrap_or_default().to_vec(),
+                self.role_counts.iter().map(|counts| counts.updated_ok).collect(),
+            )
         } else {
             let of = |(role, counts): (usize, &RoleCounts)| {
                 if self.rollout.is_coordinated(role) { counts.ok } else { u32::MAX }
@@ -258,9 +264,11 @@ impl Turn<'_> {
         }
         let is_settled = !self.memory.is_updating && self.is_settled();
         let is_update = self.memory.is_updating;
-        let wanted = |(step, counts): (&u32, &RoleCounts)| if is_update { *step } else { (*step).min(counts.goal) };
+        let wanted =
+            |(step, counts): (&u32, &RoleCounts)| if is_update { *step } else { (*step).min(counts.goal) };
         let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
-        let open: Vec<Option<Open>> = step.iter().zip(&self.role_counts).map(wanted).zip(&up).map(left).collect();
+        let open: Vec<Option<Open>> =
+            step.iter().zip(&self.role_counts).map(wanted).zip(&up).map(left).collect();
         if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
             self.memory.trims.is_asked_for = false;
@@ -366,13 +374,16 @@ impl Turn<'_> {
     }
 
     fn end(&mut self, outcome: &Outcome) {
-        let is_complete = self.role_counts.iter().all(|counts| counts.there == counts.goal && counts.ok >= counts.goal);
+        let is_complete =
+            self.role_counts.iter().all(|counts| counts.there == counts.goal && counts.ok >= counts.goal);
         let memory = &mut *self.memory;
         if is_complete && !memory.is_updating {
             memory.settled = self.role_counts.iter().map(|counts| counts.goal).collect();
-            memory.is_deployed = Some(self.role_counts.iter().any(|counts| counts.goal > 0) || memory.is_deployed());
+            memory.is_deployed =
+                Some(self.role_counts.iter().any(|counts| counts.goal > 0) || memory.is_deployed());
         }
-        let is_settled = memory.settled == self.role_counts.iter().map(|counts| counts.goal).collect::<Vec<_>>()
+        let is_settled = memory.settled
+            == self.role_counts.iter().map(|counts| counts.goal).collect::<Vec<_>>()
             && self.role_counts.iter().all(|counts| counts.there == counts.goal);
         let state = outcome.state.unwrap_or(match (&self.rollout.pace, is_settled) {
             (None, _) => self.plan.state,
@@ -383,8 +394,9 @@ impl Turn<'_> {
         memory.is_blocked = state.is_stuck();
         // Pods at a gate in place of others that an update is over are replaced, whatever else waits.
         let holds = memory.is_updating && !self.is_stuck;
-        let floor =
-            |(admitted, counts): (&u32, &RoleCounts)| if holds { (*admitted).max(counts.size) } else { *admitted };
+        let floor = |(admitted, counts): (&u32, &RoleCounts)| {
+            if holds { (*admitted).max(counts.size) } else { *admitted }
+        };
         let floors = outcome.admitted.iter().zip(&self.role_counts).map(floor);
         memory.floor = if memory.has_gates { floors.collect() } else { Vec::new() };
         memory.past.iter_mut().zip(&memory.floor).for_each(|(past, floor)| *past = (*past).min(*floor));
@@ -393,7 +405,8 @@ impl Turn<'_> {
         self.plan.placement.clone_from(&placement);
         memory.asked.clear();
         for (place, role) in self.plan.roles.iter_mut().enumerate() {
-            let (Some(admitted), Some(counts)) = (outcome.admitted.get(place), self.role_counts.get(place)) else {
+            let (Some(admitted), Some(counts)) = (outcome.admitted.get(place), self.role_counts.get(place))
+            else {
                 continue;
             };
             role.admitted = *admitted;

@@ -24,7 +24,9 @@ impl Turn<'_> {
         let staying: Vec<u32> = before
             .iter()
             .enumerate()
-            .map(|(role, before)| before.saturating_sub(self.inputs.displaced.get(role).copied().unwrap_or(0)))
+            .map(|(role, before)| {
+                before.saturating_sub(self.inputs.displaced.get(role).copied().unwrap_or(0))
+            })
             .collect();
         let (need, all) = (needs(&before), needs(&staying));
         if need != all {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
-use super::first_byte::FirstBytes;
 use super::ejection::{Failure, HealthParams};
+use super::first_byte::FirstBytes;
 use crate::endpoints::Clock;
 use crate::metrics::register;
 

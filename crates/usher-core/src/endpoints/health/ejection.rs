@@ -321,7 +321,8 @@ impl EjectionState {
 
     /// The ejection whose probe this is; it is no longer out.
     fn with_probe(&mut self, probe: u32) -> Option<&mut EjectedState> {
-        let ejected = self.ejected.as_mut().filter(|ejected| ejected.out.is_some_and(|(out, _)| out == probe))?;
+        let ejected =
+            self.ejected.as_mut().filter(|ejected| ejected.out.is_some_and(|(out, _)| out == probe))?;
         ejected.out = None;
         Some(ejected)
     }

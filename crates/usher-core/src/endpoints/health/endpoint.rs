@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::detector::OutlierDetector;
+use super::ejection::{Change, Condition, EjectionState, Failure, HealthParams};
 use super::first_byte::FirstBytes;
 use super::pending::{Bound, Page, Pending};
 use super::verdict::Verdict;
-use super::ejection::{Change, Condition, Failure, HealthParams, EjectionState};
-use super::detector::OutlierDetector;
 use crate::endpoints::Load;
 
 /// Health of one endpoint. Belongs to an endpoint at an address: another address is another

@@ -7,23 +7,23 @@
 //! that nobody is.
 
 mod awaited;
+mod detector;
+mod ejection;
 mod endpoint;
 mod first_byte;
 mod pending;
 mod probe;
 mod sweep;
 mod verdict;
-mod ejection;
-mod detector;
 
 pub use awaited::AwaitedByte;
+pub use detector::{OutlierDetector, OutlierMetrics};
+pub use ejection::{Change, Condition, Ejection, EjectionState, Failure, HealthParams};
 pub use endpoint::Health;
 pub use first_byte::RequestClass;
 pub use probe::Probe;
 pub use sweep::SWEEP_INTERVAL;
 pub use verdict::{ResponseStatus, Verdict};
-pub use ejection::{Change, Condition, Ejection, Failure, HealthParams, EjectionState};
-pub use detector::{OutlierDetector, OutlierMetrics};
 
 #[cfg(test)]
 mod first_byte_tests;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::endpoint::Health;
 use super::ejection::EjectionState;
+use super::endpoint::Health;
 
 impl Health {
     /// Takes the place of the probe, if one is due.

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::pending::Bound;
 use super::detector::OutlierDetector;
+use super::pending::Bound;
 use crate::endpoints::Snapshot;
 
 /// Pause between two looks at requests that wait for a first byte.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::client::{Response, Client};
+use super::client::{Client, Response};
 use super::stack::Stack;
 use super::trace;
 use crate::load::trace::Row;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
 use super::children::Group;
-use super::client::{Response, Client, MODELS};
+use super::client::{Client, MODELS, Response};
 use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
 use super::trace::MODEL;

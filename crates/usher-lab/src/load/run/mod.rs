@@ -219,8 +219,12 @@ impl Run {
             sleep(TICK).await;
             let elapsed = self.begin.elapsed();
             let numbers = self.numbers.borrow();
-            let so_far =
-                RunProgress { elapsed, begun: numbers.begun, ended: numbers.ended, failed: numbers.ended_badly };
+            let so_far = RunProgress {
+                elapsed,
+                begun: numbers.begun,
+                ended: numbers.ended,
+                failed: numbers.ended_badly,
+            };
             drop(numbers);
             show(so_far);
         }

@@ -14,7 +14,6 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::response::error;
 use super::body::{Received, SimBody, full, receive, with_trailers};
 use super::faults::{Fault, MetricsFault, ServerFault};
 use super::io::Connection;
@@ -24,6 +23,7 @@ use super::metrics::MetricsPage;
 use super::openai::Api;
 use super::record::{Record, text};
 use super::remote::{POD, Remote, Stages};
+use super::response::error;
 use super::{Engine, Role, SimConfig};
 
 const PORT: HeaderName = HeaderName::from_static("x-inference-port");

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{JSON, Service, failure, json_response, response};
-use crate::sim::response::{ModelResponse, append_text, text_seed};
 use crate::sim::body::{SimBody, Stream, full, half, with_trailers};
 use crate::sim::kv::{BYTES_PER_TOKEN, block_hashes};
 use crate::sim::live::Wake;
 use crate::sim::model::{Finish, Kind, Rejected, SimRequest};
 use crate::sim::openai::{Api, Call, parse};
 use crate::sim::remote::{PLACE, PREFILLED_BY, RemoteError, Stage, Stages, addresses};
+use crate::sim::response::{ModelResponse, append_text, text_seed};
 
 /// The longest that images of one request take.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

@@ -14,7 +14,7 @@ use usher_plugin::data::{LatencyPredictions, PrefixMatch};
 use usher_plugin::params::{
     INFLIGHT_PRODUCER, LATENCY_PRODUCER, PREFIX_PRODUCER, any_word, in_range, or_default, word,
 };
-use usher_plugin::{Build, PluginParts, Context, Filter, Key, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Filter, Key, Kind, PluginParts, PluginType, beta};
 
 use metrics::Outcome;
 pub use metrics::{AffinityDecisions, AffinityFamilies};

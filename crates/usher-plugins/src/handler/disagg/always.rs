@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::Candidates;
-use usher_plugin::{Build, PluginParts, Context, Decider, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Decider, Kind, PluginParts, PluginType, beta};
 
 /// `always-disagg-pd-decider` in a configuration.
 #[rustfmt::skip]

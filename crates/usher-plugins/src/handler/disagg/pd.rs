@@ -9,8 +9,8 @@ use usher_core::config::{ConfigError, Name, Node};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::params::or_default;
 use usher_plugin::{
-    Build, PluginParts, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
-    ProfileHandler, ProfileSet, Runs, ScheduleError, BuildContext, beta,
+    Build, BuildContext, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginParts, PluginType,
+    PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError, beta,
 };
 
 use super::decisions::{Decisions, PdFamily};

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Candidates;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::params::refused;
-use usher_plugin::{Build, PluginParts, Context, Decider, Key, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Decider, Key, Kind, PluginParts, PluginType, beta};
 
 use super::references::{PREFIX_PRODUCER, prompt_and_cached};
 

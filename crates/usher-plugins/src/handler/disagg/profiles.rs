@@ -7,8 +7,8 @@ use rand::Rng;
 use usher_core::config::{ConfigError, Name};
 use usher_core::endpoints::Endpoint;
 use usher_plugin::{
-    Build, PluginParts, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginType, PreRequest,
-    ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, BuildContext, beta,
+    Build, BuildContext, Context, Decider, Decision, Effects, Kind, Part, PluginId, PluginParts, PluginType,
+    PreRequest, ProfileHandler, ProfileSet, Runs, ScheduleError, Settlement, beta,
 };
 
 use super::decisions::{Decisions, DisaggFamily};
@@ -53,7 +53,13 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
         None => alone,
     });
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(PluginParts { handler, pre_request: Some(plugin), parameters: params.shown(), books, ..PluginParts::default() })
+    Ok(PluginParts {
+        handler,
+        pre_request: Some(plugin),
+        parameters: params.shown(),
+        books,
+        ..PluginParts::default()
+    })
 }
 
 /// Runs the profiles of the stages and names who was picked in headers, for the sidecar of

@@ -2,7 +2,7 @@
 
 use usher_core::config::{Name, Node};
 use usher_plugin::data::{PrefixMatch, PromptTokens};
-use usher_plugin::{Key, BuildContext};
+use usher_plugin::{BuildContext, Key};
 
 /// The producer whose matches deciders look at, as in llm-d-router whatever the scorers use.
 pub(super) const PREFIX_PRODUCER: &str = "approx-prefix-cache-producer";

@@ -12,7 +12,8 @@ use usher_core::config::ConfigError;
 use usher_core::metrics::register;
 use usher_core::request::usage::Usage;
 use usher_plugin::{
-    Attribute, Build, PluginParts, Context, Decision, Effects, Follower, Kind, PluginType, PreRequest, BuildContext, beta,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Follower, Kind, PluginParts, PluginType,
+    PreRequest, beta,
 };
 
 use expression::{Expression, Failure, Variables};

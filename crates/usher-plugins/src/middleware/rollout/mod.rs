@@ -15,8 +15,8 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
 use usher_plugin::{
-    ResponseHead, Build, PluginParts, Effects, Follower, Header, Kind, PluginId, PluginType, Screener, BuildContext,
-    Situation, beta,
+    Build, BuildContext, Effects, Follower, Header, Kind, PluginId, PluginParts, PluginType, ResponseHead,
+    Screener, Situation, beta,
 };
 
 pub use params::RolloutParams;

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use rand::Rng;
 use usher_core::endpoints::{Endpoint, Snapshot, View};
-use usher_plugin::{ResponseHead, Context, Decision, Effects, Filter, Follower, Header, PreRequest, Scorer};
+use usher_plugin::{Context, Decision, Effects, Filter, Follower, Header, PreRequest, ResponseHead, Scorer};
 
 use super::{Bindings, SessionSource};
 

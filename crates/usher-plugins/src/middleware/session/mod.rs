@@ -10,7 +10,7 @@ mod source;
 use std::sync::Arc;
 
 use usher_core::config::ConfigError;
-use usher_plugin::{Build, PluginParts, Kind, PluginType, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
 pub use affinity::SessionAffinity;
 pub use bindings::{Bindings, SessionMetrics};

@@ -17,8 +17,8 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    ResponseHead, Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    PluginType, PreRequest, Producer, BuildContext, Situation, beta, later,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
+    PluginParts, PluginType, PreRequest, Producer, ResponseHead, Situation, beta, later,
 };
 
 use caches::KeptBlocks;

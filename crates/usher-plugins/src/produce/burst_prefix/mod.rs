@@ -17,7 +17,9 @@ use usher_core::metrics::register;
 use usher_core::prefix::Blocks;
 use usher_core::request::estimate;
 use usher_plugin::data::PrefixMatch;
-use usher_plugin::{Build, PluginParts, Finding, Gatherer, Key, Kind, PluginType, BuildContext, Situation, beta};
+use usher_plugin::{
+    Build, BuildContext, Finding, Gatherer, Key, Kind, PluginParts, PluginType, Situation, beta,
+};
 
 use assign::Rules;
 use params::number;

@@ -13,8 +13,8 @@ use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
 use usher_plugin::{
-    Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    BuildContext, Situation, beta,
+    Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts, PluginType,
+    PreRequest, Producer, Situation, beta,
 };
 
 use series::Counted;

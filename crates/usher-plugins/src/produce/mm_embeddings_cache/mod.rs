@@ -14,8 +14,8 @@ use usher_core::request::estimate::{self, Medium};
 use usher_plugin::data::EncoderCacheMatch;
 use usher_plugin::params::refused;
 use usher_plugin::{
-    Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginType, PreRequest, Producer,
-    BuildContext, Situation, beta,
+    Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts, PluginType,
+    PreRequest, Producer, Situation, beta,
 };
 
 pub use caches::EncoderCaches;

@@ -13,8 +13,8 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, PluginParts, Context, Decision, Effects, Facts, Follower, Key, PluginType, PreRequest,
-    Producer, BuildContext, Situation, beta,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, PluginParts,
+    PluginType, PreRequest, Producer, Situation, beta,
 };
 
 use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};

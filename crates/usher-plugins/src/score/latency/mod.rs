@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::View;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions, PrefixMatch};
-use usher_plugin::{Build, PluginParts, Context, Key, Kind, PluginType, Scorer, BuildContext, beta};
+use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta};
 
 pub use params::{LatencyScorerParams, Strategy};
 

@@ -12,7 +12,8 @@ use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default, refused};
 use usher_plugin::{
-    Build, PluginParts, Context, Decision, Effects, Key, Kind, PluginType, PreRequest, Scorer, BuildContext, beta,
+    Build, BuildContext, Context, Decision, Effects, Key, Kind, PluginParts, PluginType, PreRequest, Scorer,
+    beta,
 };
 
 pub use order::ColdOrder;

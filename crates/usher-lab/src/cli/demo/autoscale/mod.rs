@@ -70,7 +70,9 @@ pub(super) async fn follow(
         stack.check()?;
         let page = client.json(admin, PLANS).await?;
         let after = begin.elapsed();
-        if let Some(current_plan) = CurrentPlan::read(&page).with_context(|| format!("http://{admin}{PLANS}"))? {
+        if let Some(current_plan) =
+            CurrentPlan::read(&page).with_context(|| format!("http://{admin}{PLANS}"))?
+        {
             cluster.follow(&mut stack, current_plan.desired).await?;
             let at = after.saturating_sub(current_plan.age);
             let moment = Moment::new(at, load.rate(at), cluster.starting(), &current_plan);

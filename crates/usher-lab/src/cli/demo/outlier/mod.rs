@@ -15,7 +15,7 @@ use super::args::DemoArgs;
 use super::client::Client;
 use super::ports::{Ports, local};
 use super::stack::{Plan, Setup, Stack};
-use report::{Run, OutlierReport};
+use report::{OutlierReport, Run};
 use traffic::{Phase, Traffic};
 use usher_terminal::Progress;
 

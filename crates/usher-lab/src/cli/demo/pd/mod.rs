@@ -28,7 +28,10 @@ struct Pairing {
 
 /// The ways that are compared, one after the other.
 const PAIRINGS: [Pairing; 2] = [
-    Pairing { name: "independent", config: include_str!("../../../../../../deploy/demo/pd-independent.yaml") },
+    Pairing {
+        name: "independent",
+        config: include_str!("../../../../../../deploy/demo/pd-independent.yaml"),
+    },
     Pairing { name: "joint", config: include_str!("../../../../../../deploy/demo/pd-joint.yaml") },
 ];
 

@@ -1,9 +1,9 @@
 //! The engine in virtual time.
 
-mod responses;
 mod disagg;
 mod models;
 mod phases;
+mod responses;
 mod shared_link;
 mod work;
 
