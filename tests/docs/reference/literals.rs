@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
+use syn::{Expr, Token};
 
 /// The literals of each file below these folders, in their order.
 pub(crate) fn literals(folders: &[&str]) -> Vec<Vec<String>> {
@@ -43,6 +45,15 @@ impl<'ast> Visit<'ast> for Literals {
         };
         if !module.attrs.iter().any(is_test) {
             visit::visit_item_mod(self, module);
+        }
+    }
+
+    // Of macros like `vec!`, whose arguments are expressions.
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
+            let mut inner = Literals::default();
+            arguments.iter().for_each(|argument| inner.visit_expr(argument));
+            self.0.extend(inner.0);
         }
     }
 
