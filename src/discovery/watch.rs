@@ -160,11 +160,20 @@ impl FileDiscovery {
     /// can't be used are logged and left out.
     ///
     /// # Errors
-    /// When the file can't be read, has no list of endpoints, or none of its entries can be used.
+    /// When the file can't be read, has no list of endpoints, or none of its entries can be used
+    /// and the pool may not be empty.
     pub fn load_into(&mut self, store: &Store) -> Result<Change, FileError> {
         self.seen = Some(Seen { stamp: stamp(&self.path), settled: false });
-        let loaded = load(&self.path).and_then(|loaded| self.keep(loaded, store))?;
-        Ok(self.publish(loaded, store))
+        match load(&self.path).and_then(|loaded| self.keep(loaded, store)) {
+            Ok(loaded) => Ok(self.publish(loaded, store)),
+            // A pool may begin empty, and follow the file from there.
+            Err(error @ FileError::NoneUsable { .. }) if self.allow_empty => {
+                self.failed(true);
+                tracing::error!(%error, "no endpoint of the file can be used");
+                Ok(Change::default())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Follows the file until `shutdown`; returns at once if it isn't to be
@@ -234,10 +243,9 @@ impl FileDiscovery {
     }
 
     /// Returns the loaded endpoints, or an error where they would empty a pool that has some. Entries
-    /// none of which can be used are a mistake, also at the start unless an empty pool is allowed there.
+    /// none of which can be used are a mistake, whatever is allowed of an empty list.
     fn keep(&mut self, loaded: Loaded, store: &Store) -> Result<Loaded, FileError> {
-        let is_empty = store.snapshot().endpoints().is_empty();
-        if !loaded.specs.is_empty() || (self.allow_empty && is_empty) {
+        if !loaded.specs.is_empty() {
             return Ok(loaded);
         }
         let path = self.path.clone();
@@ -245,7 +253,7 @@ impl FileDiscovery {
             let first =
                 loaded.problems.first().map(|problem| problem.error.in_file(&path.display().to_string()));
             FileError::NoneUsable { path, first: first.unwrap_or_default() }
-        } else if self.allow_empty || is_empty {
+        } else if self.allow_empty || store.snapshot().endpoints().is_empty() {
             return Ok(loaded);
         } else {
             FileError::Empty(path)

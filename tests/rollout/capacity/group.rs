@@ -52,7 +52,7 @@ fn policies_that_make_no_sense_are_refused_where_it_says_so() {
         ("period: 60s", "period: 31m", "is longer than 30m"),
         ("thresholdPercent: 200", "thresholdPercent: 100", "write 110 to 1000"),
         ("interval: 15s", "interval: 15", "is not a duration"),
-        ("kind: CapacityPolicy", "kind: Policy", "kind is \"Policy\"; write CapacityPolicy"),
+        ("kind: CapacityPolicy", "kind: Policy", "kind 'Policy' is not known (write kind: CapacityPolicy)"),
         ("name: llama-70b", "namespace: x", "metadata.name is missing"),
         ("mode: Recommend", "mode: Auto", "unknown value 'Auto' (known here: Recommend, Apply)"),
         ("mode: Preferred", "mode: Off", ""),
