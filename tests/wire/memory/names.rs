@@ -179,7 +179,7 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
         .map(|name| format!("{{type: {name}-parser}}"));
     let text = format!("plugins: [{}]\n", parsers.join(", "));
     std::fs::write(&file, text).unwrap();
-    let process = Process::start(96, 1, &[&format!("--config-file={}", file.display())]);
+    let process = Process::start(128, 1, &[&format!("--config-file={}", file.display())]);
     let limit = process.limit();
     let used = || process.held() + process.metric("usher_memory_connections_bytes");
     let has_room = || process.limit() > used() + (LONG + 4 * MI) as f64;
@@ -208,12 +208,12 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
             assert!(requests > 1 || answered[0] || !is_roomy, "{what}: refused for want of memory");
             served += usize::from(requests == 1 && answered[0]);
             let peak = process.peak();
-            assert!(peak < 96 * MI, "{what}: {peak} bytes");
+            assert!(peak < 128 * MI, "{what}: {peak} bytes");
             settle(|| process.held() == 0.0).await;
         }
     }
     assert!(served >= wanted, "only {served} were not refused for want of memory");
-    stayed_within(&process, 96, limit).await;
+    stayed_within(&process, 128, limit).await;
 }
 
 /// Names in headers: a gateway may send more than any client should.
