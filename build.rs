@@ -39,7 +39,7 @@ fn say_commit() {
     }
 }
 
-/// What git says; nothing without git, or a repository.
+/// Output of git, empty without git or a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?.trim().to_owned();

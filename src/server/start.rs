@@ -7,14 +7,14 @@ use crate::extproc::listen::Listeners;
 use crate::settings::{ConfigSource, ServeSettings, TlsSettings};
 use crate::version::{COMMIT, VERSION};
 
-/// What there is to tell.
+/// Facts of the line.
 pub(super) struct Start {
     extproc: Option<String>,
     health: Option<String>,
     metrics: Option<String>,
     admin: Option<String>,
     keda: Option<String>,
-    /// Where endpoints come from.
+    /// Source of the endpoints.
     endpoints: String,
     /// Whether metrics are served over TLS.
     pub(super) metrics_tls: bool,
@@ -74,7 +74,7 @@ fn certificate(tls: Option<&TlsSettings>) -> String {
     }
 }
 
-/// Where the configuration is from.
+/// Source of the configuration.
 fn config(source: &ConfigSource) -> String {
     match source {
         ConfigSource::Default => "built-in".to_owned(),

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 /// Folders of documents.
 const FOLDERS: [&str; 3] = ["docs", "deploy", "benches"];
 const AT_THE_TOP: [&str; 4] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
-/// Where else pages are named.
+/// Other files that name pages.
 const SOURCES: [&str; 6] = ["src", "crates", "tests", "benches", "deploy", ".github"];
 
 fn documents() -> Vec<PathBuf> {

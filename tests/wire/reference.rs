@@ -16,7 +16,7 @@ mod page;
 use literals::literals;
 use page::{assert_written, row};
 
-/// Where families are registered.
+/// Folders with families of metrics.
 const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugins/src"];
 
 /// A family that has no series until something happens: its name, type and labels, and its older name.

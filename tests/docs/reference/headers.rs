@@ -6,7 +6,7 @@ use super::literals::literals;
 
 const PAGE: &str = "docs/reference/headers.md";
 
-/// Where requests and responses are read and written.
+/// Folders that read and write requests and responses.
 const FOLDERS: [&str; 5] = [
     "src/extproc",
     "src/flow",

@@ -13,7 +13,7 @@ const MOST_READS: usize = 500;
 
 /// Result of reading a document again and again, each time without what was wrong before.
 ///
-/// What is left out may be missed elsewhere. An error is taken for such a consequence, and not
+/// A part that is left out may be missed elsewhere. An error is taken for such a consequence, and not
 /// reported, if it is about a place around something that was left out, or names a plugin that was.
 #[derive(Debug)]
 pub struct Survey<T> {

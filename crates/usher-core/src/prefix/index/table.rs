@@ -152,7 +152,7 @@ impl LookUp<'_> {
     }
 
     /// Returns `true` if all these slots hold the block, from the word `first` of all on.
-    /// Where it is not easily said, it is denied.
+    /// Also `false` if that is not known at once.
     pub(super) fn held_by_all(&self, slots: &[u64], first: usize) -> bool {
         let Self { table, version, bits, .. } = *self;
         let Some(Holders::At(Form::Map, at)) = Block::from_bits(bits).map(|block| block.set().holders())
