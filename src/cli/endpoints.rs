@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
-use usher_terminal::{CliError, Output, table, width};
+use usher_terminal::{CliError, Column, Output, table, width};
 
 use crate::config::units::parse_duration;
 use crate::doctor::HttpClient;
@@ -102,7 +102,7 @@ fn shown(page: Value, width: Option<usize>) -> serde_json::Result<String> {
     }
     let heading = ["endpoint", "address", "in flight", "waiting", "running", "KV cache", "read", "state"];
     let rows: Vec<_> = page.endpoints.iter().map(Row::cells).collect();
-    Ok(table(&heading, &rows, width))
+    Ok(table(&heading.map(Column::text), &rows, width))
 }
 
 impl Row {
@@ -178,7 +178,10 @@ default/c  10.0.0.3:8000  0          1        0        0 %       40 ms ago  demo
         assert_eq!(shown(page(), None).unwrap(), expected);
         let narrow = shown(page(), Some(40)).unwrap();
         assert!(narrow.starts_with("default/a\n  address 10.0.0.1:8000, in flight 2,\n"), "{narrow}");
-        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+        for width in [40, 60, 80, 100] {
+            let text = shown(page(), Some(width)).unwrap();
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
     }
 
     #[test]

@@ -2,60 +2,158 @@
 
 use std::fmt::Write as _;
 
+use crate::wrap::wrap;
+
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Columns of the terminal that standard output is; `None` if it is none.
-pub fn width() -> Option<usize> {
-    terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0))
+/// Spaces before the lines below a row's first cell.
+const INDENT: usize = 2;
+
+/// A space at which no line is broken.
+const UNBROKEN: char = '\u{a0}';
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column<'a> {
+    title: &'a str,
+    /// Title above its own and those of its neighbours with the same group.
+    group: &'a str,
+    is_number: bool,
+}
+
+impl<'a> Column<'a> {
+    /// A column that is aligned to the left.
+    pub const fn text(title: &'a str) -> Self {
+        Self { title, group: "", is_number: false }
+    }
+
+    /// A column that is aligned to the right.
+    pub const fn number(title: &'a str) -> Self {
+        Self { title, group: "", is_number: true }
+    }
+
+    /// The column as one of a group of neighbours, whose title stands above theirs.
+    pub const fn of(self, group: &'a str) -> Self {
+        Self { group, ..self }
+    }
+
+    fn align(self, cell: &str, width: usize) -> String {
+        if self.is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+    }
+
+    /// A cell after the title; a number stays beside it.
+    fn titled(self, cell: &str) -> String {
+        let text = format!("{} {cell}", self.title);
+        let text = text.trim();
+        if self.is_number { text.replace(' ', &UNBROKEN.to_string()) } else { text.to_owned() }
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
 }
 
 /// A table. Where the lines would be longer than `width`, a row is a line with its first cell, and below it
-/// the others with their headings.
-pub fn table(heading: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
-    let length = |text: &str| text.chars().count();
-    let mut widths: Vec<usize> = heading.iter().map(|title| length(title)).collect();
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(length(cell));
-        }
-    }
+/// the others with their titles. A column without a title and with empty cells alone is left out.
+pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: Option<usize>) -> String {
+    let is_used = |at: &usize| {
+        let title = columns.get(*at).map_or("", |column| column.title);
+        !title.is_empty() || rows.iter().any(|row| row.get(*at).is_some_and(|cell| !cell.is_empty()))
+    };
+    let used: Vec<usize> = (0..columns.len()).filter(is_used).collect();
+    let columns: Vec<Column<'_>> = used.iter().filter_map(|at| columns.get(*at).copied()).collect();
+    let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| used.iter().map(|at| cell(row, *at)).collect()).collect();
+    let widths = widths(&columns, &rows);
     let all = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-    if width.is_some_and(|width| all > width) {
-        return rows.iter().map(|row| stacked(heading, row, width.unwrap_or(all))).collect();
+    if let Some(width) = width.filter(|width| all > *width) {
+        return rows.iter().map(|row| stacked(&columns, row, width)).collect();
     }
-    let titles: Vec<String> = heading.iter().map(|title| (*title).to_owned()).collect();
-    let mut text = String::new();
-    for row in std::iter::once(&titles).chain(rows) {
-        let cells: String =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<0$}", width + GAP)).collect();
+    let mut text = groups(&columns, &widths);
+    let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
+    let has_titles = titles.iter().any(|title| !title.is_empty());
+    for row in has_titles.then_some(&titles).into_iter().chain(&rows) {
+        let cells = columns.iter().zip(row).zip(&widths);
+        let cells: Vec<String> = cells.map(|((column, cell), width)| column.align(cell, *width)).collect();
         // Writing to a string can't fail.
-        let _ = writeln!(text, "{}", cells.trim_end());
+        let _ = writeln!(text, "{}", cells.join(&" ".repeat(GAP)).trim_end());
     }
     text
 }
 
-/// A row below its first cell, in lines that are no longer than `width` where no word is.
-fn stacked(heading: &[&str], row: &[String], width: usize) -> String {
-    let mut text = row.first().map(|name| format!("{name}\n")).unwrap_or_default();
-    let parts: Vec<String> =
-        heading.iter().zip(row).skip(1).map(|(title, cell)| format!("{title} {cell}")).collect();
-    let mut line = String::from(" ");
-    for word in parts.join(", ").split(' ') {
-        if line.len() > 1 && line.chars().count() + 1 + word.chars().count() > width {
-            let _ = writeln!(text, "{line}");
-            line = String::from(" ");
+/// Widths of the columns. A group whose title is longer than its columns makes the first of these wider.
+fn widths(columns: &[Column<'_>], rows: &[Vec<String>]) -> Vec<usize> {
+    let of = |at: usize, column: &Column<'_>| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| length(cell));
+        cells.max().unwrap_or(0).max(length(column.title))
+    };
+    let mut widths: Vec<usize> = columns.iter().enumerate().map(|(at, column)| of(at, column)).collect();
+    let mut start = 0;
+    for group in columns.chunk_by(|one, other| one.group == other.group) {
+        let span = span(widths.get(start..start + group.len()).unwrap_or(&[]));
+        let title = group.first().map_or(0, |column| length(column.group));
+        if let Some(first) = widths.get_mut(start) {
+            *first += title.saturating_sub(span);
         }
-        line.push(' ');
-        line.push_str(word);
+        start += group.len();
     }
-    let _ = writeln!(text, "{line}");
+    widths
+}
+
+/// Width of neighbours with the gaps between them.
+fn span(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
+}
+
+/// The line above the titles; empty without groups.
+fn groups(columns: &[Column<'_>], widths: &[usize]) -> String {
+    if columns.iter().all(|column| column.group.is_empty()) {
+        return String::new();
+    }
+    let (mut start, mut cells) = (0, Vec::new());
+    for group in columns.chunk_by(|one, other| one.group == other.group) {
+        let span = span(widths.get(start..start + group.len()).unwrap_or(&[]));
+        cells.extend(group.first().map(|column| column.align(column.group, span)));
+        start += group.len();
+    }
+    format!("{}\n", cells.join(&" ".repeat(GAP)).trim_end())
+}
+
+/// A row below its first cell, in lines that are no longer than `width` where no word is. Each group of
+/// columns begins a line.
+fn stacked(columns: &[Column<'_>], row: &[String], width: usize) -> String {
+    let mut text = String::new();
+    if let Some((column, name)) = columns.iter().zip(row).next().filter(|(_, name)| !name.is_empty()) {
+        // A number alone says nothing.
+        let name = if column.is_number { column.titled(name) } else { name.clone() };
+        text = name.replace(UNBROKEN, " ") + "\n";
+    }
+    let cells: Vec<(&Column<'_>, &String)> = columns.iter().zip(row).skip(1).collect();
+    for group in cells.chunk_by(|(one, _), (other, _)| one.group == other.group) {
+        let filled = group.iter().filter(|(_, cell)| !cell.is_empty());
+        let parts: Vec<String> = filled.map(|(column, cell)| column.titled(cell)).collect();
+        if parts.is_empty() {
+            continue;
+        }
+        let title = group.first().map_or("", |(column, _)| column.group);
+        let title = if title.is_empty() { String::new() } else { format!("{title}: ") };
+        let line = format!("{title}{}", parts.join(", "));
+        let indent = " ".repeat(INDENT);
+        for line in wrap(&line, width.saturating_sub(INDENT)) {
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "{indent}{}", line.replace(UNBROKEN, " "));
+        }
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const COLUMNS: [Column<'_>; 3] = [Column::text("name"), Column::text("n"), Column::text("state")];
 
     fn rows() -> Vec<Vec<String>> {
         [["a", "1", "fine"], ["longer", "100", "not so fine"]]
@@ -67,13 +165,40 @@ mod tests {
     fn columns_are_as_wide_as_what_is_in_them() {
         let expected = "name    n    state\na       1    fine\nlonger  100  not so fine\n";
         for width in [None, Some(24)] {
-            assert_eq!(table(&["name", "n", "state"], &rows(), width), expected);
+            assert_eq!(table(&COLUMNS, &rows(), width), expected);
         }
+    }
+
+    #[test]
+    fn numbers_are_aligned_to_the_right_and_empty_columns_left_out() {
+        let columns = [Column::text("name"), Column::text(""), Column::number("n"), Column::text("state")];
+        let rows: Vec<Vec<String>> = rows()
+            .into_iter()
+            .map(|row| vec![row[0].clone(), String::new(), row[1].clone(), row[2].clone()])
+            .collect();
+        let expected = "name      n  state\na         1  fine\nlonger  100  not so fine\n";
+        assert_eq!(table(&columns, &rows, None), expected);
     }
 
     #[test]
     fn a_narrow_terminal_gets_rows_in_lines() {
         let expected = "a\n  n 1, state fine\nlonger\n  n 100, state not\n  so fine\n";
-        assert_eq!(table(&["name", "n", "state"], &rows(), Some(19)), expected);
+        assert_eq!(table(&COLUMNS, &rows(), Some(19)), expected);
+    }
+
+    #[test]
+    fn a_group_has_its_title_above_its_columns() {
+        let columns = [
+            Column::text(""),
+            Column::number("p50").of("first token, s"),
+            Column::number("p90").of("first token, s"),
+            Column::number("p90").of("all, s"),
+        ];
+        let row = ["a", "0.1", "0.25", "1.5"].map(str::to_owned).to_vec();
+        let rows = [row];
+        let expected = "   first token, s  all, s\n        p50   p90     p90\na       0.1  0.25     1.5\n";
+        assert_eq!(table(&columns, &rows, Some(80)), expected);
+        let narrow = "a\n  first token, s:\n  p50 0.1, p90 0.25\n  all, s: p90 1.5\n";
+        assert_eq!(table(&columns, &rows, Some(22)), narrow);
     }
 }

@@ -8,8 +8,9 @@ mod output;
 #[cfg(feature = "progress")]
 mod progress;
 mod table;
+mod wrap;
 
-pub use columns::{table, width};
+pub use columns::{Column, table};
 pub use error::CliError;
 pub use excerpt::excerpt;
 pub use header::split_header;
@@ -17,3 +18,4 @@ pub use output::{Output, print};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use table::{grouped, line};
+pub use wrap::{PAGE, misfits, paragraph, terms, width, wrap};

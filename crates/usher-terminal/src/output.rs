@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::wrap::width;
+
 /// Format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -16,13 +18,16 @@ pub enum Output {
 }
 
 impl Output {
-    /// A result as it is printed: its text, or JSON that ends with a line's end.
+    /// A result as it is printed: its text, as wide as the terminal, or JSON that ends with a line's end.
     ///
     /// # Errors
     /// When it can't be written as JSON.
     pub fn render(self, report: &(impl Display + Serialize)) -> serde_json::Result<String> {
         Ok(match self {
-            Self::Text => report.to_string(),
+            Self::Text => match width() {
+                Some(width) => format!("{report:width$}"),
+                None => report.to_string(),
+            },
             Self::Json => serde_json::to_string_pretty(report)? + "\n",
         })
     }

@@ -2,9 +2,20 @@
 
 use std::fmt::{self, Formatter};
 
-/// A line with a title; the lines that go on with it have none.
+use crate::wrap::wrap;
+
+/// Columns of titles.
+const TITLE: usize = 15;
+
+/// A line with a title; the lines that go on with it have none. Longer ones than the formatter is wide are broken.
+///
+/// # Errors
+/// When it can't be written.
 pub fn line(f: &mut Formatter<'_>, title: &str, text: fmt::Arguments<'_>) -> fmt::Result {
-    writeln!(f, "{title:<15}{text}")
+    let Some(width) = f.width() else { return writeln!(f, "{title:<TITLE$}{text}") };
+    let lines = wrap(&text.to_string(), width.saturating_sub(TITLE));
+    let titles = std::iter::once(title).chain(std::iter::repeat(""));
+    lines.iter().zip(titles).try_for_each(|(line, title)| writeln!(f, "{title:<TITLE$}{line}"))
 }
 
 /// A number with its digits in groups of three.
@@ -23,6 +34,23 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Line(&'static str);
+
+    impl fmt::Display for Line {
+        fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            line(f, "servers", format_args!("{}", self.0))
+        }
+    }
+
+    #[test]
+    fn long_lines_go_on_below_their_text() {
+        let long = Line("8, asked for 70 % of what they can do");
+        assert_eq!(long.to_string(), "servers        8, asked for 70 % of what they can do\n");
+        let expected =
+            "servers        8, asked for 70 %\n               of what they can\n               do\n";
+        assert_eq!(format!("{long:32}"), expected);
+    }
 
     #[test]
     fn digits_are_in_groups_of_three() {

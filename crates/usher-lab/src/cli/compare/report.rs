@@ -11,7 +11,7 @@ use super::servers::{Load, name};
 use super::tally::Tally;
 use crate::load::decide::Decided;
 use crate::load::trace::Row;
-use usher_terminal::line;
+use usher_terminal::{Column, line, paragraph, table};
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -147,30 +147,36 @@ impl Display for Report {
         for (title, picker) in [("usher", &self.usher), ("peer", &self.peer)] {
             line(f, title, format_args!("{}, {}", picker.command, picker.config))?;
         }
-        writeln!(f, "\n{:<36}{:>8} {:>8}", "", "agree", "differ")?;
         let pairs = ["usher and peer", "usher and itself", "peer and itself"];
-        for (pair, differ) in
-            pairs.into_iter().zip([self.differ, self.usher_with_itself, self.peer_with_itself])
-        {
-            let share = percent(differ, self.requests);
-            writeln!(f, "{pair:<36}{:>8} {differ:>8} {share:>6.1} %", self.requests - differ)?;
-        }
-        writeln!(
+        let row = |(pair, differ): (&str, usize)| {
+            let share = format!("{:.1} %", percent(differ, self.requests));
+            vec![pair.to_owned(), (self.requests - differ).to_string(), differ.to_string(), share]
+        };
+        let differ = [self.differ, self.usher_with_itself, self.peer_with_itself];
+        let rows: Vec<Vec<String>> = pairs.into_iter().zip(differ).map(row).collect();
+        let [agree, differ, share] = ["agree", "differ", ""].map(Column::number);
+        write!(f, "\n{}\n", table(&[Column::text(""), agree, differ, share], &rows, f.width()))?;
+        paragraph(
             f,
-            "\nA picker differs from itself by chance, as equals are picked at random. Beyond chance: {}, on\n\
-             which each picker decided the same in both its runs, and not as the other did.",
-            self.beyond_chance
+            format_args!(
+                "A picker differs from itself by chance, as equals are picked at random. Beyond chance: {}, on \
+                 which each picker decided the same in both its runs, and not as the other did.",
+                self.beyond_chance
+            ),
         )?;
         if !self.kinds.is_empty() {
-            let [first, second, third] = pairs;
-            writeln!(f, "\n{:<36}{first:>16} {second:>18} {third:>17}", "requests by what differs")?;
-            for (kind, [between, own, others]) in &self.kinds {
-                writeln!(f, "{kind:<36}{between:>16} {own:>18} {others:>17}")?;
-            }
+            let [first, second, third] = pairs.map(Column::number);
+            let columns = [Column::text("requests by what differs"), first, second, third];
+            let row = |(kind, counts): (&String, &[usize; 3])| {
+                std::iter::once(kind.clone()).chain(counts.iter().map(usize::to_string)).collect()
+            };
+            let rows: Vec<Vec<String>> = self.kinds.iter().map(row).collect();
+            write!(f, "\n{}", table(&columns, &rows, f.width()))?;
         }
         self.list(f)?;
         for note in &self.notes {
-            writeln!(f, "\nnote: {note}")?;
+            writeln!(f)?;
+            paragraph(f, format_args!("note: {note}"))?;
         }
         Ok(())
     }
@@ -184,20 +190,31 @@ impl Report {
         if lines.is_empty() || self.show == 0 {
             return Ok(());
         }
-        writeln!(f, "\nrequest  tokens  beyond chance  what differs: usher, then peer")?;
+        let columns = [
+            Column::number("request"),
+            Column::number("tokens"),
+            Column::text("beyond chance"),
+            Column::text("usher, then peer"),
+        ];
+        let mut rows = Vec::new();
         for line in lines.iter().take(self.show) {
             let chance = if line.beyond_chance { "yes" } else { "" };
-            for (at, kind) in line.kinds.iter().enumerate() {
-                let start = match at {
-                    0 => format!("{:>7} {:>7}  {chance:<13}", line.request, line.tokens),
-                    _ => " ".repeat(30),
-                };
+            let mut start = [line.request.to_string(), line.tokens.to_string(), chance.to_owned()];
+            for kind in &line.kinds {
                 let [usher, peer] = [&line.usher, &line.peer].map(|decided| line.value(kind, decided));
-                writeln!(f, "{start}  {kind}: {usher}; {peer}")?;
+                let differs = format!("{kind}: {usher}; {peer}");
+                rows.push(std::mem::take(&mut start).into_iter().chain([differs]).collect());
             }
         }
+        write!(f, "\n{}", table(&columns, &rows, f.width()))?;
         if lines.len() > self.show {
-            writeln!(f, "… and {} more; --show N lists more, --output json all", lines.len() - self.show)?;
+            paragraph(
+                f,
+                format_args!(
+                    "… and {} more; --show N lists more, --output json all",
+                    lines.len() - self.show
+                ),
+            )?;
         }
         Ok(())
     }
@@ -225,5 +242,60 @@ impl Line {
             }
             None => value,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_terminal::misfits;
+
+    use super::*;
+
+    fn decided(server: &str) -> Decided {
+        Decided { status: "200".to_owned(), destination: server.to_owned(), ..Decided::default() }
+    }
+
+    #[test]
+    fn the_report_fits_the_terminal() {
+        let picker = |command: &str| Picker { command: command.to_owned(), config: "the default".to_owned() };
+        let load = Load { waiting: 3, running: 7, kv_cache: 0.42 };
+        let report = Report {
+            requests: 500,
+            trace: "tests/data/mooncake.jsonl".to_owned(),
+            servers: 8,
+            change_every: 10,
+            seed: 0,
+            usher: picker("target/release/usher serve"),
+            peer: picker("another picker, with a few flags that make its command as long as commands are"),
+            agree: 499,
+            differ: 1,
+            differ_percent: 0.2,
+            beyond_chance: 1,
+            usher_with_itself: 0,
+            peer_with_itself: 0,
+            kinds: [("destination".to_owned(), [1, 0, 0])].into(),
+            differences: vec![Line {
+                request: 12,
+                tokens: 3456,
+                kinds: vec!["destination".to_owned(), "status".to_owned()],
+                beyond_chance: true,
+                usher: decided("server-1"),
+                peer: decided("server-2"),
+                loads: ["server-1", "server-2"].map(|name| (name.to_owned(), load)).into(),
+            }],
+            notes: vec!["a sentence that is longer than a line of a narrow terminal is wide".to_owned()],
+            show: 5,
+        };
+        assert_eq!(misfits(&report), Vec::<String>::new());
+        let text = report.to_string();
+        assert!(text.contains("\nusher and peer      499       1  0.2 %\n"), "{text}");
+        let row =
+            "     12    3456  yes            destination: server-1 (waiting 3, running 7, KV cache 42 %); ";
+        assert!(text.contains(row), "{text}");
+        let narrow = format!("{report:60}");
+        assert!(
+            narrow.contains("\nrequest 12\n  tokens 3456, beyond chance yes, usher, then peer"),
+            "{narrow}"
+        );
     }
 }

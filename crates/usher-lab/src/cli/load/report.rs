@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::load::process::Watched;
 use crate::load::{Histogram, Outcome};
-use usher_terminal::{grouped, line};
+use usher_terminal::{Column, grouped, line, table};
 
 /// Endpoints that the table shows.
 const MOST_SHOWN: usize = 32;
@@ -223,14 +223,7 @@ impl Display for Report<'_> {
             line(f, "error", format_args!("{} × {kind}: {reason}", grouped(*count)))?;
         }
         self.warnings(f)?;
-        if !self.latency_ms.is_empty() {
-            let [mean, p50, p90, p99, p999, max] = ["mean", "p50", "p90", "p99", "p99.9", "max"];
-            writeln!(f, "\n{:<15}{mean:>10}{p50:>10}{p90:>10}{p99:>10}{p999:>10}{max:>10}", "latency, ms")?;
-        }
-        for (name, Latency { mean, p50, p90, p99, p999, max, .. }) in &self.latency_ms {
-            let name = name.replace('_', " ");
-            writeln!(f, "{name:<15}{mean:>10.3}{p50:>10.3}{p90:>10.3}{p99:>10.3}{p999:>10.3}{max:>10.3}")?;
-        }
+        self.latencies(f)?;
         self.endpoints(f)?;
         self.processes(f)
     }
@@ -272,16 +265,34 @@ impl Report<'_> {
         }
     }
 
+    fn latencies(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.latency_ms.is_empty() {
+            return Ok(());
+        }
+        let [mean, p50, p90, p99, p999, max] =
+            ["mean", "p50", "p90", "p99", "p99.9", "max"].map(Column::number);
+        let columns = [Column::text("latency, ms"), mean, p50, p90, p99, p999, max];
+        let row = |(name, latency): (&&str, &Latency)| {
+            let Latency { mean, p50, p90, p99, p999, max, .. } = latency;
+            let times = [mean, p50, p90, p99, p999, max].map(|time| format!("{time:.3}"));
+            std::iter::once(name.replace('_', " ")).chain(times).collect()
+        };
+        let rows: Vec<Vec<String>> = self.latency_ms.iter().map(row).collect();
+        write!(f, "\n{}", table(&columns, &rows, f.width()))
+    }
+
     fn endpoints(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.endpoints.is_empty() {
             return Ok(());
         }
         let all: u64 = self.endpoints.values().sum();
-        writeln!(f, "\n{:<32}{:>12}{:>10}", "endpoint", "requests", "share")?;
-        for (name, count) in self.endpoints.iter().take(MOST_SHOWN) {
+        let columns = [Column::text("endpoint"), Column::number("requests"), Column::number("share")];
+        let row = |(name, count): (&String, &u64)| {
             let share = *count as f64 / all as f64 * 100.0;
-            writeln!(f, "{name:<32}{:>12}{share:>8.1} %", grouped(*count))?;
-        }
+            vec![name.clone(), grouped(*count), format!("{share:.1} %")]
+        };
+        let rows: Vec<Vec<String>> = self.endpoints.iter().take(MOST_SHOWN).map(row).collect();
+        write!(f, "\n{}", table(&columns, &rows, f.width()))?;
         match self.endpoints.len().saturating_sub(MOST_SHOWN) {
             0 => Ok(()),
             more => writeln!(f, "and {more} more"),
@@ -318,6 +329,7 @@ mod tests {
     use crate::load::Numbers;
     use crate::load::process::Usage;
     use crate::load::settings;
+    use usher_terminal::misfits;
 
     const TABLE: &str = "\
 target         127.0.0.1:9002 (ext_proc), 2.0 s
@@ -329,12 +341,12 @@ generator      20 requests (2.00 %) began more than 1 ms late; p99 2.000 ms, max
 WARNING        the generator was late: latencies hold its own delay too; lower the rate, or give it a core
 WARNING        the generator used 97 % of a core: it may be what limits the rate
 
-latency, ms          mean       p50       p90       p99     p99.9       max
-decision            0.250     0.250     0.250     0.250     0.250     0.250
+latency, ms   mean    p50    p90    p99  p99.9    max
+decision     0.250  0.250  0.250  0.250  0.250  0.250
 
-endpoint                            requests     share
-10.0.0.1:8000                            750    75.0 %
-10.0.0.2:8000                            250    25.0 %
+endpoint       requests   share
+10.0.0.1:8000       750  75.0 %
+10.0.0.2:8000       250  25.0 %
 
 usher          process 7: CPU 0.990 s, 0.495 cores
                1.0000 ms CPU per request
@@ -375,6 +387,14 @@ usher          process 7: CPU 0.990 s, 0.495 cores
     #[test]
     fn the_table_reads_like_this() {
         assert_eq!(Report::new("127.0.0.1:9002", &outcome()).to_string(), TABLE);
+    }
+
+    #[test]
+    fn the_report_fits_the_terminal() {
+        let mut outcome = outcome();
+        outcome.numbers.decision.record(Duration::from_secs(12_345));
+        outcome.numbers.endpoints.insert(b"a-pod-with-a-long-name.and-a-namespace:8000".to_vec(), 7);
+        assert_eq!(misfits(&Report::new("127.0.0.1:9002", &outcome)), Vec::<String>::new());
     }
 
     #[test]

@@ -18,11 +18,13 @@ use super::single::SINGLE;
 use crate::load::trace::Row;
 use crate::replay::{Build, Case, Cell, Comparison, Policy, Summary, run as replay};
 use crate::sim::ModelKind;
-use usher_terminal::line;
-use usher_terminal::{CliError, Progress};
+use usher_terminal::{CliError, Column, Progress, line, paragraph, table};
 
 /// Shares of what the servers can do that are asked for.
 const UTILIZATIONS: [f64; 4] = [0.3, 0.5, 0.7, 0.85];
+
+/// Longest name of a policy in a table.
+const LONGEST_NAME: usize = 24;
 
 /// Within this share of the best a policy counts as the best, too.
 const EQUAL: f64 = 0.02;
@@ -350,6 +352,12 @@ impl Outcome {
     }
 }
 
+/// The end of a policy's name, where it is long: the end of a path says more.
+fn shown(policy: &str) -> String {
+    let count = policy.chars().count();
+    policy.chars().skip(count.saturating_sub(LONGEST_NAME)).collect()
+}
+
 /// Distance from the best: 0 is the best.
 fn behind(value: f64, best: f64, more: bool) -> f64 {
     if more { best - value } else { value / best.max(1e-9) - 1.0 }
@@ -366,18 +374,18 @@ impl Display for Outcome {
                 rows.push(row);
             }
         }
-        let width = self.policies.iter().map(|name| name.len()).max().unwrap_or(0).min(40);
         let mut wins: HashMap<(&str, &str, usize), (u32, f64)> = HashMap::new();
         for &(engine, case, share) in &rows {
             writeln!(f, "\n{engine}, {case}, {:.0} % busy", share * 100.0)?;
-            let names = MEASURES.map(|measure| format!("{:>9}", measure.name));
-            writeln!(f, "  {:width$} {}", "", names.join(" "))?;
+            // The last character is the mark's.
+            let titles = MEASURES.map(|measure| format!("{} ", measure.name));
             let of = |policy: &String| {
                 means.get(&(engine.to_owned(), case.to_owned(), share.to_bits(), policy.clone()))
             };
+            let mut table_rows = Vec::new();
             for policy in &self.policies {
                 let Some(values) = of(policy) else { continue };
-                let mut cells = Vec::new();
+                let mut cells = vec![shown(policy)];
                 for (n, measure) in MEASURES.iter().enumerate() {
                     let all = self.policies.iter().filter_map(of).map(|values| values[n]);
                     let best = if measure.more {
@@ -387,34 +395,48 @@ impl Display for Outcome {
                     };
                     let behind = behind(values[n], best, measure.more);
                     let mark = if measure.is_compared && behind <= EQUAL { "*" } else { " " };
-                    cells.push(format!("{:>8}{mark}", (measure.shown)(values[n])));
+                    cells.push(format!("{}{mark}", (measure.shown)(values[n])));
                     let (count, sum) = wins.entry((engine, policy, n)).or_default();
                     *count += u32::from(behind <= EQUAL);
                     *sum += behind.min(10.0);
                 }
-                let name: String =
-                    policy.chars().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect();
-                writeln!(f, "  {name:width$} {}", cells.join(" "))?;
+                table_rows.push(cells);
             }
+            let columns: Vec<Column<'_>> = std::iter::once(Column::text(""))
+                .chain(titles.iter().map(|title| Column::number(title)))
+                .collect();
+            write!(f, "{}", table(&columns, &table_rows, f.width()))?;
         }
         let mut engines: Vec<&str> = rows.iter().map(|(engine, ..)| *engine).collect();
         engines.dedup();
         for engine in engines {
             let all = rows.iter().filter(|(other, ..)| *other == engine).count();
-            writeln!(f, "\n{engine}: best, or within 2 % of the best, of {all}; mean distance from it")?;
-            let names = COMPARED.map(|(_, name)| format!("{name:>13}"));
-            writeln!(f, "  {:width$} {}", "", names.join(" "))?;
-            for policy in self.policies.iter().filter(|policy| self.runs_everywhere(policy)) {
+            writeln!(f)?;
+            paragraph(
+                f,
+                format_args!("{engine}: best, or within 2 % of the best, of {all}; mean distance from it"),
+            )?;
+            let row = |policy: &String| -> Vec<String> {
                 let cell = |(n, _): (usize, &str)| {
                     let (count, sum) = wins.get(&(engine, policy.as_str(), n)).copied().unwrap_or_default();
                     format!("{count:>4} {:>6.1} %", sum / all as f64 * 100.0)
                 };
-                writeln!(f, "  {policy:width$} {}", COMPARED.map(cell).join(" "))?;
-            }
+                std::iter::once(shown(policy)).chain(COMPARED.map(cell)).collect()
+            };
+            let policies = self.policies.iter().filter(|policy| self.runs_everywhere(policy));
+            let rows: Vec<Vec<String>> = policies.map(row).collect();
+            let columns: Vec<Column<'_>> = std::iter::once(Column::text(""))
+                .chain(COMPARED.map(|(_, name)| Column::number(name)))
+                .collect();
+            write!(f, "{}", table(&columns, &rows, f.width()))?;
         }
-        writeln!(
+        writeln!(f)?;
+        paragraph(
             f,
-            "\n*: the best, or within 2 % of it.\nTTFT and all (to the last token) are in seconds, TPOT in milliseconds."
+            format_args!(
+                "*: the best, or within 2 % of it. TTFT and all (to the last token) are in seconds, TPOT in \
+                 milliseconds."
+            ),
         )
     }
 }
