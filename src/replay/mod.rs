@@ -1,5 +1,6 @@
 //! Replay with the real scheduler: [`usher_lab::replay`] over configurations as `usher serve` builds them.
 
+mod idle;
 mod offline;
 
 pub use offline::{Offline, build};

@@ -19,8 +19,9 @@ use usher_core::request::{Code, ParseError, Parsers, Rejection, Request, Served}
 use usher_lab::replay::{BuildError, Configured, Follower, Reading, Route, Server};
 use usher_lab::sim::{Engine, Histogram};
 
+use super::idle;
 use crate::flow::{Attempts, Dispatcher, Policy as Dispatching, Routed};
-use crate::registry::Pipeline;
+use crate::registry::{Pipeline, Resolved};
 use crate::schedule::latency::{Model, Report};
 use crate::schedule::{Record, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, phase};
@@ -32,6 +33,7 @@ const PREFILLER: &str = "x-prefiller-host-port";
 pub struct Offline {
     dispatcher: Dispatcher,
     parsers: Parsers,
+    resolved: Resolved,
     stages: Arc<Stages>,
     state: State,
     store: Arc<Store>,
@@ -79,6 +81,7 @@ impl Offline {
         let mut configured = Self {
             dispatcher: Dispatcher::new(locator, policy, state.clock().clone(), attempts),
             parsers: Parsers::new(&pipeline.parsers),
+            resolved: pipeline.resolved,
             stages,
             state,
             snapshot: store.snapshot(),
@@ -195,6 +198,10 @@ impl Configured for Offline {
 
     fn latency(&self) -> Option<Report> {
         Some(Model::find(&self.state)?.report())
+    }
+
+    fn idle(&self, servers: &[Server], has_targets: bool) -> Option<String> {
+        idle::sentence(&self.resolved, servers, has_targets)
     }
 
     fn address(&self, number: usize) -> String {

@@ -61,7 +61,7 @@ fn a_seed_gives_one_result() {
     let first = run("1");
     assert_eq!(first, run("1"));
     let compared: Value = serde_json::from_str(&first).unwrap();
-    assert_eq!(compared["policies"].as_array().unwrap().len(), shipped.len() + 2);
+    assert_eq!(compared["policies"].as_array().unwrap().len(), shipped.len() + 3);
     assert_ne!(first, run("2"));
 }
 
@@ -208,21 +208,27 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
     assert!(lines[0].starts_with("requests       tests/data/mooncake.jsonl: 40 in "), "{table}");
     assert!(lines[0].ends_with(" s, 2.00 times as fast"), "{table}");
     assert!(lines[1].starts_with("servers        8, asked for "), "{table}");
-    let groups: Vec<&str> = lines[3].split("  ").map(str::trim).filter(|part| !part.is_empty()).collect();
-    assert_eq!(groups, ["first token, s", "per output token, ms", "all, s"], "{table}");
-    let columns: Vec<&str> =
-        lines[4].split("  ").flat_map(|part| part.split(' ')).filter(|name| !name.is_empty()).collect();
-    let expected = "p50 p90 p99 p50 p90 p99 p90 good per s hits busiest differ refused";
-    assert_eq!(columns.join(" "), expected, "{table}");
+    let columns = |line: &str| {
+        let parts: Vec<String> = line.split("  ").map(|part| part.trim().to_owned()).collect();
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("|")
+    };
+    assert_eq!(columns(lines[3]), "first token, s|per output token, ms|all, s", "{table}");
+    assert_eq!(columns(lines[4]), "p50|p90|p99|p50|p90|p99|p90", "{table}");
+    assert_eq!(columns(lines[11]), "good|per s|hits|busiest|differ|refused", "{table}");
     assert!(
-        table.contains("\ngood: first token within 2 s and at most 50 ms per token after it.\n"),
+        table.contains("\ngood: first token within 2 s and at most 50 ms per token after it; per s: "),
         "{table}"
     );
-    for (line, name) in lines[5..9].iter().zip([DEFAULT, "deploy/config/lora.yaml", found.as_str(), "random"])
-    {
+    let names = ["default.yaml", "lora.yaml", "found.yaml", "random", "round-robin"];
+    for (line, name) in lines[5..10].iter().chain(&lines[12..17]).zip(names.iter().cycle()) {
         assert!(line.starts_with(name), "{table}");
     }
-    assert_eq!(table.matches("file-discovery is ignored").count(), 1, "{table}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{table}");
+    // Sentences are broken at 80 columns.
+    let sentences = table.replace('\n', " ");
+    assert_eq!(sentences.matches("file-discovery is ignored").count(), 1, "{table}");
+    let idle = "note: no request asks for an adapter, so 'lora-affinity-scorer' never acts (lora.yaml)";
+    assert_eq!(sentences.matches(idle).count(), 1, "{table}");
 }
 
 #[test]

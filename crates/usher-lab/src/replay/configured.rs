@@ -100,6 +100,10 @@ pub trait Configured: std::fmt::Debug {
     /// The latency model, where the configuration has one.
     fn latency(&self) -> Option<Report>;
 
+    /// A sentence about plugins and profiles that can never act on these servers, and on requests that name
+    /// latency targets or don't. `None`: all may act.
+    fn idle(&self, servers: &[Server], has_targets: bool) -> Option<String>;
+
     /// `host:port` of the server with this number.
     fn address(&self, number: usize) -> String;
 }

@@ -116,6 +116,7 @@ pub fn run(
     }
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
     let requests = Arc::new(Requests::new(arrivals, servers, settings.streams));
+    let has_targets = arrivals.iter().any(|arrival| arrival.class.is_some_and(|class| class.is_named));
     let mut notes: Vec<Note> = Vec::new();
     let mut pickers = Vec::with_capacity(policies.len());
     for (name, policy) in policies {
@@ -126,7 +127,8 @@ pub fn run(
                 }
                 BuildError::Metrics(error) => ReplayError::Metrics(error.to_string()),
             })?;
-        said.into_iter().for_each(|text| note(&mut notes, name, text));
+        let idle = picker.idle(servers, has_targets);
+        said.into_iter().chain(idle).for_each(|text| note(&mut notes, name, text));
         pickers.push(picker);
     }
     let mut count = 0;

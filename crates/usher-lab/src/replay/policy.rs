@@ -178,6 +178,14 @@ impl Picker {
         }
     }
 
+    /// Plugins and profiles that can never act, in a sentence; see [`Configured::idle`].
+    pub(super) fn idle(&self, servers: &[Server], has_targets: bool) -> Option<String> {
+        match self {
+            Self::Configured(configured) => configured.idle(servers, has_targets),
+            _ => None,
+        }
+    }
+
     /// `host:port` of the server with this number, for who is told who served.
     pub(super) fn address(&self, number: usize) -> String {
         match self {

@@ -51,7 +51,8 @@ pub struct ReplayArgs {
     /// compared with those of the first. Where it says that endpoints come from is ignored.
     #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     pub config: Vec<PathBuf>,
-    /// A policy without a configuration. May be given several times.
+    /// A policy without a configuration. May be given several times. round-robin always stands
+    /// beside the others.
     #[arg(long, value_enum, value_name = "NAME")]
     pub baseline: Vec<Baseline>,
 
@@ -293,7 +294,10 @@ impl ReplayArgs {
             return Err("nobody decides; give --config-file FILE or --baseline NAME".to_owned());
         }
         let servers = self.read_servers()?;
-        let policies = self.policies()?;
+        let mut policies = self.policies()?;
+        if !self.baseline.contains(&Baseline::RoundRobin) {
+            policies.push(Baseline::RoundRobin.policy()?);
+        }
         let (mut arrivals, source) = self.arrivals()?;
         let closed = arrivals.iter().any(Arrival::follows);
         if closed && self.utilization.is_some() {
