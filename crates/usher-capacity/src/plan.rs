@@ -265,7 +265,7 @@ pub enum Reason {
 }
 
 /// Condition of a plan: something that is not as it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 pub enum Condition {
     /// The roles' bands can't be kept by a group of this size.
     BandUnsatisfied,

@@ -1,6 +1,6 @@
 //! `usher capacity simulate`: what a policy does with a timeline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Map, json};
+use schemars::{JsonSchema, schema_for};
+use serde_json::{Map, Value, json};
 
 use super::policies::read_one;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
-use crate::capacity::{Change, History, Plan, State, tick};
+use crate::capacity::{Change, Condition, History, Plan, Reason, State, tick};
 use crate::config::source::unreadable;
-use usher_terminal::{CliError, Output};
+use usher_terminal::{CliError, Column, Output, table, terms, width};
 
 /// Longest line of a timeline, in bytes: some 300,000 endpoints.
 const MOST_BYTES: u64 = 64 << 20;
@@ -69,15 +70,35 @@ fn simulate(
     let (history, fired) = (History::default(), BTreeMap::new());
     let mut run =
         Run { policy, history, fired, last: None, state: None, changes: Vec::new(), placement: None };
-    let (mut number, mut line) = (0u64, String::new());
-    if output == Output::Text {
-        out.write_all(heading(policy).as_bytes()).map_err(|error| cannot_print(&error))?;
+    let mut shown = Shown::default();
+    let result = tick_all(&mut run, &mut input, name, |line, plan, is_placed| match output {
+        Output::Json => out.write_all(as_json(line, plan).as_bytes()).map_err(|error| cannot_print(&error)),
+        Output::Text => {
+            shown.add(line, plan, is_placed);
+            Ok(())
+        }
+    });
+    if !shown.rows.is_empty() {
+        // What came before a broken line is worth reading.
+        let text = shown.text(policy, width());
+        out.write_all(text.as_bytes()).map_err(|error| cannot_print(&error))?;
     }
+    result
+}
+
+/// Reads all lines, and gives each tick to `each` with its plan and whether it names a place that the last did not.
+fn tick_all(
+    run: &mut Run<'_>,
+    input: &mut impl BufRead,
+    name: &str,
+    mut each: impl FnMut(&Tick, &Plan, bool) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let (mut number, mut line) = (0u64, String::new());
     loop {
         number += 1;
         line.clear();
         let broken = |what: String| CliError::Failed(format!("{name}: line {number}: {what}"));
-        let read = io::Read::take(&mut input, MOST_BYTES).read_line(&mut line);
+        let read = io::Read::take(&mut *input, MOST_BYTES).read_line(&mut line);
         let read = read.map_err(|error| broken(unreadable("timeline", &error).to_string()))?;
         if read == 0 {
             break;
@@ -88,9 +109,9 @@ fn simulate(
         if line.trim().is_empty() {
             continue;
         }
-        let tick = parse(&line, policy).map_err(broken)?;
-        let text = run.step(tick, output).map_err(broken)?;
-        out.write_all(text.as_bytes()).map_err(|error| cannot_print(&error))?;
+        let mut tick = parse(&line, run.policy).map_err(broken)?;
+        let (plan, is_placed) = run.step(&mut tick).map_err(broken)?;
+        each(&tick, &plan, is_placed)?;
     }
     match run.last {
         Some(_) => Ok(()),
@@ -127,7 +148,8 @@ impl Run<'_> {
         }
     }
 
-    fn step(&mut self, mut line: Tick, output: Output) -> Result<String, String> {
+    /// The plan of a tick, and whether its place is another than that of the last.
+    fn step(&mut self, line: &mut Tick) -> Result<(Plan, bool), String> {
         match &self.last {
             Some((before, _)) if line.at < *before => {
                 return Err(format!("t goes back from {} to {}", before.as_secs_f64(), line.t));
@@ -138,7 +160,7 @@ impl Run<'_> {
             _ => {}
         }
         if line.is_restart {
-            self.restart(&line);
+            self.restart(line);
         }
         let plan = tick(&line.inputs, self.policy, &mut self.history, line.at);
         self.last = Some((line.at, plan.roles.iter().map(|role| role.write).collect()));
@@ -150,10 +172,7 @@ impl Run<'_> {
         }
         let is_placed = plan.placement.is_some() && plan.placement != self.placement;
         self.placement.clone_from(&plan.placement);
-        Ok(match output {
-            Output::Json => as_json(&line, &plan),
-            Output::Text => as_text(&line, &plan, is_placed),
-        })
+        Ok((plan, is_placed))
     }
 }
 
@@ -187,19 +206,69 @@ fn as_json(line: &Tick, plan: &Plan) -> String {
     format!("{value}\n")
 }
 
-/// Width of a role's column.
-fn width(name: &str) -> usize {
-    name.chars().count().max(14) + 2
+/// Ticks as they are shown: equal ones that follow each other are one row.
+#[derive(Default)]
+struct Shown {
+    /// Time and number of the ticks, and what the plan says.
+    rows: Vec<(String, u64, Vec<String>)>,
+    conditions: BTreeSet<Condition>,
+    reasons: BTreeSet<Reason>,
 }
 
-fn heading(policy: &Policy) -> String {
-    let roles: String =
-        policy.roles.iter().map(|role| format!("{:>1$}", role.name, width(&role.name))).collect();
-    format!("{:>8}{roles}{:>7}  {:<8}why\n", "t", "total", "state")
+impl Shown {
+    fn add(&mut self, line: &Tick, plan: &Plan, is_placed: bool) {
+        self.conditions.extend(&plan.conditions);
+        self.reasons.extend(plan.roles.iter().flat_map(|role| &role.reasons));
+        let cells = cells(plan, is_placed);
+        match self.rows.last_mut().filter(|(.., last)| *last == cells) {
+            Some((_, count, _)) => *count += 1,
+            None => self.rows.push((line.t.to_string(), 1, cells)),
+        }
+    }
+
+    /// The rows, and what the codes in them mean.
+    fn text(&self, policy: &Policy, width: Option<usize>) -> String {
+        let start = [Column::number("t"), Column::text("")];
+        let roles = policy.roles.iter().map(|role| Column::number(&role.name));
+        let end = [Column::number("total"), Column::text("state"), Column::text("why")];
+        let columns: Vec<Column<'_>> = start.into_iter().chain(roles).chain(end).collect();
+        let row = |(t, count, cells): &(String, u64, Vec<String>)| {
+            let repeated = if *count > 1 { format!("× {count}") } else { String::new() };
+            [t.clone(), repeated].into_iter().chain(cells.iter().cloned()).collect()
+        };
+        let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
+        let mut text = table(&columns, &rows, width);
+        let (conditions, reasons) = (meanings::<Condition>(), meanings::<Reason>());
+        let conditions = self.conditions.iter().map(|condition| {
+            let name = format!("{condition:?}");
+            (format!("{name}!"), conditions.get(&name).cloned().unwrap_or_default())
+        });
+        let reasons = self.reasons.iter().map(|reason| {
+            let name = format!("{reason:?}");
+            (name.clone(), reasons.get(&name).cloned().unwrap_or_default())
+        });
+        let legend: Vec<(String, String)> = conditions.chain(reasons).collect();
+        if !legend.is_empty() {
+            let _ = write!(text, "\n{}", terms(&legend, width));
+        }
+        text
+    }
 }
 
-fn as_text(line: &Tick, plan: &Plan, is_placed: bool) -> String {
-    let mut text = format!("{:>8}", line.t.to_string());
+/// What the variants of an enum mean, as their documentation says it.
+fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
+    let schema = schema_for!(T);
+    let variants = schema.get("oneOf").and_then(Value::as_array);
+    let meaning = |variant: &Value| {
+        let text = |key: &str| variant.get(key).and_then(Value::as_str).map(|text| text.replace('\n', " "));
+        Some((text("const")?, text("description")?))
+    };
+    variants.into_iter().flatten().filter_map(meaning).collect()
+}
+
+/// What a plan says of each role, of all together, and why.
+fn cells(plan: &Plan, is_placed: bool) -> Vec<String> {
+    let mut cells = Vec::new();
     for role in &plan.roles {
         let mut change = role.current.to_string();
         if role.admitted != role.current {
@@ -208,9 +277,13 @@ fn as_text(line: &Tick, plan: &Plan, is_placed: bool) -> String {
         if role.desired != role.admitted {
             let _ = write!(change, " of {}", role.desired);
         }
-        let _ = write!(text, "{change:>0$}", width(&role.name));
+        cells.push(change);
     }
-    let _ = write!(text, "{:>7}  {:<8}", plan.total, plan.state.to_string());
+    cells.extend([plan.total.to_string(), plan.state.to_string(), why(plan, is_placed)]);
+    cells
+}
+
+fn why(plan: &Plan, is_placed: bool) -> String {
     let mut why: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}!")).collect();
     why.extend(plan.fired.iter().cloned());
     let is_same = plan.roles.windows(2).all(|pair| pair[0].reasons == pair[1].reasons);
@@ -226,6 +299,53 @@ fn as_text(line: &Tick, plan: &Plan, is_placed: bool) -> String {
         why.push(format!("to {}={}", placement.layer, placement.domain));
     }
     why.extend(plan.shortfall());
-    let _ = writeln!(text, "{}", why.join("; "));
-    text
+    why.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_meaning() {
+        let reasons = meanings::<Reason>();
+        let expected = "It had fewer pods than its minimum, or the group than all minima.";
+        assert_eq!(reasons.get("Min").map(String::as_str), Some(expected));
+        let conditions = meanings::<Condition>();
+        for condition in Condition::ALL {
+            assert!(conditions.contains_key(&format!("{condition:?}")), "{condition:?}");
+        }
+        assert!(reasons.len() > 30, "{reasons:?}");
+    }
+
+    #[test]
+    fn a_timeline_fits_the_terminal() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let policy = read_one(&file.join("deploy/capacity/pd-topology.yaml"), None).unwrap();
+        let timeline = include_str!("../../../tests/data/capacity/scarce.jsonl");
+        let (history, fired) = (History::default(), BTreeMap::new());
+        let mut run = Run {
+            policy: &policy,
+            history,
+            fired,
+            last: None,
+            state: None,
+            changes: Vec::new(),
+            placement: None,
+        };
+        let mut shown = Shown::default();
+        let all = tick_all(&mut run, &mut timeline.as_bytes(), "x", |line, plan, is_placed| {
+            shown.add(line, plan, is_placed);
+            Ok(())
+        });
+        assert!(all.is_ok());
+        for width in [60, 80, 100] {
+            let text = shown.text(&policy, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+        }
+        let text = shown.text(&policy, None);
+        let tables = text.lines().take_while(|line| !line.is_empty()).count();
+        assert!(tables < timeline.lines().count() + 1 && text.contains(" × 2 "), "{text}");
+        assert!(text.contains("\nHeld "), "{text}");
+    }
 }

@@ -58,6 +58,18 @@ fn a_policy_is_compared_with_an_hpa_and_with_pods_that_stay() {
 }
 
 #[test]
+fn equal_rows_are_explained() {
+    let page = include_str!("../../../docs/guide/capacity.md");
+    let command = page.lines().find(|line| line.contains("usher capacity compare --policy")).unwrap();
+    let arguments: Vec<&str> = command.split_whitespace().skip(2).collect();
+    let text = String::from_utf8(usher(&arguments, "").stdout).unwrap();
+    let text = text.replace('\n', " ");
+    let note =
+        "note: policy chat and HPA never differed: they grow alike, and the 165 s of the requests end before";
+    assert!(text.contains(note), "{text}");
+}
+
+#[test]
 fn what_cannot_be_compared_is_one_line() {
     let table = [
         (["--policy", "deploy/capacity/pd.yaml"], "pd.yaml: a policy with one role"),

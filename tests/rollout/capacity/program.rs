@@ -69,7 +69,16 @@ fn the_shipped_timeline_ends_where_it_began() {
     let peak = totals.iter().position(|total| *total == 24).unwrap();
     assert!(totals[..peak].is_sorted() && turns > 0, "{totals:?}");
     let output = usher(&arguments, "");
-    assert_eq!(text(&output.stdout).lines().count(), lines.len() + 1, "a heading and a line per tick");
+    let printed = text(&output.stdout);
+    let (table, legend) = printed.split_once("\n\n").unwrap();
+    let ticks = |line: &str| {
+        line.split_once("× ")
+            .map_or(1, |(_, rest)| rest.split_whitespace().next().unwrap().parse::<usize>().unwrap())
+    };
+    let rows: Vec<&str> = table.lines().skip(1).collect();
+    assert_eq!(rows.iter().map(|row| ticks(row)).sum::<usize>(), lines.len(), "{table}");
+    assert!(rows.len() < lines.len() / 2, "{table}");
+    assert!(legend.contains("Band        Its band cut its share.\n"), "{legend}");
 }
 
 /// Every tick of a shipped timeline under a shipped policy.

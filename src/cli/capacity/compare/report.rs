@@ -5,10 +5,11 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use crate::replay::{Latency, ScaleComparison, ScaleSummary};
-use usher_terminal::{grouped, line};
+use usher_terminal::{Column, grouped, line, paragraph, table};
 
-/// Narrowest column of names.
-const NARROWEST: usize = 16;
+/// Titles above columns.
+const FIRST: &str = "first token, s";
+const PODS: &str = "pods";
 
 /// The result and where its requests are from.
 #[derive(Debug, Serialize)]
@@ -23,7 +24,7 @@ pub(super) struct Report<'a> {
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let ScaleComparison { requests, seconds, start_s, ttft_limit_s, ways } = &self.comparison;
+        let ScaleComparison { requests, seconds, start_s, ttft_limit_s, ways, notes } = &self.comparison;
         let speed =
             if self.speed == 1.0 { String::new() } else { format!(", {:.2} times as fast", self.speed) };
         line(
@@ -32,46 +33,86 @@ impl Display for Report<'_> {
             format_args!("{}: {} in {seconds:.1} s{speed}", self.source, grouped(*requests)),
         )?;
         line(f, "pods", format_args!("serve {start_s} s after they are asked for"))?;
-        let width = ways.iter().map(|way| way.name.chars().count()).max().unwrap_or(0).max(NARROWEST);
-        writeln!(
+        let in_time = format!("≤ {ttft_limit_s} s");
+        let columns = [
+            Column::text(""),
+            Column::number(&in_time).of(FIRST),
+            Column::number("p50").of(FIRST),
+            Column::number("p99").of(FIRST),
+            Column::number("refused"),
+            Column::number("pod-s"),
+            Column::number("mean").of(PODS),
+            Column::number("most").of(PODS),
+            Column::number("changes").of(PODS),
+            Column::number("back").of(PODS),
+        ];
+        let rows: Vec<Vec<String>> = ways.iter().map(|way| row(way, *seconds)).collect();
+        writeln!(f, "\n{}", table(&columns, &rows, f.width()))?;
+        paragraph(
             f,
-            "\n{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>11} {:>6} {:>5}  {:>7} {:>9}",
-            "",
-            format!("≤ {ttft_limit_s} s"),
-            "p50, s",
-            "p99, s",
-            "refused",
-            "pod-seconds",
-            "mean",
-            "most",
-            "changes",
-            "reversals",
+            format_args!(
+                "≤ {ttft_limit_s} s: requests whose first token came in this time. pod-s: pod-seconds, from when a pod \
+                 is asked for until it is gone. back: changes of the number of pods the other way than the one before."
+            ),
         )?;
-        ways.iter().try_for_each(|way| row(f, way, *seconds, width))?;
-        writeln!(
-            f,
-            "\n≤ {ttft_limit_s} s: requests whose first token came in this time. pod-seconds: from when a pod is \
-             asked for\nuntil it is gone; mean, most: pods. reversals: changes the other way than the one before."
-        )
+        for note in notes {
+            writeln!(f)?;
+            paragraph(f, format_args!("note: {note}"))?;
+        }
+        Ok(())
     }
 }
 
-fn row(f: &mut Formatter<'_>, way: &ScaleSummary, seconds: f64, width: usize) -> fmt::Result {
+fn row(way: &ScaleSummary, seconds: f64) -> Vec<String> {
     let time = |read: fn(&Latency) -> f64| {
         way.ttft.as_ref().map_or_else(|| "-".to_owned(), |ttft| format!("{:.2}", read(ttft)))
     };
     let mean = if seconds > 0.0 { format!("{:.2}", way.pod_seconds / seconds) } else { "-".to_owned() };
-    writeln!(
-        f,
-        "{:width$}  {:>8} {:>8} {:>8} {:>8}  {:>11} {mean:>6} {:>5}  {:>7} {:>9}",
-        way.name,
+    vec![
+        way.name.clone(),
         format!("{:.1} %", way.in_time.share * 100.0),
         time(|ttft| ttft.p50_s),
         time(|ttft| ttft.p99_s),
         grouped(way.refused),
         grouped(way.pod_seconds.round() as u64),
-        way.largest,
-        way.changes,
-        way.reversals,
-    )
+        mean,
+        way.largest.to_string(),
+        way.changes.to_string(),
+        way.reversals.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_terminal::misfits;
+
+    use super::*;
+    use crate::replay::Goodput;
+
+    #[test]
+    fn the_report_fits_the_terminal() {
+        let way = |name: &str| ScaleSummary {
+            name: name.to_owned(),
+            refused: 1234,
+            ttft: Some(Latency { mean_s: 17.0, p50_s: 17.09, p90_s: 50.0, p99_s: 160.0 }),
+            in_time: Goodput { requests: 31, share: 0.062, per_second: 0.2 },
+            pod_seconds: 24_311.0,
+            largest: 20,
+            changes: 116,
+            reversals: 10,
+        };
+        let note = "policy chat and HPA never differed: a sentence that is longer than lines of narrow terminals are";
+        let comparison = ScaleComparison {
+            requests: 500,
+            seconds: 165.0,
+            start_s: 120.0,
+            ttft_limit_s: 2.0,
+            ways: vec![way("policy chat"), way("HPA")],
+            notes: vec![note.to_owned()],
+        };
+        let report = Report { source: "tests/data/mooncake.jsonl", speed: 2.0, seed: 0, comparison };
+        assert_eq!(misfits(&report), Vec::<String>::new());
+        let wide = format!("{report:80}");
+        assert!(wide.contains("first token, s") && wide.contains("\nHPA  "), "a table: {wide}");
+    }
 }

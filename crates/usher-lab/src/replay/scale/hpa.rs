@@ -21,7 +21,7 @@ const TOLERANCE: u32 = 10;
 /// Pods that it may add in a tick, if that is more than 100 %.
 const MOST_ADDED: u32 = 4;
 /// For how long what was asked for keeps it from shrinking.
-const STABILIZATION: Duration = Duration::from_secs(300);
+pub(super) const STABILIZATION: Duration = Duration::from_secs(300);
 
 /// An HPA.
 #[derive(Clone, Debug)]

@@ -31,7 +31,7 @@ pub(super) use fleet::Fleet;
 pub(super) use seen::{Number, Seen};
 pub(super) use sizer::Sizer;
 
-use hpa::Hpa;
+use hpa::{Hpa, STABILIZATION};
 
 /// Settings of a comparison of sizes.
 #[derive(Clone, Debug)]
@@ -71,6 +71,9 @@ pub struct ScaleComparison {
     pub ttft_limit_s: f64,
     /// The policy, the HPA, then the fixed sizes.
     pub ways: Vec<ScaleSummary>,
+    /// Notes on the result that the user should know, one sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The numbers of one way to find a size.
@@ -136,8 +139,30 @@ pub fn compare_sizes(
         seconds: span.as_secs_f64(),
         start_s: settings.start.as_secs_f64(),
         ttft_limit_s: settings.ttft_limit.as_secs_f64(),
+        notes: equal(&ways, policy, span).into_iter().collect(),
         ways,
     })
+}
+
+/// A note where the policy and the HPA came to the same.
+fn equal(ways: &[ScaleSummary], policy: &Policy, span: Duration) -> Option<String> {
+    let [own, hpa, ..] = ways else { return None };
+    if *own != (ScaleSummary { name: own.name.clone(), ..hpa.clone() }) {
+        return None;
+    }
+    let rest = policy.behavior.down.stabilization;
+    let why = if span < rest.min(STABILIZATION) {
+        format!(
+            "they grow alike, and the {:.0} s of the requests end before either shrinks, which takes {:.0} s of less \
+             load for the policy and {:.0} s for the HPA; a longer trace may tell them apart",
+            span.as_secs_f64(),
+            rest.as_secs_f64(),
+            STABILIZATION.as_secs_f64()
+        )
+    } else {
+        "the limits of the policy let it do what an HPA does under this load".to_owned()
+    };
+    Some(format!("{} and {} never differed: {why}", own.name, hpa.name))
 }
 
 const ONE_ROLE: &str = "a policy with one role can be compared, and this one has several";
