@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use super::latency::percentile;
+use super::replay::Outcome;
 use usher_core::request::usage::Usage;
 
 /// Sums over responses.
@@ -36,6 +37,99 @@ impl Tokens {
     }
 }
 
+/// A run of a scenario that has several, one beside the other.
+pub(super) trait Side {
+    /// Requests that were sent.
+    fn requests(&self) -> usize;
+
+    /// Of these, those that did not end as they should.
+    fn failed(&self) -> usize;
+}
+
+/// Requests of all runs.
+pub(super) fn requests(runs: &[impl Side]) -> usize {
+    runs.iter().map(Side::requests).sum()
+}
+
+/// Of these, those that did not end as they should.
+pub(super) fn failed(runs: &[impl Side]) -> usize {
+    runs.iter().map(Side::failed).sum()
+}
+
+/// Columns of the titles, and of each run's cells: two runs fit 60 columns.
+const TITLE: usize = 28;
+pub(super) const CELL: usize = 16;
+
+/// A line with a cell for each run.
+pub(super) fn row<R>(
+    f: &mut Formatter<'_>,
+    runs: &[R],
+    title: &str,
+    cell: impl Fn(&R) -> String,
+) -> fmt::Result {
+    write!(f, "{title:<TITLE$}")?;
+    runs.iter().try_for_each(|run| write!(f, "{:>CELL$}", cell(run)))?;
+    writeln!(f)
+}
+
+/// Outcomes of requests.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Ends {
+    /// Responses by status.
+    pub(super) statuses: BTreeMap<u16, usize>,
+    /// Requests without a whole response, by reason.
+    pub(super) failures: BTreeMap<String, usize>,
+}
+
+impl Ends {
+    pub(super) fn of(outcomes: &[Outcome]) -> Self {
+        let mut ends = Self::default();
+        for outcome in outcomes {
+            match &outcome.answer {
+                Ok(answer) => *ends.statuses.entry(answer.status).or_default() += 1,
+                Err(reason) => *ends.failures.entry(reason.clone()).or_default() += 1,
+            }
+        }
+        ends
+    }
+
+    /// Requests that did not end with status 200.
+    pub(super) fn failed(&self) -> usize {
+        let others = self.statuses.iter().filter(|(status, _)| **status != 200).map(|(_, count)| count);
+        others.chain(self.failures.values()).sum()
+    }
+}
+
+impl Display for Ends {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let statuses = self.statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
+        let failures = self.failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
+        f.write_str(&statuses.chain(failures).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Milliseconds; none without a sample.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Times {
+    pub(super) mean: Option<f64>,
+    pub(super) p50: Option<f64>,
+    pub(super) p90: Option<f64>,
+    pub(super) p99: Option<f64>,
+}
+
+impl Times {
+    pub(super) fn of(samples: &[f64]) -> Self {
+        let mean = (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64);
+        let [p50, p90, p99] = [50.0, 90.0, 99.0].map(|part| percentile(samples, part));
+        Self { mean, p50, p90, p99 }
+    }
+}
+
+/// A time with so many digits after the point.
+pub(super) fn shown(time: Option<f64>, digits: usize) -> String {
+    time.map_or_else(|| "no sample".to_owned(), |time| format!("{time:.digits$} ms"))
+}
+
 /// Two exact percentiles; none without a sample.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Percentiles {
@@ -47,13 +141,6 @@ impl Percentiles {
     pub(super) fn of(samples: &[f64]) -> Self {
         Self { p50: percentile(samples, 50.0), p99: percentile(samples, 99.0) }
     }
-}
-
-/// Outcomes of requests, for a line of a report.
-pub(super) fn ends(statuses: &BTreeMap<u16, usize>, failures: &BTreeMap<String, usize>) -> String {
-    let statuses = statuses.iter().map(|(status, count)| format!("{count} × status {status}"));
-    let failures = failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
-    statuses.chain(failures).collect::<Vec<_>>().join(", ")
 }
 
 /// Note for readers of a report on its times.

@@ -1,6 +1,5 @@
 //! Report of the scenario: a line per tick, and the outcomes of the requests.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use super::cluster::STARTUP;
 use super::plan::CurrentPlan;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Percentiles, ends};
+use crate::cli::demo::report::{Ends, Percentiles};
 use usher_terminal::{grouped, line};
 
 /// Ticks are a second apart, but for those that a request brings about that finds no server.
@@ -80,10 +79,8 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     seconds: f64,
     /// Speed of the servers, in multiples of reality.
     speed: f64,
-    /// Answers by status.
-    statuses: BTreeMap<u16, usize>,
-    /// Requests without a whole answer, by reason.
-    failures: BTreeMap<String, usize>,
+    #[serde(flatten)]
+    ends: Ends,
     /// From when a request was due to the end of its answer.
     answer_ms: Percentiles,
     /// Most servers in the pool.
@@ -100,20 +97,12 @@ pub(in crate::cli::demo) struct AutoscaleReport {
 impl AutoscaleReport {
     pub(super) fn new(measured: Measured, speed: f64, ports: Ports) -> Self {
         let Measured { outcomes, took, moments, started, ended } = measured;
-        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
-        for outcome in &outcomes {
-            match &outcome.answer {
-                Ok(answer) => *statuses.entry(answer.status).or_default() += 1,
-                Err(reason) => *failures.entry(reason.clone()).or_default() += 1,
-            }
-        }
         let times: Vec<f64> = outcomes.iter().map(|outcome| outcome.total.as_secs_f64() * 1e3).collect();
         Self {
             requests: outcomes.len(),
             seconds: took.as_secs_f64(),
             speed,
-            statuses,
-            failures,
+            ends: Ends::of(&outcomes),
             answer_ms: Percentiles::of(&times),
             most_servers: moments.iter().map(|moment| moment.current).max().unwrap_or(0),
             started,
@@ -125,7 +114,7 @@ impl AutoscaleReport {
 
     /// Requests that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
-        self.requests - self.statuses.get(&200).copied().unwrap_or(0)
+        self.ends.failed()
     }
 }
 
@@ -140,11 +129,10 @@ impl Display for AutoscaleReport {
             "and ends simulated ones as a cluster would; one is ready {} s after its start.\n",
             STARTUP.as_secs()
         )?;
-        let ends = ends(&self.statuses, &self.failures);
         line(
             f,
             "requests",
-            format_args!("{} in {:.1} s: {ends}", grouped(self.requests as u64), self.seconds),
+            format_args!("{} in {:.1} s: {}", grouped(self.requests as u64), self.seconds, self.ends),
         )?;
         line(f, "answer", format_args!("{}", self.answer_ms))?;
         line(

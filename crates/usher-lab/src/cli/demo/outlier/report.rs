@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::traffic::{Outcome, Phase};
 use crate::cli::demo::ports::Ports;
+use crate::cli::demo::report::{Side, failed, requests, row};
 use usher_terminal::grouped;
 
 /// Everything that is told about the runs.
@@ -98,6 +99,17 @@ impl Run {
     }
 }
 
+impl Side for Run {
+    fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Those that ended in a way that the broken server doesn't explain.
+    fn failed(&self) -> usize {
+        self.unexpected.values().sum()
+    }
+}
+
 impl OutlierReport {
     /// A report without runs.
     pub(super) fn new(speed: f64, requests_per_second: u32, ports: Ports) -> Self {
@@ -106,19 +118,12 @@ impl OutlierReport {
 
     /// Requests of all runs.
     pub(in crate::cli::demo) fn requests(&self) -> usize {
-        self.runs.iter().map(|run| run.requests).sum()
+        requests(&self.runs)
     }
 
     /// Of these, those that ended in a way that the broken server doesn't explain.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
-        self.runs.iter().flat_map(|run| run.unexpected.values()).sum()
-    }
-
-    // A line with a number for each run.
-    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
-        write!(f, "{title:<36}")?;
-        self.runs.iter().try_for_each(|run| write!(f, "{:>16}", cell(run)))?;
-        writeln!(f)
+        failed(&self.runs)
     }
 }
 
@@ -130,18 +135,19 @@ impl Display for OutlierReport {
             "{rate} requests per second through Envoy and Usher to {servers} simulated servers. One of them"
         )?;
         writeln!(f, "answers 503 within a millisecond for a while, and then works again.\n")?;
+        let runs = &self.runs;
         let share = |part: Part| format!("{:.2} %", part.share * 100.0);
         let count = |number: usize| grouped(number as u64);
-        self.row(f, "detection of sick pods", |run| if run.detection { "on" } else { "off" }.to_owned())?;
-        self.row(f, "its share while all work", |run| share(run.well))?;
-        self.row(f, "requests while it is broken", |run| count(run.broken.requests))?;
-        self.row(f, "of these it got", |run| count(run.broken.to_one))?;
-        self.row(f, "its share while it is broken", |run| share(run.broken))?;
-        self.row(f, "requests that failed", |run| count(run.broken.failed))?;
+        row(f, runs, "detection of sick pods", |run| if run.detection { "on" } else { "off" }.to_owned())?;
+        row(f, runs, "its share while all work", |run| share(run.well))?;
+        row(f, runs, "requests while it is broken", |run| count(run.broken.requests))?;
+        row(f, runs, "of these it got", |run| count(run.broken.to_one))?;
+        row(f, runs, "its share while it is broken", |run| share(run.broken))?;
+        row(f, runs, "requests that failed", |run| count(run.broken.failed))?;
         let recovery =
             |run: &Run| run.recovery_ms.map_or("never demoted".to_owned(), |ms| format!("{:.2} s", ms / 1e3));
-        self.row(f, "recovered after it works again", recovery)?;
-        self.row(f, "its share after that", |run| share(run.recovered))?;
+        row(f, runs, "recovered after its repair", recovery)?;
+        row(f, runs, "its share after that", |run| share(run.recovered))?;
         let ends = self.runs.iter().flat_map(|run| &run.unexpected);
         ends.into_iter().try_for_each(|(end, count)| writeln!(f, "{count} × {end}"))
     }
@@ -180,14 +186,14 @@ mod tests {
 200 requests per second through Envoy and Usher to 3 simulated servers. One of them
 answers 503 within a millisecond for a while, and then works again.
 
-detection of sick pods                           off              on
-its share while all work                     50.00 %         50.00 %
-requests while it is broken                        4               4
-of these it got                                    1               1
-its share while it is broken                 25.00 %         25.00 %
-requests that failed                               1               1
-recovered after it works again         never demoted          3.46 s
-its share after that                          0.00 %         66.67 %
+detection of sick pods                   off              on
+its share while all work             50.00 %         50.00 %
+requests while it is broken                4               4
+of these it got                            1               1
+its share while it is broken         25.00 %         25.00 %
+requests that failed                       1               1
+recovered after its repair     never demoted          3.46 s
+its share after that                  0.00 %         66.67 %
 1 × status 503
 1 × the answer broke off
 ";

@@ -9,12 +9,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::layout::LINKS;
-use crate::cli::demo::latency::percentile;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
+use crate::cli::demo::report::{Ends, Side, Times, failed, requests, row, shown};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::sim::{KV_BYTES_PER_TOKEN, Layer};
-use usher_terminal::grouped;
+use usher_terminal::{grouped, paragraph};
 
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
@@ -40,10 +40,8 @@ pub(super) struct Run {
     requests: usize,
     /// From the first request to the last answer.
     seconds: f64,
-    /// Answers by status.
-    statuses: BTreeMap<u16, usize>,
-    /// Requests without a whole answer, by reason.
-    failures: BTreeMap<String, usize>,
+    #[serde(flatten)]
+    ends: Ends,
     /// From when a request was due to the first byte of its answer.
     first_token_ms: Times,
     /// From when a request was due to the end of its answer.
@@ -56,21 +54,6 @@ pub(super) struct Run {
     cached_tokens: u64,
     /// Bytes of keys and values that moved, by what the two servers shared.
     moved_bytes: BTreeMap<&'static str, u64>,
-}
-
-/// Milliseconds; none without a sample.
-#[derive(Debug, Serialize)]
-struct Times {
-    mean: Option<f64>,
-    p50: Option<f64>,
-    p99: Option<f64>,
-}
-
-impl Times {
-    fn of(samples: &[f64]) -> Self {
-        let mean = (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64);
-        Self { mean, p50: percentile(samples, 50.0), p99: percentile(samples, 99.0) }
-    }
 }
 
 /// Counters that a server reports about a run.
@@ -117,28 +100,17 @@ impl Run {
         took: Duration,
         servers: &[Server],
     ) -> Self {
-        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
-        let (mut first, mut total) = (Vec::new(), Vec::new());
-        for outcome in outcomes {
-            match &outcome.answer {
-                Ok(answer) => {
-                    *statuses.entry(answer.status).or_default() += 1;
-                    if answer.status == 200 {
-                        first.extend(outcome.first.map(milliseconds));
-                        total.push(milliseconds(outcome.total));
-                    }
-                }
-                Err(reason) => *failures.entry(reason.clone()).or_default() += 1,
-            }
-        }
+        let is_good = |outcome: &&Outcome| outcome.answer.as_ref().is_ok_and(|answer| answer.status == 200);
+        let good = || outcomes.iter().filter(is_good);
+        let first: Vec<f64> = good().filter_map(|outcome| outcome.first).map(milliseconds).collect();
+        let total: Vec<f64> = good().map(|outcome| milliseconds(outcome.total)).collect();
         let sum = |of: &dyn Fn(&Server) -> u64| servers.iter().map(of).sum::<u64>();
         let moved = |layer: Layer| sum(&|server| server.bytes.get(layer as usize).copied().unwrap_or(0));
         Self {
             pairing,
             requests: outcomes.len(),
             seconds: took.as_secs_f64(),
-            statuses,
-            failures,
+            ends: Ends::of(outcomes),
             first_token_ms: Times::of(&first),
             answer_ms: Times::of(&total),
             remote_prefills: sum(&|server| server.received),
@@ -148,12 +120,18 @@ impl Run {
         }
     }
 
-    fn failed(&self) -> usize {
-        self.requests - self.statuses.get(&200).copied().unwrap_or(0)
-    }
-
     fn moved(&self, layer: &str) -> u64 {
         self.moved_bytes.get(layer).copied().unwrap_or(0)
+    }
+}
+
+impl Side for Run {
+    fn requests(&self) -> usize {
+        self.requests
+    }
+
+    fn failed(&self) -> usize {
+        self.ends.failed()
     }
 }
 
@@ -176,19 +154,12 @@ impl PdReport {
 
     /// Requests of all runs.
     pub(in crate::cli::demo) fn requests(&self) -> usize {
-        self.runs.iter().map(|run| run.requests).sum()
+        requests(&self.runs)
     }
 
     /// Of these, requests that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
-        self.runs.iter().map(Run::failed).sum()
-    }
-
-    // A line with a number for each run.
-    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
-        write!(f, "{title:<28}")?;
-        self.runs.iter().try_for_each(|run| write!(f, "{:>16}", cell(run)))?;
-        writeln!(f)
+        failed(&self.runs)
     }
 }
 
@@ -206,31 +177,26 @@ impl Display for PdReport {
         let token = self.kv_bytes_per_token >> 10;
         writeln!(f, "A token of a prompt that moves has {token} KiB; links take {}.\n", links.join(", "))?;
 
-        let times = |time: Option<f64>| time.map_or("no sample".to_owned(), |time| format!("{time:.1} ms"));
-        self.row(f, "pairing", |run| run.pairing.to_owned())?;
-        self.row(f, "requests", |run| grouped(run.requests as u64))?;
-        self.row(f, "not answered with 200", |run| grouped(run.failed() as u64))?;
-        self.row(f, "first token, mean", |run| times(run.first_token_ms.mean))?;
-        self.row(f, "first token, p50", |run| times(run.first_token_ms.p50))?;
-        self.row(f, "first token, p99", |run| times(run.first_token_ms.p99))?;
-        self.row(f, "whole answer, p50", |run| times(run.answer_ms.p50))?;
-        self.row(f, "whole answer, p99", |run| times(run.answer_ms.p99))?;
-        self.row(f, "prompts computed elsewhere", |run| grouped(run.remote_prefills))?;
-        self.row(f, "prompts computed in place", |run| grouped(run.own_prefills))?;
-        self.row(f, "cached tokens of prompts", |run| grouped(run.cached_tokens))?;
+        let runs = &self.runs;
+        row(f, runs, "pairing", |run| run.pairing.to_owned())?;
+        row(f, runs, "requests", |run| grouped(run.requests as u64))?;
+        row(f, runs, "not answered with 200", |run| grouped(run.failed() as u64))?;
+        row(f, runs, "first token, mean", |run| shown(run.first_token_ms.mean, 1))?;
+        row(f, runs, "first token, p50", |run| shown(run.first_token_ms.p50, 1))?;
+        row(f, runs, "first token, p99", |run| shown(run.first_token_ms.p99, 1))?;
+        row(f, runs, "whole answer, p50", |run| shown(run.answer_ms.p50, 1))?;
+        row(f, runs, "whole answer, p99", |run| shown(run.answer_ms.p99, 1))?;
+        row(f, runs, "prompts computed elsewhere", |run| grouped(run.remote_prefills))?;
+        row(f, runs, "prompts computed in place", |run| grouped(run.own_prefills))?;
+        row(f, runs, "cached tokens of prompts", |run| grouped(run.cached_tokens))?;
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         for (layer, at, _) in LINKS {
-            self.row(f, &format!("moved {at}"), |run| gigabytes(run.moved(layer)))?;
+            row(f, runs, &format!("moved {at}"), |run| gigabytes(run.moved(layer)))?;
         }
-        self.row(f, "moved in all", |run| gigabytes(run.moved_bytes.values().sum()))?;
+        row(f, runs, "moved in all", |run| gigabytes(run.moved_bytes.values().sum()))?;
 
-        let ends = self.runs.iter().flat_map(|run| {
-            let statuses = run.statuses.iter().filter(|(status, _)| **status != 200);
-            let statuses = statuses.map(|(status, count)| format!("{count} × status {status}"));
-            let failures = run.failures.iter().map(|(reason, count)| format!("{count} × {reason}"));
-            statuses.chain(failures).map(|end| format!("{}: {end}", run.pairing))
-        });
-        ends.into_iter().try_for_each(|end| writeln!(f, "{end}"))
+        let failed = runs.iter().filter(|run| run.failed() > 0);
+        failed.into_iter().try_for_each(|run| paragraph(f, format_args!("{}: {}", run.pairing, run.ends)))
     }
 }
 
@@ -309,8 +275,7 @@ moved on a host                       0.0 GB          0.0 GB
 moved in a rack                       2.0 GB          2.0 GB
 moved between racks                   0.0 GB          0.0 GB
 moved in all                          2.0 GB          2.0 GB
-independent: 1 × status 503
-independent: 1 × the answer broke off
+independent: 2 × status 200, 1 × status 503, 1 × the answer broke off
 ";
         assert_eq!(report().to_string(), want);
     }
@@ -321,7 +286,7 @@ independent: 1 × the answer broke off
         assert_eq!((report.requests(), report.failed()), (6, 2));
         let json = serde_json::to_value(report).unwrap();
         let run = &json["runs"][0];
-        assert_eq!(run["first_token_ms"], json!({"mean": 20.0, "p50": 10.0, "p99": 30.0}));
+        assert_eq!(run["first_token_ms"], json!({"mean": 20.0, "p50": 10.0, "p90": 30.0, "p99": 30.0}));
         assert_eq!((&run["remote_prefills"], &run["own_prefills"]), (&json!(3), &json!(1)));
         assert_eq!(run["moved_bytes"]["host"], 10);
         assert_eq!(json["links"]["zone"], 5_000_000_000_u64);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::demo::latency::{Added, METHOD, percentile};
+use crate::cli::demo::latency::{Added, METHOD};
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Tokens, ends};
+use crate::cli::demo::report::{CELL, Ends, Side, Times, Tokens, failed, requests, row, shown};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::load::process::Usage;
 use usher_terminal::grouped;
@@ -20,12 +20,11 @@ const TTFT_MS: f64 = 2000.0;
 /// And the tokens after it within so much each.
 const TPOT_MS: f64 = 50.0;
 
-/// Widths of the table: its titles, and a policy's numbers. Together they fit 60 columns.
-const TITLE: usize = 26;
-const NUMBERS: usize = 17;
+/// Columns of the number behind a bar, with the space before it.
+const COUNT: usize = 5;
 
-/// Widest bar.
-const BAR: usize = 11;
+/// Widest bar: a space is before it.
+const BAR: usize = CELL - COUNT - 1;
 
 /// Everything that is told about the runs. Times of responses are what was measured, as many times as long as the demo is
 /// faster than reality.
@@ -54,10 +53,8 @@ pub(super) struct Run {
     requests: usize,
     /// From the first request to the end of the last response, by the clock.
     seconds: f64,
-    /// Responses by status.
-    statuses: BTreeMap<u16, usize>,
-    /// Requests without a whole response, by reason.
-    failures: BTreeMap<String, usize>,
+    #[serde(flatten)]
+    ends: Ends,
     /// Tokens of all responses.
     tokens: Tokens,
     /// From when a request was due to the first byte of its response.
@@ -74,23 +71,6 @@ pub(super) struct Run {
     usher: Option<UsherReport>,
     /// Each server, by name.
     pods: BTreeMap<String, Tokens>,
-}
-
-/// Milliseconds; none without a sample.
-#[derive(Debug, Default, Serialize)]
-struct Times {
-    mean: Option<f64>,
-    p50: Option<f64>,
-    p90: Option<f64>,
-    p99: Option<f64>,
-}
-
-impl Times {
-    fn of(samples: &[f64]) -> Self {
-        let mean = (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64);
-        let [p50, p90, p99] = [50.0, 90.0, 99.0].map(|part| percentile(samples, part));
-        Self { mean, p50, p90, p99 }
-    }
 }
 
 /// Time that Envoy and Usher add to a request, in milliseconds.
@@ -130,23 +110,14 @@ impl Run {
     /// shows too.
     pub(super) fn new(policy: &'static str, measured: &Measured, speed: f64, pods: Vec<String>) -> Self {
         let Measured { outcomes, added, took, usher } = measured;
-        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
         let mut pods: BTreeMap<String, Tokens> =
             pods.into_iter().map(|name| (name, Tokens::default())).collect();
         let (mut tokens, mut good) = (Tokens::default(), 0usize);
         let (mut ttft, mut tpot, mut latency) = (Vec::new(), Vec::new(), Vec::new());
         for outcome in outcomes {
-            let answer = match &outcome.answer {
-                Ok(answer) => answer,
-                Err(reason) => {
-                    *failures.entry(reason.clone()).or_default() += 1;
-                    continue;
-                }
-            };
-            *statuses.entry(answer.status).or_default() += 1;
-            if answer.status != 200 {
+            let Some(answer) = outcome.answer.as_ref().ok().filter(|answer| answer.status == 200) else {
                 continue;
-            }
+            };
             let real = |time: Duration| time.as_secs_f64() * 1e3 * speed;
             let later = answer.usage.completion_tokens.unwrap_or(0).saturating_sub(1);
             let first = outcome.first.map(real);
@@ -164,8 +135,7 @@ impl Run {
             policy,
             requests: outcomes.len(),
             seconds: took.as_secs_f64(),
-            statuses,
-            failures,
+            ends: Ends::of(outcomes),
             tokens,
             ttft_ms: Times::of(&ttft),
             tpot_ms: Times::of(&tpot),
@@ -190,9 +160,15 @@ impl Run {
             pods,
         }
     }
+}
+
+impl Side for Run {
+    fn requests(&self) -> usize {
+        self.requests
+    }
 
     fn failed(&self) -> usize {
-        self.requests - self.tokens.requests
+        self.ends.failed()
     }
 }
 
@@ -212,34 +188,25 @@ impl PlainReport {
 
     /// Requests of all runs.
     pub(in crate::cli::demo) fn requests(&self) -> usize {
-        self.runs.iter().map(|run| run.requests).sum()
+        requests(&self.runs)
     }
 
     /// Of these, requests that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
-        self.runs.iter().map(Run::failed).sum()
-    }
-
-    /// A line with a cell for each run.
-    fn row(&self, f: &mut Formatter<'_>, title: &str, cell: impl Fn(&Run) -> String) -> fmt::Result {
-        write!(f, "{title:<TITLE$}")?;
-        self.runs.iter().try_for_each(|run| write!(f, "{:>NUMBERS$}", cell(run)))?;
-        writeln!(f)
+        failed(&self.runs)
     }
 
     /// Requests of each pod, as numbers and as bars of one scale.
     fn pods(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let counts = self.runs.iter().flat_map(|run| run.pods.values()).map(|pod| pod.requests);
         let most = counts.max().unwrap_or(0).max(1);
-        self.row(f, "requests per pod", |run| run.policy.to_owned())?;
+        row(f, &self.runs, "requests per pod", |run| run.policy.to_owned())?;
         for name in self.runs.first().into_iter().flat_map(|run| run.pods.keys()) {
-            write!(f, "{name:<TITLE$}")?;
-            for run in &self.runs {
+            row(f, &self.runs, name, |run| {
                 let requests = run.pods.get(name).map_or(0, |pod| pod.requests);
                 let bar = "█".repeat((requests * BAR).div_ceil(most));
-                write!(f, "{bar:>12} {requests:>4}")?;
-            }
-            writeln!(f)?;
+                format!("{bar}{requests:>COUNT$}")
+            })?;
         }
         Ok(())
     }
@@ -255,27 +222,24 @@ impl Display for PlainReport {
         writeln!(f, "Trace and servers run {} times as fast as in reality, and", self.speed)?;
         writeln!(f, "responses are {} times shorter; times are scaled back.\n", self.output_divisor)?;
 
-        let times = |time: Option<f64>, digits: usize| match time {
-            Some(time) => format!("{time:.digits$} ms"),
-            None => "no sample".to_owned(),
-        };
-        self.row(f, "policy", |run| run.policy.to_owned())?;
-        self.row(f, "first token, mean", |run| times(run.ttft_ms.mean, 0))?;
-        self.row(f, "first token, p50", |run| times(run.ttft_ms.p50, 0))?;
-        self.row(f, "first token, p90", |run| times(run.ttft_ms.p90, 0))?;
-        self.row(f, "each token after it, p90", |run| times(run.tpot_ms.p90, 1))?;
-        self.row(f, "goodput", |run| format!("{:.1} %", run.good_percent))?;
-        self.row(f, "prompt tokens in caches", |run| format!("{:.1} %", run.tokens.hit_percent()))?;
-        self.row(f, "failed requests", |run| grouped(run.failed() as u64))?;
-        self.row(f, "Usher: CPU per request", |run| {
+        let runs = &self.runs;
+        row(f, runs, "policy", |run| run.policy.to_owned())?;
+        row(f, runs, "first token, mean", |run| shown(run.ttft_ms.mean, 0))?;
+        row(f, runs, "first token, p50", |run| shown(run.ttft_ms.p50, 0))?;
+        row(f, runs, "first token, p90", |run| shown(run.ttft_ms.p90, 0))?;
+        row(f, runs, "each token after it, p90", |run| shown(run.tpot_ms.p90, 1))?;
+        row(f, runs, "goodput", |run| format!("{:.1} %", run.good_percent))?;
+        row(f, runs, "prompt tokens in caches", |run| format!("{:.1} %", run.tokens.hit_percent()))?;
+        row(f, runs, "failed requests", |run| grouped(run.failed() as u64))?;
+        row(f, runs, "Usher: CPU per request", |run| {
             run.usher.as_ref().map_or("unknown".to_owned(), |of| format!("{:.2} ms", of.cpu_ms_per_request))
         })?;
-        self.row(f, "Usher: peak memory", |run| {
+        row(f, runs, "Usher: peak memory", |run| {
             run.usher
                 .as_ref()
                 .map_or("unknown".to_owned(), |of| format!("{} MiB", of.peak_memory_bytes >> 20))
         })?;
-        self.row(f, "Usher and Envoy add, p50", |run| times(run.added_ms.times.p50, 1))?;
+        row(f, runs, "Usher and Envoy add, p50", |run| shown(run.added_ms.times.p50, 1))?;
         writeln!(f)?;
         self.pods(f)?;
         writeln!(
@@ -289,7 +253,7 @@ impl Display for PlainReport {
             writeln!(f, "This build is not optimised; a release takes less CPU.")?;
         }
         for run in self.runs.iter().filter(|run| run.failed() > 0) {
-            writeln!(f, "{}: {}", run.policy, ends(&run.statuses, &run.failures))?;
+            writeln!(f, "{}: {}", run.policy, run.ends)?;
         }
         if let [only] = &self.runs[..] {
             writeln!(f, "After {} policy the rest was left out.", only.policy)?;
@@ -318,22 +282,22 @@ with Usher's own (expected-latency-scorer).
 Trace and servers run 12 times as fast as in reality, and
 responses are 8 times shorter; times are scaled back.
 
-policy                       llm-d-router's          Usher's
-first token, mean                    240 ms           240 ms
-first token, p50                     240 ms           240 ms
-first token, p90                     240 ms           240 ms
-each token after it, p90            26.7 ms          26.7 ms
-goodput                              50.0 %          100.0 %
-prompt tokens in caches              50.0 %           50.0 %
-failed requests                           2                0
-Usher: CPU per request             10.00 ms          unknown
-Usher: peak memory                   20 MiB          unknown
-Usher and Envoy add, p50             2.0 ms        no sample
+policy                        llm-d-router's         Usher's
+first token, mean                     240 ms          240 ms
+first token, p50                      240 ms          240 ms
+first token, p90                      240 ms          240 ms
+each token after it, p90             26.7 ms         26.7 ms
+goodput                               50.0 %         100.0 %
+prompt tokens in caches               50.0 %          50.0 %
+failed requests                            2               0
+Usher: CPU per request              10.00 ms         unknown
+Usher: peak memory                    20 MiB         unknown
+Usher and Envoy add, p50              2.0 ms       no sample
 
-requests per pod             llm-d-router's          Usher's
-sim-0                      ███████████    2 ███████████    2
-sim-1                                     0                0
-sim-2                                     0                0
+requests per pod              llm-d-router's         Usher's
+sim-0                        ██████████    2 ██████████    2
+sim-1                                      0               0
+sim-2                                      0               0
 
 Goodput: first token within 2 s, 50 ms or less for each
 token after it. Metrics are 12 times as old as in reality,
@@ -404,8 +368,8 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
         let report = report();
         assert_eq!((report.requests(), report.failed()), (6, 2));
         let run = &report.runs[0];
-        assert_eq!(run.statuses, BTreeMap::from([(200, 2), (503, 1)]));
-        assert_eq!(run.failures["the answer broke off"], 1);
+        assert_eq!(run.ends.statuses, BTreeMap::from([(200, 2), (503, 1)]));
+        assert_eq!(run.ends.failures["the answer broke off"], 1);
         assert_eq!(run.pods["sim-0"], Tokens { requests: 2, prompt: 2000, completion: 20, cached: 1000 });
         assert_eq!((&run.tokens, &run.pods["sim-1"]), (&run.pods["sim-0"], &Tokens::default()));
         assert_eq!(run.pods.len(), 3);

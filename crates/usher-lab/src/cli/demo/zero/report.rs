@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::page::Waited;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Percentiles, ends, pace};
+use crate::cli::demo::report::{Ends, Percentiles, pace};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use usher_terminal::line;
 
@@ -54,10 +54,8 @@ pub(in crate::cli::demo) struct ZeroReport {
     speed: f64,
     /// Answers are so many times shorter than in the trace.
     output_divisor: u32,
-    /// Answers by status.
-    statuses: BTreeMap<u16, usize>,
-    /// Requests without a whole answer, by reason.
-    failures: BTreeMap<String, usize>,
+    #[serde(flatten)]
+    ends: Ends,
     /// From the first request until servers were in the pool; none: they never were.
     servers_after_seconds: Option<f64>,
     /// From then until nobody waited any more.
@@ -97,18 +95,11 @@ struct Moment {
 impl ZeroReport {
     pub(super) fn new(measured: &Measured, speed: f64, ports: Ports, pods: Vec<String>) -> Self {
         let Measured { outcomes, took, samples, waited } = measured;
-        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
         let mut pods: BTreeMap<String, usize> = pods.into_iter().map(|name| (name, 0)).collect();
         for outcome in outcomes {
-            match &outcome.answer {
-                Ok(answer) => {
-                    *statuses.entry(answer.status).or_default() += 1;
-                    if answer.status == 200 {
-                        let pod = answer.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
-                        *pods.entry(pod).or_default() += 1;
-                    }
-                }
-                Err(reason) => *failures.entry(reason.clone()).or_default() += 1,
+            if let Some(answer) = outcome.answer.as_ref().ok().filter(|answer| answer.status == 200) {
+                let pod = answer.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
+                *pods.entry(pod).or_default() += 1;
             }
         }
         let up = samples.iter().find(|sample| sample.servers > 0.0).map(|sample| sample.after);
@@ -125,8 +116,7 @@ impl ZeroReport {
             seconds: took.as_secs_f64(),
             speed,
             output_divisor: OUTPUT_DIVISOR,
-            statuses,
-            failures,
+            ends: Ends::of(outcomes),
             servers_after_seconds: up.map(|up| up.as_secs_f64()),
             drained_after_seconds: up
                 .zip(drained)
@@ -144,7 +134,7 @@ impl ZeroReport {
 
     /// Requests that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
-        self.requests - self.statuses.get(&200).copied().unwrap_or(0)
+        self.ends.failed()
     }
 }
 
@@ -181,7 +171,7 @@ impl Display for ZeroReport {
         )?;
         writeln!(f, "ones are started {} s after the first request.", COLD.as_secs())?;
         writeln!(f, "{}\n", pace(*speed, *output_divisor))?;
-        let ends = ends(&self.statuses, &self.failures);
+        let ends = &self.ends;
         line(f, "requests", format_args!("{} in {:.1} s: {ends}", self.requests, self.seconds))?;
         match self.servers_after_seconds {
             Some(seconds) => {
