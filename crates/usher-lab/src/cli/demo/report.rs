@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::latency::percentile;
 use super::replay::Outcome;
 use usher_core::request::usage::Usage;
+use usher_terminal::wrap;
 
 /// Sums over responses.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +61,9 @@ pub(super) fn failed(runs: &[impl Side]) -> usize {
 const TITLE: usize = 28;
 pub(super) const CELL: usize = 16;
 
+/// Columns of the two runs with their titles.
+const WIDTH: usize = TITLE + 2 * CELL;
+
 /// A line with a cell for each run.
 pub(super) fn row<R>(
     f: &mut Formatter<'_>,
@@ -70,6 +74,16 @@ pub(super) fn row<R>(
     write!(f, "{title:<TITLE$}")?;
     runs.iter().try_for_each(|run| write!(f, "{:>CELL$}", cell(run)))?;
     writeln!(f)
+}
+
+/// Ends a report with a sentence on what its numbers come to.
+pub(super) fn verdict(f: &mut Formatter<'_>, text: &str) -> fmt::Result {
+    const SIGN: &str = "=> ";
+    // As wide as the tables above it.
+    let width = f.width().unwrap_or(WIDTH).min(WIDTH) - SIGN.len();
+    let signs = std::iter::once(SIGN).chain(std::iter::repeat("   "));
+    writeln!(f)?;
+    wrap(text, width).iter().zip(signs).try_for_each(|(line, sign)| writeln!(f, "{sign}{line}"))
 }
 
 /// Outcomes of requests.

@@ -9,8 +9,8 @@ use super::cluster::STARTUP;
 use super::plan::CurrentPlan;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Ends, Percentiles};
-use usher_terminal::{grouped, line};
+use crate::cli::demo::report::{Ends, Percentiles, verdict};
+use usher_terminal::{Column, grouped, line, paragraph, table};
 
 /// Ticks are a second apart, but for those that a request brings about that finds no server.
 const NEXT: Duration = Duration::from_millis(600);
@@ -45,6 +45,19 @@ impl Moment {
             desired: *desired,
             reasons: reasons.clone(),
         }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let Self { seconds, load, waiting, current, starting, desired, reasons } = self;
+        vec![
+            format!("{seconds:.1}"),
+            format!("{load:.0}"),
+            waiting.to_string(),
+            current.to_string(),
+            starting.to_string(),
+            desired.to_string(),
+            reasons.join(", "),
+        ]
     }
 
     /// Returns `true` if this is another tick: two looks may see the same one, and don't know its
@@ -116,19 +129,36 @@ impl AutoscaleReport {
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         self.ends.failed()
     }
+
+    /// What the numbers come to.
+    fn verdict(&self) -> String {
+        let Self { requests, most_servers, started, ended, .. } = self;
+        let failed = self.failed();
+        let answered = match failed {
+            0 => format!("All {requests} requests were answered"),
+            failed => format!("{failed} of {requests} requests failed"),
+        };
+        match started.saturating_sub(*ended) {
+            0 if *started > 0 => format!(
+                "{answered}: as many servers as the load needed came, {most_servers} at most, and all of them left."
+            ),
+            0 => format!("{answered}, and Usher never asked for a server."),
+            left => format!("{answered}, and {left} of {started} servers were not ended."),
+        }
+    }
 }
 
 impl Display for AutoscaleReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(
+        paragraph(
             f,
-            "Requests through Envoy and Usher, which says how many servers there should be. The demo starts"
+            format_args!(
+                "Requests through Envoy and Usher, which says how many servers there should be. The demo starts and \
+                 ends simulated ones as a cluster would; one is ready {} s after its start.",
+                STARTUP.as_secs()
+            ),
         )?;
-        writeln!(
-            f,
-            "and ends simulated ones as a cluster would; one is ready {} s after its start.\n",
-            STARTUP.as_secs()
-        )?;
+        writeln!(f)?;
         line(
             f,
             "requests",
@@ -140,18 +170,11 @@ impl Display for AutoscaleReport {
             "servers",
             format_args!("{} at most; {} started, {} ended", self.most_servers, self.started, self.ended),
         )?;
-        writeln!(
-            f,
-            "\n{:>8}{:>7}{:>9}{:>9}{:>10}{:>9}  why",
-            "seconds", "load/s", "waiting", "servers", "starting", "desired"
-        )?;
-        for Moment { seconds, load, waiting, current, starting, desired, reasons } in &self.ticks {
-            let why = reasons.join(", ");
-            let row =
-                format!("{seconds:>8.1}{load:>7.0}{waiting:>9}{current:>9}{starting:>10}{desired:>9}  {why}");
-            writeln!(f, "{}", row.trim_end())?;
-        }
-        Ok(())
+        let numbers = ["seconds", "load/s", "waiting", "servers", "starting", "desired"].map(Column::number);
+        let columns: Vec<Column<'_>> = numbers.into_iter().chain([Column::text("why")]).collect();
+        let rows: Vec<Vec<String>> = self.ticks.iter().map(Moment::cells).collect();
+        write!(f, "\n{}", table(&columns, &rows, f.width()))?;
+        verdict(f, &self.verdict())
     }
 }
 
@@ -160,19 +183,24 @@ mod tests {
     use super::*;
     use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
+    use usher_terminal::misfits;
 
     const TABLE: &str = "\
-Requests through Envoy and Usher, which says how many servers there should be. The demo starts
-and ends simulated ones as a cluster would; one is ready 2 s after its start.
+Requests through Envoy and Usher, which says how many servers there should be.
+The demo starts and ends simulated ones as a cluster would; one is ready 2 s
+after its start.
 
 requests       2 in 44.0 s: 1 × status 200, 1 × status 503
 answer         p50 400.0 ms, p99 2500.0 ms
 servers        3 at most; 4 started, 4 ended
 
- seconds load/s  waiting  servers  starting  desired  why
-     0.1      6        0        0         0        0
-     1.1      6       12        0         2        2  Metric, UpLimit
-    20.1     57        0        3         0        2  Metric
+seconds  load/s  waiting  servers  starting  desired  why
+    0.1       6        0        0         0        0
+    1.1       6       12        0         2        2  Metric, UpLimit
+   20.1      57        0        3         0        2  Metric
+
+=> 1 of 2 requests failed: as many servers as the load
+   needed came, 3 at most, and all of them left.
 ";
 
     #[test]
@@ -214,7 +242,11 @@ servers        3 at most; 4 started, 4 ended
         assert!(second.is_later_than(first) && !first.is_later_than(first));
         let report = AutoscaleReport::new(measured, 1.0, Ports::from_first(8081, 4).unwrap());
         assert_eq!(report.to_string(), TABLE);
+        assert_eq!(misfits(&report), Vec::<String>::new());
         assert_eq!(report.failed(), 1);
+        let left = AutoscaleReport { ended: 3, ends: Ends::default(), ..report };
+        assert_eq!(left.verdict(), "All 2 requests were answered, and 1 of 4 servers were not ended.");
+        let report = AutoscaleReport { ended: 4, ..left };
         let json = serde_json::to_value(report).unwrap();
         assert_eq!((&json["ticks"][1]["desired"], &json["most_servers"]), (&2.into(), &3.into()));
     }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::traffic::{Outcome, Phase};
 use crate::cli::demo::ports::Ports;
-use crate::cli::demo::report::{Side, failed, requests, row};
-use usher_terminal::grouped;
+use crate::cli::demo::report::{Side, failed, requests, row, verdict};
+use usher_terminal::{grouped, paragraph};
 
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
@@ -125,16 +125,45 @@ impl OutlierReport {
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
+
+    /// What the runs come to.
+    fn verdict(&self) -> String {
+        if self.failed() > 0 {
+            let (failed, all) = (self.failed(), self.requests());
+            return format!(
+                "{failed} of {all} requests ended in a way that the broken server doesn't explain."
+            );
+        }
+        let [off, on] = &self.runs[..] else { return "One run alone was made.".to_owned() };
+        let (without, with) = (off.broken.failed, on.broken.failed);
+        if with >= without {
+            return format!(
+                "The detection did not help here: while one server was broken, {with} requests failed with it and \
+                 {without} without it."
+            );
+        }
+        let again = on.recovery_ms.map_or_else(String::new, |ms| {
+            format!(" After its repair the server was as good as any other within {:.1} s.", ms / 1e3)
+        });
+        format!(
+            "While one server was broken, {with} of {} requests failed with the detection, and {without} of {} \
+             without it.{again}",
+            on.broken.requests, off.broken.requests
+        )
+    }
 }
 
 impl Display for OutlierReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (rate, servers) = (self.requests_per_second, self.ports.servers.len());
-        writeln!(
+        paragraph(
             f,
-            "{rate} requests per second through Envoy and Usher to {servers} simulated servers. One of them"
+            format_args!(
+                "{rate} requests per second through Envoy and Usher to {servers} simulated servers. One of them \
+                 answers 503 within a millisecond for a while, and then works again."
+            ),
         )?;
-        writeln!(f, "answers 503 within a millisecond for a while, and then works again.\n")?;
+        writeln!(f)?;
         let runs = &self.runs;
         let share = |part: Part| format!("{:.2} %", part.share * 100.0);
         let count = |number: usize| grouped(number as u64);
@@ -149,12 +178,15 @@ impl Display for OutlierReport {
         row(f, runs, "recovered after its repair", recovery)?;
         row(f, runs, "its share after that", |run| share(run.recovered))?;
         let ends = self.runs.iter().flat_map(|run| &run.unexpected);
-        ends.into_iter().try_for_each(|(end, count)| writeln!(f, "{count} × {end}"))
+        ends.into_iter().try_for_each(|(end, count)| paragraph(f, format_args!("{count} × {end}")))?;
+        verdict(f, &self.verdict())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use usher_terminal::misfits;
+
     use super::*;
 
     fn outcome(phase: Phase, status: u16, pod: &str) -> Outcome {
@@ -183,8 +215,8 @@ mod tests {
     #[test]
     fn the_table_reads_like_this() {
         let want = "\
-200 requests per second through Envoy and Usher to 3 simulated servers. One of them
-answers 503 within a millisecond for a while, and then works again.
+200 requests per second through Envoy and Usher to 3 simulated servers. One of
+them answers 503 within a millisecond for a while, and then works again.
 
 detection of sick pods                   off              on
 its share while all work             50.00 %         50.00 %
@@ -196,8 +228,29 @@ recovered after its repair     never demoted          3.46 s
 its share after that                  0.00 %         66.67 %
 1 × status 503
 1 × the answer broke off
+
+=> 2 of 16 requests ended in a way that the broken server
+   doesn't explain.
 ";
         assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn the_verdict_is_what_the_numbers_say() {
+        let mut report = report();
+        report.runs[1].unexpected.clear();
+        let mut says = |without, with| {
+            (report.runs[0].broken.failed, report.runs[1].broken.failed) = (without, with);
+            assert_eq!(misfits(&report), Vec::<String>::new());
+            report.verdict()
+        };
+        let expected = "While one server was broken, 1 of 4 requests failed with the detection, and 3 of 4 without \
+                        it. After its repair the server was as good as any other within 3.5 s.";
+        assert_eq!(says(3, 1), expected);
+        assert!(
+            says(1, 1)
+                .starts_with("The detection did not help here: while one server was broken, 1 requests")
+        );
     }
 
     #[test]

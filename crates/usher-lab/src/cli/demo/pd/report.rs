@@ -11,10 +11,13 @@ use serde_json::Value;
 use super::layout::LINKS;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Ends, Side, Times, failed, requests, row, shown};
+use crate::cli::demo::report::{Ends, Side, Times, failed, requests, row, shown, verdict};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::sim::{KV_BYTES_PER_TOKEN, Layer};
 use usher_terminal::{grouped, paragraph};
+
+/// Means that differ by less than this share are taken for equal.
+const EQUAL: f64 = 0.02;
 
 /// Everything that is told about the runs.
 #[derive(Debug, Serialize)]
@@ -161,21 +164,47 @@ impl PdReport {
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
+
+    /// What the runs come to.
+    fn verdict(&self) -> String {
+        if self.failed() > 0 {
+            let (failed, all) = (self.failed(), self.requests());
+            return format!("{failed} of {all} requests failed, so the ways to pair can't be compared.");
+        }
+        let mean = |run: &Run| run.first_token_ms.mean;
+        let [apart, joint] = &self.runs[..] else { return "One way alone ran.".to_owned() };
+        let Some((before, after)) = mean(apart).zip(mean(joint)) else {
+            return "There was no request, so there is nothing to compare.".to_owned();
+        };
+        let far = |run: &Run| LINKS.last().map_or(0, |(layer, ..)| run.moved(layer)) as f64 / 1e9;
+        let moved = format!("{:.1} GB moved between racks instead of {:.1} GB", far(joint), far(apart));
+        let first = format!("the first token came after {after:.1} ms on average instead of {before:.1} ms");
+        if after < before * (1.0 - EQUAL) {
+            format!("With joint pairs {first}, and {moved}.")
+        } else if after > before * (1.0 + EQUAL) {
+            format!("Joint pairs did worse here: {first}, and {moved}.")
+        } else {
+            format!("Joint pairs made no difference to the first token here; {moved}.")
+        }
+    }
 }
 
 impl Display for PdReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (speed, shorter, half) = (self.speed, self.output_divisor, self.ports.servers.len() / 2);
-        writeln!(f, "A trace, replayed through Envoy and Usher once for each way to pair {half} simulated")?;
-        writeln!(f, "servers that compute prompts with {half} that decode.")?;
-        writeln!(
-            f,
-            "Trace and servers run {speed} times as fast as in reality; answers are {shorter} times shorter."
-        )?;
         let links: Vec<String> =
             LINKS.iter().map(|(_, at, speed)| format!("{} GB/s {at}", speed / 1_000_000_000)).collect();
         let token = self.kv_bytes_per_token >> 10;
-        writeln!(f, "A token of a prompt that moves has {token} KiB; links take {}.\n", links.join(", "))?;
+        paragraph(
+            f,
+            format_args!(
+                "A trace, replayed through Envoy and Usher once for each way to pair {half} simulated servers that \
+                 compute prompts with {half} that decode. Trace and servers run {speed} times as fast as in reality; \
+                 answers are {shorter} times shorter. A token of a prompt that moves has {token} KiB; links take {}.",
+                links.join(", ")
+            ),
+        )?;
+        writeln!(f)?;
 
         let runs = &self.runs;
         row(f, runs, "pairing", |run| run.pairing.to_owned())?;
@@ -195,8 +224,10 @@ impl Display for PdReport {
         }
         row(f, runs, "moved in all", |run| gigabytes(run.moved_bytes.values().sum()))?;
 
-        let failed = runs.iter().filter(|run| run.failed() > 0);
-        failed.into_iter().try_for_each(|run| paragraph(f, format_args!("{}: {}", run.pairing, run.ends)))
+        for run in runs.iter().filter(|run| run.failed() > 0) {
+            paragraph(f, format_args!("{}: {}", run.pairing, run.ends))?;
+        }
+        verdict(f, &self.verdict())
     }
 }
 
@@ -207,6 +238,7 @@ mod tests {
     use super::*;
     use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
+    use usher_terminal::misfits;
 
     fn outcome(answer: Result<u16, &str>, first: u64) -> Outcome {
         let reason = String::new();
@@ -256,9 +288,10 @@ mod tests {
     fn the_table_reads_like_this() {
         let want = "\
 A trace, replayed through Envoy and Usher once for each way to pair 2 simulated
-servers that compute prompts with 2 that decode.
-Trace and servers run 12 times as fast as in reality; answers are 8 times shorter.
-A token of a prompt that moves has 256 KiB; links take 200 GB/s on a host, 50 GB/s in a rack, 5 GB/s between racks.
+servers that compute prompts with 2 that decode. Trace and servers run 12 times
+as fast as in reality; answers are 8 times shorter. A token of a prompt that
+moves has 256 KiB; links take 200 GB/s on a host, 50 GB/s in a rack, 5 GB/s
+between racks.
 
 pairing                          independent           joint
 requests                                   4               2
@@ -276,8 +309,31 @@ moved in a rack                       2.0 GB          2.0 GB
 moved between racks                   0.0 GB          0.0 GB
 moved in all                          2.0 GB          2.0 GB
 independent: 2 × status 200, 1 × status 503, 1 × the answer broke off
+
+=> 2 of 6 requests failed, so the ways to pair can't be
+   compared.
 ";
         assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn the_verdict_is_what_the_numbers_say() {
+        let mut report = report();
+        report.runs[0].ends = Ends::default();
+        report.runs[1].moved_bytes.clear();
+        let mut says = |before, after| {
+            report.runs[0].first_token_ms.mean = Some(before);
+            report.runs[1].first_token_ms.mean = Some(after);
+            assert_eq!(misfits(&report), Vec::<String>::new());
+            report.verdict()
+        };
+        let expected = "With joint pairs the first token came after 128.6 ms on average instead of 205.4 ms, and \
+                        0.0 GB moved between racks instead of 0.0 GB.";
+        assert_eq!(says(205.4, 128.6), expected);
+        assert!(
+            says(100.0, 200.0).starts_with("Joint pairs did worse here: the first token came after 200.0 ms")
+        );
+        assert!(says(100.0, 101.0).starts_with("Joint pairs made no difference to the first token here; "));
     }
 
     #[test]

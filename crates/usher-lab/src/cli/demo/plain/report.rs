@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::cli::demo::latency::{Added, METHOD};
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{CELL, Ends, Side, Times, Tokens, failed, requests, row, shown};
+use crate::cli::demo::report::{CELL, Ends, Side, Times, Tokens, failed, requests, row, shown, verdict};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
 use crate::load::process::Usage;
-use usher_terminal::grouped;
+use usher_terminal::{grouped, paragraph};
 
 /// A good response has its first token within this time, as in reality.
 const TTFT_MS: f64 = 2000.0;
@@ -22,6 +22,9 @@ const TPOT_MS: f64 = 50.0;
 
 /// Columns of the number behind a bar, with the space before it.
 const COUNT: usize = 5;
+
+/// Policies whose goodput differs by fewer percent did equally well.
+const EQUAL: f64 = 1.0;
 
 /// Widest bar: a space is before it.
 const BAR: usize = CELL - COUNT - 1;
@@ -196,6 +199,28 @@ impl PlainReport {
         failed(&self.runs)
     }
 
+    /// What the runs come to.
+    fn verdict(&self) -> String {
+        if self.failed() > 0 {
+            let (failed, all) = (self.failed(), self.requests());
+            return format!("{failed} of {all} requests failed, so the policies can't be compared.");
+        }
+        let [default, own] = &self.runs[..] else {
+            return "One policy alone ran, so there is nothing to compare.".to_owned();
+        };
+        let (default, own) = (default.good_percent, own.good_percent);
+        let both = format!(
+            "{default:.0} % of requests were good with llm-d-router's default policy, and {own:.0} % with Usher's"
+        );
+        if own >= default + EQUAL {
+            format!("On the same servers, {both}, which has no weights to tune.")
+        } else if default >= own + EQUAL {
+            format!("On these servers Usher's policy did worse: {both}.")
+        } else {
+            format!("On these servers the policies did equally well: {both}.")
+        }
+    }
+
     /// Requests of each pod, as numbers and as bars of one scale.
     fn pods(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let counts = self.runs.iter().flat_map(|run| run.pods.values()).map(|pod| pod.requests);
@@ -253,19 +278,12 @@ impl Display for PlainReport {
             writeln!(f, "This build is not optimised; a release takes less CPU.")?;
         }
         for run in self.runs.iter().filter(|run| run.failed() > 0) {
-            writeln!(f, "{}: {}", run.policy, run.ends)?;
+            paragraph(f, format_args!("{}: {}", run.policy, run.ends))?;
         }
         if let [only] = &self.runs[..] {
             writeln!(f, "After {} policy the rest was left out.", only.policy)?;
         }
-        if let [default, own] = &self.runs[..] {
-            writeln!(
-                f,
-                "\n=> On the same servers, {:.0} % of requests were good with\n   llm-d-router's default policy, and {:.0} % with Usher's,\n   which has no weights to tune.",
-                default.good_percent, own.good_percent
-            )?;
-        }
-        Ok(())
+        verdict(f, &self.verdict())
     }
 }
 
@@ -305,9 +323,8 @@ which favours Usher's. CPU and added time are not scaled.
 This build is not optimised; a release takes less CPU.
 llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
 
-=> On the same servers, 50 % of requests were good with
-   llm-d-router's default policy, and 100 % with Usher's,
-   which has no weights to tune.
+=> 2 of 6 requests failed, so the policies can't be
+   compared.
 ";
 
     fn outcome(pod: &str, status: u16, prompt: u64, cached: u64) -> Outcome {
@@ -361,6 +378,26 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
         assert_eq!(report().to_string(), TABLE);
         let wide: Vec<&str> = TABLE.lines().filter(|line| line.chars().count() > 60).collect();
         assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off"]);
+    }
+
+    #[test]
+    fn the_verdict_is_what_the_numbers_say() {
+        let mut report = report();
+        report.runs[0].ends = Ends::default();
+        let mut says = |default: f64, own: f64| {
+            (report.runs[0].good_percent, report.runs[1].good_percent) = (default, own);
+            let text = report.to_string();
+            text.rsplit_once("\n\n").unwrap().1.to_owned()
+        };
+        let expected = "=> On the same servers, 50 % of requests were good with\n   llm-d-router's default policy, \
+                        and 100 % with Usher's,\n   which has no weights to tune.\n";
+        assert_eq!(says(50.0, 100.0), expected);
+        assert!(says(99.0, 80.0).starts_with("=> On these servers Usher's policy did worse: 99 % of"));
+        assert!(says(99.2, 99.0).starts_with("=> On these servers the policies did equally well: 99 %"));
+        report.runs.pop();
+        assert!(
+            report.to_string().ends_with("\n\n=> One policy alone ran, so there is nothing to compare.\n")
+        );
     }
 
     #[test]

@@ -73,6 +73,8 @@ fn usable(policy: &Policy, cluster: &Cluster) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use usher_terminal::misfits;
+
     use super::*;
 
     #[test]
@@ -84,5 +86,8 @@ mod tests {
         assert!(all.before(MORE_NODES) < 4);
         assert!(steps.states().contains(&"Blocked".to_owned()));
         assert_eq!(steps.states().last().map(String::as_str), Some("Idle"));
+        assert_eq!(misfits(&report), Vec::<String>::new());
+        let text = report.to_string();
+        assert!(text.contains("\n=> Short of nodes, 4 groups serve in steps and "), "{text}");
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::cluster::{Cluster, MORE_NODES};
+use crate::cli::demo::report::verdict;
 use usher_capacity::{Plan, Policy};
-use usher_terminal::line;
+use usher_terminal::{Column, line, paragraph, table};
 
 /// A tick.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,6 +37,17 @@ impl Moment {
             groups,
             conditions: plan.conditions.iter().map(|condition| format!("{condition:?}")).collect(),
         }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let ready = self.ready.iter().zip(&self.admitted);
+        let start = [format!("{:.1}", self.seconds as f64 / 60.0), self.state.clone()];
+        let end = [self.waiting.to_string(), self.groups.to_string(), self.conditions.join(", ")];
+        start
+            .into_iter()
+            .chain(ready.map(|(ready, admitted)| format!("{ready} of {admitted}")))
+            .chain(end)
+            .collect()
     }
 
     /// Returns `true` if something is worth a line of its own.
@@ -91,6 +103,36 @@ impl RolloutReport {
         Self { roles: policy.roles.iter().map(|role| role.name.clone()).collect(), ways }
     }
 
+    /// What both ways come to.
+    fn verdict(&self) -> String {
+        let [steps, all] = &self.ways[..] else { return "One way alone was taken.".to_owned() };
+        let groups = |way: &Way| way.before(MORE_NODES);
+        let short = if groups(steps) > groups(all) {
+            format!(
+                "Short of nodes, {} groups serve in steps and {} all at once, where pods without their partners hold \
+                 nodes.",
+                groups(steps),
+                groups(all)
+            )
+        } else {
+            format!(
+                "Short of nodes, steps gained nothing here: {} groups serve in steps and {} all at once.",
+                groups(steps),
+                groups(all)
+            )
+        };
+        let (ours, theirs) = (steps.group_minutes, all.group_minutes);
+        let price = if theirs > ours {
+            format!(
+                "Their price is time: a step waits for the one before, and so steps have {ours:.0} group-minutes and \
+                 all at once {theirs:.0}."
+            )
+        } else {
+            format!("Steps have more group-minutes, too: {ours:.0} instead of {theirs:.0}.")
+        };
+        format!("{short} {price}")
+    }
+
     #[cfg(test)]
     pub(super) fn ways(&self) -> &[Way] {
         &self.ways
@@ -99,35 +141,32 @@ impl RolloutReport {
 
 impl Display for RolloutReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(
+        paragraph(
             f,
-            "32 decode and 16 prefill pods, four and two of which serve together, in a cluster with nodes"
+            format_args!(
+                "32 decode and 16 prefill pods, four and two of which serve together, in a cluster with nodes for \
+                 half of them; after {} minutes there are nodes for all. Pods and time are virtual.",
+                MORE_NODES.as_secs() / 60
+            ),
         )?;
-        writeln!(
-            f,
-            "for half of them; after {} minutes there are nodes for all. Pods and time are virtual.\n",
-            MORE_NODES.as_secs() / 60
-        )?;
+        writeln!(f)?;
         let Some(steps) = self.ways.first() else { return Ok(()) };
-        write!(f, "{:>7}  {:<8}", "minutes", "state")?;
-        for role in &self.roles {
-            write!(f, "{:>14}", format!("{role} ready"))?;
-        }
-        writeln!(f, "{:>9}{:>8}", "no node", "groups")?;
+        let mut rows = Vec::new();
         let mut last: Option<&Moment> = None;
         for moment in &steps.ticks {
             if last.is_some_and(|last| !moment.differs(last)) {
                 continue;
             }
             last = Some(moment);
-            write!(f, "{:>7.1}  {:<8}", moment.seconds as f64 / 60.0, moment.state)?;
-            for (ready, admitted) in moment.ready.iter().zip(&moment.admitted) {
-                write!(f, "{:>14}", format!("{ready} of {admitted}"))?;
-            }
-            let row = format!("{:>9}{:>8}  {}", moment.waiting, moment.groups, moment.conditions.join(", "));
-            writeln!(f, "{}", row.trim_end())?;
+            rows.push(moment.cells());
         }
-        writeln!(f)?;
+        let titles: Vec<String> = self.roles.iter().map(|role| format!("{role} ready")).collect();
+        let columns: Vec<Column<'_>> = [Column::number("minutes"), Column::text("state")]
+            .into_iter()
+            .chain(titles.iter().map(|title| Column::number(title)))
+            .chain([Column::number("no node"), Column::number("groups"), Column::text("")])
+            .collect();
+        writeln!(f, "{}", table(&columns, &rows, f.width()))?;
         for way in &self.ways {
             line(
                 f,
@@ -140,6 +179,13 @@ impl Display for RolloutReport {
                 ),
             )?;
         }
-        Ok(())
+        writeln!(f)?;
+        paragraph(
+            f,
+            format_args!(
+                "Groups: whole ones that can serve. Group-minutes add them up over the minutes, until the end."
+            ),
+        )?;
+        verdict(f, &self.verdict())
     }
 }

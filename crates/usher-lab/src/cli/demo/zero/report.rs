@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::page::Waited;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
-use crate::cli::demo::report::{Ends, Percentiles, pace};
+use crate::cli::demo::report::{Ends, Percentiles, pace, verdict};
 use crate::cli::demo::trace::OUTPUT_DIVISOR;
-use usher_terminal::line;
+use usher_terminal::{Column, line, paragraph, table};
 
 /// The first servers are started so long after the first request.
 pub(super) const COLD: Duration = Duration::from_secs(3);
@@ -136,6 +136,20 @@ impl ZeroReport {
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         self.ends.failed()
     }
+
+    /// What the numbers come to.
+    fn verdict(&self) -> String {
+        if self.failed() > 0 {
+            return format!("{} of {} requests failed.", self.failed(), self.requests);
+        }
+        match self.mean_wait_seconds {
+            Some(mean) => format!(
+                "No request was lost: {} waited in Usher, {mean:.2} s on average, until there were servers.",
+                self.waited
+            ),
+            None => "No request had to wait, so this run says nothing of a start from zero.".to_owned(),
+        }
+    }
 }
 
 /// A line every so often, until nobody waits any more and servers are there.
@@ -164,13 +178,17 @@ fn moments(samples: &[Sample]) -> Vec<Moment> {
 impl Display for ZeroReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { speed, output_divisor, pods, .. } = self;
-        writeln!(
+        paragraph(
             f,
-            "A trace, replayed through Envoy and Usher to a pool without servers; {} simulated",
-            pods.len()
+            format_args!(
+                "A trace, replayed through Envoy and Usher to a pool without servers; {} simulated ones are started \
+                 {} s after the first request. {}",
+                pods.len(),
+                COLD.as_secs(),
+                pace(*speed, *output_divisor)
+            ),
         )?;
-        writeln!(f, "ones are started {} s after the first request.", COLD.as_secs())?;
-        writeln!(f, "{}\n", pace(*speed, *output_divisor))?;
+        writeln!(f)?;
         let ends = &self.ends;
         line(f, "requests", format_args!("{} in {:.1} s: {ends}", self.requests, self.seconds))?;
         match self.servers_after_seconds {
@@ -198,12 +216,17 @@ impl Display for ZeroReport {
         )?;
         let First { requests, first_token_ms } = &self.late;
         line(f, "", format_args!("{first_token_ms} of the {requests} others"))?;
-        writeln!(f, "\n{:>8}{:>10}{:>10}", "seconds", "servers", "waiting")?;
-        for Moment { seconds, servers, waiting } in &self.waiting {
-            writeln!(f, "{seconds:>8.1}{servers:>10}{waiting:>10}")?;
-        }
-        writeln!(f, "\n{:<12}{:>10}", "pod", "requests")?;
-        pods.iter().try_for_each(|(name, requests)| writeln!(f, "{name:<12}{requests:>10}"))
+        let row = |moment: &Moment| {
+            let Moment { seconds, servers, waiting } = moment;
+            vec![format!("{seconds:.1}"), servers.to_string(), waiting.to_string()]
+        };
+        let rows: Vec<Vec<String>> = self.waiting.iter().map(row).collect();
+        let columns = ["seconds", "servers", "waiting"].map(Column::number);
+        write!(f, "\n{}", table(&columns, &rows, f.width()))?;
+        let rows: Vec<Vec<String>> =
+            pods.iter().map(|(name, requests)| vec![name.clone(), requests.to_string()]).collect();
+        write!(f, "\n{}", table(&[Column::text("pod"), Column::number("requests")], &rows, f.width()))?;
+        verdict(f, &self.verdict())
     }
 }
 
@@ -212,11 +235,12 @@ mod tests {
     use super::*;
     use crate::cli::demo::client::Response;
     use usher_core::request::usage::Usage;
+    use usher_terminal::misfits;
 
     const TABLE: &str = "\
 A trace, replayed through Envoy and Usher to a pool without servers; 2 simulated
-ones are started 3 s after the first request.
-Trace and servers run 12 times as fast as in reality; answers are 8 times shorter.
+ones are started 3 s after the first request. Trace and servers run 12 times as
+fast as in reality; answers are 8 times shorter.
 
 requests       4 in 9.0 s: 3 × status 200, 1 × status 503
 servers        in the pool 3.2 s after the first request
@@ -225,15 +249,17 @@ waited         2 requests, 1.50 s on average
 first token    p50 3000.0 ms, p99 3000.0 ms of the 2 requests that were due before servers came
                p50 40.0 ms, p99 40.0 ms of the 2 others
 
- seconds   servers   waiting
-     0.1         0         1
-     1.0         0         2
-     3.2         2         2
-     3.7         2         0
+seconds  servers  waiting
+    0.1        0        1
+    1.0        0        2
+    3.2        2        2
+    3.7        2        0
 
-pod           requests
-sim-0                3
-sim-1                0
+pod    requests
+sim-0         3
+sim-1         0
+
+=> 1 of 4 requests failed.
 ";
 
     fn outcome(due: u64, first: u64, status: u16) -> Outcome {
@@ -280,6 +306,16 @@ sim-1                0
     #[test]
     fn the_table_reads_like_this() {
         assert_eq!(report().to_string(), TABLE);
+        assert_eq!(misfits(&report()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_verdict_is_what_the_numbers_say() {
+        let report = ZeroReport { ends: Ends::default(), ..report() };
+        let expected = "No request was lost: 2 waited in Usher, 1.50 s on average, until there were servers.";
+        assert_eq!(report.verdict(), expected);
+        let report = ZeroReport { mean_wait_seconds: None, ..report };
+        assert!(report.verdict().starts_with("No request had to wait"));
     }
 
     #[test]
