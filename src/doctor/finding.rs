@@ -17,18 +17,36 @@ pub struct Finding {
     pub what: String,
     /// Remedy here, where that is more than the rule says.
     pub fix: Option<String>,
+    /// Server that it is about, where many may have the same.
+    pub server: Option<Server>,
+}
+
+/// Server that a finding is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its name.
+    pub name: String,
+    /// Problem, in words that are the same for all that have it.
+    pub problem: String,
 }
 
 impl Finding {
     /// A finding of a kind, with a description of what was seen.
     pub fn new(rule: &'static Rule, what: impl Into<String>) -> Self {
-        Self { rule, what: what.into(), fix: None }
+        Self { rule, what: what.into(), fix: None, server: None }
     }
 
     /// With what to do here.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
+        self
+    }
+
+    /// About a server, with its problem in words that are the same for all that have it.
+    #[must_use]
+    pub fn on(mut self, name: impl Into<String>, problem: impl Into<String>) -> Self {
+        self.server = Some(Server { name: name.into(), problem: problem.into() });
         self
     }
 
@@ -127,6 +145,12 @@ impl Report {
         self.checks
             .iter()
             .flat_map(|(name, outcome)| outcome.findings().iter().map(move |finding| (*name, finding)))
+    }
+
+    /// Checks that ended as ok, as warning, as wrong and as skipped.
+    pub fn counts(&self) -> [usize; 4] {
+        [Status::Ok, Status::Warning, Status::Wrong, Status::Skipped]
+            .map(|status| self.checks.iter().filter(|(_, outcome)| outcome.status() == status).count())
     }
 
     /// Returns `true` if something is wrong. Warnings and what could not be looked at are not.

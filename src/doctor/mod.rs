@@ -5,11 +5,12 @@
 //! 2. What it saw, or why it saw nothing, is an [`Observations`].
 //! 3. Each check in [`check`] is a function of these, without I/O: [`examine`] runs them all.
 //! 4. A [`Report`] has a line per check, and what was found. Every finding has a [`Rule`], which
-//!    says why it matters and how to mend it.
+//!    says why it matters and how to mend it. [`causes`] has which of them follow from others.
 //!
 //! Nothing that an answer holds is printed as it is: configurations and headers may carry
 //! credentials.
 
+pub mod causes;
 pub mod check;
 pub mod envoy;
 pub mod finding;
@@ -18,7 +19,8 @@ mod json;
 pub mod rules;
 pub mod seen;
 
-pub use check::examine;
+pub use causes::Root;
+pub use check::{GROUPS, examine};
 pub use finding::{Finding, Outcome, Report, Severity, Status};
 pub(crate) use gather::policies_of_file;
 pub use gather::{HttpClient, Plan, Pods, PoolPlan, gather};

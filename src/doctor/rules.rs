@@ -73,6 +73,9 @@ rules! {
     PICKER_COUNTERS_STILL: Warning "picker-counters-still",
         "The picker's counters did not move with the probes: they are another picker's, or the gateway asks another replica.",
         "Give --metrics the address of the picker that this gateway asks.";
+    ENVOY_ADMIN_UNREACHABLE: Wrong "envoy-admin-unreachable",
+        "The gateway's configuration and counters can't be looked at, so half of the checks are left out.",
+        "Give --envoy-admin the address of Envoy's admin interface, for example through kubectl port-forward.";
 
     // The picker's port.
     PICKER_UNREACHABLE: Wrong "picker-unreachable",
@@ -208,6 +211,9 @@ rules! {
     POD_METRICS_CACHE: Warning "pod-metrics-cache",
         "Without the size of the cache, the prefix index assumes one.",
         "Use a version of the engine that reports it, or set the parameters of approx-prefix-cache-producer.";
+    ADMIN_UNREACHABLE: Wrong "admin-unreachable",
+        "What Usher knows of its endpoints can't be looked at.",
+        "Give --admin the address that Usher's --admin-address opens, for example through kubectl port-forward.";
     ENDPOINT_SICK: Warning "endpoint-sick",
         "Usher keeps requests from this endpoint because it fails.",
         "See its log; docs/guide/outlier-ejection.md says when it is taken back.";

@@ -20,12 +20,16 @@ pub struct Observations {
     pub gateway: Seen<Gateway>,
     /// State of Envoy, from its admin interface.
     pub envoy: Seen<Envoy>,
+    /// `true` if the admin interface was given, and not looked for by chance: then its silence is a failure.
+    pub envoy_given: bool,
     /// Server that answers at the picker's port.
     pub picker: Seen<Picker>,
     /// The picker's metrics.
     pub metrics: Seen<PickerPage>,
     /// Usher's endpoints, from its admin port.
     pub admin: Seen<Vec<Known>>,
+    /// `true` if the admin port was given, as that of Envoy.
+    pub admin_given: bool,
     /// The model servers' metrics.
     pub pods: Seen<Vec<PodPage>>,
     /// State of the cluster, from the API server.

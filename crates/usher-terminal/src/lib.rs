@@ -1,4 +1,4 @@
-//! Terminal output of commands: results as text or JSON, tables, progress, errors as one line, and excerpts of files.
+//! Terminal output of commands: results as text or JSON, tables, marks and colours, progress, errors as one line, and excerpts of files.
 
 mod columns;
 mod error;
@@ -8,6 +8,7 @@ mod output;
 #[cfg(feature = "progress")]
 mod progress;
 mod table;
+mod terminal;
 mod wrap;
 
 pub use columns::{Column, table};
@@ -18,4 +19,5 @@ pub use output::{Output, print};
 #[cfg(feature = "progress")]
 pub use progress::Progress;
 pub use table::{grouped, line};
+pub use terminal::{Mark, Terminal};
 pub use wrap::{PAGE, misfits, paragraph, terms, width, wrap};

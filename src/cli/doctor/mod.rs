@@ -1,6 +1,8 @@
 //! `usher doctor`: what is wrong with a gateway, its picker and the cluster around them?
 
-mod report;
+mod json;
+mod plain;
+mod text;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,7 +17,7 @@ use crate::config::units::parse_duration;
 use crate::discovery::file;
 use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
-use usher_terminal::{CliError, Output, split_header};
+use usher_terminal::{CliError, Output, Terminal, split_header};
 
 /// Finds out whether a gateway really asks its picker, and what is wrong around them.
 ///
@@ -149,8 +151,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let seen = runtime.block_on(gather(&plan));
     let report = examine(&seen);
     let text = match args.output {
-        Output::Text => report::text(&report),
-        Output::Json => report::json(&report),
+        Output::Text => text::text(&report, Terminal::of_stdout()),
+        Output::Json => json::json(&report),
     };
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)?;

@@ -7,6 +7,9 @@ use crate::doctor::seen::Observations;
 pub(super) fn check(seen: &Observations) -> Outcome {
     let known = match &seen.admin {
         Ok(known) => known,
+        Err(reason) if seen.admin_given => {
+            return Outcome::looked("--admin", vec![Finding::new(&rules::ADMIN_UNREACHABLE, reason)]);
+        }
         Err(reason) => return Outcome::skipped(format!("{reason} (Usher's alone)")),
     };
     if known.is_empty() {
@@ -18,6 +21,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     let ejected = known.iter().filter_map(|known| Some((known, known.ejected.as_ref()?)));
     let findings = ejected.map(|(known, reason)| {
         Finding::new(&rules::ENDPOINT_SICK, format!("{} at {}: {reason}", known.name, known.address))
+            .on(&known.name, reason)
     });
     Outcome::looked(
         format!("Usher knows {}", count(known.len(), "endpoint", "endpoints")),

@@ -4,6 +4,7 @@ mod breakers;
 mod capacity;
 mod crds;
 mod endpoints;
+mod envoy_admin;
 mod exchange;
 mod fail_mode;
 mod path;
@@ -26,8 +27,9 @@ use super::seen::Observations;
 type Check = (&'static str, fn(&Observations) -> Outcome);
 
 /// All checks, in the way of a request.
-const ALL: [Check; 17] = [
+const ALL: [Check; 18] = [
     ("path", path::check),
+    ("envoy-admin", envoy_admin::check),
     ("picker", picker::check),
     ("tls", tls::check),
     ("body-mode", exchange::check),
@@ -44,6 +46,18 @@ const ALL: [Check; 17] = [
     ("routes", routes::check),
     ("capacity", capacity::check),
     ("versions", versions::check),
+];
+
+/// Checks by the part that they are about, in the order in which they are shown.
+pub const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "gateway",
+        &["path", "envoy-admin", "body-mode", "timeouts", "fail-mode", "circuit-breakers", "destination"],
+    ),
+    ("picker", &["picker", "tls", "picker-metrics", "versions"]),
+    ("model servers", &["pod-metrics", "endpoints"]),
+    ("cluster", &["crds", "rbac", "pool", "routes"]),
+    ("capacity", &["capacity"]),
 ];
 
 /// Runs all checks.

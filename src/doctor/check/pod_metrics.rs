@@ -1,7 +1,7 @@
 //! Can the metrics of every model server be read, and are they those of its engine?
 
 use crate::doctor::finding::{Finding, Outcome, count};
-use crate::doctor::rules;
+use crate::doctor::rules::{self, Rule};
 use crate::doctor::seen::{Observations, PodPage};
 use crate::scrape::EngineSpec;
 use crate::scrape::exposition::{MetricSpec, Wanted};
@@ -9,9 +9,6 @@ use crate::scrape::exposition::{MetricSpec, Wanted};
 /// Names that were renamed: the old one, the new one, and since when.
 const RENAMED: [(&str, &str, &str); 1] =
     [("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc", "vLLM before 0.10")];
-
-/// Servers that are named one by one; of more of the same kind only how many there are.
-const NAMED: usize = 5;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let pods = match &seen.pods {
@@ -21,9 +18,8 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     if pods.is_empty() {
         return Outcome::skipped("there is no model server; see pool and endpoints");
     }
-    let mut findings: Vec<Finding> = pods.iter().flat_map(of_pod).collect();
+    let findings = pods.iter().flat_map(of_pod).collect();
     let at = format!("{} of {}", count(pods.len(), "model server", "model servers"), engines(pods));
-    summarise(&mut findings);
     Outcome::looked(at, findings)
 }
 
@@ -34,67 +30,47 @@ fn engines(pods: &[PodPage]) -> String {
     names.join(", ")
 }
 
-/// In a large pool the same fault is everywhere: the first few say what it is.
-fn summarise(findings: &mut Vec<Finding>) {
-    for rule in [
-        &rules::POD_METRICS_UNREACHABLE,
-        &rules::POD_METRICS_NAMES,
-        &rules::POD_METRICS_ENGINE,
-        &rules::POD_METRICS_CACHE,
-    ] {
-        let all = findings.iter().filter(|finding| finding.rule == rule).count();
-        let mut number = 0;
-        findings.retain_mut(|finding| {
-            if finding.rule != rule {
-                return true;
-            }
-            number += 1;
-            if number == NAMED && all > NAMED {
-                finding.what = format!("{}; and {} more like it", finding.what, all - NAMED);
-            }
-            number <= NAMED
-        });
-    }
-}
-
-fn of_pod(pod: &PodPage) -> Vec<Finding> {
+fn of_pod(pod: &PodPage) -> Option<Finding> {
     let place = format!("{} at {}", pod.name, pod.url);
+    let say = |rule: &'static Rule, colon: &str, problem: String| {
+        Finding::new(rule, format!("{place}{colon} {problem}")).on(&pod.name, problem)
+    };
     let page = match &pod.page {
         Ok(page) => page,
         Err(reason) => {
-            return vec![Finding::new(&rules::POD_METRICS_UNREACHABLE, format!("{place}: {reason}"))];
+            let what = format!("{place}: {reason}");
+            // The reason begins with the address, which differs.
+            let problem =
+                reason.strip_prefix(&pod.url).map_or(&**reason, |rest| rest.trim_start_matches([':', ' ']));
+            return Some(Finding::new(&rules::POD_METRICS_UNREACHABLE, what).on(&pod.name, problem));
         }
     };
     let engines = EngineSpec::built_in();
     let Some(engine) = engines.iter().find(|engine| engine.name == pod.engine) else {
-        let what = format!(
-            "{place}: the engine {:?} is not known here; the doctor can't say what it should report",
+        let problem = format!(
+            "the engine {:?} is not known here; the doctor can't say what it should report",
             pod.engine
         );
-        return vec![Finding::new(&rules::POD_METRICS_NAMES, what)];
+        return Some(say(&rules::POD_METRICS_NAMES, ":", problem));
     };
     let missing = missing(page, &load(engine));
     if missing.is_empty() {
         let cache = [&engine.cache_info, &engine.block_size, &engine.num_blocks];
         let cache: Vec<MetricSpec> = cache.into_iter().flatten().cloned().collect();
         let missing = self::missing(page, &cache);
-        return (!missing.is_empty())
-            .then(|| {
-                Finding::new(&rules::POD_METRICS_CACHE, format!("{place} has no {}", missing.join(", ")))
-            })
-            .into_iter()
-            .collect();
+        let problem = || format!("has no {}", missing.join(", "));
+        return (!missing.is_empty()).then(|| say(&rules::POD_METRICS_CACHE, "", problem()));
     }
     let other = engines
         .iter()
         .find(|other| other.name != engine.name && self::missing(page, &load(other)).is_empty());
     if let Some(other) = other {
-        let what = format!("{place} reports as {}, and is taken for {}", other.name, engine.name);
+        let problem = format!("reports as {}, and is taken for {}", other.name, engine.name);
         let fix = format!(
             "Put the label llm-d.ai/engine-type: {} on the pod, or set defaultEngine of core-metrics-extractor to it.",
             other.name
         );
-        return vec![Finding::new(&rules::POD_METRICS_ENGINE, what).fix(fix)];
+        return Some(say(&rules::POD_METRICS_ENGINE, "", problem).fix(fix));
     }
     let renamed = RENAMED.iter().find(|(old, new, _)| {
         missing.iter().any(|name| name == new) && self::missing(page, &[MetricSpec::named(old)]).is_empty()
@@ -104,7 +80,7 @@ fn of_pod(pod: &PodPage) -> Vec<Finding> {
         None if page.is_empty() => "; the page is empty".to_owned(),
         None => String::new(),
     };
-    vec![Finding::new(&rules::POD_METRICS_NAMES, format!("{place} has no {}{reason}", missing.join(", ")))]
+    Some(say(&rules::POD_METRICS_NAMES, "", format!("has no {}{reason}", missing.join(", "))))
 }
 
 /// Metrics that scorers read. Adapters are left out: a server without LoRA does not report them.
@@ -171,16 +147,6 @@ mod tests {
                 found.len() == 1 && found[0].0 == code && found[0].1.contains(words),
                 "{engine} {page}: {found:?}"
             );
-        }
-    }
-
-    #[test]
-    fn many_of_a_kind_are_counted() {
-        for (pods, named, more) in [(5, 5, ""), (6, 5, "1 more"), (400, 5, "395 more")] {
-            let mut findings: Vec<Finding> = (0..pods).flat_map(|_| of_pod(&pod("vllm", VLLM))).collect();
-            summarise(&mut findings);
-            assert_eq!(findings.len(), named, "{pods}");
-            assert!(findings[4].what.contains(more), "{pods}: {}", findings[4].what);
         }
     }
 }

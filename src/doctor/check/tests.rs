@@ -95,6 +95,7 @@ fn sound() -> Observations {
             probed: [("10.0.0.1:8000".to_owned(), 2), ("10.0.0.2:8000".to_owned(), 1)].into(),
             ..Envoy::default()
         }),
+        envoy_given: true,
         picker: Ok(Picker {
             address: "10.0.0.9:9002".to_owned(),
             found: "--picker".to_owned(),
@@ -111,6 +112,7 @@ fn sound() -> Observations {
             ..PickerPage::default()
         }),
         admin: Ok(vec![known("a", "10.0.0.1:8000"), known("b", "10.0.0.2:8000")]),
+        admin_given: true,
         pods: Err("not asked".to_owned()),
         cluster: Ok(cluster()),
     }
@@ -325,9 +327,19 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
     // Servers that don't say who they are, and no counters: nothing to compare with.
     let mut silent = sound();
     silent.envoy = Err("none".to_owned());
+    silent.envoy_given = false;
     let replies = &mut silent.gateway.as_mut().unwrap().routed;
     replies.iter_mut().for_each(|reply| (reply.pod, reply.port) = (String::new(), String::new()));
     assert_eq!(examine(&silent).findings().count(), 0);
+    // An address that was given, and nothing answers there.
+    let mut deaf = sound();
+    (deaf.envoy, deaf.admin) = (Err("refused".to_owned()), Err("refused".to_owned()));
+    let report = examine(&deaf);
+    let codes: Vec<&str> = report.roots().iter().map(|root| root.rule.code).collect();
+    assert_eq!(codes, ["envoy-admin-unreachable", "admin-unreachable"]);
+    let obstacle = |check: &str| report.obstacle(check).map(|rule| rule.code);
+    assert_eq!(obstacle("fail-mode"), Some("envoy-admin-unreachable"));
+    assert_eq!(obstacle("pod-metrics"), Some("admin-unreachable"));
     let mut handshake = sound();
     handshake.picker.as_mut().unwrap().tls = Ok(Handshake::default());
     let report = examine(&handshake);
@@ -341,9 +353,11 @@ fn nothing_that_was_not_seen_is_passed_over_in_silence() {
         version: "1.2.3",
         gateway: Err(no()),
         envoy: Err(no()),
+        envoy_given: false,
         picker: Err(no()),
         metrics: Err(no()),
         admin: Err(no()),
+        admin_given: false,
         pods: Err(no()),
         cluster: Err(no()),
     };
@@ -359,4 +373,13 @@ fn nothing_that_was_not_seen_is_passed_over_in_silence() {
     let report = examine(&seen);
     let exchange = report.checks.iter().find(|(name, _)| *name == "body-mode").unwrap();
     assert_eq!(exchange.1.status(), Status::Skipped);
+}
+
+#[test]
+fn every_check_is_in_one_group() {
+    let grouped: Vec<&str> = super::GROUPS.iter().flat_map(|(_, checks)| *checks).copied().collect();
+    for (name, _) in super::ALL {
+        assert_eq!(grouped.iter().filter(|other| **other == name).count(), 1, "{name}");
+    }
+    assert_eq!(grouped.len(), super::ALL.len());
 }

@@ -85,7 +85,8 @@ pub async fn gather(plan: &Plan) -> Observations {
         Err(reason) => Err(reason),
     };
     let version = env!("CARGO_PKG_VERSION");
-    Observations { version, gateway, envoy, picker, metrics, admin, pods, cluster }
+    let (envoy_given, admin_given) = (plan.envoy.is_some(), plan.admin.is_some());
+    Observations { version, gateway, envoy, envoy_given, picker, metrics, admin, admin_given, pods, cluster }
 }
 
 async fn find_envoy(

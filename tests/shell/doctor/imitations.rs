@@ -96,6 +96,8 @@ async fn what_is_not_envoys_or_not_there_is_skipped_with_its_reason() {
     let down = url(nobody());
     for (admin, reason) in [(fake, "not Envoy's"), (down, "refused")] {
         let found = examined(&["--gateway", &gateway, "--envoy-admin", &admin]).await;
+        assert_eq!((found.code, found.status("envoy-admin")), (1, "wrong"));
+        found.finding("envoy-admin-unreachable");
         for check in ["body-mode", "timeouts", "fail-mode", "circuit-breakers", "destination"] {
             assert_eq!(found.status(check), "skipped", "{check}");
             assert!(found.detail(check).contains(reason), "{check}: {}", found.detail(check));

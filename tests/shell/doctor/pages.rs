@@ -60,16 +60,36 @@ async fn a_picker_without_tls_and_a_port_that_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_read_a_line_per_check_and_three_per_finding() {
-    let found = examined(&["--picker", &nobody().to_string()]).await;
-    let said = doctor(&["--picker", &nobody().to_string()]).await;
+async fn people_read_the_cause_with_what_needs_it() {
+    let picker = nobody().to_string();
+    let said = doctor(&["--picker", &picker]).await;
     assert_eq!((said.code, said.stderr.as_str()), (1, ""));
-    let checks = found.report["checks"].as_array().unwrap();
-    for (line, check) in said.stdout.lines().zip(checks) {
-        let words: Vec<&str> = line.split_whitespace().take(2).collect();
-        assert_eq!(words, [check["status"].as_str().unwrap(), check["check"].as_str().unwrap()]);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    let at = |line: &str| lines.iter().position(|other| *other == line).unwrap_or_else(|| panic!("{said:?}"));
+    let check = at(&format!("  x picker            {picker} (--picker)"));
+    assert_eq!(lines[check + 1], "      and 1 check that needs it: tls");
+    let finding = at("x picker-unreachable (picker)");
+    for (line, title) in lines[finding + 1..].iter().zip(["    what  ", "    why   ", "    fix   "]) {
+        assert!(line.starts_with(title), "{said:?}");
     }
-    for words in ["wrong    picker: picker-unreachable", "    what ", "    why  ", "    fix  "] {
-        assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
+    assert_eq!(lines.iter().filter(|line| line.contains("tls")).count(), 1, "{said:?}");
+    let verdict = "x Something is wrong: mend picker-unreachable first (checks: 1 wrong, ";
+    assert!(lines.last().unwrap().starts_with(verdict), "{said:?}");
+    // No colours and no lines that end early where it is no terminal.
+    assert!(said.stdout.is_ascii() && !said.stdout.contains('\u{1b}'), "{said:?}");
+    assert!(lines.iter().any(|line| line.len() > 100), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_was_given_and_does_not_answer_is_a_failure() {
+    let down = url(nobody());
+    for (flag, code) in [
+        ("--gateway", "gateway-unreachable"),
+        ("--envoy-admin", "envoy-admin-unreachable"),
+        ("--metrics", "picker-metrics-unreachable"),
+        ("--admin", "admin-unreachable"),
+    ] {
+        let found = examined(&[flag, &down]).await;
+        assert_eq!((found.code, found.codes()), (1, vec![code]), "{:#}", found.report);
     }
 }

@@ -23,6 +23,7 @@ async fn doctor_with(flags: &[&str], environment: &[(&str, &str)]) -> Said {
         .arg("doctor")
         .args(flags)
         .env_remove("NAMESPACE")
+        .env("LC_ALL", "C")
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .kill_on_drop(true)
