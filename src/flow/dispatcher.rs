@@ -256,9 +256,7 @@ impl Dispatcher {
         });
         match &routed {
             Ok(routed) => {
-                let endpoint = routed.decision().primary_endpoint();
-                self.attempts.success(&request.target_model, endpoint);
-                tracing::debug!(endpoint = %endpoint.id(), candidates = candidates.len(), "endpoint picked");
+                self.attempts.success(&request.target_model, routed.decision().primary_endpoint());
             }
             Err(_) => self.attempts.failure(&request.target_model),
         }
@@ -343,8 +341,11 @@ impl Dispatcher {
         scratch: &mut Scratch,
     ) -> Result<Chosen, Rejection> {
         let Policy { scheduler, stages, record, .. } = &self.policy;
+        // The log of decisions names totals.
+        let is_logged = *record == Record::No && tracing::enabled!(tracing::Level::DEBUG);
+        let record = if is_logged { Record::Scores } else { *record };
         let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool| {
-            let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, *record);
+            let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, record);
             match spread.then(|| spread::least_busy(among)) {
                 // Those who are left may not be those whom the filters leave.
                 Some(few) => decide(&few).or_else(|_| decide(among)),

@@ -17,6 +17,7 @@ mod check;
 mod ci;
 mod compare;
 mod connections;
+mod decisions;
 mod doctor;
 mod flags;
 mod health;

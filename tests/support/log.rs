@@ -67,6 +67,12 @@ impl Log {
         self.lines.borrow().iter().skip(start).any(|line| line.contains(text))
     }
 
+    /// Number of lines that contain a text by now.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.lines.borrow().iter().filter(|line| line.contains(text)).count()
+    }
+
     /// Returns `true` if some line contains a text by now.
     #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn mentions(&self, text: &str) -> bool {

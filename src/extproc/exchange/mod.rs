@@ -7,6 +7,7 @@
 //!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
 //! ```
 
+mod decision_log;
 mod request;
 mod response;
 mod room;
@@ -258,7 +259,10 @@ impl Exchange {
                 self.route(&request, end, routed, now);
                 Step::Continue
             }
-            Err(rejection) => self.refuse(rejection, &SeriesKey::of(&request), now),
+            Err(rejection) => {
+                decision_log::refused(&request, &rejection);
+                self.refuse(rejection, &SeriesKey::of(&request), now)
+            }
         };
         // By now all of them have been read that are.
         self.shared.metrics.ignored(&request.headers);

@@ -10,7 +10,7 @@ use crate::request::{Headers, ParseError, Pieces, Request, RequestParser};
 
 use super::super::series::SeriesKey;
 use super::room::NO_MEMORY;
-use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation};
+use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation, decision_log};
 use usher_wire::envoy::ENCODINGS;
 use usher_wire::event::Mode;
 use usher_wire::reply::{Reply, Route};
@@ -275,9 +275,11 @@ impl Exchange {
         };
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
+        let (destination, request_id) = (routed.destination(), (!has_id).then(new_request_id));
+        decision_log::routed(request, request_id.as_deref(), &destination, &routed);
         let route = Route {
-            destination: routed.destination(),
-            request_id: (!has_id).then(new_request_id),
+            destination,
+            request_id,
             content_length: (body.len() != request.body.len()).then_some(body.len()),
             headers: routed.headers().to_vec(),
             plain: is_shown && self.response.is_read() && accepts_encodings(&request.headers),

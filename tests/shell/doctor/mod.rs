@@ -5,5 +5,5 @@ mod configurations;
 mod faults;
 mod imitations;
 mod pages;
-mod program;
+pub(crate) mod program;
 mod stack;

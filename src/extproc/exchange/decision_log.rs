@@ -1,0 +1,118 @@
+//! Log of decisions: an event of level debug for each, which joins with the gateway's access log by the request id.
+//! Nothing of a prompt is in it, and while debug is off nothing is built.
+
+use std::fmt::{self, Display, Write};
+
+use crate::flow::{Rejection, Routed};
+use crate::request::Request;
+use crate::schedule::Decision;
+
+/// Candidates that an event names.
+const BEST: usize = 3;
+
+/// Characters of a client's text that are shown.
+const SHOWN: usize = 256;
+
+/// Logs where a request goes. Before the scores are taken from it; `new_id`: the request's id, if it came without.
+pub(super) fn routed(request: &Request, new_id: Option<&str>, destination: &[u8], routed: &Routed) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let decision = routed.decision();
+    let is_rewritten = request.target_model != request.model;
+    tracing::debug!(
+        request_id = %Shown(&request_id(request, new_id)),
+        model = %Shown(&request.model),
+        target_model = is_rewritten.then(|| display(Shown(&request.target_model))),
+        destination = %Shown(&String::from_utf8_lossy(destination)),
+        profiles = %profiles(decision),
+        prefill = prefill(decision).map(display),
+        candidates = decision.candidates().len(),
+        best = %best(decision.scores()),
+        "request routed"
+    );
+}
+
+/// Logs why a request goes nowhere.
+pub(super) fn refused(request: &Request, rejection: &Rejection) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    tracing::debug!(
+        request_id = %Shown(&request_id(request, None)),
+        model = %Shown(&request.model),
+        status = rejection.code.status(),
+        reason = rejection.reason,
+        "request refused"
+    );
+}
+
+fn request_id(request: &Request, new: Option<&str>) -> String {
+    let given = || request.headers.name("x-request-id").map(String::from_utf8_lossy);
+    new.map(str::to_owned).or_else(|| given().map(Into::into)).unwrap_or_default()
+}
+
+/// Profiles that picked, in the order of the configuration.
+fn profiles(decision: &Decision) -> String {
+    let names: Vec<&str> = decision.runs().iter().map(|run| decision.profile(run)).collect();
+    names.join(",")
+}
+
+/// Endpoint that computes the prompt, where that is another than the destination.
+fn prefill(decision: &Decision) -> Option<String> {
+    let run = decision.prefill().filter(|run| run.profile != decision.primary().profile)?;
+    decision.endpoints_of(run).next().map(|endpoint| endpoint.authority().to_string())
+}
+
+/// The candidates with the highest totals, as `address=total`, separated by commas.
+fn best<'a>(scores: impl Iterator<Item = (&'a std::sync::Arc<str>, f64)>) -> String {
+    let mut scores: Vec<_> = scores.collect();
+    scores.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    let mut text = String::new();
+    for (position, (address, total)) in scores.iter().take(BEST).enumerate() {
+        let comma = if position > 0 { "," } else { "" };
+        // Writing to a string can't fail.
+        let _ = write!(text, "{comma}{address}={total:.3}");
+    }
+    text
+}
+
+/// A client's text on one line, cut where it is long.
+struct Shown<'a>(&'a str);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut characters = self.0.chars();
+        for character in characters.by_ref().take(SHOWN) {
+            f.write_char(if character.is_control() { ' ' } else { character })?;
+        }
+        if characters.next().is_some() { f.write_char('…') } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn the_best_three_are_named_with_their_totals() {
+        let of = |scores: &[f64]| {
+            let addresses: Vec<Arc<str>> =
+                (1..=scores.len()).map(|number| format!("10.0.0.{number}:8000").into()).collect();
+            best(addresses.iter().zip(scores.iter().copied()))
+        };
+        assert_eq!(of(&[]), "");
+        assert_eq!(of(&[1.0]), "10.0.0.1:8000=1.000");
+        let expected = "10.0.0.2:8000=2.500,10.0.0.1:8000=0.125,10.0.0.3:8000=0.125";
+        assert_eq!(of(&[0.125, 2.5, 0.125, -1.0]), expected);
+    }
+
+    #[test]
+    fn a_clients_text_is_one_short_line() {
+        assert_eq!(Shown("a\nb\u{1b}[31m").to_string(), "a b [31m");
+        assert_eq!(Shown(&"x".repeat(256)).to_string(), "x".repeat(256));
+        assert_eq!(Shown(&"é".repeat(300)).to_string(), "é".repeat(256) + "…");
+    }
+}
