@@ -5,6 +5,7 @@ pub mod check;
 pub mod doctor;
 pub mod endpoints;
 pub mod flags;
+mod help;
 mod logging;
 mod serve;
 #[cfg(feature = "lab")]
@@ -101,7 +102,11 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, C
 
 /// The whole command line.
 fn command() -> clap::Command {
-    Cli::command().long_version(version::long()).mut_subcommand("serve", as_pflag)
+    // Not `mut_subcommand`, which makes it the last one.
+    let command = Cli::command().long_version(version::long());
+    help::with_help(
+        command.mut_subcommands(|each| if each.get_name() == "serve" { as_pflag(each) } else { each }),
+    )
 }
 
 fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
