@@ -7,6 +7,9 @@ use crate::wrap::wrap;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
+/// Columns that sentences in a table have at least.
+const LEAST: usize = 30;
+
 /// Spaces before the lines below a row's first cell.
 const INDENT: usize = 2;
 
@@ -54,8 +57,9 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// A table. Where the lines would be longer than `width`, a row is a line with its first cell, and below it
-/// the others with their titles. A column without a title and with empty cells alone is left out.
+/// A table. Where the lines would be longer than `width`, the text of the last column is broken. Where there is
+/// too little room for that, a row is a line with its first cell, and below it the others with their titles. A
+/// column without a title and with empty cells alone is left out.
 pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: Option<usize>) -> String {
     let is_used = |at: &usize| {
         let title = columns.get(*at).map_or("", |column| column.title);
@@ -66,21 +70,43 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: Option<usize>)
     let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| used.iter().map(|at| cell(row, *at)).collect()).collect();
-    let widths = widths(&columns, &rows);
-    let all = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+    let mut widths = widths(&columns, &rows);
+    let all = span(&widths);
     if let Some(width) = width.filter(|width| all > *width) {
-        return rows.iter().map(|row| stacked(&columns, row, width)).collect();
+        let taken = all - widths.last().copied().unwrap_or(0);
+        match room(&columns, &rows, width.saturating_sub(taken)).zip(widths.last_mut()) {
+            Some((room, last)) => *last = room,
+            None => return rows.iter().map(|row| stacked(&columns, row, width)).collect(),
+        }
     }
     let mut text = groups(&columns, &widths);
     let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
     let has_titles = titles.iter().any(|title| !title.is_empty());
     for row in has_titles.then_some(&titles).into_iter().chain(&rows) {
-        let cells = columns.iter().zip(row).zip(&widths);
-        let cells: Vec<String> = cells.map(|((column, cell), width)| column.align(cell, *width)).collect();
-        // Writing to a string can't fail.
-        let _ = writeln!(text, "{}", cells.join(&" ".repeat(GAP)).trim_end());
+        let last = row.last().map_or("", String::as_str);
+        let lines = wrap(last, widths.last().copied().unwrap_or(0));
+        for at in 0..lines.len().max(1) {
+            let cell = |column: usize, cell: &String| match (column + 1 == columns.len(), at) {
+                (true, _) => lines.get(at).cloned().unwrap_or_default(),
+                (false, 0) => cell.clone(),
+                (false, _) => String::new(),
+            };
+            let cells = columns.iter().zip(row).zip(&widths).enumerate();
+            let cells = cells.map(|(n, ((column, text), width))| column.align(&cell(n, text), *width));
+            let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
     }
     text
+}
+
+/// Columns in which the text of the last column can be broken; `None`: there are too few.
+fn room(columns: &[Column<'_>], rows: &[Vec<String>], left: usize) -> Option<usize> {
+    let is_text = columns.last().is_some_and(|column| !column.is_number && length(column.title) <= left);
+    let words = rows.iter().filter_map(|row| row.last()).flat_map(|cell| cell.split(' '));
+    let longest = words.map(length).max().unwrap_or(0);
+    (is_text && columns.len() > 1 && left >= LEAST && longest <= left).then_some(left)
 }
 
 /// Widths of the columns. A group whose title is longer than its columns makes the first of these wider.
@@ -184,6 +210,17 @@ mod tests {
     fn a_narrow_terminal_gets_rows_in_lines() {
         let expected = "a\n  n 1, state fine\nlonger\n  n 100, state not\n  so fine\n";
         assert_eq!(table(&COLUMNS, &rows(), Some(19)), expected);
+    }
+
+    #[test]
+    fn sentences_in_the_last_column_are_broken_where_there_is_room() {
+        let rows = [["a", "10", "it asks for more than may be added in the period"], ["b", "7", "fine"]]
+            .map(|row| row.map(str::to_owned).to_vec());
+        let columns = [Column::text("name"), Column::number("n"), Column::text("why")];
+        let expected = "name   n  why\na     10  it asks for more than may be\n          added in the period\n\
+                        b      7  fine\n";
+        assert_eq!(table(&columns, &rows, Some(40)), expected);
+        assert!(table(&columns, &rows, Some(39)).starts_with("a\n  n 10, why it asks"));
     }
 
     #[test]
