@@ -331,10 +331,8 @@ mod tests {
         let all = all();
         for help in HELP {
             let found = all.iter().find(|(path, _)| path == help.command);
-            let Some((_, command)) = found else {
-                assert!(!cfg!(feature = "lab"), "no command {}", help.command);
-                continue;
-            };
+            assert!(found.is_some() || !cfg!(feature = "lab"), "no command {}", help.command);
+            let Some((_, command)) = found else { continue };
             for flag in help.short {
                 let is_there = command.get_arguments().any(|arg| arg.get_long() == Some(*flag));
                 assert!(is_there, "{}: no --{flag}", help.command);

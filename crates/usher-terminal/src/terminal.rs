@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdout};
 
 use clap::builder::styling::{AnsiColor, Style};
 
-use crate::columns::width;
+use crate::wrap::width;
 
 /// Widest lines, in columns; longer ones are hard to read.
 const MOST: usize = 100;
