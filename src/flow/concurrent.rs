@@ -38,8 +38,10 @@ struct Booking {
     is_small: bool,
 }
 
-/// The order of bookings.
+/// The order of bookings. Every one writes here, so that it shares no cache line with what decisions
+/// only read.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Bookings {
     /// All bookings with smaller numbers are complete.
     complete: AtomicU64,
@@ -78,9 +80,11 @@ impl Inner {
         if known == RECENT && self.recent[self.written % RECENT].number >= since {
             return true;
         }
+        // Their numbers rise, so that the latest are all that has to be looked at.
+        let latest = || (1..=known).map(|back| &self.recent[(self.written - back) % RECENT]);
         let uncounted = |slot| {
-            let recent = self.recent[..known].iter();
-            recent.filter(move |booking| booking.number >= since && booking.slot == slot)
+            let since = latest().take_while(move |booking| booking.number >= since);
+            since.filter(move |booking| booking.slot == slot)
         };
         places.iter().any(|&(slot, in_flight)| {
             let most = in_flight / EACH;

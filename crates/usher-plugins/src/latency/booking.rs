@@ -13,7 +13,7 @@ use super::backlog::{Backlog, steps};
 use super::cost::Ask;
 use super::histograms::Met;
 use super::lengths::Kind;
-use super::model::Model;
+use super::model::{Model, OwnCount};
 use super::moving::Moving;
 use super::past::Past;
 use super::predicted::Predicted;
@@ -82,12 +82,17 @@ impl Model {
     /// Books a request: its prompt with the endpoint that computes it until the first token
     /// is there, its answer with the endpoint that decodes.
     pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
+        self.book_for(Arc::new(OwnCount(Arc::clone(self))), work)
+    }
+
+    /// The same with a reference to this model that the booking holds.
+    pub(super) fn book_for(&self, model: Arc<OwnCount>, work: &Work<'_>) -> Booked {
         let now = self.clock.elapsed();
         let tokens = self.hits().likely(work.tokens, work.prompt);
-        self.mean_uncached.note(tokens as f64);
-        self.mean_prompt.note(work.prompt as f64);
+        self.traffic.mean_uncached.note(tokens as f64);
+        self.traffic.mean_prompt.note(work.prompt as f64);
         self.watch(work.prefill);
-        self.arrivals.add(tokens as f64 / self.backlog(work.prefill).rate(), now);
+        self.traffic.arrivals.add(tokens as f64 / self.backlog(work.prefill).rate(), now);
         if !std::ptr::eq(work.prefill, work.decode) {
             self.watch(work.decode);
         }
@@ -96,7 +101,7 @@ impl Model {
         if let Some(target) = target {
             self.recent.note(target, now);
         }
-        Booked::new(Arc::clone(self), &Work { tpot: target, ..*work }, now)
+        Booked::new(model, &Work { tpot: target, ..*work }, now)
     }
 }
 
@@ -107,7 +112,8 @@ impl Model {
 /// should be computed.
 #[derive(Debug)]
 pub struct Booked {
-    model: Arc<Model>,
+    /// A reference that few threads count: see [`Reader`](super::Reader).
+    model: Arc<OwnCount>,
     prefill: Arc<Backlog>,
     decode: Arc<Backlog>,
     tokens: u64,
@@ -147,7 +153,7 @@ pub struct Booked {
 }
 
 impl Booked {
-    pub(super) fn new(model: Arc<Model>, work: &Work<'_>, now: Duration) -> Self {
+    pub(super) fn new(model: Arc<OwnCount>, work: &Work<'_>, now: Duration) -> Self {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
         let &Work { prompt, is_stream, reported, tokens: uncached, .. } = work;
         let tokens = model.hits().likely(uncached, prompt);

@@ -5,15 +5,18 @@ use usher_core::endpoints::Endpoint;
 use usher_core::request::Slo;
 use usher_plugin::Part;
 
+use super::backlog::Backlog;
 use super::cost::{Ask, Cost, Pool, Speed, State};
+use super::distribution::{Distribution, ENOUGH};
+use super::hits::HitRatios;
 use super::lengths::{Expected, Kind};
+use super::logarithm::ln;
+use super::residuals::band;
 use super::table::{Reported, Table};
+use super::targets::Tightest;
 
 /// Part of its own target that another must be below to count as tighter.
 const TIGHTER: f64 = 0.9;
-
-/// Chance of keeping the targets beyond which more is no better.
-pub(crate) const ENOUGH: f64 = 0.95;
 
 /// Difference of chances that counts as none.
 pub(crate) const EQUAL_CHANCE: f64 = 0.1;
@@ -21,7 +24,7 @@ pub(crate) const EQUAL_CHANCE: f64 = 0.1;
 /// Latency targets at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
-    /// Probability, 0..=1, that the request keeps its targets there.
+    /// Probability that the request keeps its targets there; one above [`ENOUGH`] counts as that.
     pub chance: f64,
     /// Requests with the tightest target there that are expected to miss it for the request's
     /// being there.
@@ -37,8 +40,8 @@ pub struct Outlook {
 pub struct Aims<'a> {
     /// Its own.
     pub slo: &'a Slo,
-    /// Natural logarithm of its own per output token, in seconds.
-    pub tpot_log: Option<f64>,
+    /// Tokens that prompts turn out to need.
+    pub hits: HitRatios,
     /// Part of the request that an endpoint is to do.
     pub part: Part,
     /// Tokens of its answer, if it becomes a long one.
@@ -51,13 +54,13 @@ impl Table<'_> {
     /// Predicted seconds to the first token, and per output token after it.
     pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        (speed.first_token(&state, self.likely(ask)), speed.per_output_token(&state, ask))
+        let likely = self.hits().likely(ask.uncached, ask.prompt);
+        (speed.first_token(&state, likely), speed.per_output_token(&state, ask))
     }
 
-    /// Tokens that the prompt should need, as the times and errors of predictions were learned.
-    fn likely(&self, ask: &Ask) -> f64 {
-        // Casts from floats saturate.
-        self.model.hits().likely(ask.uncached as u64, ask.prompt as u64) as f64
+    /// Tokens that prompts turn out to need, as the times and errors of predictions were learned.
+    pub fn hits(&self) -> HitRatios {
+        self.model.hits().ratios()
     }
 
     /// The cost of a request at an endpoint that does a part of it, and how latency targets fare
@@ -76,47 +79,53 @@ impl Table<'_> {
             Part::Prefill => self.prefill_part_of(endpoint, &looked, ask, pool.urgency).cost,
             Part::Decode => self.decode_part_of(endpoint, &looked, ask, pool.urgency).cost,
         };
-        (cost, self.outlook(endpoint, &looked, &Ask { output: aims.output, ..*ask }, aims))
+        (cost, self.outlook(self.known(endpoint), &looked, &Ask { output: aims.output, ..*ask }, aims))
     }
 
-    /// Outlook of an endpoint. Where an endpoint only computes the prompt, the time per output
-    /// token is another's; where it only decodes, so is the time to the first token, but for the
-    /// wait for a slot.
+    /// Outlook of an endpoint with this backlog. Where an endpoint only computes the prompt, the time
+    /// per output token is another's; where it only decodes, so is the time to the first token, but
+    /// for the wait for a slot.
     ///
     /// The errors of the two predictions count as independent at a given load: what they have
     /// in common is mostly the load.
-    #[inline]
+    #[inline(always)]
     fn outlook(
         &self,
-        endpoint: &Endpoint,
+        backlog: Option<&Backlog>,
         (state, speed): &(State, Speed),
         ask: &Ask,
         aims: &Aims<'_>,
     ) -> Outlook {
-        let (load, group) = (self.load_of(endpoint, state), self.group(endpoint));
-        let ttft_chance = aims.slo.ttft.map_or(1.0, |limit| {
+        let (load, group) = backlog
+            .map_or((0.0, &*self.model.default), |backlog| (backlog.load(state.requests), backlog.group()));
+        let band = band(load);
+        let in_time = aims.slo.ttft.map_or(1.0, |limit| {
             let ttft = match aims.part {
                 Part::Decode => state.slot_wait,
-                Part::Whole | Part::Prefill => speed.first_token(state, self.likely(ask)),
+                Part::Whole | Part::Prefill => {
+                    speed.first_token(state, aims.hits.likely(ask.uncached, ask.prompt))
+                }
             };
-            group.first_residuals().within(load, ttft, limit)
+            group.first_residuals().of(band).within(ttft, limit)
         });
         if aims.part == Part::Prefill {
-            return Outlook { chance: ttft_chance, ..Outlook::default() };
+            return Outlook { chance: in_time.min(ENOUGH), ..Outlook::default() };
         }
-        let steps = group.step_residuals().at(load);
+        let steps = group.step_residuals().of(band);
         let tpot = speed.per_output_token(state, ask);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..*state };
         let depth = speed.per_output_token(&without, &Ask::default());
-        let log = |seconds: f64| if seconds.is_nan() { seconds } else { seconds.max(0.0).ln() };
-        let (tpot_log, depth_log) = (log(tpot), log(depth));
-        let tpot_chance = aims.tpot_log.map_or(1.0, |limit| steps.below(limit - tpot_log));
-        let running = self.known(endpoint).and_then(|backlog| backlog.targets().tightest_log());
-        let harm = running.map_or(0.0, |(target, requests)| {
-            requests * (steps.below(target - depth_log) - steps.below(target - tpot_log)).max(0.0)
-        });
-        let serves = aims.tighter.iter().filter(|target| steps.is_likely(depth, **target)).count();
-        Outlook { chance: ttft_chance * tpot_chance, harm, depth, serves }
+        let chance = match aims.slo.tpot {
+            None => in_time.min(ENOUGH),
+            // The most usual case, and no more counts.
+            Some(limit) if in_time >= 1.0 && steps.is_enough(tpot, limit) => ENOUGH,
+            Some(limit) => (in_time * steps.below(ln(limit / tpot))).min(ENOUGH),
+        };
+        let running = backlog.and_then(|backlog| backlog.targets().tightest_log());
+        let harm = running.map_or(0.0, |tightest| harm(steps, &tightest, depth, tpot));
+        let long = depth * steps.median();
+        let serves = aims.tighter.iter().filter(|target| **target >= long).count();
+        Outlook { chance, harm, depth, serves }
     }
 
     /// Targets per output token that requests named lately and that are tighter than `own`, in
@@ -127,7 +136,7 @@ impl Table<'_> {
 
     /// Smallest target per output token of the requests at an endpoint, in seconds.
     pub fn tightest_tpot(&self, endpoint: &Endpoint) -> Option<f64> {
-        self.running_targets(endpoint).map(|(target, _)| target)
+        self.known(endpoint)?.targets().tightest().map(|(target, _)| target)
     }
 
     /// Tokens that are expected of an answer to a request of this model and flow, where the client
@@ -138,14 +147,19 @@ impl Table<'_> {
         Expected { mean: bounded(mean), high: bounded(high) }
     }
 
-    /// The smallest target per output token at an endpoint, in seconds, and how many requests
-    /// have it.
-    fn running_targets(&self, endpoint: &Endpoint) -> Option<(f64, f64)> {
-        self.known(endpoint)?.targets().tightest()
-    }
-
     /// Targets per output token below a limit that requests named lately, in seconds.
     fn recent_targets(&self, limit: f64) -> SmallVec<[f64; 16]> {
         self.model.recent.below(limit, self.now())
     }
+}
+
+/// Requests with the tightest target that are expected to miss it where the time per output token
+/// becomes `tpot` instead of `depth`.
+#[inline(always)]
+fn harm(steps: &Distribution, tightest: &Tightest, depth: f64, tpot: f64) -> f64 {
+    if steps.is_sure(tpot, tightest.target) {
+        return 0.0;
+    }
+    let kept = |seconds: f64| steps.below(tightest.log - ln(seconds));
+    tightest.requests * (kept(depth) - kept(tpot)).max(0.0)
 }

@@ -68,8 +68,7 @@ impl GroupKey {
 pub(super) struct Group {
     /// [`Speed`], as `f64` bits.
     speed: [AtomicU64; 10],
-    /// Requests at one endpoint at most, lately, as `f64` bits.
-    most_requests: AtomicU64,
+    most_requests: MostRequests,
     first_residuals: Residuals,
     step_residuals: Residuals,
     /// The log says that what is configured is far from what was learned.
@@ -77,6 +76,12 @@ pub(super) struct Group {
     // Taken when a first token comes, and when a stream has ended.
     inner: Mutex<Inner>,
 }
+
+/// Requests at one endpoint at most, lately, as `f64` bits. Every booking writes it, so that it has a
+/// cache line to itself: decisions read the times beside it for each endpoint.
+#[derive(Debug)]
+#[repr(align(128))]
+struct MostRequests(AtomicU64);
 
 #[derive(Debug)]
 struct Inner {
@@ -102,7 +107,7 @@ impl Group {
         let inner = Inner::new(rate);
         let group = Self {
             speed: Default::default(),
-            most_requests: AtomicU64::new(FEWEST_REQUESTS.to_bits()),
+            most_requests: MostRequests(AtomicU64::new(FEWEST_REQUESTS.to_bits())),
             first_residuals: Residuals::default(),
             step_residuals: Residuals::default(),
             is_told: AtomicBool::new(false),
@@ -139,13 +144,13 @@ impl Group {
 
     /// Requests that one of its endpoints had at most, lately.
     pub(super) fn most_requests(&self) -> f64 {
-        f64::from_bits(self.most_requests.load(Relaxed))
+        f64::from_bits(self.most_requests.0.load(Relaxed))
     }
 
     /// One of its endpoints has so many requests. A number may be wrong, so one alone at most doubles
     /// what is known.
     pub(super) fn note_requests(&self, requests: f64) {
-        let _ = self.most_requests.fetch_update(Relaxed, Relaxed, |bits| {
+        let _ = self.most_requests.0.fetch_update(Relaxed, Relaxed, |bits| {
             let most = f64::from_bits(bits);
             let kept = most * KEEP_REQUESTS;
             Some(kept.max(requests.min(2.0 * most)).max(FEWEST_REQUESTS).to_bits())

@@ -26,12 +26,13 @@ impl Default for Hits {
 impl Hits {
     /// Tokens of a prompt that have to be computed, where `uncached` of them seem to.
     pub(super) fn likely(&self, uncached: u64, prompt: u64) -> u64 {
-        if uncached == 0 {
-            return 0;
-        }
-        let ratio = self.0[class(uncached, prompt)].value();
         // Casts from floats saturate.
-        ((uncached as f64 * ratio).round() as u64).clamp(1, prompt.max(1))
+        self.ratios().likely(uncached as f64, prompt as f64).round() as u64
+    }
+
+    /// The ratios as they are now.
+    pub(super) fn ratios(&self) -> HitRatios {
+        HitRatios([self.0[0].value(), self.0[1].value()])
     }
 
     /// Of a prompt this share, 0..=1, was cached, and all but `uncached` tokens seemed to be.
@@ -41,6 +42,21 @@ impl Hits {
         }
         let computed = prompt as f64 * (1.0 - cached.clamp(0.0, 1.0));
         self.0[class(uncached, prompt)].observe(computed, uncached as f64);
+    }
+}
+
+/// Ratios of tokens that prompts need to those that were expected, as one decision reads them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HitRatios([f64; 2]);
+
+impl HitRatios {
+    /// Tokens of a prompt that have to be computed, where `uncached` of them seem to.
+    #[inline]
+    pub(super) fn likely(&self, uncached: f64, prompt: f64) -> f64 {
+        // A whole token is cached at least.
+        let ratio = if uncached + 0.5 < prompt { self.0[1] } else { self.0[0] };
+        let tokens = (uncached * ratio).min(prompt).max(1.0);
+        if uncached < 0.5 { 0.0 } else { tokens }
     }
 }
 

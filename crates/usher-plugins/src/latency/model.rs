@@ -1,6 +1,7 @@
 //! Everything that is booked and learned about all endpoints.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,15 +43,12 @@ pub struct Model {
     groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
     /// The first group. Endpoints that nothing was sent to are taken to be as fast.
     pub(super) default: Arc<Group>,
-    /// Means per request: tokens to compute, tokens of a prompt, tokens of an answer.
-    pub(super) mean_uncached: Mean,
-    pub(super) mean_prompt: Mean,
+    pub(super) traffic: Traffic,
+    /// Mean tokens of an answer.
     mean_output: Mean,
     /// Mean seconds to a first token, and from it to the last.
     mean_first: Mean,
     mean_answer: Mean,
-    /// Prompts, and the seconds that they take where they are sent.
-    pub(super) arrivals: Arrivals,
     accuracies: Accuracies,
     hits: Hits,
     scale: TokenScale,
@@ -58,6 +56,30 @@ pub struct Model {
     pub(super) recent: Recent,
     // Taken when an endpoint is looked at first, and when one goes.
     writer: Mutex<()>,
+}
+
+/// A reference to a model whose holders are counted apart from those of the model.
+#[derive(Debug)]
+pub(super) struct OwnCount(pub(super) Arc<Model>);
+
+impl Deref for OwnCount {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.0
+    }
+}
+
+/// Requests that come. Every booking writes all of this, so that it has a cache line to itself: what
+/// decisions read beside it stays in the caches of all threads.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Traffic {
+    /// Means per request: tokens to compute, and tokens of a prompt.
+    pub(super) mean_uncached: Mean,
+    pub(super) mean_prompt: Mean,
+    /// Prompts, and the seconds that they take where they are sent.
+    pub(super) arrivals: Arrivals,
 }
 
 /// An endpoint's backlog. Holds its slot, so that the number stays its own.
@@ -76,12 +98,10 @@ impl Model {
             entries: ArcSwap::default(),
             groups: Mutex::default(),
             default: Arc::new(Group::new(initial_rate)),
-            mean_uncached: Mean::default(),
-            mean_prompt: Mean::default(),
+            traffic: Traffic::default(),
             mean_output: Mean::expected(OUTPUT),
             mean_first: Mean::default(),
             mean_answer: Mean::default(),
-            arrivals: Arrivals::default(),
             accuracies: Accuracies::default(),
             hits: Hits::default(),
             scale: TokenScale::default(),

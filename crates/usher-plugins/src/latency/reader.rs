@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use usher_core::endpoints::{Endpoint, Gauge, Load};
+use usher_core::metrics::{PARTS, part};
 use usher_core::request::Slo;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::{Context, Decision, Effects, Key};
@@ -10,7 +11,7 @@ use usher_plugin::{Context, Decision, Effects, Key};
 use super::booking::{Apart, Work};
 use super::lengths::Kind;
 use super::link::Transfers;
-use super::model::Model;
+use super::model::{Model, OwnCount};
 use super::rate::InitialRate;
 use super::running::running;
 use super::table::{Reported, Table};
@@ -19,6 +20,9 @@ use super::table::{Reported, Table};
 #[derive(Clone, Debug)]
 pub struct Reader {
     model: Arc<Model>,
+    /// References to the model, one for each part of the threads, that bookings hold: so that counting
+    /// bookings takes no turns with other threads.
+    apart: Arc<[OnceLock<Arc<OwnCount>>; PARTS]>,
     rate: InitialRate,
     tokens: Key<PromptTokens>,
     prefix: Key<PrefixMatch>,
@@ -35,7 +39,7 @@ impl Reader {
         tokens: Key<PromptTokens>,
         prefix: Key<PrefixMatch>,
     ) -> Self {
-        Self { model, rate, tokens, prefix, transfers: Arc::default() }
+        Self { model, apart: Arc::default(), rate, tokens, prefix, transfers: Arc::default() }
     }
 
     /// The same where KV caches move as fast as these say.
@@ -49,6 +53,12 @@ impl Reader {
         // An earlier configuration decides its last requests beside the present one.
         self.model.starts_at(self.rate.get());
         self.model.read()
+    }
+
+    /// This thread's reference to the model.
+    fn own_reference(&self) -> Arc<OwnCount> {
+        let make = || Arc::new(OwnCount(Arc::clone(&self.model)));
+        self.apart.get(part()).map_or_else(make, |own| Arc::clone(own.get_or_init(make)))
     }
 
     /// Tokens of the prompt, as estimated.
@@ -98,19 +108,22 @@ impl Reader {
         });
         let apart = (position != decode.1).then(|| Apart { decode: numbers(decode.0), transfer });
         effects.follow_once(|| {
-            self.model.book(&Work {
-                prefill,
-                decode: decode.0,
-                tokens: self.uncached(cx)(position).round() as u64,
-                prompt: self.prompt(cx),
-                estimated: self.estimated(cx),
-                api: cx.request.api,
-                is_stream: cx.request.stream,
-                reported: numbers(prefill),
-                kind: self.kind(cx),
-                tpot: cx.request.slo().tpot,
-                apart,
-            })
+            self.model.book_for(
+                self.own_reference(),
+                &Work {
+                    prefill,
+                    decode: decode.0,
+                    tokens: self.uncached(cx)(position).round() as u64,
+                    prompt: self.prompt(cx),
+                    estimated: self.estimated(cx),
+                    api: cx.request.api,
+                    is_stream: cx.request.stream,
+                    reported: numbers(prefill),
+                    kind: self.kind(cx),
+                    tpot: cx.request.slo().tpot,
+                    apart,
+                },
+            )
         });
     }
 }

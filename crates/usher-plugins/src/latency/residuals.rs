@@ -5,8 +5,9 @@
 //! for all loads. A band with few samples leans on the window of all loads, and that on a
 //! log-normal prior.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+
+use super::distribution::{Distribution, GRID, POINTS, Quantiles};
 
 /// Load bands of equal width in 0..=1.
 pub const BANDS: usize = 10;
@@ -30,38 +31,10 @@ const SPREAD: f32 = 0.4;
 /// Largest logarithm of a ratio that is kept: a hundred times.
 const MOST: f64 = 4.605;
 
-/// Probabilities of the published quantiles, and the same quantiles of the standard normal
-/// distribution.
-const GRID: [(f32, f32); POINTS] = [
-    (0.01, -2.326),
-    (0.05, -1.645),
-    (0.1, -1.282),
-    (0.2, -0.842),
-    (0.3, -0.524),
-    (0.4, -0.253),
-    (0.5, 0.0),
-    (0.6, 0.253),
-    (0.7, 0.524),
-    (0.8, 0.842),
-    (0.9, 1.282),
-    (0.95, 1.645),
-    (0.99, 2.326),
-];
-const POINTS: usize = 13;
-const MEDIAN: usize = 6;
-
-/// Beyond the outermost published quantiles the distribution falls exponentially, at this
-/// part of their distance from the median, and at least so much.
-const TAIL: f64 = 0.25;
-const LEAST_TAIL: f64 = 1e-3;
-
-/// Times that scale from which on nothing is left of it: one in a thousand of a hundredth.
-const NOWHERE: f64 = 7.0;
-
 /// The load band of a load.
 pub fn band(load: f64) -> usize {
     // Casts from floats saturate, and NaN becomes 0.
-    ((load * BANDS as f64) as usize).min(BANDS - 1)
+    ((load * BANDS as f64) as u32 as usize).min(BANDS - 1)
 }
 
 /// Ratios of measured to predicted times by load.
@@ -74,25 +47,10 @@ pub struct Residuals {
     windows: Mutex<Windows>,
 }
 
-/// Quantiles of logarithms of ratios, at the probabilities of the grid.
-type Quantiles = [f32; POINTS];
-
 #[derive(Debug)]
 struct Windows {
     bands: [Window; BANDS],
     all: Window,
-}
-
-/// Distribution of the ratio of measured to predicted times at one load.
-///
-/// While a sample is recorded, a reader may see some quantiles of before and some of after it.
-#[derive(Debug, Default)]
-pub struct Distribution {
-    /// Quantiles of the logarithm, rising; `f32` bits.
-    values: [AtomicU32; POINTS],
-    /// Of the ratio itself, as `f32` bits: the median, and beyond what there is nothing.
-    median: AtomicU32,
-    sure: AtomicU32,
 }
 
 impl Default for Residuals {
@@ -127,13 +85,9 @@ impl Residuals {
         for (distribution, own) in self.bands.iter().zip(&windows.bands) {
             let samples = own.sorted.len() as f32;
             let share = samples * samples / (samples * samples + LEAN * LEAN);
-            let quantiles = own.quantiles.iter().zip(&windows.all.quantiles);
-            for (cell, (own, all)) in distribution.values.iter().zip(quantiles) {
-                cell.store((own * share + all * (1.0 - share)).to_bits(), Relaxed);
-            }
-            let sure = distribution.value(POINTS - 1) + NOWHERE * distribution.tail(POINTS - 1);
-            distribution.sure.store((sure.exp() as f32).to_bits(), Relaxed);
-            distribution.median.store((distribution.value(MEDIAN).exp() as f32).to_bits(), Relaxed);
+            let blend =
+                |point: usize| own.quantiles[point] * share + windows.all.quantiles[point] * (1.0 - share);
+            distribution.set(&std::array::from_fn(blend));
         }
     }
 
@@ -151,96 +105,14 @@ impl Residuals {
 
     /// Distribution of the ratio at this load.
     pub fn at(&self, load: f64) -> &Distribution {
-        &self.bands[band(load)]
-    }
-}
-
-impl Distribution {
-    /// Ratio below which a share `p` (0..=1) of the times is.
-    pub fn quantile(&self, p: f64) -> f64 {
-        let p = p.clamp(1e-4, 1.0 - 1e-4);
-        let (first, last) = (f64::from(GRID[0].0), f64::from(GRID[POINTS - 1].0));
-        let log = if p < first {
-            self.value(0) + self.tail(0) * (p / first).ln()
-        } else if p > last {
-            self.value(POINTS - 1) - self.tail(POINTS - 1) * ((1.0 - p) / (1.0 - last)).ln()
-        } else {
-            let above = GRID.partition_point(|point| f64::from(point.0) <= p).clamp(1, POINTS - 1);
-            let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-            let share = (p - low) / (high - low);
-            self.value(above - 1) + share * (self.value(above) - self.value(above - 1))
-        };
-        log.exp()
+        self.of(band(load))
     }
 
-    /// Probability, 0..=1, that a time that is predicted to be `predicted` is at most `limit`,
-    /// both in seconds.
-    pub fn within(&self, predicted: f64, limit: f64) -> f64 {
-        if limit.is_nan() || predicted.is_nan() || limit <= 0.0 {
-            return 0.0;
-        }
-        // Nearly all endpoints of an idle pool keep a loose target for sure: without a logarithm.
-        if predicted <= 0.0 || limit >= predicted * self.sure() {
-            return 1.0;
-        }
-        self.below((limit / predicted).ln())
+    /// Distribution of the ratio in this load band.
+    #[inline]
+    pub(super) fn of(&self, band: usize) -> &Distribution {
+        &self.bands[band.min(BANDS - 1)]
     }
-
-    /// Returns `true` if that probability is a half and more.
-    pub fn is_likely(&self, predicted: f64, limit: f64) -> bool {
-        limit > 0.0 && limit >= predicted * self.median()
-    }
-
-    /// Probability, 0..=1, that the logarithm of the ratio is at most this.
-    pub fn below(&self, log: f64) -> f64 {
-        if log.is_nan() {
-            return 0.0;
-        }
-        let first = self.value(0);
-        if log < first {
-            return f64::from(GRID[0].0) * far((first - log) / self.tail(0));
-        }
-        let last = self.value(POINTS - 1);
-        if log >= last {
-            return 1.0 - (1.0 - f64::from(GRID[POINTS - 1].0)) * far((log - last) / self.tail(POINTS - 1));
-        }
-        // Between the first and the last, as far as this thread has seen them. Counted without a branch:
-        // where a logarithm is differs from one endpoint to the next.
-        let below = self.values.iter().filter(|value| of_bits(value) <= log).count();
-        let above = below.clamp(1, POINTS - 1);
-        let (low, high) = (f64::from(GRID[above - 1].0), f64::from(GRID[above].0));
-        let begin = self.value(above - 1);
-        let width = self.value(above) - begin;
-        if width > 0.0 { low + (high - low) * ((log - begin) / width).clamp(0.0, 1.0) } else { high }
-    }
-
-    /// Ratio of limit to prediction from which on nothing is above the limit.
-    fn sure(&self) -> f64 {
-        of_bits(&self.sure)
-    }
-
-    /// Median of the ratio.
-    fn median(&self) -> f64 {
-        of_bits(&self.median)
-    }
-
-    fn value(&self, point: usize) -> f64 {
-        of_bits(&self.values[point])
-    }
-
-    /// Scale of the exponential beyond an outermost quantile.
-    fn tail(&self, outermost: usize) -> f64 {
-        ((self.value(outermost) - self.value(MEDIAN)).abs() * TAIL).max(LEAST_TAIL)
-    }
-}
-
-fn of_bits(value: &AtomicU32) -> f64 {
-    f64::from(f32::from_bits(value.load(Relaxed)))
-}
-
-/// Share of an exponential tail that is so many times its scale away and more.
-fn far(scales: f64) -> f64 {
-    if scales < NOWHERE { (-scales).exp() } else { 0.0 }
 }
 
 /// The value that another sample is below with this probability; 0 of none.
@@ -386,21 +258,6 @@ mod tests {
         assert!(chances.is_sorted() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
         let quantiles: Vec<f64> = (0..=100).map(|n| residuals.quantile(0.5, f64::from(n) / 100.0)).collect();
         assert!(quantiles.is_sorted() && quantiles.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0));
-    }
-
-    #[test]
-    fn a_half_and_more_is_likely() {
-        let residuals = Residuals::default();
-        even(&residuals, 0.5, 0.7, 1.6, 60);
-        let distribution = residuals.at(0.5);
-        for n in 0..400 {
-            let limit = f64::from(n) * 0.01;
-            let chance = distribution.within(1.0, limit);
-            if (chance - 0.5).abs() > 1e-4 {
-                assert_eq!(distribution.is_likely(1.0, limit), chance > 0.5, "{limit} {chance}");
-            }
-        }
-        assert!(!distribution.is_likely(1.0, f64::NAN) && !distribution.is_likely(f64::NAN, 1.0));
     }
 
     #[test]

@@ -47,8 +47,8 @@ impl Model {
             model: self,
             now,
             now_nanos: nanos(now),
-            mean_uncached: self.mean_uncached.get(),
-            mean_prompt: self.mean_prompt.get(),
+            mean_uncached: self.traffic.mean_uncached.get(),
+            mean_prompt: self.traffic.mean_prompt.get(),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Table<'_> {
 
     /// A pool of so many endpoints.
     pub fn pool(&self, endpoints: usize) -> Pool {
-        let (requests, seconds) = self.model.arrivals.rates(self.now);
+        let (requests, seconds) = self.model.traffic.arrivals.rates(self.now);
         let endpoints = endpoints.max(1) as f64;
         Pool::new(requests / endpoints, seconds / endpoints, self.urgency())
     }

@@ -29,6 +29,17 @@ pub(super) struct Targets {
     all: Mutex<BTreeMap<u64, u64>>,
 }
 
+/// The smallest target of the requests at an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tightest {
+    /// In seconds.
+    pub(super) target: f64,
+    /// Its natural logarithm.
+    pub(super) log: f64,
+    /// Requests that have it.
+    pub(super) requests: f64,
+}
+
 impl Default for Targets {
     fn default() -> Self {
         Self {
@@ -42,15 +53,17 @@ impl Default for Targets {
 
 impl Targets {
     /// The smallest target, in seconds, and how many requests have it.
+    #[inline]
     pub(super) fn tightest(&self) -> Option<(f64, f64)> {
         let nanos = self.tightest.load(Relaxed);
         (nanos < u64::MAX).then(|| (seconds(nanos), self.count.load(Relaxed) as f64))
     }
 
-    /// The logarithm of the smallest target in seconds, and how many requests have it.
-    pub(super) fn tightest_log(&self) -> Option<(f64, f64)> {
-        let is_any = self.tightest.load(Relaxed) < u64::MAX;
-        is_any.then(|| (f64::from_bits(self.log.load(Relaxed)), self.count.load(Relaxed) as f64))
+    /// The same, with its logarithm.
+    #[inline]
+    pub(super) fn tightest_log(&self) -> Option<Tightest> {
+        let (target, requests) = self.tightest()?;
+        Some(Tightest { target, log: f64::from_bits(self.log.load(Relaxed)), requests })
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {

@@ -16,8 +16,8 @@ use usher_plugin::{
 };
 
 use crate::latency::{
-    Aims, Ask, Cost, Outlook, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, Table, check_throughput,
-    reads_latency, reported, targets,
+    Aims, Ask, Cost, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, Table, check_throughput, reads_latency,
+    reported, targets,
 };
 
 use super::readings;
@@ -121,23 +121,23 @@ impl ExpectedLatencyScorer {
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         // A prompt that another endpoint decodes makes no batch deeper.
         let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
-        let tpot_log = slo.tpot.map(f64::ln);
-        let aims = Aims { slo, tpot_log, part: cx.part, output: expected.high, tighter: &tighter };
+        let aims = Aims { slo, hits: table.hits(), part: cx.part, output: expected.high, tighter: &tighter };
         let places = candidates.iter().zip(candidates.indices());
         let mut least = f64::INFINITY;
-        let mut all: SmallVec<[(Cost, Outlook); 32]> = SmallVec::with_capacity(candidates.len());
+        let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
+        let mut per_wait = Costs::with_capacity(candidates.len());
         for ((endpoint, &position), waiting) in places.zip(out.iter()) {
             let reported = reported(cx, endpoint.load(), f64::from(*waiting));
             let ask = Ask { uncached: uncached_at(position), prompt, output: expected.mean };
-            let (cost, outlook) = table.cost_and_outlook(endpoint, &ask, &pool, &reported, &aims);
+            let (cost, at) = table.cost_and_outlook(endpoint, &ask, &pool, &reported, &aims);
             least = least.min(cost.wait);
-            all.push((cost, outlook));
+            per_wait.push(cost.per_wait);
+            let gain = at.chance - at.harm;
+            choices.push(Choice { gain, serves: at.serves, depth: at.depth, cost: cost.total() });
         }
-        let choice = |(cost, outlook): &(Cost, Outlook)| {
-            let Outlook { chance, harm, serves, depth } = *outlook;
-            Choice { chance, harm, serves, depth, cost: cost.behind(least) }
-        };
-        let choices: SmallVec<[Choice; 32]> = all.iter().map(choice).collect();
+        for (choice, per_wait) in choices.iter_mut().zip(per_wait) {
+            choice.cost += per_wait * least;
+        }
         rank(&choices, EQUAL, out);
     }
 

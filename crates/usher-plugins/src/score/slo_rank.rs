@@ -1,6 +1,6 @@
 //! Order of endpoints for a request with latency targets: targets first, cost second.
 
-use crate::latency::{ENOUGH, EQUAL_CHANCE};
+use crate::latency::EQUAL_CHANCE;
 
 /// Times the least cost that packing may cost: more than that is work for the pool, and what is
 /// packed where its prompt isn't cached, or behind a queue, takes from all classes.
@@ -13,23 +13,15 @@ const EQUAL_DEPTH: f64 = 0.002;
 /// An endpoint as the request sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Choice {
-    /// Probability that the request keeps its targets there.
-    pub(super) chance: f64,
-    /// Other requests that are expected to miss theirs for it.
-    pub(super) harm: f64,
+    /// Requests that keep their targets: the chance of the request itself, less the others that are
+    /// expected to miss theirs for it.
+    pub(super) gain: f64,
     /// Tighter classes that came lately and that the endpoint is good for.
     pub(super) serves: usize,
     /// Seconds per token of the batch there.
     pub(super) depth: f64,
     /// Cost, in seconds.
     pub(super) cost: f64,
-}
-
-impl Choice {
-    /// Requests more that keep their targets, its own and others' together.
-    fn gain(&self) -> f64 {
-        self.chance.min(ENOUGH) - self.harm
-    }
 }
 
 /// Scores the endpoints where most requests keep their targets 0.5 to 1, and others less than
@@ -40,29 +32,40 @@ impl Choice {
 /// among them. Where all are good for some, the deepest batch goes first, so that soon there is
 /// one that isn't. Costs that differ by less than `equal` seconds are equal.
 pub(super) fn rank(choices: &[Choice], equal: f64, out: &mut [f32]) {
-    let best = choices.iter().map(Choice::gain).fold(f64::NEG_INFINITY, f64::max);
-    let fits = |choice: &&Choice| choice.gain() >= best - EQUAL_CHANCE;
-    let least = |of: &dyn Fn(&&Choice) -> bool| {
-        choices.iter().filter(of).map(|choice| choice.cost).fold(f64::INFINITY, f64::min)
-    };
-    let second = least(&fits);
-    let may_pack = |choice: &&Choice| fits(choice) && choice.cost <= second * PACKING;
-    let fewest = choices.iter().filter(may_pack).map(|choice| choice.serves).min().unwrap_or(0);
-    let packs = |choice: &&Choice| may_pack(choice) && choice.serves == fewest;
-    let deepest = choices.iter().filter(packs).map(|choice| choice.depth).fold(0.0, f64::max);
-    let is_deep = |choice: &Choice| choice.depth >= deepest * (1.0 - EQUAL_DEPTH);
-    let is_first = |choice: &&Choice| packs(choice) && (fewest == 0 || is_deep(choice));
-    let first = least(&is_first);
+    let best = choices.iter().map(|choice| choice.gain).fold(f64::NEG_INFINITY, f64::max);
+    let enough = best - EQUAL_CHANCE;
+    let fits = |choice: &Choice| choice.gain >= enough;
+    let second = least_cost(choices, fits);
+    let most = second * PACKING;
+    let may_pack = |choice: &Choice| fits(choice) && choice.cost <= most;
+    let (mut fewest, mut deepest) = (usize::MAX, 0.0);
+    for choice in choices.iter().filter(|choice| may_pack(choice)) {
+        if choice.serves < fewest {
+            (fewest, deepest) = (choice.serves, 0.0);
+        }
+        if choice.serves == fewest {
+            deepest = choice.depth.max(deepest);
+        }
+    }
+    let deep = if fewest == 0 { f64::NEG_INFINITY } else { deepest * (1.0 - EQUAL_DEPTH) };
+    let is_first = |choice: &Choice| may_pack(choice) && choice.serves == fewest && choice.depth >= deep;
+    let first = least_cost(choices, is_first);
     for (cell, choice) in out.iter_mut().zip(choices) {
         let by_cost = |least: f64| ((least + equal) / choice.cost.max(f64::MIN_POSITIVE)).min(1.0);
-        *cell = if is_first(&choice) {
+        *cell = if is_first(choice) {
             0.75 + 0.25 * by_cost(first)
-        } else if fits(&choice) {
+        } else if fits(choice) {
             0.5 + 0.25 * by_cost(second)
         } else {
-            0.5 / (1.0 + best - choice.gain())
+            0.5 / (1.0 + best - choice.gain)
         } as f32;
     }
+}
+
+/// Least cost of the choices that fit; infinite without any.
+fn least_cost(choices: &[Choice], fits: impl Fn(&Choice) -> bool) -> f64 {
+    let cost = |choice: &Choice| if fits(choice) { choice.cost } else { f64::INFINITY };
+    choices.iter().map(cost).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     fn choice(chance: f64, harm: f64, cost: f64) -> Choice {
-        Choice { chance, harm, serves: 0, depth: 0.015, cost }
+        Choice { gain: chance.min(0.95) - harm, serves: 0, depth: 0.015, cost }
     }
 
     /// Positions, the best first, and the best score.
@@ -122,6 +125,51 @@ mod tests {
         assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 1.4), deep(15.3, 1.2)]).0[0], 1);
         assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 9.0), deep(15.3, 1.2)]).0[0], 2);
         assert_eq!(order(&[deep(15.6, 1.4), deep(15.58, 1.0)]).0[0], 1, "equally deep");
+    }
+
+    /// The same order, worked out for one endpoint after the other as it is described.
+    fn plainly(choices: &[Choice], equal: f64) -> Vec<f32> {
+        let best = choices.iter().map(|c| c.gain).fold(f64::NEG_INFINITY, f64::max);
+        let least = |of: &[Choice]| of.iter().map(|c| c.cost).fold(f64::INFINITY, f64::min);
+        let fit: Vec<_> = choices.iter().copied().filter(|c| c.gain >= best - EQUAL_CHANCE).collect();
+        let second = least(&fit);
+        let mut first = fit.clone();
+        first.retain(|c| c.cost <= second * PACKING);
+        let fewest = first.iter().map(|c| c.serves).min().unwrap_or(0);
+        first.retain(|c| c.serves == fewest);
+        let deepest = first.iter().map(|c| c.depth).fold(0.0, f64::max);
+        first.retain(|c| fewest == 0 || c.depth >= deepest * (1.0 - EQUAL_DEPTH));
+        let score = |choice: &Choice| {
+            let by_cost = |of: &[Choice]| ((least(of) + equal) / choice.cost).min(1.0);
+            if first.contains(choice) {
+                0.75 + 0.25 * by_cost(&first)
+            } else if fit.contains(choice) {
+                0.5 + 0.25 * by_cost(&fit)
+            } else {
+                0.5 / (1.0 + best - choice.gain)
+            }
+        };
+        choices.iter().map(|choice| score(choice) as f32).collect()
+    }
+
+    #[test]
+    fn scores_are_those_of_the_plain_order() {
+        let draw = |n: u64, most: u64| (usher_core::random::mix(n) % most) as f64;
+        for round in 0..2000u64 {
+            let choice = |n: u64| {
+                let n = (round << 32) + 8 * n;
+                Choice {
+                    gain: draw(n, 200) / 200.0 - 0.2 * draw(n + 1, 2),
+                    serves: draw(n + 2, 3) as usize + round as usize % 2,
+                    depth: 0.015 + draw(n + 3, 40) * 1e-5,
+                    cost: 1.0 + draw(n + 4, 100) / 100.0,
+                }
+            };
+            let choices: Vec<Choice> = (0..1 + round % 12).map(choice).collect();
+            let mut out = vec![0.0; choices.len()];
+            rank(&choices, 5e-4, &mut out);
+            assert_eq!(out, plainly(&choices, 5e-4), "{choices:?}");
+        }
     }
 
     #[test]
