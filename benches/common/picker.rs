@@ -42,7 +42,7 @@ impl Picker {
         let locator = Arc::new(StoreLocator::new(store, false));
         let hour = Duration::from_secs(3600);
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
-        let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age: hour, record: Record::No };
+        let policy = Policy { scheduler, stages, max_age: hour, record: Record::No };
         let dispatcher = Dispatcher::new(
             CachedLocator::new(locator, clock.clone(), hour, 16),
             policy,
@@ -53,7 +53,7 @@ impl Picker {
             parsers: Parsers::new(&pipeline.parsers),
             max_request_body_bytes: 32 << 20,
             budget: Arc::default(),
-            stages,
+            policy: dispatcher.policy().clone(),
             rules: Arc::default(),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),

@@ -70,8 +70,8 @@ impl Default for Inner {
 
 impl Inner {
     /// Returns `true` if bookings from the number `since` on would have changed the choice of these
-    /// endpoints, or may have.
-    fn conflicts(&self, since: u64, places: &[(u32, i64)]) -> bool {
+    /// endpoints, or may have. `counts_small`: every booking changes it, small ones too.
+    fn conflicts(&self, since: u64, places: &[(u32, i64)], counts_small: bool) -> bool {
         if since == self.next {
             return false;
         }
@@ -91,7 +91,7 @@ impl Inner {
             let mut small = 0;
             uncounted(slot).any(|booking| {
                 small += 1;
-                !booking.is_small || small > most
+                counts_small || !booking.is_small || small > most
             })
         })
     }
@@ -132,13 +132,15 @@ impl Drop for Begun<'_> {
 
 impl Bookings {
     /// Decides and begins the booking: `decide` runs again while another thread books an endpoint
-    /// that it chose. `is_small`: the booking is one that others need not count where there are many.
+    /// that it chose. `is_small`: the booking is one that others need not count where there are many;
+    /// `counts_small`: the decision counts them all the same. The two are apart, as the decision before
+    /// or after this one may be by another policy.
     ///
     /// # Errors
     /// The errors of `decide`.
     pub(super) fn decide<T, E>(
         &self,
-        is_small: bool,
+        (is_small, counts_small): (bool, bool),
         decision: impl Fn(&T) -> &Decision,
         mut decide: impl FnMut() -> Result<T, E>,
     ) -> Result<(T, Begun<'_>), E> {
@@ -149,7 +151,7 @@ impl Bookings {
             let decided = decide()?;
             let places = booked(decision(&decided));
             let mut inner = self.inner();
-            if times == MOST_AGAIN || !inner.conflicts(since, &places) {
+            if times == MOST_AGAIN || !inner.conflicts(since, &places, counts_small) {
                 let number = inner.begin(&places, is_small);
                 drop(inner);
                 return Ok((decided, Begun { bookings: self, number }));
@@ -181,26 +183,27 @@ mod tests {
     fn uncounted_bookings_of_the_same_endpoint_conflict() {
         let mut inner = Inner::default();
         let first = inner.begin(&[(7, 0)], false);
-        assert!(inner.conflicts(0, &[(3, 0), (7, 0)]));
-        assert!(!inner.conflicts(0, &[(3, 0)]));
+        assert!(inner.conflicts(0, &[(3, 0), (7, 0)], false));
+        assert!(!inner.conflicts(0, &[(3, 0)], false));
         let second = inner.begin(&[(8, 0), (9, 0)], false);
         assert_eq!(inner.end(second), first, "the first is still open");
-        assert!(inner.conflicts(first, &[(9, 0)]), "complete, and not counted by who asked before");
+        assert!(inner.conflicts(first, &[(9, 0)], false), "complete, and not counted by who asked before");
         assert_eq!(inner.end(first), 2);
-        assert!(!inner.conflicts(2, &[(7, 0), (8, 0), (9, 0)]));
+        assert!(!inner.conflicts(2, &[(7, 0), (8, 0), (9, 0)], false));
     }
 
     #[test]
     fn small_bookings_conflict_where_few_requests_are() {
         let mut inner = Inner::default();
         inner.begin(&[(7, 0)], true);
-        assert!(inner.conflicts(0, &[(7, EACH - 1)]));
-        assert!(!inner.conflicts(0, &[(7, EACH)]));
+        assert!(inner.conflicts(0, &[(7, EACH - 1)], false));
+        assert!(!inner.conflicts(0, &[(7, EACH)], false));
+        assert!(inner.conflicts(0, &[(7, EACH)], true), "a policy with a limit counts those of one without");
         inner.begin(&[(7, 0)], true);
-        assert!(inner.conflicts(0, &[(7, 2 * EACH - 1)]), "two of them");
-        assert!(!inner.conflicts(0, &[(7, 2 * EACH)]));
+        assert!(inner.conflicts(0, &[(7, 2 * EACH - 1)], false), "two of them");
+        assert!(!inner.conflicts(0, &[(7, 2 * EACH)], false));
         inner.begin(&[(7, 0)], false);
-        assert!(inner.conflicts(0, &[(7, 1000 * EACH)]), "one may be long");
+        assert!(inner.conflicts(0, &[(7, 1000 * EACH)], false), "one may be long");
     }
 
     #[test]
@@ -210,9 +213,9 @@ mod tests {
             let number = inner.begin(&[(slot, 0)], true);
             inner.end(number);
         }
-        assert!(inner.conflicts(0, &[(1000, 0)]), "what came before the oldest is not known");
-        assert!(!inner.conflicts(1, &[(1000, 0)]));
+        assert!(inner.conflicts(0, &[(1000, 0)], false), "what came before the oldest is not known");
+        assert!(!inner.conflicts(1, &[(1000, 0)], false));
         let last = RECENT as u64;
-        assert!(!inner.conflicts(last, &[(RECENT as u32 - 1, 0)]));
+        assert!(!inner.conflicts(last, &[(RECENT as u32 - 1, 0)], false));
     }
 }

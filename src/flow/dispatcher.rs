@@ -3,19 +3,20 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::Rng;
 
 use crate::endpoints::health::{OutlierDetector, RequestClass};
 use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
 use crate::request::{Api, Request};
+use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{
-    Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scheduler, Scratch, Situation, Stages,
+    Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scratch, Situation,
 };
 
 use super::concurrent::{Bookings, SMALL_BODY};
 use super::outliers::{Attempt, Choice, OutlierFilter};
+use super::policy::{ActivePolicy, Policy};
 use super::routed::{Sent, is_pair};
 use super::{Attempts, Code, Demand, Gate, Permit, Rejection, Routed};
 use super::{conditional, legacy_admission, spread};
@@ -29,8 +30,9 @@ thread_local! {
 #[derive(Debug)]
 pub struct Dispatcher {
     locator: CachedLocator,
-    policy: Policy,
-    /// Order of the bookings: profiles that read requests in flight count those before.
+    policy: ActivePolicy,
+    /// Order of the bookings: profiles that read requests in flight count those before, also those
+    /// that were decided by an earlier policy.
     bookings: Bookings,
     clock: Clock,
     attempts: Arc<Attempts>,
@@ -48,17 +50,11 @@ pub enum Entered {
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 
-/// Choice of destinations.
-#[derive(Debug)]
-pub struct Policy {
-    /// Chooses among candidates.
-    pub scheduler: Scheduler,
-    /// Plugins around that choice.
-    pub stages: Arc<Stages>,
-    /// Age from which metrics count as missing.
-    pub max_age: Duration,
-    /// Part of a decision that is kept.
-    pub record: Record,
+/// A decision by one policy, whichever is in effect when it ends.
+#[derive(Clone, Copy)]
+struct Deciding<'a> {
+    dispatcher: &'a Dispatcher,
+    policy: &'a Policy,
 }
 
 /// A decision, not yet booked.
@@ -75,7 +71,7 @@ impl Dispatcher {
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
         Self {
             locator,
-            policy,
+            policy: ActivePolicy::new(policy),
             bookings: Bookings::default(),
             clock,
             attempts,
@@ -100,6 +96,21 @@ impl Dispatcher {
     /// Gate that requests wait at, if they do.
     pub fn gate(&self) -> Option<&Arc<Gate>> {
         self.gate.as_ref()
+    }
+
+    /// The policy in effect.
+    pub fn policy(&self) -> &ActivePolicy {
+        &self.policy
+    }
+
+    /// Decides by this policy from now on, and lets requests wait by these rules. Decisions under way
+    /// end by the policy with which they began; requests that wait are decided by the new one. Rules
+    /// without a gate, and a gate without rules, are as they were.
+    pub fn reconfigure(&self, policy: Policy, flow_control: Option<&FlowControlSpec>) {
+        self.policy.replace(policy);
+        if let (Some(gate), Some(flow_control)) = (&self.gate, flow_control) {
+            gate.reconfigure(flow_control);
+        }
     }
 
     /// Requests that wait, by priority and model; none without a gate.
@@ -131,12 +142,14 @@ impl Dispatcher {
         subset: &SubsetHint,
         rng: &mut dyn Rng,
     ) -> Option<Result<Routed, Rejection>> {
-        if self.policy.stages.gathers() {
+        let policy = self.policy.load();
+        if policy.stages.gathers() {
             return None;
         }
+        let deciding = Deciding { dispatcher: self, policy: &policy };
         let candidates = self.locator.peek(subset)?;
         let Some(gate) = self.gate_of(request, subset) else {
-            return Some(self.decide(request, &candidates, Vec::new(), false, rng));
+            return Some(deciding.decide(request, &candidates, Vec::new(), false, rng));
         };
         let entered = match subset {
             SubsetHint::Missing => self.with_room(&candidates, |pool| gate.try_enter(request, pool))?,
@@ -145,7 +158,7 @@ impl Dispatcher {
                 self.with_room(&pool, |pool| gate.try_enter(request, pool))?
             }
         };
-        Some(entered.and_then(|permit| self.place(permit, request, &candidates, Vec::new(), rng)))
+        Some(entered.and_then(|permit| deciding.place(permit, request, &candidates, Vec::new(), rng)))
     }
 
     /// Finds a destination, when there is room for the request. Dropping the future takes
@@ -155,17 +168,22 @@ impl Dispatcher {
     /// The rejection with which the client is answered.
     pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
-            let (candidates, findings) = self.gather(request, subset).await;
-            return self.decide(request, &candidates, findings, false, &mut rand::rng());
+            let policy = self.policy.load_full();
+            let (candidates, findings) = self.gather(&policy, request, subset).await;
+            let deciding = Deciding { dispatcher: self, policy: &policy };
+            return deciding.decide(request, &candidates, findings, false, &mut rand::rng());
         };
         let mut since = None;
         loop {
             let pool = self.room().await;
             let permit = gate.enter(request, since, &pool).await?;
             // Asked again, as a request may have waited for these very endpoints.
-            let (candidates, findings) = self.gather(request, subset).await;
+            // What gatherers find is kept under keys of their policy: the decision keeps to it.
+            let policy = self.policy.load_full();
+            let (candidates, findings) = self.gather(&policy, request, subset).await;
             if !candidates.is_empty() || !self.locator.locate(&SubsetHint::Missing).await.is_empty() {
-                return self.place(permit, request, &candidates, findings, &mut rand::rng());
+                let deciding = Deciding { dispatcher: self, policy: &policy };
+                return deciding.place(permit, request, &candidates, findings, &mut rand::rng());
             }
             // The endpoints are gone again: back to where it stood.
             since = Some(permit.since());
@@ -210,18 +228,25 @@ impl Dispatcher {
 
     /// The candidates of a request, and what gatherers find out about them while they
     /// hold it.
-    async fn gather(&self, request: &Request, subset: &SubsetHint) -> (Candidates, Vec<Finding>) {
+    async fn gather(
+        &self,
+        policy: &Policy,
+        request: &Request,
+        subset: &SubsetHint,
+    ) -> (Candidates, Vec<Finding>) {
         let candidates = self.locator.locate(subset).await;
-        if !self.policy.stages.gathers() || candidates.is_empty() {
+        if !policy.stages.gathers() || candidates.is_empty() {
             return (candidates, Vec::new());
         }
-        let max_age = self.policy.max_age;
+        let max_age = policy.max_age;
         let situation = Situation { request, now_ms: self.clock.now_ms(), max_age };
-        let findings = self.policy.stages.gather(&situation, &candidates).await;
+        let findings = policy.stages.gather(&situation, &candidates).await;
         // The pool may have changed while the request was held.
         (self.locator.locate(subset).await, findings)
     }
+}
 
+impl Deciding<'_> {
     /// Finds a destination for a request that may go.
     fn place(
         &self,
@@ -256,9 +281,9 @@ impl Dispatcher {
         });
         match &routed {
             Ok(routed) => {
-                self.attempts.success(&request.target_model, routed.decision().primary_endpoint());
+                self.dispatcher.attempts.success(&request.target_model, routed.decision().primary_endpoint());
             }
-            Err(_) => self.attempts.failure(&request.target_model),
+            Err(_) => self.dispatcher.attempts.failure(&request.target_model),
         }
         routed
     }
@@ -273,10 +298,10 @@ impl Dispatcher {
         scratch: &mut Scratch,
         facts: &mut Facts,
     ) -> Result<Routed, Rejection> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.dispatcher.clock.now_ms();
         let detector = self.policy.stages.sheds_by().filter(|_| request.priority < 0);
         if let Some(detector) = detector {
-            self.with_room(candidates, |room| legacy_admission::check(detector, room, now_ms))?;
+            self.dispatcher.with_room(candidates, |room| legacy_admission::check(detector, room, now_ms))?;
         }
         if candidates.is_empty() {
             return Err(Rejection::no_endpoints());
@@ -289,7 +314,7 @@ impl Dispatcher {
             return Err(Rejection::screened());
         }
         let asks_only = asks_only(request);
-        let among = self.outlier_filter.as_ref().and_then(|outlier_filter| {
+        let among = self.dispatcher.outlier_filter.as_ref().and_then(|outlier_filter| {
             outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms)
         });
         // About all of them: should nobody else do, those that are ejected have to.
@@ -301,17 +326,19 @@ impl Dispatcher {
             .map_err(|denied| Rejection::saturated(format!("request cannot be admitted: {denied}")))?;
         let mut choose = || self.choose(&context, candidates, among.as_ref(), spread, rng, scratch);
         let (chosen, _begun) = if self.policy.stages.books() || spread {
+            let is_small = request.body.len() <= SMALL_BODY && !request.is_uploading;
             // Where a filter has a limit, every booking counts.
-            let is_small = request.body.len() <= SMALL_BODY
-                && !request.is_uploading
-                && !self.policy.scheduler.drops_the_busy();
-            let (chosen, begun) =
-                self.bookings.decide(is_small, |chosen: &Chosen| &chosen.decision, choose)?;
+            let counts_small = self.policy.scheduler.drops_the_busy();
+            let (chosen, begun) = self.dispatcher.bookings.decide(
+                (is_small, counts_small),
+                |chosen: &Chosen| &chosen.decision,
+                choose,
+            )?;
             (chosen, Some(begun))
         } else {
             (choose()?, None)
         };
-        if let Some(outlier_filter) = self.outlier_filter.as_ref().filter(|_| chosen.overrules) {
+        if let Some(outlier_filter) = self.dispatcher.outlier_filter.as_ref().filter(|_| chosen.overrules) {
             outlier_filter.overrule();
         }
         let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
@@ -319,11 +346,13 @@ impl Dispatcher {
         let class = class_of(request);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
         let uploading = request.is_uploading;
-        let awaited =
-            (self.outlier_filter.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
-                .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
-                .flatten();
-        let clock = Some(self.clock.clone());
+        let awaited = (self.dispatcher.outlier_filter.is_some()
+            && !uploading
+            && !asks_only
+            && !is_pair(&chosen.decision))
+        .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
+        .flatten();
+        let clock = Some(self.dispatcher.clock.clone());
         let sent =
             Sent { at_ms: now_ms, uploading, asks_only, probe, class, awaited, unproven: false, clock };
         Ok(self.book(&context, chosen.decision, effects, sent))
@@ -340,7 +369,7 @@ impl Dispatcher {
         rng: &mut dyn Rng,
         scratch: &mut Scratch,
     ) -> Result<Chosen, Rejection> {
-        let Policy { scheduler, stages, record, .. } = &self.policy;
+        let Policy { scheduler, stages, record, .. } = self.policy;
         // The log of decisions names totals.
         let is_logged = *record == Record::No && tracing::enabled!(tracing::Level::DEBUG);
         let record = if is_logged { Record::Scores } else { *record };
@@ -361,7 +390,7 @@ impl Dispatcher {
                 });
                 // Otherwise the filters, or the client, won't have it: the place is given back.
                 if let Some(mut decision) = decision {
-                    if self.outlier_filter.as_ref().is_some_and(OutlierFilter::may_fall_back)
+                    if self.dispatcher.outlier_filter.as_ref().is_some_and(OutlierFilter::may_fall_back)
                         && let Ok(others) = decide(context, candidates, false)
                     {
                         decision.fall_back_on(&others);

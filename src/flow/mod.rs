@@ -8,13 +8,15 @@ mod dispatcher;
 mod gate;
 mod legacy_admission;
 mod outliers;
+mod policy;
 pub mod queue;
 mod routed;
 mod spread;
 
 pub use attempts::Attempts;
-pub use dispatcher::{Dispatcher, Entered, Policy};
+pub use dispatcher::{Dispatcher, Entered};
 pub use gate::task::{keep_bands, keep_moving};
 pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, Permit};
+pub use policy::{ActivePolicy, Policy};
 pub use routed::Routed;
 pub use usher_core::request::{Code, Rejection};

@@ -5,6 +5,7 @@
 //! configuration, builds its plugins and puts each in its places; [`Resolved`]
 //! says what came out of it.
 
+mod changes;
 mod data;
 mod flow;
 mod handler;
@@ -19,6 +20,7 @@ mod stages;
 mod table;
 mod types;
 
+pub use changes::changes;
 pub use data::MetricsSource;
 pub use pipeline::Pipeline;
 pub use resolved::{

@@ -96,6 +96,13 @@ impl SchedulerMetrics {
         self.plugins.with(&[extension_point, plugin_type, plugin_type])
     }
 
+    /// Drops the series of a plugin that is in no configuration any more.
+    pub fn forget(&self, plugin_type: &str, name: &str) {
+        self.plugins.retain(|values| values.get(1..) != Some(&[plugin_type.to_owned(), name.to_owned()]));
+        // Absent unless it scored.
+        let _ = self.invalid_scores.remove_label_values(&[plugin_type, name]);
+    }
+
     /// Metric families of the plugins themselves.
     pub(crate) fn families(&self) -> &Families {
         &self.families

@@ -1,5 +1,7 @@
 //! Settings of a source's scrapes.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -46,9 +48,9 @@ pub struct ScrapeConfig {
     pub source_type: &'static str,
     /// The pages say how well the endpoints are. Default yes; of several sources one.
     pub keeps_health: bool,
-    /// Read histograms of times, too, once a second. Default no: only what learns latencies
-    /// needs them.
-    pub times: bool,
+    /// `true`: histograms of times are read, too, once a second. Default no: only what learns latencies
+    /// needs them. May change at any time.
+    pub times: Arc<AtomicBool>,
     /// Read pages as lists of models. Default no.
     pub models: bool,
     /// Metrics to read, by engine. Several extractors read a page one after the other: of a
@@ -78,7 +80,7 @@ impl Default for ScrapeConfig {
             on_node: false,
             source_type: SOURCE_TYPE,
             keeps_health: true,
-            times: false,
+            times: Arc::default(),
             models: false,
             engines: vec![Engines::default()],
         }

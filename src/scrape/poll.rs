@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::warn;
@@ -38,15 +39,23 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     };
     let mut log = Log::new(&endpoint, config.source_type, address);
     let mut client = Client::new(address, config.tls.clone(), config.max_body_bytes);
-    let engine = config.engines.first().filter(|_| config.times).map(|engines| engines.of(&endpoint));
-    let times = engine.and_then(|engine| TimesSpec::of(engine.name()));
-    let mut extractions = Extraction::all(&endpoint, config, times.as_ref(), counters);
+    let engine = config.engines.first().map(|engines| engines.of(&endpoint));
+    let spec = engine.and_then(|engine| TimesSpec::of(engine.name()));
+    let mut reads_times = config.times.load(Relaxed);
+    let times = |reads_times: bool| spec.as_ref().filter(|_| reads_times);
+    let mut extractions = Extraction::all(&endpoint, config, times(reads_times), counters);
     let mut requests = Requests::new(config, address, &extractions);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
     let mut failures = 0_u32;
     let mut next = schedule.after(Instant::now());
     loop {
         sleep_until(next).await;
+        if config.times.load(Relaxed) != reads_times {
+            // Another configuration learns latencies, or no longer does.
+            reads_times = !reads_times;
+            extractions = Extraction::all(&endpoint, config, times(reads_times), counters);
+            requests = Requests::new(config, address, &extractions);
+        }
         let sent = endpoint.load().sent();
         let mut feed = |piece: &[u8]| extractions.iter_mut().for_each(|extraction| extraction.feed(piece));
         let page = timeout(config.timeout, client.get(requests.next(), buffer, &mut feed)).await;

@@ -9,6 +9,7 @@ mod numbers;
 mod origin;
 mod pool;
 mod ports;
+mod reload;
 mod setup;
 mod start;
 mod startup_log;
@@ -34,6 +35,7 @@ use background::Background;
 use numbers::{register_connections, register_process, register_threads};
 use origin::Origin;
 use pool::Pool;
+use reload::{Active, Events, Reloader, Status};
 use start::Start;
 use startup_log::StartupLog;
 
@@ -69,6 +71,8 @@ async fn serve(
 ) -> Result<Ended, RunError> {
     let Setup {
         settings,
+        types,
+        text,
         mut pipeline,
         registry,
         scheduler_metrics,
@@ -88,6 +92,9 @@ async fn serve(
         state.budget().limit_files(files);
     }
     let startup_log = StartupLog::take(&mut pipeline);
+    let active = Active::new(&pipeline, &text);
+    let config = Arc::new(Status::register(&settings.config, active.hash(), &registry)?);
+    let of_plugins = scheduler_metrics.clone();
     let scheduler_metrics = &scheduler_metrics;
     let parts =
         pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
@@ -119,6 +126,12 @@ async fn serve(
         stopping: stops.stopping(),
     };
     let cluster = origin::start(origin, parts, background).await?;
+    let events = Events::about(cluster.clone(), origin::own_pod(&settings.pool));
+    let state = Arc::clone(pool.state());
+    let parts = reload::Parts { types, settings: settings.clone(), metrics: of_plugins, state };
+    if let Some(reloader) = Reloader::new(parts, pool.swap(), (active, text), config.clone(), events) {
+        background.run(reloader.follow());
+    }
     let scrapes = ScrapeMetrics::register(&registry)?;
     background.scrapers = pool.scrape(&settings, &scrapes)?;
     let connections = server.connection_metrics();
@@ -136,7 +149,7 @@ async fn serve(
     (announcement.metrics_tls, announcement.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
-        ports::admin(admin, &pool, plan_store.as_ref(), background)?;
+        ports::admin(admin, (&pool, Arc::clone(&config)), plan_store.as_ref(), background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);

@@ -240,7 +240,7 @@ fn identity(pool: &PoolSettings) -> String {
 
 /// The pod that this may run in: namespace and name. It is looked for where the rights are,
 /// which is where pickers run.
-fn own_pod(pool: &PoolSettings) -> Option<(String, String)> {
+pub(super) fn own_pod(pool: &PoolSettings) -> Option<(String, String)> {
     let place = place(pool);
     (!place.is_empty()).then(|| (pool.namespace.clone(), place))
 }

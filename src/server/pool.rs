@@ -1,5 +1,6 @@
 //! A pool: its endpoints, who chooses among them, and what is kept for them.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::latency::Model;
-use crate::schedule::{Record, SchedulerMetrics, State};
+use crate::schedule::{Record, Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
 
@@ -48,6 +49,8 @@ pub(super) struct Pool {
     /// Numbers of its endpoints that extractors read besides those of every engine.
     pub(super) attributes: Attributes,
     sources: Vec<MetricsSource>,
+    /// Scrapes read times, too, as a plugin learns latencies.
+    learns: Arc<AtomicBool>,
     state: Arc<State>,
     attempts: Arc<Attempts>,
     outliers: Option<Arc<OutlierDetector>>,
@@ -82,9 +85,8 @@ impl Pool {
         });
         let locator =
             CachedLocator::new(locator, clock.clone(), settings.locator.ttl, settings.locator.max_subsets);
-        let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
         let max_age = settings.metrics_staleness;
-        let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record };
+        let policy = policy(settings, scheduler, stages);
         let mut dispatcher = Dispatcher::new(locator, policy, clock.clone(), Arc::clone(&attempts));
         if let Some(outliers) = &outliers {
             dispatcher = dispatcher.watched(Arc::clone(outliers));
@@ -99,7 +101,7 @@ impl Pool {
             parsers: Parsers::new(&parsers),
             max_request_body_bytes: settings.limits.max_request_body,
             budget: Arc::clone(state.budget()),
-            stages,
+            policy: dispatcher.policy().clone(),
             rules: Arc::clone(&rules),
             metrics: ExtProcMetrics::register(registry, settings.stream_metrics)?,
             parsing: Parsing::new(scheduler_metrics),
@@ -114,6 +116,7 @@ impl Pool {
             shared: Arc::new(shared),
             attributes: attributes(&sources),
             sources,
+            learns: Arc::default(),
             state,
             attempts,
             outliers,
@@ -138,9 +141,20 @@ impl Pool {
         self.state.budget()
     }
 
+    /// What outlives a configuration.
+    pub(super) fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
     /// The model of its latencies, if a plugin keeps one.
     pub(super) fn latencies(&self) -> Option<Arc<Model>> {
         Model::find(&self.state)
+    }
+
+    /// Replaces what a configuration says about its decisions.
+    pub(super) fn swap(&self) -> Swap {
+        let (dispatcher, state) = (Arc::clone(&self.dispatcher), Arc::clone(&self.state));
+        Swap { dispatcher, state, learns: Arc::clone(&self.learns) }
     }
 
     /// Runs what keeps it up to date. `finishing`: cancelled when requests no longer wait.
@@ -170,19 +184,50 @@ impl Pool {
         settings: &ServeSettings,
         metrics: &ScrapeMetrics,
     ) -> Result<Vec<Scraper>, RunError> {
-        let (mut scrapers, mut healthy, times) = (Vec::new(), false, self.latencies().is_some());
+        let (mut scrapers, mut healthy) = (Vec::new(), false);
+        self.learns.store(self.latencies().is_some(), Relaxed);
         for source in self.sources.iter().filter(|source| source.models || !source.engines.is_empty()) {
             let (tick, engines) = (settings.refresh_metrics_interval, source.engines.clone());
             let config = ScrapeConfig::new(&source.params, tick, engines, source.models);
             let config = config.map_err(RunError::Config)?;
             // The first source of metrics says how well endpoints are.
             let keeps_health = config.keeps_health && !healthy;
-            let config = ScrapeConfig { keeps_health, times: times && keeps_health, ..config };
+            let times = if keeps_health { Arc::clone(&self.learns) } else { Arc::default() };
+            let config = ScrapeConfig { keeps_health, times, ..config };
             healthy |= config.keeps_health;
             scrapers.push(Scraper::start(Arc::clone(&self.store), self.clock.clone(), config, metrics));
         }
         Ok(scrapers)
     }
+}
+
+/// Puts a configuration into effect at a pool that runs.
+#[derive(Debug)]
+pub(super) struct Swap {
+    dispatcher: Arc<Dispatcher>,
+    state: Arc<State>,
+    learns: Arc<AtomicBool>,
+}
+
+impl Swap {
+    /// Decides by this configuration from now on.
+    pub(super) fn reconfigure(&self, settings: &ServeSettings, pipeline: Pipeline) {
+        let Pipeline { scheduler, stages, flow_control, .. } = pipeline;
+        self.dispatcher.reconfigure(policy(settings, scheduler, stages), flow_control.as_ref());
+        self.tidy();
+    }
+
+    /// Drops what plugins of earlier configurations kept, once their last request has ended.
+    pub(super) fn tidy(&self) {
+        self.state.forget_unused();
+        self.learns.store(Model::find(&self.state).is_some(), Relaxed);
+    }
+}
+
+/// How a configuration decides with these settings.
+fn policy(settings: &ServeSettings, scheduler: Scheduler, stages: Arc<Stages>) -> Policy {
+    let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
+    Policy { scheduler, stages, max_age: settings.metrics_staleness, record }
 }
 
 /// Gate at which requests wait, with its metrics.

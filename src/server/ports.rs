@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prometheus::Registry;
 
 use super::pool::Pool;
+use super::reload::Status;
 use super::{Background, RunError, capacity, metrics_port};
 use crate::cluster::Cluster;
 use crate::metrics;
@@ -13,6 +14,7 @@ use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::tls::MetricsTls;
 use crate::observe::{self, endpoints};
 use crate::scaling::PlanStore;
+use crate::schedule::latency::Model;
 use crate::settings::ServeSettings;
 
 /// Serves metrics, to whom the settings allow them. Returns whether over TLS, and whether the API server is asked who
@@ -38,21 +40,25 @@ pub(super) fn metrics(
     Ok(protected)
 }
 
-/// Serves pages about a pool and its plans.
+/// Serves pages about a pool, its configuration and its plans.
 ///
 /// # Errors
 /// When the socket can't be used.
 pub(super) fn admin(
     listener: TcpListener,
-    pool: &Pool,
+    (pool, config): (&Pool, Arc<Status>),
     plan_store: Option<&Arc<PlanStore>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
-    let (store, clock, latencies) = (Arc::clone(&pool.store), pool.clock.clone(), pool.latencies());
+    let (store, clock, state) = (Arc::clone(&pool.store), pool.clock.clone(), Arc::clone(pool.state()));
     let attributes = pool.attributes.clone();
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
-        .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
+        .with_page("/latency", "application/json", move || {
+            // A reload may bring the first plugin that learns them.
+            observe::latency::page(Model::find(&state).as_deref())
+        })
+        .with_page("/config", "application/json", move || config.json());
     let routes = capacity::with_pages(routes, plan_store, &pool.clock).with_index();
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);

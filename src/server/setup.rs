@@ -19,6 +19,10 @@ use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, OutlierSetting
 /// before it listens.
 pub struct Setup {
     pub(super) settings: ServeSettings,
+    /// Types that a configuration may name.
+    pub(super) types: PluginTypes,
+    /// Text of the configuration; empty: there is none.
+    pub(super) text: String,
     pub(super) pipeline: Pipeline,
     pub(super) registry: Registry,
     pub(super) scheduler_metrics: SchedulerMetrics,
@@ -78,6 +82,8 @@ impl Setup {
         let policies = Policies::load(&settings, &pipeline, &state, can_act)?;
         Ok(Self {
             settings,
+            types: types.clone(),
+            text,
             pipeline,
             registry,
             scheduler_metrics,

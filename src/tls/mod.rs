@@ -9,4 +9,4 @@ pub mod subject;
 pub use cert::{CertError, Certificate};
 pub use clients::ClientAuthorities;
 pub use reload::RELOAD_INTERVAL;
-pub(crate) use reload::keep_fresh;
+pub(crate) use reload::{Seen, Watch, keep_fresh};

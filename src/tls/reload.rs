@@ -38,27 +38,29 @@ pub(crate) async fn keep_fresh<F, T, E>(
 }
 
 /// Decides when changed files are worth loading. No I/O.
-struct Watch<F> {
+pub(crate) struct Watch<F> {
     /// Contents, or the error of reading them, that were last used or refused.
     settled: Result<F, String>,
     /// Contents, or the error of reading them, that were seen last time, if they were new.
     pending: Option<Result<F, String>>,
 }
 
-enum Seen<T, E> {
+/// Result of a look at the files.
+pub(crate) enum Seen<T, E> {
     Nothing,
     Usable(T),
     Problem(E),
 }
 
 impl<F: PartialEq> Watch<F> {
-    fn new(files: F) -> Self {
+    /// Files that are in use.
+    pub(crate) fn new(files: F) -> Self {
         Self { settled: Ok(files), pending: None }
     }
 
     /// Takes what was read. Something new counts when it is seen twice in a row: the
     /// first time one of the files may still be the old one, or half written.
-    fn see<T, E: Display>(
+    pub(crate) fn see<T, E: Display>(
         &mut self,
         read: Result<F, E>,
         parse: impl FnOnce(&F) -> Result<T, E>,

@@ -19,6 +19,7 @@ mod plugins;
 mod protos;
 mod queries;
 mod reference;
+mod reload;
 mod requests;
 mod responses;
 #[path = "../schedule/pages/server.rs"]

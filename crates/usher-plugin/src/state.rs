@@ -126,6 +126,14 @@ impl State {
         attributes.forget(|id| loads().for_each(|load| load.attribute(id).clear()));
     }
 
+    /// Drops what no plugin and no request holds any more: the state of plugins that a configuration
+    /// no longer has.
+    pub fn forget_unused(&self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two of them are here.
+        kept.retain(|_, (value, _)| Arc::strong_count(value) > 2);
+    }
+
     /// Waits until everything that was told to what is kept counts; see [`Persistent::settle`].
     pub fn settle(&self) {
         self.values().iter().for_each(|value| value.settle());
@@ -170,6 +178,16 @@ mod tests {
         assert!(state.find::<Swept>("c").is_none());
         state.sweep(&Store::default().snapshot(), 9);
         assert_eq!((first.0.load(Relaxed), other.0.load(Relaxed)), (9, 9));
+    }
+
+    #[test]
+    fn state_that_nobody_holds_is_forgotten_on_demand() {
+        let state = State::default();
+        let held = state.of("held", Swept::default);
+        state.of("gone", Swept::default);
+        state.forget_unused();
+        assert!(state.find::<Swept>("gone").is_none());
+        assert!(Arc::ptr_eq(&held, &state.find("held").unwrap()));
     }
 
     #[test]

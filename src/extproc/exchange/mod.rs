@@ -17,10 +17,10 @@ use std::task::Context;
 use std::time::Instant;
 
 use crate::endpoints::SubsetHint;
-use crate::flow::{Rejection, Routed};
+use crate::flow::{ActivePolicy, Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
-use crate::schedule::{Served, Stages};
+use crate::schedule::Served;
 
 use super::metrics::ExtProcMetrics;
 use super::parsing::Parsing;
@@ -43,8 +43,8 @@ pub struct Shared {
     pub max_request_body_bytes: usize,
     /// Budget of bodies; what has no room there gets 429.
     pub budget: Arc<Budget>,
-    /// The plugins around the decision; exchanges run those that read headers.
-    pub stages: Arc<Stages>,
+    /// The policy in effect; exchanges run its plugins that read headers.
+    pub policy: ActivePolicy,
     /// The operators' rules on priorities and models.
     pub rules: Arc<RuleBook>,
     /// Metrics of exchanges.

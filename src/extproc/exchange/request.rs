@@ -238,7 +238,7 @@ impl Exchange {
 
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
         request.priority = self.priority;
-        self.shared.stages.process_headers(&mut request);
+        self.shared.policy.load().stages.process_headers(&mut request);
         // A plugin may have its own view of it.
         self.priority = request.priority;
         let relays = matches!(end, BodyEnd::Relayed { .. }) && self.is_full_duplex();

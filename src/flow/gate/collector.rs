@@ -101,10 +101,11 @@ impl Collector for GateCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Gate { detector, detector_name, clock, metrics, .. } = &*self.gate;
+        let Gate { clock, metrics, .. } = &*self.gate;
         let now_ms = clock.now_ms();
         let inner = self.gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let levels = inner.stages.levels(&**detector, now_ms);
+        let levels = inner.levels(now_ms);
+        let (detector, detector_name) = (Arc::clone(&inner.detector), inner.detector_name.clone());
         let pool_of = inner.stages.candidates().cloned();
         let (granted, waiting, limit) = (inner.queue.granted(), inner.queue.waiting(), inner.queue.limit());
         let bands: Vec<_> = inner.queue.bands().map(|band| (band.priority.to_string(), band)).collect();

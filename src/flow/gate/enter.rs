@@ -38,7 +38,8 @@ impl Gate {
             if inner.queue.waiting().requests > 0 {
                 return None;
             }
-            let ticket = match inner.queue.enqueue(now, &self.arrival(request, now, now, bytes)) {
+            let ticket = match inner.queue.enqueue(now, &self.arrival(request, inner.ttl, (now, now), bytes))
+            {
                 Ok(ticket) => ticket,
                 Err(outcome) => return Some(Err(outcome)),
             };
@@ -73,7 +74,7 @@ impl Gate {
         let entered = self.during(|inner, now, wakeups| {
             inner.set_pool(pool, now);
             let since = since.unwrap_or(now).min(now);
-            let ticket = inner.queue.enqueue(now, &self.arrival(request, now, since, bytes))?;
+            let ticket = inner.queue.enqueue(now, &self.arrival(request, inner.ttl, (now, since), bytes))?;
             inner.know(ticket, revocation.as_ref());
             self.run(inner, now, Some(ticket), wakeups);
             if let Some(verdict) = wakeups.own.take() {
@@ -110,14 +111,20 @@ impl Gate {
         }
     }
 
-    fn arrival<'a>(&self, request: &'a Request, now: Nanos, since: Nanos, bytes: u64) -> Arrival<'a> {
+    fn arrival<'a>(
+        &self,
+        request: &'a Request,
+        ttl: Option<Nanos>,
+        (now, since): (Nanos, Nanos),
+        bytes: u64,
+    ) -> Arrival<'a> {
         let age = request.received.map_or(0, |received| nanos(received.elapsed()));
         let received = now.saturating_sub(age).min(since);
         let slo = request.headers.first_text(&SLO_TTFT).and_then(|text| text.trim().parse::<u64>().ok());
         let due = slo.and_then(|ms| received.checked_add(ms.checked_mul(1_000_000)?));
         let (flow, priority) = (request.fairness_id(), request.priority);
         let beside = Budget::STREAM + request.headers.counted() as u64;
-        Arrival { flow, priority, bytes, beside, received, since, ttl: self.ttl, due }
+        Arrival { flow, priority, bytes, beside, received, since, ttl, due }
     }
 
     fn revocation(&self, request: &Request) -> Option<Arc<Revocation>> {

@@ -7,13 +7,19 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::grant::{Grant, Revocation};
-use super::stages::Stages;
+use super::stages::{Levels, Stages};
 use crate::endpoints::Candidates;
-use crate::flow::queue::{Action, NEVER, Nanos, Outcome, Queue, Ticket};
+use crate::flow::queue::{Action, NEVER, Nanos, Outcome, Queue, Ticket, nanos};
+use crate::schedule::SaturationDetector;
+use crate::schedule::flow_control::FlowControlSpec;
 
 /// The queue, and who waits for what it says.
 pub(super) struct Inner {
     pub(super) queue: Queue,
+    pub(super) detector: Arc<dyn SaturationDetector>,
+    pub(super) detector_name: String,
+    /// Longest wait for room of the requests that come; `None`: for ever.
+    pub(super) ttl: Option<Nanos>,
     pub(super) stages: Stages,
     /// By the place of a ticket: who waits for it. The ticket is there too, as places are
     /// taken again before everybody has heard of the end of those who had them.
@@ -45,10 +51,14 @@ pub(super) struct Wakeups {
 }
 
 impl Inner {
-    /// Nobody waits.
-    pub(super) fn new(queue: Queue) -> Self {
+    /// Nobody waits. `grace` is how long the end of a request takes to show in the pool's numbers.
+    pub(super) fn new(spec: &FlowControlSpec, grace: Nanos) -> Self {
+        let FlowControlSpec { rules, detector, detector_name } = spec;
         Self {
-            queue,
+            queue: Queue::new(rules, grace),
+            detector: Arc::clone(detector),
+            detector_name: detector_name.clone(),
+            ttl: rules.ttl.map(nanos),
             stages: Stages::default(),
             waiters: Vec::new(),
             revocations: HashMap::new(),
@@ -56,6 +66,19 @@ impl Inner {
             alarm_at: NEVER,
             task_listens: false,
         }
+    }
+
+    pub(super) fn reconfigure(&mut self, spec: &FlowControlSpec, now: Nanos) {
+        let FlowControlSpec { rules, detector, detector_name } = spec;
+        self.queue.reconfigure(now, rules);
+        self.detector = Arc::clone(detector);
+        self.detector_name.clone_from(detector_name);
+        self.ttl = rules.ttl.map(nanos);
+    }
+
+    /// Load of the pool.
+    pub(super) fn levels(&self, now_ms: u64) -> Levels {
+        self.stages.levels(&*self.detector, now_ms)
     }
 
     pub(super) fn set_pool(&mut self, pool: &Candidates, now: Nanos) {

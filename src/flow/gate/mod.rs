@@ -28,10 +28,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::queue::{Action, Count, NEVER, Nanos, Queue, Ticket, nanos};
+use super::queue::{Action, Count, NEVER, Nanos, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
 use crate::memory::Sheds;
-use crate::schedule::SaturationDetector;
 use crate::schedule::flow_control::FlowControlSpec;
 
 use grant::Grant;
@@ -52,9 +51,6 @@ const SCRAPED_GRACE: Duration = Duration::from_millis(250);
 
 /// Gate that requests wait at.
 pub struct Gate {
-    detector: Arc<dyn SaturationDetector>,
-    detector_name: String,
-    ttl: Option<Nanos>,
     evicts: bool,
     clock: Clock,
     /// The queue's time starts here.
@@ -88,22 +84,29 @@ impl Gate {
         shows_after: Duration,
         metrics: GateMetrics,
     ) -> Arc<Self> {
-        let FlowControlSpec { rules, detector, detector_name } = spec;
+        let FlowControlSpec { rules, detector, .. } = spec;
         let grace = if detector.is_live() { LIVE_GRACE } else { shows_after + SCRAPED_GRACE };
         Arc::new(Self {
-            detector: Arc::clone(detector),
-            detector_name: detector_name.clone(),
-            ttl: rules.ttl.map(nanos),
             evicts: rules.evicts,
             clock,
             origin: Instant::now(),
-            inner: Mutex::new(Inner::new(Queue::new(rules, nanos(grace)))),
+            inner: Mutex::new(Inner::new(spec, nanos(grace))),
             somebody_waits: AtomicBool::new(false),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
             metrics,
             series: SeriesTable::default(),
         })
+    }
+
+    /// Lets requests wait by these rules from now on. Those that wait keep their place, and their time
+    /// for room; the new limits count for those that come. Eviction stays on or off as it was, and so do
+    /// the fairness and ordering policies of bands.
+    pub fn reconfigure(&self, spec: &FlowControlSpec) {
+        self.during(|inner, now, wakeups| {
+            inner.reconfigure(spec, now);
+            self.run(inner, now, None, wakeups);
+        });
     }
 
     /// Refuses everybody who waits, and from now on everybody who would have to: the picker
@@ -186,7 +189,7 @@ impl Gate {
     fn run(&self, inner: &mut Inner, now: Nanos, own: Option<Ticket>, wakeups: &mut Wakeups) {
         if inner.queue.waiting().requests > 0 {
             let start = std::time::Instant::now();
-            let capacity = inner.stages.levels(&*self.detector, self.clock.now_ms()).capacity();
+            let capacity = inner.levels(self.clock.now_ms()).capacity();
             inner.queue.dispatch(now, &capacity, &mut inner.actions);
             self.metrics.cycle.observe(start.elapsed());
         }
@@ -278,7 +281,7 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         f.debug_struct("Gate")
-            .field("detector", &self.detector_name)
+            .field("detector", &inner.detector_name)
             .field("waiting", &inner.queue.waiting())
             .field("in_flight", &inner.queue.in_flight())
             .finish_non_exhaustive()

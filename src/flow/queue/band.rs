@@ -8,7 +8,7 @@ use super::flows::{FlowRef, Flows};
 use super::line::Waiter;
 use super::rank::Rank;
 use super::time::{NEVER, Nanos};
-use crate::schedule::flow_control::{BandPosition, BandRules};
+use crate::schedule::flow_control::{BandPosition, BandRules, FlowControlRules};
 
 /// Time for which a band that no rule lists stays without requests, as in llm-d-router.
 pub(super) const MAX_IDLE: Nanos = 600 * 1_000_000_000;
@@ -128,6 +128,25 @@ impl Bands {
         bands
     }
 
+    /// Gives every band its limits by these rules, and makes those that they list. A band that they no
+    /// longer list goes once it was empty for long.
+    pub(super) fn reconfigure(&mut self, rules: &FlowControlRules, now: Nanos) {
+        for band in &mut self.list {
+            let BandRules { max_requests, max_bytes, .. } = *rules.band(band.priority);
+            (band.rules.max_requests, band.rules.max_bytes) = (max_requests, max_bytes);
+            let is_listed = rules.bands.iter().any(|(priority, _)| *priority == band.priority);
+            if band.is_listed && !is_listed {
+                band.used = now;
+            }
+            band.is_listed = is_listed;
+        }
+        for (priority, rules) in &rules.bands {
+            if let Err(position) = self.search(*priority) {
+                self.list.insert(position, Band::new(*priority, rules.clone(), true, now));
+            }
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -213,6 +232,7 @@ impl Bands {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::queue::Arrival;
 
     fn priorities(bands: &Bands) -> Vec<i32> {
         bands.iter().map(|band| band.priority).collect()
@@ -256,6 +276,36 @@ mod tests {
         assert_eq!((bands.len(), bands.list[0].priority), (MAX_UNLISTED + 1, 200));
         assert!(bands.get_or_make(-5, &BandRules::default(), 10).is_some());
         assert_eq!(bands.len(), MAX_UNLISTED + 1);
+    }
+
+    #[test]
+    fn other_rules_change_limits_and_list_bands_and_nobody_loses_a_place() {
+        let rules = |max_requests| BandRules { max_requests, ..BandRules::default() };
+        let mut bands = Bands::new(&[(0, rules(10)), (7, rules(5))]);
+        let arrival = Arrival {
+            flow: "flow",
+            priority: 7,
+            bytes: 1,
+            beside: 0,
+            received: 0,
+            since: 0,
+            ttl: None,
+            due: None,
+        };
+        let rank = Rank::of(rules(1).ordering, &arrival, 0);
+        let flow = bands.get(7).unwrap().push("flow", rank, 3, 0, 1, 1);
+        let listed = vec![(0, rules(2)), (4, rules(3))];
+        let new = FlowControlRules { bands: listed, default_band: rules(1), ..FlowControlRules::default() };
+        bands.reconfigure(&new, 9);
+        assert_eq!(priorities(&bands), [7, 4, 0]);
+        let limits: Vec<_> = bands.iter().map(|band| band.rules.max_requests).collect();
+        assert_eq!(limits, [1, 3, 2]);
+        let band = bands.get(7).unwrap();
+        assert!(!band.has_room(1), "one waits, and that is the new limit");
+        assert_eq!((band.waiting, band.pop()), (Count::one(1), Some(3)));
+        band.left(flow.index, 1, 10);
+        bands.sweep(10 + MAX_IDLE);
+        assert_eq!(priorities(&bands), [4, 0], "the rules list it no longer");
     }
 
     #[test]

@@ -44,6 +44,18 @@ impl Expiry {
     /// The pool has become empty, or isn't any more.
     pub(super) fn change(&mut self, now: Nanos, is_empty_pool: bool, requests: &mut Requests) {
         (self.since, self.is_empty_pool) = (now, is_empty_pool);
+        self.arrange(requests);
+    }
+
+    /// The longest wait for an endpoint is another from now on, also for those that wait.
+    pub(super) fn set_no_endpoint_ttl(&mut self, ttl: Nanos, requests: &mut Requests) {
+        if self.no_endpoint_ttl != ttl {
+            self.no_endpoint_ttl = ttl;
+            self.arrange(requests);
+        }
+    }
+
+    fn arrange(&mut self, requests: &mut Requests) {
         self.ends.clear();
         for (slot, held) in requests.waiting() {
             held.expires = self.end_of(held);

@@ -121,16 +121,12 @@ impl Queue {
     /// An empty queue before an empty pool. `grace` is how long the end of a request takes
     /// to show in the pool's numbers.
     pub fn new(rules: &FlowControlRules, grace: Nanos) -> Self {
-        let limit = Count {
-            requests: rules.max_requests.unwrap_or(u64::MAX),
-            bytes: rules.max_bytes.unwrap_or(u64::MAX),
-        };
         Self {
             bands: Bands::new(&rules.bands),
             default_band: rules.default_band.clone(),
             default_negative_band: rules.default_negative_band.clone(),
             usage_limit: rules.usage_limit.clone(),
-            limit,
+            limit: limit(rules),
             requests: Requests::default(),
             waiting: Count::default(),
             granted: Count::default(),
@@ -143,6 +139,19 @@ impl Queue {
             soft_opens: NEVER,
             is_closed: false,
         }
+    }
+
+    /// Takes other rules. Those that wait stay where they are, also where there are more of them than
+    /// the new limits allow, and keep the longest wait for room with which they came. Whether running
+    /// requests are evicted, and in which order the requests of a band go, stays as it was. Call
+    /// [`dispatch`](Self::dispatch) after it.
+    pub fn reconfigure(&mut self, now: Nanos, rules: &FlowControlRules) {
+        self.limit = limit(rules);
+        self.default_band = rules.default_band.clone();
+        self.default_negative_band = rules.default_negative_band.clone();
+        self.usage_limit = rules.usage_limit.clone();
+        self.bands.reconfigure(rules, now);
+        self.expiry.set_no_endpoint_ttl(rules.no_endpoint_ttl.map_or(NEVER, nanos), &mut self.requests);
     }
 
     /// A request begins to wait, in a closed queue until the next
@@ -327,4 +336,9 @@ impl Queue {
         }
         actions.push(Action::Reject { ticket, outcome });
     }
+}
+
+/// The most that may wait, all bands together.
+fn limit(rules: &FlowControlRules) -> Count {
+    Count { requests: rules.max_requests.unwrap_or(u64::MAX), bytes: rules.max_bytes.unwrap_or(u64::MAX) }
 }

@@ -44,7 +44,6 @@ pub(crate) struct Pool {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
     registry: Registry,
-    stages: Arc<Stages>,
     metrics: SchedulerMetrics,
     moving: Option<JoinHandle<()>>,
 }
@@ -71,7 +70,7 @@ impl Pool {
         let pipeline = Pipeline::build(Some(&config), true, &metrics, &state).unwrap();
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
         let max_age = Duration::from_secs(2);
-        let policy = Policy { scheduler, stages: Arc::clone(&stages), max_age, record: Record::No };
+        let policy = Policy { scheduler, stages, max_age, record: Record::No };
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
@@ -81,7 +80,7 @@ impl Pool {
         registry.register(Box::new(GateCollector::new(Arc::clone(&gate)).unwrap())).unwrap();
         let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts).watched(outliers);
         let dispatcher = Arc::new(dispatcher.with_gate(gate));
-        let pool = Self { dispatcher, store, clock, registry, stages, metrics, moving: None };
+        let pool = Self { dispatcher, store, clock, registry, metrics, moving: None };
         pool.scale(endpoints);
         pool
     }
@@ -99,7 +98,7 @@ impl Pool {
             max_request_body_bytes: 1000,
             budget: Arc::default(),
             rules: Arc::default(),
-            stages: Arc::clone(&self.stages),
+            policy: self.dispatcher.policy().clone(),
             metrics: ExtProcMetrics::register(&self.registry, false).unwrap(),
             parsing: Parsing::new(&self.metrics),
         }))

@@ -138,6 +138,13 @@ impl Timings {
         let key = values.iter().map(|value| (*value).to_owned()).collect();
         children.entry(key).or_default().clone()
     }
+
+    /// Drops the timings with other label values than those for which `stays` returns `true`. Whoever
+    /// holds one may go on to count in it, and nobody reads that.
+    pub fn retain(&self, stays: impl Fn(&[String]) -> bool) {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|values, _| stays(values));
+    }
 }
 
 impl Collector for Timings {

@@ -6,7 +6,8 @@ use crate::memory::Kind;
 use crate::request::rules::{ModelRewrite, RewriteRule, Rewrites, Rules, Target};
 use crate::request::{ParserKind, Pieces};
 use crate::schedule::{
-    MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics, SingleProfileHandler,
+    MaxScorePicker, PluginId, Profile, QueueScorer, Record, Scheduler, SchedulerMetrics,
+    SingleProfileHandler, Stages,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -86,7 +87,7 @@ impl Harness {
             parsers: Parsers::new(parsers),
             max_request_body_bytes: LIMIT,
             budget: Arc::clone(budget),
-            stages: Arc::default(),
+            policy: dispatcher.policy().clone(),
             rules: Arc::clone(&rules),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),

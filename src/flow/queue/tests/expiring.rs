@@ -87,3 +87,21 @@ fn requests_may_wait_for_different_times() {
     pool.now = NEVER - 1;
     assert!(pool.pump().rejected.is_empty());
 }
+
+#[test]
+fn other_rules_end_waits_for_an_endpoint_at_their_time_and_leave_those_for_room() {
+    let mut pool = Pool::new(&rules(5, 9), 1);
+    (pool.shown, pool.ttl) = (1, Some(5 * S));
+    let start = pool.now;
+    pool.enqueue("a", "f", 0);
+    let after = |pool: &Pool| pool.queue.wake_at(pool.now) - start;
+    pool.queue.reconfigure(start, &rules(2, 9));
+    assert_eq!(after(&pool), 5 * S, "with what it came");
+    pool.queue.set_endpoints(start, 0);
+    assert_eq!(after(&pool), 9 * S);
+    pool.queue.reconfigure(start, &rules(2, 3));
+    assert_eq!(after(&pool), 3 * S);
+    pool.queue.reconfigure(start, &FlowControlRules { max_requests: Some(1), ..rules(2, 0) });
+    assert_eq!(pool.arrive("b", &pool.arrival("f", 0, 1)), Err(Outcome::RejectedNoEndpoints), "one waits");
+    assert_eq!(pool.queue.waiting().requests, 1);
+}

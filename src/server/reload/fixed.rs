@@ -1,0 +1,153 @@
+//! Parts of a configuration that can't change while it runs.
+//!
+//! A file that changes one of them is refused as a whole. Half of it would be a configuration that nobody
+//! wrote or tested, and a restart, whenever that comes, would run another.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Active;
+use crate::registry::{Pipeline, Resolved, ResolvedPlugin, Use};
+use crate::schedule::flow_control::{BandRules, FlowControlRules};
+
+/// Keys that would change and can't, by the names of the configuration.
+pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
+    let (before, after) = (&active.resolved, &new.resolved);
+    let mut changed = Vec::new();
+    let gates = [before.feature_gates, after.feature_gates];
+    let [old, new_gates] = gates;
+    if old.flow_control != new_gates.flow_control {
+        changed.push("the feature gate flowControl".to_owned());
+    }
+    if old.ha_populate_non_leader_datastore != new_gates.ha_populate_non_leader_datastore {
+        changed.push("the feature gate haPopulateNonLeaderDatastore".to_owned());
+    }
+    for (key, is_changed) in [
+        ("requestHandler.parsers", used(before, &before.parsers) != used(after, &after.parsers)),
+        ("dataLayer.sources", sources(before) != sources(after)),
+        (
+            "dataLayer.discovery",
+            used(before, before.discovery.as_slice()) != used(after, after.discovery.as_slice()),
+        ),
+    ] {
+        if is_changed {
+            changed.push(key.to_owned());
+        }
+    }
+    let rules = new.flow_control.as_ref().map(|flow_control| &flow_control.rules);
+    if let (Some(old), Some(new)) = (&active.rules, rules) {
+        flow_control(old, new, &mut changed);
+        let detector = |of: &Resolved| of.saturation_detector.plugin.clone();
+        // The time for which it waits for an end goes by the detector.
+        if old.evicts && detector(before) != detector(after) {
+            changed.push("flowControl.saturationDetector with enableEviction".to_owned());
+        }
+    }
+    changed
+}
+
+fn flow_control(old: &FlowControlRules, new: &FlowControlRules, changed: &mut Vec<String>) {
+    if old.evicts != new.evicts {
+        changed.push("flowControl.enableEviction".to_owned());
+    }
+    let mut policies = |of: &str, old: &BandRules, new: &BandRules| {
+        if old.fairness != new.fairness {
+            changed.push(format!("the fairness policy of {of}"));
+        }
+        if old.ordering != new.ordering {
+            changed.push(format!("the ordering policy of {of}"));
+        }
+    };
+    policies("flowControl.defaultPriorityBand", &old.default_band, &new.default_band);
+    let negative = "flowControl.defaultNegativePriorityBand";
+    policies(negative, &old.default_negative_band, &new.default_negative_band);
+    // A band that is listed no longer, or was not, goes by the defaults.
+    let listed = old.bands.iter().chain(&new.bands).map(|(priority, _)| *priority);
+    for priority in listed.collect::<BTreeSet<_>>() {
+        policies(&format!("priority {priority}"), old.band(priority), new.band(priority));
+    }
+}
+
+/// Plugins by type and parameters: another name is no change.
+type Plugins<'a> = Vec<Option<(&'static str, &'a Value)>>;
+
+fn used<'a>(resolved: &'a Resolved, uses: &[Use]) -> Plugins<'a> {
+    plugins(resolved, uses.iter().map(|of| of.plugin.as_str()))
+}
+
+/// Sources and what reads them. Here names count: others read numbers by them.
+fn sources(resolved: &Resolved) -> Vec<(String, Plugins<'_>, Vec<String>, Plugins<'_>)> {
+    let source = |of: &crate::registry::ResolvedSource| {
+        let extractors = plugins(resolved, of.extractors.iter().map(String::as_str));
+        let source = plugins(resolved, [of.source.plugin.as_str()].into_iter());
+        (of.source.plugin.clone(), source, of.extractors.clone(), extractors)
+    };
+    resolved.sources.iter().map(source).collect()
+}
+
+fn plugins<'a, 'n>(resolved: &'a Resolved, names: impl Iterator<Item = &'n str>) -> Plugins<'a> {
+    let shown = |plugin: &'a ResolvedPlugin| (plugin.plugin_type, &plugin.parameters);
+    names.map(|name| resolved.plugins.iter().find(|plugin| plugin.name == name).map(shown)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::config::EndpointPickerConfig;
+    use crate::schedule::{SchedulerMetrics, State};
+
+    fn built(text: &str) -> Pipeline {
+        let config = EndpointPickerConfig::parse(text).unwrap();
+        let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+        Pipeline::build(Some(&config), true, &metrics, &State::default()).unwrap()
+    }
+
+    const BASE: &str = "
+plugins:
+- {type: queue-scorer}
+- {type: round-robin-fairness-policy}
+- {type: metrics-data-source}
+- {type: concurrency-detector}
+featureGates: [flowControl]
+flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
+";
+
+    #[test]
+    fn what_cannot_change_is_named_and_the_rest_is_not() {
+        let table: [(&str, &str, &[&str]); 10] = [
+            ("maxRequests: 7", "maxRequests: 8", &[]),
+            ("{priority: 5, maxRequests: 7}", "{priority: 6}", &[]),
+            ("{type: queue-scorer}", "{type: running-requests-size-scorer}", &[]),
+            ("flowControl: {", "flowControl: {saturationDetector: {pluginRef: concurrency-detector}, ", &[]),
+            ("flowControl: {", "flowControl: {maxRequests: 3, defaultRequestTTL: 1s, ", &[]),
+            ("featureGates: [flowControl]\n", "", &["the feature gate flowControl"]),
+            (
+                "[flowControl]",
+                "[flowControl, haPopulateNonLeaderDatastore=false]",
+                &["the feature gate haPopulateNonLeaderDatastore"],
+            ),
+            ("flowControl: {", "flowControl: {enableEviction: true, ", &["flowControl.enableEviction"]),
+            (
+                "maxRequests: 7",
+                "fairnessPolicyRef: round-robin-fairness-policy",
+                &["the fairness policy of priority 5"],
+            ),
+            (
+                "{type: metrics-data-source}",
+                "{type: metrics-data-source, parameters: {path: /other}}",
+                &["dataLayer.sources"],
+            ),
+        ];
+        let active = Active::new(&built(BASE), BASE);
+        for (old, new, want) in table {
+            let text = BASE.replace(old, new);
+            assert_ne!(text, BASE, "{old}");
+            assert_eq!(changes(&active, &built(&text)), want, "{new}");
+        }
+        let other = "plugins: [{type: passthrough-parser}, {type: queue-scorer}]\nfeatureGates: [flowControl]\nflowControl: {priorityBands: [{priority: 5}]}\nrequestHandler: {parsers: [{pluginRef: passthrough-parser}]}\n";
+        assert_eq!(changes(&active, &built(other)), ["requestHandler.parsers"]);
+    }
+}
