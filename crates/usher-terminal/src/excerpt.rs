@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::cells::{cells, cells_of};
+
 /// Columns of the source that are shown.
 const WIDTH: usize = 100;
 
@@ -31,19 +33,31 @@ pub fn excerpt(text: &str, line: u32, column: u32) -> String {
         let is_key = source.get(at + word) == Some(&':');
         (at, if is_key { at + word } else { at })
     } else {
-        let start = if source.len() <= WIDTH { 0 } else { at.saturating_sub(BEFORE) };
-        (start, source.len().min(start + WIDTH))
+        let is_short = cells_of(&source) <= WIDTH;
+        let start = if is_short { 0 } else { at - fitting(source[..at].iter().rev(), BEFORE) };
+        (start, start + fitting(source[start..].iter(), WIDTH))
     };
-    let carets = word.min(end - at).max(1);
+    let carets = cells_of(&source[at..end.min(at + word)]).max(1);
     let (before, after) = (if start > 0 { "…" } else { "" }, if end < source.len() { "…" } else { "" });
     let shown: String = source[start..end].iter().collect();
     let number = line.to_string();
     let margin = number.len();
-    let indent = at - start + before.chars().count();
+    let indent = cells_of(&source[start..at]) + before.chars().count();
     let mut excerpt = format!("  {number} | {before}{}{after}\n", shown.trim_end());
     // Writing to a string can't fail.
     let _ = writeln!(excerpt, "  {:margin$} | {:indent$}{}", "", "", "^".repeat(carets));
     excerpt
+}
+
+/// Number of the first characters that fit into so many columns.
+fn fitting<'a>(chars: impl Iterator<Item = &'a char>, columns: usize) -> usize {
+    let mut taken = 0;
+    chars
+        .take_while(|char| {
+            taken += cells(**char);
+            taken <= columns
+        })
+        .count()
 }
 
 #[cfg(test)]
@@ -78,6 +92,49 @@ mod tests {
         assert_eq!(excerpt(text, 1, 33), "  1 | ……\n    |  ^\n");
         assert_eq!(excerpt("pasword: hunter2", 1, 1), "  1 | pasword…\n    | ^^^^^^^\n");
         assert_eq!(excerpt("pasword: hunter2", 1, 10), "  1 | ……\n    |  ^\n");
+    }
+
+    /// The column that the first caret stands in, and the carets, of what a terminal shows.
+    fn under(excerpt: &str) -> (usize, usize, String) {
+        let (source, carets) = excerpt.split_once('\n').unwrap();
+        let from = carets.find('^').unwrap();
+        let count = carets.trim_end().len() - from;
+        let mut column = 0;
+        let beneath = source.chars().filter(|char| {
+            let start = column;
+            column += cells(*char);
+            (from..from + count).contains(&start)
+        });
+        (from, count, beneath.collect())
+    }
+
+    #[test]
+    fn carets_are_under_the_word_behind_characters_of_two_columns_and_of_none() {
+        for (text, column) in [
+            ("- {name: 模型, tpye: a}", 14),
+            ("- {name: 🚀🚀, tpye: a}", 14),
+            ("- {name: e\u{301}ab, tpye: a}", 16),
+            ("- {name:\tab, tpye: a}", 14),
+        ] {
+            let shown = excerpt(text, 1, column);
+            let (_, count, beneath) = under(&shown);
+            assert_eq!((count, beneath.as_str()), (4, "tpye"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_two_columns_a_character_has_as_many_carets() {
+        assert_eq!(excerpt("模型: a", 1, 1), "  1 | 模型: a\n    | ^^^^\n");
+    }
+
+    #[test]
+    fn a_long_line_of_characters_of_two_columns_fits() {
+        let text = format!("{}word{}", "模 ".repeat(100), " 模".repeat(100));
+        let shown = excerpt(&text, 1, 201);
+        let (_, _, beneath) = under(&shown);
+        assert_eq!(beneath, "word", "{shown}");
+        let widest = shown.lines().map(|line| line.chars().map(cells).sum::<usize>()).max();
+        assert!(widest < Some(110), "{shown}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Terminal output of commands: results as text or JSON, tables, marks and colours, progress, errors as one line, and excerpts of files.
 
+mod cells;
 mod columns;
 mod error;
 mod excerpt;

@@ -55,7 +55,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
             let at = position(node, &path);
             let error = ConfigError::at(at, format!("{path} {message}"));
             match is_error {
-                true if survey.is_consequence(at) => {}
+                true if survey.is_consequence(&error) => {}
                 true => wrong.push(error),
                 false => warnings.push(error),
             }
@@ -85,7 +85,8 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
         read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
-    errors.sort_by_key(ConfigError::position);
+    // What has no place says that there are more.
+    errors.sort_by_key(|error| (error.position().is_none(), error.position()));
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 

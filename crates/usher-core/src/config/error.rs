@@ -76,6 +76,17 @@ impl ConfigError {
         self
     }
 
+    /// The error with another name wherever it names this.
+    pub(super) fn with_name(self, name: &str, other: &str) -> Self {
+        let renamed = |text: String| text.replace(name, other);
+        Self {
+            plugin: self.plugin.map(renamed),
+            message: renamed(self.message),
+            hint: self.hint.map(renamed),
+            ..self
+        }
+    }
+
     /// Names the field whose value is wrong, unless the message does so.
     pub(super) fn in_field(mut self, name: &str) -> Self {
         if std::mem::take(&mut self.about_value) {

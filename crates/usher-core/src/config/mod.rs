@@ -5,6 +5,7 @@ mod decode;
 mod error;
 mod kind;
 pub mod layers;
+mod left_out;
 mod node;
 mod parse;
 mod read;

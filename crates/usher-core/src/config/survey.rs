@@ -1,11 +1,10 @@
 //! All errors of a document, where its reader stops at the first.
 
-use std::collections::HashSet;
+use super::error::ConfigError;
+use super::left_out::LeftOut;
+use super::node::Node;
 
-use super::error::{ConfigError, Position};
-use super::node::{Node, Value};
-
-/// Most errors that are looked for in a document.
+/// Most errors that are told of a document.
 const MOST_ERRORS: usize = 50;
 
 /// Most times that a document is read. An error may have many consequences.
@@ -14,12 +13,14 @@ const MOST_READS: usize = 500;
 /// Result of reading a document again and again, each time without what was wrong before.
 ///
 /// A part that is left out may be missed elsewhere. An error is taken for such a consequence, and not
-/// reported, if it is about a place around something that was left out, or names a plugin that was.
+/// reported, if it is about a place around something that was left out and names it, or names a plugin
+/// that was.
 #[derive(Debug)]
 pub struct Survey<T> {
     /// The value of the document; with errors, that of the rest of it, if it could be read.
     pub value: Option<T>,
-    /// Errors, in the order of the file.
+    /// Errors, in the order of the file. If there are more than can be told, the last one says so, without
+    /// a place.
     pub errors: Vec<ConfigError>,
     left_out: LeftOut,
 }
@@ -29,32 +30,44 @@ impl<T> Survey<T> {
     pub fn of(root: &Node, mut read: impl FnMut(&Node) -> Result<T, ConfigError>) -> Self {
         let mut survey = Self { value: None, errors: Vec::new(), left_out: LeftOut::default() };
         let mut rest = None;
-        for _ in 0..MOST_READS {
+        let mut reads = 0;
+        let has_more = loop {
+            if reads == MOST_READS {
+                break true;
+            }
+            reads += 1;
             let error = match read(rest.as_ref().unwrap_or(root)) {
                 Ok(value) => {
                     survey.value = Some(value);
-                    break;
+                    break false;
                 }
                 Err(error) => error,
             };
             let rest = rest.get_or_insert_with(|| root.clone());
             let is_consequence = survey.left_out.explains(&error);
-            let is_left_out =
-                error.position().is_some_and(|at| survey.left_out.add(rest, at, &error.message()));
+            if !is_consequence && survey.errors.len() == MOST_ERRORS {
+                break true;
+            }
+            let is_left_out = survey.left_out.add(rest, &error);
             if !is_consequence {
-                survey.errors.push(error);
+                survey.errors.push(survey.left_out.as_written(error));
             }
-            if !is_left_out || survey.errors.len() == MOST_ERRORS {
-                break;
+            if !is_left_out {
+                break false;
             }
-        }
+        };
         survey.errors.sort_by_key(ConfigError::position);
+        if has_more {
+            let told = survey.errors.len();
+            let message = format!("there are more errors than the {told} that are told");
+            survey.errors.push(ConfigError::new(message).hint("correct these first"));
+        }
         survey
     }
 
-    /// Whether an error at a place may be a consequence of what was left out.
-    pub fn is_consequence(&self, at: Position) -> bool {
-        self.left_out.places.contains(&at)
+    /// Whether an error may be a consequence of what was left out.
+    pub fn is_consequence(&self, error: &ConfigError) -> bool {
+        self.left_out.explains(error)
     }
 
     /// The value, or all errors.
@@ -69,100 +82,10 @@ impl<T> Survey<T> {
     }
 }
 
-/// Parts of a document that were left out.
-#[derive(Debug, Default)]
-struct LeftOut {
-    /// Their places, and the places of what they were in.
-    places: HashSet<Position>,
-    /// Names of plugins that are not declared any more.
-    plugins: HashSet<String>,
-}
-
-impl LeftOut {
-    fn explains(&self, error: &ConfigError) -> bool {
-        let message = error.message();
-        error.position().is_some_and(|at| self.places.contains(&at))
-            // It may be the plugin that was left out.
-            || !self.plugins.is_empty() && message.starts_with("no profile handler")
-            || self.plugins.iter().any(|name| message.contains(&format!("'{name}'")))
-    }
-
-    /// Leaves out the innermost part that begins at a place. Returns whether there is one.
-    fn add(&mut self, root: &mut Node, at: Position, message: &str) -> bool {
-        let before = plugin_names(root);
-        let Some(path) = self.take_out(root, at, message) else { return false };
-        // Under another name, or without a type, a plugin would be another one.
-        if let [key, last, section] = &path[..]
-            && section == "plugins"
-            && (key == "name" || key == "type")
-            && let Some(Node { value: Value::List(items), .. }) = root.get_mut(section)
-            && let Ok(index) = last.parse::<usize>()
-        {
-            items.remove(index);
-        }
-        let after = plugin_names(root);
-        self.plugins.extend(before.into_iter().filter(|name| !after.contains(name)));
-        true
-    }
-
-    /// The same of a node. Returns the keys that lead there, the last one first.
-    fn take_out(&mut self, node: &mut Node, at: Position, message: &str) -> Option<Vec<String>> {
-        let start = node.at;
-        let path = match &mut node.value {
-            Value::Map(entries) => {
-                let inner = entries.iter_mut().find_map(|entry| {
-                    let mut path = self.take_out(&mut entry.value, at, message)?;
-                    self.places.extend([entry.at, entry.value.at]);
-                    path.push(entry.key.clone());
-                    Some(path)
-                });
-                inner.or_else(|| {
-                    let index = entries.iter().position(|entry| {
-                        // A map in lines begins where its first key does.
-                        let is_key = entry.at == at
-                            && (entry.at != start || message.contains(&format!("'{}'", entry.key)));
-                        is_key || entry.value.at == at
-                    })?;
-                    let entry = entries.remove(index);
-                    self.places.extend([entry.at, entry.value.at]);
-                    Some(vec![entry.key])
-                })
-            }
-            Value::List(items) => {
-                let inner = items.iter_mut().enumerate().find_map(|(index, item)| {
-                    let mut path = self.take_out(item, at, message)?;
-                    path.push(index.to_string());
-                    Some(path)
-                });
-                inner.or_else(|| {
-                    let index = items.iter().position(|item| item.at == at)?;
-                    self.places.insert(items.remove(index).at);
-                    Some(vec![index.to_string()])
-                })
-            }
-            _ => None,
-        };
-        if path.is_some() {
-            self.places.insert(start);
-        }
-        path
-    }
-}
-
-/// Names of the declared plugins.
-fn plugin_names(root: &Node) -> HashSet<String> {
-    let declared = root.get("plugins").map(Node::items).unwrap_or_default().iter();
-    let name = |plugin: &Node| {
-        let name = plugin.get("name").and_then(Node::text).filter(|name| !name.is_empty());
-        name.or_else(|| plugin.get("type")?.text()).map(str::to_owned)
-    };
-    declared.filter_map(name).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EndpointPickerConfig;
+    use crate::config::{EndpointPickerConfig, Position};
 
     fn errors(text: &str) -> Vec<String> {
         let root = Node::parse(text).unwrap();
@@ -245,6 +168,55 @@ surprise: true
     #[test]
     fn the_number_of_errors_is_bounded() {
         let text: String = (0..200).map(|number| format!("key{number}: 1\n")).collect();
-        assert_eq!(errors(&text).len(), MOST_ERRORS);
+        let found = errors(&text);
+        assert_eq!(found.len(), MOST_ERRORS + 1);
+        let last = "f: there are more errors than the 50 that are told (correct these first)";
+        assert_eq!(found.last().map(String::as_str), Some(last));
+        let text: String = (0..MOST_ERRORS).map(|number| format!("key{number}: 1\n")).collect();
+        assert_eq!(errors(&text).len(), MOST_ERRORS, "these are all");
+    }
+
+    /// Errors of a reader that finds these messages at these places, as long as these keys are there.
+    fn errors_at(text: &str, found: &[(&str, (u32, u32), &str)]) -> Vec<String> {
+        fn has(node: &Node, key: &str) -> bool {
+            node.entries().iter().any(|entry| entry.key == key || has(&entry.value, key))
+                || node.items().iter().any(|item| has(item, key))
+        }
+        let root = Node::parse(text).unwrap();
+        let survey = Survey::of(&root, |root| {
+            let error = found.iter().find(|(key, _, _)| has(root, key));
+            error.map_or(Ok(()), |(_, (line, column), message)| {
+                Err(ConfigError::at(Position { line: *line, column: *column }, *message))
+            })
+        });
+        survey.errors.iter().map(ConfigError::message).collect()
+    }
+
+    #[test]
+    fn an_error_of_a_part_around_another_is_told() {
+        let text = "list:\n- first: 1\n  second: {third: 2}\n";
+        let third = ("third", (3, 12), "third is wrong");
+        let around = [third, ("first", (2, 3), "this item is there twice")];
+        assert_eq!(errors_at(text, &around), ["this item is there twice", "third is wrong"]);
+        let missed = [third, ("first", (2, 3), "'third' is missing")];
+        assert_eq!(errors_at(text, &missed), ["third is wrong"], "it was left out");
+    }
+
+    #[test]
+    fn an_error_within_a_plugin_whose_name_is_taken_is_told() {
+        let text = "plugins:\n- type: a\n- type: a\n  parameters: {b: 1}\n";
+        let root = Node::parse(text).unwrap();
+        let survey = Survey::of(&root, |root| {
+            let config = EndpointPickerConfig::of(root)?;
+            let wrong = config.plugins.iter().find_map(|plugin| {
+                let entry = plugin.parameters.entries().first()?;
+                Some(ConfigError::at(entry.at, "unknown field 'b'").in_plugin(&plugin.name))
+            });
+            wrong.map_or(Ok(()), Err)
+        });
+        let found: Vec<String> = survey.errors.iter().map(|error| error.in_file("f")).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("f:3:9: duplicate plugin name 'a'"), "{found:?}");
+        assert_eq!(found[1], "f:4:16: plugin 'a': unknown field 'b'");
     }
 }
