@@ -49,6 +49,9 @@ flowControl:
   defaultPriorityBand: {maxRequests: 400, maxBytes: 64Mi}
 ";
 
+/// Flow control by the metrics of the servers.
+const BY_METRICS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: utilization-detector}, {type: queue-scorer}]}";
+
 /// A group sized by its queue, and one by a rule that always fires.
 const POLICIES: &str = "
 apiVersion: usher.dev/v1alpha1
@@ -58,6 +61,7 @@ spec:
   interval: 1s
   roles: {decode: {min: 1, max: 8}}
   total: {metrics: [{name: queue_depth, target: 4}]}
+  coordination: {mode: Preferred, pressure: {decode: [{metric: queue_depth, target: 4}]}}
 ---
 apiVersion: usher.dev/v1alpha1
 kind: CapacityPolicy
@@ -85,11 +89,11 @@ fn load(target: SocketAddr, pace: &[&str]) -> Child {
 
 /// Waits until an expression returns something.
 async fn until(prometheus: &Prometheus, expression: &str) {
-    let begin = Instant::now();
+    let (begin, mut pause) = (Instant::now(), tokio::time::interval(Duration::from_millis(200)));
     while prometheus.query(expression).await.is_empty() {
         let firing = prometheus.firing().await;
         assert!(begin.elapsed() < DEADLINE, "waited for {expression}; firing: {firing:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        pause.tick().await;
     }
 }
 
@@ -123,7 +127,8 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     let flags = [&open[..], &[CONFIG, &policy, "--gen-ai-metrics", "--memory-budget=1Gi"]].concat();
     let mut usher = Usher::start_with_roles(&servers.addresses, &["decode"; SERVERS], &flags).await;
     // It has less memory than it takes.
-    let mut small = Usher::start(&servers.addresses, &[&open[..], &["--memory-budget=16Mi"]].concat()).await;
+    let mut small =
+        Usher::start(&servers.addresses, &[&open[..], &[BY_METRICS, "--memory-budget=16Mi"]].concat()).await;
     let envoy = Envoy::start("override-host.yaml", usher.address, &servers.addresses, &[]).await;
     let jobs = [("usher", usher.port("metrics").await), ("small", small.port("metrics").await)];
     let prometheus = Prometheus::start(&jobs, &hurried(&rules_text())).await;
@@ -147,6 +152,8 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     fires(&prometheus, "UsherReloadFailing").await;
 
     set_faults(&servers, Fault { status: Some(503), ..Fault::default() }).await;
+    // Whoever shows no metrics was ejected for that already.
+    until(&prometheus, "gen_ai_server_request_duration_seconds_count{error_type=\"503\"}").await;
     fires(&prometheus, "UsherAllEndpointsEjected").await;
 
     set_faults(&servers, Fault { hang: true, ..Fault::default() }).await;
