@@ -52,16 +52,21 @@ flowControl:
 /// Flow control by the metrics of the servers.
 const BY_METRICS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: utilization-detector}, {type: queue-scorer}]}";
 
-/// A group sized by its queue, and one by a rule that always fires.
+/// Roles of the servers. All get all requests.
+const ROLES: [&str; SERVERS] = ["both", "decode", "decode", "decode"];
+
+/// A group of two roles sized by its queue, and one by a rule that always fires.
 const POLICIES: &str = "
 apiVersion: usher.dev/v1alpha1
 kind: CapacityPolicy
 metadata: {name: queue}
 spec:
   interval: 1s
-  roles: {decode: {min: 1, max: 8}}
+  roles: {both: {min: 1, max: 8}, decode: {min: 1, max: 8}}
   total: {metrics: [{name: queue_depth, target: 4}]}
-  coordination: {mode: Preferred, pressure: {decode: [{metric: queue_depth, target: 4}]}}
+  coordination:
+    mode: Preferred
+    pressure: {both: [{metric: running, target: 4}], decode: [{metric: running, target: 4}]}
 ---
 apiVersion: usher.dev/v1alpha1
 kind: CapacityPolicy
@@ -125,7 +130,7 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     let policy = format!("--capacity-policy={}", policies.display());
     let open = ["--metrics-endpoint-auth=false"];
     let flags = [&open[..], &[CONFIG, &policy, "--gen-ai-metrics", "--memory-budget=1Gi"]].concat();
-    let mut usher = Usher::start_with_roles(&servers.addresses, &["decode"; SERVERS], &flags).await;
+    let mut usher = Usher::start_with_roles(&servers.addresses, &ROLES, &flags).await;
     // It has less memory than it takes.
     let mut small =
         Usher::start(&servers.addresses, &[&open[..], &[BY_METRICS, "--memory-budget=16Mi"]].concat()).await;
