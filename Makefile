@@ -44,8 +44,12 @@ test-rust:
 chart:
 	$(STAGE) chart deploy/ci/chart.sh
 
-# Writes deploy/kustomize from the chart.
+# Writes the chart's copies of deploy/observability, and deploy/kustomize from the chart.
 chart-accept:
+	rm -rf deploy/chart/observability
+	mkdir -p deploy/chart/observability/dashboards
+	cp deploy/observability/rules.yaml deploy/chart/observability/
+	cp deploy/observability/dashboards/*.json deploy/chart/observability/dashboards/
 	USHER_ACCEPT=1 CI=true $(CARGO) test --locked --quiet --test kubernetes kustomize
 
 # Writes the definitions of custom resources from the types.

@@ -46,6 +46,8 @@ pub struct ServeSettings {
     pub metrics_staleness: Duration,
     /// Count and time ext_proc streams.
     pub stream_metrics: bool,
+    /// Count by OpenTelemetry's conventions for generative AI, too.
+    pub gen_ai_metrics: bool,
     /// Protection of the picker's metrics: which clients may read them.
     pub metrics_port: MetricsPortSettings,
     /// File of capacity policies; `None`: nobody says how many pods there should be.

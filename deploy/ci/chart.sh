@@ -21,6 +21,14 @@ for program in helm kustomize; do
     fi
 done
 
+# Helm reads no file outside of the chart.
+for file in rules.yaml dashboards; do
+    if ! diff -r "deploy/observability/$file" "deploy/chart/observability/$file"; then
+        echo "deploy/chart/observability/$file is not what deploy/observability has; \`make chart-accept\` writes it anew" >&2
+        exit 1
+    fi
+done
+
 # A helm that was built from its module alone takes a version of 2020.
 kubernetes=1.36.3
 out=$(mktemp)

@@ -23,7 +23,8 @@ fail() {
 
 (($# == 1)) || fail "name a folder to keep them in: deploy/ci/crds.sh CACHE"
 mkdir -p "$1" || fail "cannot create $1: name another folder"
-crds=$(cd "$1" && pwd)/crds-gateway-$gateway_api-envoy-$envoy_gateway-istio-$istio-prometheus-$prometheus-keda-$keda
+# The last number counts changes of the list of files below.
+crds=$(cd "$1" && pwd)/crds-gateway-$gateway_api-envoy-$envoy_gateway-istio-$istio-prometheus-$prometheus-keda-$keda-2
 
 if [ -d "$crds" ]; then
     echo "$crds"
@@ -63,7 +64,8 @@ take "github.com/envoyproxy/gateway@v$envoy_gateway" "${kinds}_backends.yaml" "$
     "${kinds}_envoyproxies.yaml"
 take "istio.io/api@v$istio" kubernetes/customresourcedefinitions.gen.yaml
 take "github.com/prometheus-operator/prometheus-operator@v$prometheus" \
-    example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
+    example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml \
+    example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml
 take "github.com/kedacore/keda/v2@v$keda" config/crd/bases/keda.sh_scaledobjects.yaml
 
 mv "$fresh" "$crds"

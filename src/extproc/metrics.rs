@@ -9,6 +9,7 @@ use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
 use crate::request::Headers;
 
 use super::families::RequestFamilies;
+use super::gen_ai::GenAiMetrics;
 use super::series::{Series, SeriesKey, SeriesTable};
 use usher_wire::event::Mode;
 
@@ -38,6 +39,8 @@ pub struct ExtProcMetrics {
     pub(super) violations: IntCounter,
     /// Streams, where they are counted.
     pub(super) streams: Option<StreamMetrics>,
+    /// Metrics by OpenTelemetry's conventions, where they are wanted.
+    pub(super) gen_ai: Option<GenAiMetrics>,
     pub(super) series: SeriesTable,
     rewritten: ClientSeries<Rewritten, IntCounter>,
 }
@@ -122,9 +125,19 @@ impl ExtProcMetrics {
                 None,
             )?,
             streams,
+            gen_ai: None,
             series: SeriesTable::default(),
             rewritten: ClientSeries::default(),
         })
+    }
+
+    /// Adds the `gen_ai` families.
+    ///
+    /// # Errors
+    /// When a name is taken.
+    pub fn with_gen_ai(mut self, registry: &Registry) -> prometheus::Result<Self> {
+        self.gen_ai = Some(GenAiMetrics::register(registry)?);
+        Ok(self)
     }
 
     /// The series of a request.

@@ -11,6 +11,7 @@ pub mod executor;
 mod families;
 pub mod first_settings;
 pub mod frames;
+mod gen_ai;
 mod grpc;
 pub mod health;
 pub mod listen;

@@ -6,11 +6,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use prometheus::IntGauge;
 
+use crate::endpoints::health::ResponseStatus;
 use crate::request::first_token::{FirstTokenReader, Generated};
 use crate::request::restore::ModelRestorer;
 use crate::request::usage::{Usage, UsageReader};
 use crate::request::{Api, ParserKind, Parsers, Pieces, Request};
 
+use super::gen_ai::{Failure, GenAiSeries, Outcome};
 use super::metrics::ExtProcMetrics;
 use super::series::{Series, SeriesKey};
 
@@ -49,6 +51,9 @@ pub(super) struct ResponseTracker {
     state: State,
     /// Of the request; `None` when we never saw one.
     series: Option<Arc<Series>>,
+    /// By OpenTelemetry's conventions, where those are counted.
+    gen_ai: Option<Arc<GenAiSeries>>,
+    failure: Option<Failure>,
     running: Option<Running>,
     started: Option<Instant>,
     first: First,
@@ -92,6 +97,8 @@ impl ResponseTracker {
         let mut answer = Self {
             state: State::Waiting,
             series: None,
+            gen_ai: None,
+            failure: None,
             running: None,
             started: None,
             first: First::Bytes,
@@ -110,7 +117,14 @@ impl ResponseTracker {
     }
 
     /// The request was sent on: its answer is this one.
-    pub(super) fn expect(&mut self, request: &Request, series: Arc<Series>, started: Option<Instant>) {
+    pub(super) fn expect(
+        &mut self,
+        request: &Request,
+        series: Arc<Series>,
+        gen_ai: Option<Arc<GenAiSeries>>,
+        started: Option<Instant>,
+    ) {
+        self.gen_ai = gen_ai;
         self.read_as(request.api);
         self.streaming = request.stream;
         if !request.model.is_empty() && request.model != request.target_model {
@@ -148,6 +162,15 @@ impl ResponseTracker {
     /// Returns `true` if nothing of it has come.
     pub(super) fn is_awaited(&self) -> bool {
         self.state == State::Waiting
+    }
+
+    /// Takes the status. An error is no generated response.
+    pub(super) fn status(&mut self, status: ResponseStatus) {
+        self.failure = match (status.http, status.grpc) {
+            (Some(http @ 400..), _) => Some(Failure::Status(http)),
+            (_, Some(1..)) => Some(Failure::Grpc),
+            _ => None,
+        };
     }
 
     /// Takes the headers. Returns true where the body is encoded that would be read: it passes
@@ -303,6 +326,11 @@ impl ResponseTracker {
             return;
         };
         let used = used.unwrap_or_default();
+        let gen_ai = self.gen_ai.take();
+        if let Some(gen_ai) = &gen_ai {
+            let some = |tokens: Option<u64>| tokens.filter(|count| *count > 0);
+            gen_ai.used(some(used.prompt_tokens), some(used.completion_tokens));
+        }
         if let Some(tokens) = used.prompt_tokens.filter(|count| *count > 0) {
             series.input_tokens.observe(tokens as f64);
         }
@@ -317,13 +345,21 @@ impl ResponseTracker {
         let Some(started) = self.started else { return };
         let whole = end.saturating_duration_since(started).as_secs_f64();
         series.duration.observe(whole);
-        let Some(tokens) = used.completion_tokens.filter(|count| *count > 0) else { return };
-        series.ntpot.observe(whole / tokens as f64);
+        let tokens = used.completion_tokens.filter(|count| *count > 0);
         // An answer whose content was never recognised is measured from its first byte.
-        let first = self.first_token.or(self.first_byte);
-        if let Some(first) = first.filter(|_| self.streaming && tokens > 1) {
-            let decoding = end.saturating_duration_since(first).as_secs_f64();
-            series.tpot.observe(decoding / (tokens - 1) as f64);
+        let first = self.first_token.or(self.first_byte).filter(|_| self.streaming);
+        let per_token = first
+            .zip(tokens.filter(|count| *count > 1))
+            .map(|(first, tokens)| end.saturating_duration_since(first).as_secs_f64() / (tokens - 1) as f64);
+        if let Some(tokens) = tokens {
+            series.ntpot.observe(whole / tokens as f64);
+        }
+        if let Some(per_token) = per_token {
+            series.tpot.observe(per_token);
+        }
+        if let Some(gen_ai) = gen_ai {
+            let first_token = first.map(|first| first.saturating_duration_since(started).as_secs_f64());
+            gen_ai.complete(Outcome { duration: whole, error: self.failure, first_token, per_token });
         }
     }
 }

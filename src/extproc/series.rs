@@ -59,7 +59,7 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
-    fn new(family: &HistogramVec, labels: &Labels, extra: Option<&'static str>) -> Self {
+    pub(super) fn new(family: &HistogramVec, labels: &Labels, extra: Option<&'static str>) -> Self {
         Self { family: family.clone(), labels: Arc::clone(labels), extra, made: OnceLock::new() }
     }
 

@@ -17,6 +17,7 @@ const STALE: (&str, &str) =
     ("usher_readings_stale", "Endpoints whose last reading of the field is older than the threshold.");
 const OLDEST: (&str, &str) =
     ("usher_readings_oldest_age_seconds", "Age of the field at the endpoint where it is oldest.");
+const ENDPOINTS: (&str, &str) = ("usher_endpoints", "Endpoints of the pool.");
 const FAILING: (&str, &str) = ("usher_endpoints_failing", "Endpoints whose last scrape failed.");
 const UNREACHABLE: (&str, &str) =
     ("usher_endpoints_unreachable", "Endpoints that could not be connected to for their last scrape.");
@@ -57,9 +58,10 @@ impl FreshnessCollector {
         pool: String,
         attributes: Attributes,
     ) -> prometheus::Result<Self> {
-        let families: [(_, &[&str]); 5] = [
+        let families: [(_, &[&str]); 6] = [
             (STALE, &["name", "field"]),
             (OLDEST, &["name", "field"]),
+            (ENDPOINTS, &["name"]),
             (FAILING, &["name"]),
             (UNREACHABLE, &["name"]),
             (DEMOTED, &["name"]),
@@ -104,7 +106,10 @@ impl Collector for FreshnessCollector {
         let unreachable = count(|endpoint| endpoint.load().scrapes.unreachable_in_a_row() > 0);
         let demoted = count(|endpoint| endpoint.health().is_ejected());
         let mut out: Vec<MetricFamily> = by_field.iter().flatten().flat_map(Collector::collect).collect();
-        for (metric, value) in [(FAILING, failing), (UNREACHABLE, unreachable), (DEMOTED, demoted)] {
+        let all = endpoints.len() as f64;
+        for (metric, value) in
+            [(ENDPOINTS, all), (FAILING, failing), (UNREACHABLE, unreachable), (DEMOTED, demoted)]
+        {
             if let Some(family) = family(metric, &["name"]) {
                 family.with_label_values(&[&self.pool]).set(value);
                 out.extend(family.collect());
@@ -175,6 +180,7 @@ mod tests {
             "usher_readings_stale{field=\"hot\",name=\"p\"} 1",
             "usher_readings_oldest_age_seconds{field=\"waiting\",name=\"p\"} 2.5",
             "usher_readings_oldest_age_seconds{field=\"hot\",name=\"p\"} 6",
+            "usher_endpoints{name=\"p\"} 3",
             "usher_endpoints_failing{name=\"p\"} 2",
             "usher_endpoints_unreachable{name=\"p\"} 1",
             "usher_endpoints_demoted{name=\"p\"} 0",

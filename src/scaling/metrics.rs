@@ -109,6 +109,11 @@ impl ScalingMetrics {
         };
         let sanitised = IntCounter::new(SANITISED.0, SANITISED.2)?;
         registry.register(Box::new(sanitised.clone()))?;
+        let reloads = counters(RELOADS)?;
+        // From zero on: the first refusal is an increase, too.
+        for result in ["used", "refused"] {
+            reloads.with_label_values(&[result]);
+        }
         let frozen = Arc::new(Frozen::new(clock));
         registry.register(Box::new(PlanCollector::new(Arc::clone(plan_store), Arc::clone(&frozen))?))?;
         Ok(Self {
@@ -116,7 +121,7 @@ impl ScalingMetrics {
             decisions: counters(DECISIONS)?,
             fired: counters(FIRED)?,
             sanitised,
-            reloads: counters(RELOADS)?,
+            reloads,
             queries: counters(QUERIES)?,
             frozen,
             used: Mutex::default(),

@@ -97,13 +97,15 @@ impl Pool {
             dispatcher = dispatcher.with_gate(gate);
         }
         let rules = Arc::new(RuleBook::default());
+        let metrics = ExtProcMetrics::register(registry, settings.stream_metrics)?;
+        let metrics = if settings.gen_ai_metrics { metrics.with_gen_ai(registry)? } else { metrics };
         let shared = Shared {
             parsers: Parsers::new(&parsers),
             max_request_body_bytes: settings.limits.max_request_body,
             budget: Arc::clone(state.budget()),
             policy: dispatcher.policy().clone(),
             rules: Arc::clone(&rules),
-            metrics: ExtProcMetrics::register(registry, settings.stream_metrics)?,
+            metrics,
             parsing: Parsing::new(scheduler_metrics),
         };
         let pool = Self {

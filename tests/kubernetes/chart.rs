@@ -121,7 +121,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 fn what_is_wrong_in_the_values_is_said() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 31] = [
+    let table: [(&[&str], &[&str]); 33] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -170,6 +170,14 @@ fn what_is_wrong_in_the_values_is_said() {
         (
             &[labels, "router.epp.flags.client-ca-path=/ca.pem", "router.monitoring.prometheus.enabled=true"],
             &["client-ca-path", "router.monitoring.prometheus.enabled to false"],
+        ),
+        (
+            &[labels, "provider.name=gke,router.monitoring.alerts.enabled=true"],
+            &["router.monitoring.alerts.enabled", "write deploy/observability/rules.yaml as Rules"],
+        ),
+        (
+            &[labels, "router.monitoring.alerts.runbookUrl=javascript:x"],
+            &["/router/monitoring/alerts/runbookUrl"],
         ),
         (
             &[labels, "router.proxy.enabled=true,httpRoute.create=true"],
@@ -270,7 +278,7 @@ fn more_than_scale_is_asked_for_by_name() {
 #[test]
 fn releases_fit_into_one_namespace_and_one_cluster() {
     let Some(helm) = Helm::find() else { return };
-    let all = "router.epp.podDisruptionBudget.create=true,router.networkPolicy.create=true,router.monitoring.prometheus.enabled=true,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true,router.epp.capacityPolicies.keda.enabled=true,router.epp.replicas=2";
+    let all = "router.epp.podDisruptionBudget.create=true,router.networkPolicy.create=true,router.monitoring.prometheus.enabled=true,router.monitoring.dashboards.enabled=true,router.epp.capacityPolicies.enabled=true,router.epp.capacityPolicies.clusterTopologies=true,router.epp.capacityPolicies.apply.enabled=true,router.epp.capacityPolicies.apply.nodes=true,router.epp.capacityPolicies.keda.enabled=true,router.epp.replicas=2";
     for mode in [
         "httpRoute.create=true,provider.name=istio",
         "httpRoute.create=true,provider.name=gke",

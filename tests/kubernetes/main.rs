@@ -31,6 +31,7 @@ mod leader;
 mod manifests;
 mod members;
 mod metrics;
+mod monitoring;
 mod objects;
 mod outage;
 mod picker;

@@ -49,6 +49,7 @@ const KINDS: [&str; 31] = [
     "Secret",
     "Service",
     "ServiceAccount",
+    "PrometheusRule",
     "ServiceMonitor",
 ];
 

@@ -23,6 +23,7 @@ mod flags;
 mod health;
 mod http;
 mod metrics_tls;
+mod observability;
 mod run;
 mod server;
 mod stop;

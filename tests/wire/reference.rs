@@ -87,7 +87,7 @@ async fn others() -> String {
         format!("- {{name: p, address: 127.0.0.1, port: '{port}', labels: {{llm-d.ai/role: decode}}}}\n");
     let config = format!("--config-text={OTHERS}");
     let policy = "--capacity-policy=deploy/capacity/rules.yaml";
-    let flags = [config.as_str(), "--allow-experimental-plugins", "--sick-pods", policy];
+    let flags = [config.as_str(), "--allow-experimental-plugins", "--sick-pods", "--gen-ai-metrics", policy];
     let picker = Picker::start_with(&entry, &flags).await;
     exchange(&picker, true).await;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -223,8 +223,12 @@ async fn every_family_has_its_row() {
             "{name} is neither shown nor in RARE"
         );
     }
-    let sections =
-        [("As llm-d-router's", "llm_d_epp_"), ("Usher's own", "usher_"), ("The process", "process_")];
+    let sections = [
+        ("As llm-d-router's", "llm_d_epp_"),
+        ("Usher's own", "usher_"),
+        ("By OpenTelemetry's conventions", "gen_ai_"),
+        ("The process", "process_"),
+    ];
     let mut texts = Vec::new();
     for (title, start) in sections {
         let has_older = all.iter().any(|(name, family)| name.starts_with(start) && family.older.is_some());

@@ -28,6 +28,9 @@
 {{- if and $router.monitoring.prometheus.enabled (index $router.epp.flags "client-ca-path") }}
 {{- fail "router.epp.flags.client-ca-path: the metrics port asks for a client certificate as well, and the monitors of this chart show none; set router.monitoring.prometheus.enabled to false and write a monitor of your own" }}
 {{- end }}
+{{- if and $router.monitoring.alerts.enabled (ne (include "usher.monitoringProvider" .) "prometheusoperator") }}
+{{- fail "router.monitoring.alerts.enabled makes a PrometheusRule, which Google's managed Prometheus does not read: set it to false and write deploy/observability/rules.yaml as Rules" }}
+{{- end }}
 {{- if and $router.epp.pluginsConfig (hasKey $router.epp.pluginsCustomConfig $router.epp.pluginsConfigFile) }}
 {{- fail (printf "%s is in both router.epp.pluginsConfig and router.epp.pluginsCustomConfig" $router.epp.pluginsConfigFile) }}
 {{- end }}

@@ -32,6 +32,11 @@ pub struct MetricsFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub enable_grpc_stream_metrics: bool,
 
+    /// Also count requests by OpenTelemetry's semantic conventions: gen_ai_server_request_duration_seconds
+    /// and others.
+    #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
+    pub gen_ai_metrics: bool,
+
     /// Let those read the metrics who have the right to, as the API server of Kubernetes says.
     /// Without effect when endpoints come from a file. [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]

@@ -91,6 +91,7 @@ impl ServeArgs {
             refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
+            gen_ai_metrics: self.metrics.gen_ai_metrics,
             capacity_policy: self.capacity.policy()?,
             capacity_policies: self.capacity.capacity_policies,
             capacity_single_replica: self.capacity.capacity_single_replica,

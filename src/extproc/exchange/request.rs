@@ -270,7 +270,8 @@ impl Exchange {
             None
         } else {
             let series = self.shared.metrics.series(&SeriesKey::of(request));
-            self.response.expect(request, Arc::clone(&series), self.started);
+            let gen_ai = self.shared.metrics.gen_ai.as_ref().and_then(|metrics| metrics.of(request));
+            self.response.expect(request, Arc::clone(&series), gen_ai, self.started);
             Some(series)
         };
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);

@@ -36,6 +36,7 @@ impl Exchange {
             self.replies.forget_early();
             self.early = Body::default();
         }
+        self.response.status(status);
         if self.response.headers(kind, end_of_stream).map_err(Violation)? {
             self.shared.metrics.encoded.inc();
         }
