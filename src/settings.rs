@@ -58,6 +58,8 @@ pub struct ServeSettings {
     pub capacity_policies: bool,
     /// There is never more than one replica, so that it may act without an election.
     pub capacity_single_replica: bool,
+    /// Decisions that are kept to explain them; 0: none.
+    pub decision_records: usize,
     /// Level and format of the log.
     pub log: LogSettings,
     /// Flags that were given, parsed, and do nothing (yet).

@@ -247,6 +247,32 @@ const HELP: &[Help] = &[
             ("For a script", "usher endpoints --output json"),
         ],
     },
+    Help {
+        command: "explain",
+        short: &[
+            "last",
+            "slow",
+            "failed",
+            "model",
+            "endpoint",
+            "follow",
+            "request",
+            "config",
+            "endpoints-file",
+            "admin",
+            "output",
+        ],
+        examples: &[
+            ("The last decision of a picker on this machine", "usher explain"),
+            ("A request of the gateway's access log", "usher explain 5a2f4c1e-7f0b-4d3c-9a55-0c7e1b2d3f40"),
+            ("The last slow ones, a line each", "usher explain --slow --last 20"),
+            (
+                "A request that was never sent, by a configuration",
+                "usher explain --request body.json --config config.yaml --endpoints-file endpoints.yaml",
+            ),
+            ("All of a model as they end", "usher explain --follow --model llama"),
+        ],
+    },
     Help { command: "version", short: &[], examples: &[("For a script", "usher version --output json")] },
     Help {
         command: "completions",

@@ -4,6 +4,7 @@ pub mod capacity;
 pub mod check;
 pub mod doctor;
 pub mod endpoints;
+pub mod explain;
 pub mod flags;
 mod help;
 mod logging;
@@ -50,6 +51,8 @@ pub enum Command {
     Capacity(capacity::CapacityArgs),
     /// Show the endpoints of a running picker, with their load and their health.
     Endpoints(endpoints::EndpointsArgs),
+    /// Explain why a running picker sent a request where it did.
+    Explain(Box<explain::ExplainArgs>),
     /// Print version, commit and features of this build, and the Envoy that it is tested with.
     Version(version::VersionArgs),
     /// Print completions for a shell: bash, zsh, fish and others.
@@ -118,6 +121,7 @@ fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
         Command::Check(args) => Ok(check::Task { args: &args, types, only: None }.run()),
         Command::Capacity(args) => capacity::run(&args),
         Command::Endpoints(args) => endpoints::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Explain(args) => explain::run(&args, types).map(|()| ExitCode::SUCCESS),
         Command::Version(args) => version::run(&args).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "lab")]
         Command::Completions(args) => shell::completions(&args, self::command()).map(|()| ExitCode::SUCCESS),

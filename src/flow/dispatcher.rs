@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 
 use crate::endpoints::health::{OutlierDetector, RequestClass};
-use crate::endpoints::{CachedLocator, Candidates, Clock, SubsetHint};
+use crate::endpoints::{CachedLocator, Candidates, Clock, Snapshot, SubsetHint};
+use crate::records::{Draft, Records, Refusal, Subject, Trace};
 use crate::request::{Api, Request};
 use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{
@@ -40,6 +42,8 @@ pub struct Dispatcher {
     gate: Option<Arc<Gate>>,
     /// `None`: nobody watches how well endpoints are.
     outlier_filter: Option<OutlierFilter>,
+    /// `None`: nothing is recorded.
+    records: Option<Arc<Records>>,
 }
 
 /// A request on its way to a destination.
@@ -77,6 +81,7 @@ impl Dispatcher {
             attempts,
             gate: None,
             outlier_filter: None,
+            records: None,
         }
     }
 
@@ -84,6 +89,13 @@ impl Dispatcher {
     #[must_use]
     pub fn watched(self, outliers: Arc<OutlierDetector>) -> Self {
         Self { outlier_filter: Some(OutlierFilter::new(outliers)), ..self }
+    }
+
+    /// Records decisions there.
+    #[must_use]
+    pub fn recorded(mut self, records: Arc<Records>) -> Self {
+        self.records = Some(records);
+        self
     }
 
     /// Lets requests wait where the pool has no room for them.
@@ -158,6 +170,7 @@ impl Dispatcher {
                 self.with_room(&pool, |pool| gate.try_enter(request, pool))?
             }
         };
+        let entered = entered.inspect_err(|rejection| self.record_waiting(request, rejection));
         Some(entered.and_then(|permit| deciding.place(permit, request, &candidates, Vec::new(), rng)))
     }
 
@@ -176,7 +189,8 @@ impl Dispatcher {
         let mut since = None;
         loop {
             let pool = self.room().await;
-            let permit = gate.enter(request, since, &pool).await?;
+            let entered = gate.enter(request, since, &pool).await;
+            let permit = entered.inspect_err(|rejection| self.record_waiting(request, rejection))?;
             // Asked again, as a request may have waited for these very endpoints.
             // What gatherers find is kept under keys of their policy: the decision keeps to it.
             let policy = self.policy.load_full();
@@ -244,6 +258,17 @@ impl Dispatcher {
         // The pool may have changed while the request was held.
         (self.locator.locate(subset).await, findings)
     }
+
+    /// Records a request that was refused while it waited.
+    fn record_waiting(&self, request: &Request, rejection: &Rejection) {
+        let Some(records) = &self.records else { return };
+        let none = || Arc::new(Snapshot::new(0, Vec::new())).all();
+        let candidates = self.locator.peek(&SubsetHint::Missing).unwrap_or_else(none);
+        let (trace, now_ms) = (&Trace::default(), self.clock.now_ms());
+        let (candidates, at) = (&candidates, Instant::now());
+        let subject = Subject { request, candidates, prefix: None, input_tokens: None, trace, now_ms, at };
+        record_refusal(records, &subject, rejection);
+    }
 }
 
 impl Deciding<'_> {
@@ -275,7 +300,11 @@ impl Deciding<'_> {
             // Before and behind: should a plugin panic, its request's facts stay with it.
             facts.clear();
             findings.into_iter().for_each(|finding| finding(candidates, facts));
-            let routed = self.route(request, candidates, spread, rng, scratch, facts);
+            scratch.trace_mut().clear();
+            let mut routed = self.route(request, candidates, spread, rng, scratch, facts);
+            if let Some(records) = &self.dispatcher.records {
+                self.record(records, request, candidates, scratch, facts, &mut routed);
+            }
             facts.clear();
             routed
         });
@@ -286,6 +315,35 @@ impl Deciding<'_> {
             Err(_) => self.dispatcher.attempts.failure(&request.target_model),
         }
         routed
+    }
+
+    /// Records a decision, or why there is none.
+    fn record(
+        &self,
+        records: &Arc<Records>,
+        request: &Request,
+        candidates: &Candidates,
+        scratch: &Scratch,
+        facts: &Facts,
+        routed: &mut Result<Routed, Rejection>,
+    ) {
+        let stages = &self.policy.stages;
+        let subject = Subject {
+            request,
+            candidates,
+            prefix: stages.prefix().and_then(|key| facts.get(key)),
+            input_tokens: stages.tokens().and_then(|key| facts.get(key)).map(|tokens| tokens.count),
+            trace: scratch.trace(),
+            now_ms: self.dispatcher.clock.now_ms(),
+            at: Instant::now(),
+        };
+        match routed {
+            Ok(routed) => {
+                let draft = Draft::new(records, &subject, Some(routed.decision()), None);
+                routed.record_as(draft);
+            }
+            Err(rejection) => record_refusal(records, &subject, rejection),
+        }
     }
 
     /// The stages of a request, one after the other.
@@ -373,7 +431,9 @@ impl Deciding<'_> {
         // The log of decisions names totals.
         let is_logged = *record == Record::No && tracing::enabled!(tracing::Level::DEBUG);
         let record = if is_logged { Record::Scores } else { *record };
-        let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool| {
+        let is_recorded = self.dispatcher.records.is_some();
+        let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool, is_answer: bool| {
+            scratch.trace_mut().set(is_recorded && is_answer);
             let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, record);
             match spread.then(|| spread::least_busy(among)) {
                 // Those who are left may not be those whom the filters leave.
@@ -385,13 +445,13 @@ impl Deciding<'_> {
         let (mut healthy, mut overrules) = (None, false);
         if let Some(Choice { healthy: candidates, attempt }) = among {
             if let Some(Attempt { position, among, .. }) = attempt {
-                let decision = decide(context, among, false).ok().filter(|decision| {
+                let decision = decide(context, among, false, true).ok().filter(|decision| {
                     decision.primary().picks.first() == Some(position) && check(decision).is_ok()
                 });
                 // Otherwise the filters, or the client, won't have it: the place is given back.
                 if let Some(mut decision) = decision {
                     if self.dispatcher.outlier_filter.as_ref().is_some_and(OutlierFilter::may_fall_back)
-                        && let Ok(others) = decide(context, candidates, false)
+                        && let Ok(others) = decide(context, candidates, false, false)
                     {
                         decision.fall_back_on(&others);
                     }
@@ -399,11 +459,11 @@ impl Deciding<'_> {
                 }
             }
             let despite_load = Context { despite_load: true, ..*context };
-            healthy = match decide(context, candidates, spread) {
+            healthy = match decide(context, candidates, spread, true) {
                 // Only if they wouldn't do with room either. Those who fail are idle, and would
                 // get all that is too much for the others.
                 Err(ScheduleError::Drained | ScheduleError::NoPair)
-                    if decide(&despite_load, candidates, false).is_err() =>
+                    if decide(&despite_load, candidates, false, false).is_err() =>
                 {
                     None
                 }
@@ -412,7 +472,7 @@ impl Deciding<'_> {
             overrules = healthy.is_none();
         }
         let decision =
-            healthy.unwrap_or_else(|| decide(context, all, spread)).map_err(|error| refusal(&error))?;
+            healthy.unwrap_or_else(|| decide(context, all, spread, true)).map_err(|error| refusal(&error))?;
         check(&decision)?;
         Ok(Chosen { decision, probes: false, overrules })
     }
@@ -421,6 +481,13 @@ impl Deciding<'_> {
         self.policy.stages.act(context, &decision, &mut effects);
         Routed::book(decision, effects, self.policy.record, sent)
     }
+}
+
+fn record_refusal(records: &Arc<Records>, subject: &Subject<'_>, rejection: &Rejection) {
+    let body = rejection.body();
+    let refusal = Refusal::new(rejection.code.status(), rejection.reason, &body);
+    let id = subject.request.headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default();
+    Draft::new(records, subject, None, Some(refusal)).keep(&id);
 }
 
 /// Requests like this one, as far as its body tells.

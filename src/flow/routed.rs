@@ -8,6 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::endpoints::health::{AwaitedByte, Failure, Probe, RequestClass, Verdict};
 use crate::endpoints::{Booking, Clock, Endpoint};
+use crate::records::Draft;
 use crate::request::usage::Usage;
 use crate::schedule::{Attribute, Decision, Effects, Followers, Header, Record, ResponseHead, Served};
 
@@ -25,6 +26,8 @@ pub struct Routed {
     server: Option<Arc<Endpoint>>,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
     follows: Option<Box<Follows>>,
+    /// Record of the decision, until the request has its id.
+    draft: Option<Box<Draft>>,
     /// The room that it takes, with flow control. Last, so that it is given back when all
     /// else has been, and who gets it finds the pool as it is then.
     permit: Option<Box<Permit>>,
@@ -70,7 +73,17 @@ impl Routed {
             let followers = effects.take_followers();
             Box::new(Follows { effects, followers, begun: false })
         });
-        Self { decision, record, booking, sent, server: None, follows, permit: None }
+        Self { decision, record, booking, sent, server: None, follows, draft: None, permit: None }
+    }
+
+    /// Keeps a record of the decision, which has no id yet.
+    pub(super) fn record_as(&mut self, draft: Draft) {
+        self.draft = Some(Box::new(draft));
+    }
+
+    /// The record of the decision, once, where decisions are recorded.
+    pub fn take_draft(&mut self) -> Option<Box<Draft>> {
+        self.draft.take()
     }
 
     /// Keeps the room that the request takes until its end.

@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::access::{Access, Refusal};
 use super::page::Page;
+use super::query::Answering;
 use super::tls::MetricsTls;
 use crate::memory::{Budget, ConnectionSlots, Kind, Reservation, SmallPort, small};
 
@@ -76,6 +77,8 @@ enum Content {
     Fixed(Bytes),
     /// Rendered for those who ask.
     Page(Arc<Page>),
+    /// Rendered for one who asks, by the query.
+    Query(Answering),
 }
 
 impl Routes {
@@ -95,6 +98,18 @@ impl Routes {
         render: impl Fn() -> B + Send + Sync + 'static,
     ) -> Self {
         self.with(path, content_type, Content::Page(Arc::new(Page::new(render))))
+    }
+
+    /// With a path whose answer depends on the query: `answer` gets it without the question mark, still encoded,
+    /// and refuses one with a sentence, for 400.
+    #[must_use]
+    pub fn with_query(
+        self,
+        path: &'static str,
+        content_type: &'static str,
+        answer: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(path, content_type, Content::Query(Answering::new(answer)))
     }
 
     /// With `/metrics`, a page in the Prometheus text format.
@@ -143,6 +158,11 @@ impl Routes {
         let page = match &route.content {
             Content::Fixed(bytes) => Ok(bytes.clone()),
             Content::Page(page) => Arc::clone(page).get().await,
+            Content::Query(answering) => match answering.answer(request.uri().query()).await {
+                Ok(Ok(page)) => Ok(page),
+                Ok(Err(sentence)) => return text(StatusCode::BAD_REQUEST, format!("{sentence}\n")),
+                Err(error) => Err(error),
+            },
         };
         match page {
             Ok(page) => respond(StatusCode::OK, route.content_type, page),

@@ -3,10 +3,12 @@
 
 pub mod access;
 pub mod counters;
+pub mod decisions;
 pub mod endpoints;
 pub mod freshness;
 pub mod http;
 pub mod latency;
 pub mod page;
 pub mod pool;
+pub mod query;
 pub mod tls;

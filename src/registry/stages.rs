@@ -70,6 +70,11 @@ pub(super) fn place(
         });
     // Whose match a conditional request asks for.
     let prefix = graph.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
+    if let Some(producer) = DataType::TokenizedPrompt.default_producer()
+        && let Some(key) = graph.produced(DataType::TokenizedPrompt, producer)
+    {
+        stages.tokens(Key::new(key));
+    }
     Ok((stages.build(books, prefix.map(Key::new)), resolved))
 }
 

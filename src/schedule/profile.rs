@@ -10,6 +10,7 @@ use usher_plugin::{Column, Context, Filter, Picker, PluginId, Record, Run, Sched
 
 use crate::endpoints::{Candidates, View};
 use crate::metrics::Timing;
+use crate::records::{RunTrace, Shape};
 
 use super::metrics::{Point, SchedulerMetrics};
 use super::scratch::Scratch;
@@ -37,6 +38,8 @@ pub struct Profile {
     filters: Vec<Placed<dyn Filter>>,
     scorers: Vec<Weighted>,
     picker: Placed<dyn Picker>,
+    /// Names for records of decisions.
+    shape: Arc<Shape>,
 }
 
 impl Profile {
@@ -71,10 +74,14 @@ impl Profile {
             Record::No if self.keeps_totals => Record::Scores,
             record => record,
         };
-        let Scratch { kept, column, totals, picks, .. } = scratch;
-        let survivors = self.filter(cx, candidates, rng, kept, mark);
+        let Scratch { kept, column, totals, picks, trace, .. } = scratch;
+        let mut trace = trace.run(self.position, &self.shape);
+        let survivors = self.filter(cx, candidates, rng, kept, trace.as_deref_mut(), mark);
         if survivors.is_empty() {
             return Err(ScheduleError::Drained);
+        }
+        if let Some(trace) = &mut trace {
+            trace.survive(survivors);
         }
         let view = View::new(candidates.snapshot(), survivors);
         totals.clear();
@@ -86,6 +93,9 @@ impl Profile {
             scorer.placed.plugin.score(cx, view, column);
             scorer.add(column, totals);
             charge(&scorer.placed.duration, mark);
+            if let Some(trace) = &mut trace {
+                trace.scored(column);
+            }
             if record == Record::Columns {
                 let (scorer, weight) = (Arc::clone(&scorer.placed.id.name), scorer.weight);
                 columns.push(Column { scorer, weight, scores: column.clone() });
@@ -94,6 +104,10 @@ impl Profile {
         picks.clear();
         self.picker.plugin.pick(cx, view, totals, rng, picks);
         charge(&self.picker.duration, mark);
+        if let Some(trace) = trace {
+            trace.totalled(totals);
+            self.estimate(cx, view, picks.positions(), trace);
+        }
         let chosen = picks.positions().iter().filter_map(|&p| survivors.get(p as usize).copied()).collect();
         let scores = || Box::new(Scores { survivors: survivors.to_vec(), totals: totals.clone(), columns });
         let record = (record != Record::No).then(scores);
@@ -105,12 +119,27 @@ impl Profile {
         Ok(run)
     }
 
+    /// Notes the latency that a scorer expects of the first pick and of the best other candidate.
+    fn estimate(&self, cx: &Context<'_>, view: View<'_>, picks: &[u32], trace: &mut RunTrace) {
+        let Some(&first) = picks.first() else { return };
+        let runner_up = trace.best_but(first as usize);
+        for place in [Some(first as usize), runner_up].into_iter().flatten() {
+            let Some(&position) = view.indices().get(place) else { continue };
+            let endpoint = view.get(place);
+            let estimate = |scorer: &Weighted| scorer.placed.plugin.estimate(cx, endpoint, position);
+            if let Some(estimate) = self.scorers.iter().find_map(estimate) {
+                trace.estimated(position, estimate);
+            }
+        }
+    }
+
     fn filter<'a>(
         &self,
         cx: &Context<'_>,
         candidates: &'a Candidates,
         rng: &mut dyn Rng,
         kept: &'a mut Vec<u32>,
+        mut trace: Option<&mut RunTrace>,
         mark: &mut Instant,
     ) -> &'a [u32] {
         if self.filters.is_empty() {
@@ -118,15 +147,21 @@ impl Profile {
         }
         kept.clear();
         kept.extend_from_slice(candidates.indices());
-        for filter in &self.filters {
+        for (place, filter) in self.filters.iter().enumerate() {
             if kept.is_empty() {
                 break;
             }
             if cx.despite_load && filter.plugin.drops_the_busy() {
                 continue;
             }
+            if let Some(trace) = &mut trace {
+                trace.filters(kept);
+            }
             filter.plugin.filter(cx, candidates.snapshot(), kept, rng);
             charge(&filter.duration, mark);
+            if let Some(trace) = &mut trace {
+                trace.filtered(place, kept);
+            }
         }
         kept
     }
@@ -196,6 +231,12 @@ impl ProfileBuilder<'_> {
         let duration = self.metrics.duration(Point::Picker, id);
         let picker = Placed { plugin, id: id.clone(), duration };
         let Self { name, filters, scorers, .. } = self;
-        Profile { name, position: 0, keeps_totals: false, filters, scorers, picker }
+        let shape = Arc::new(Shape {
+            profile: Arc::clone(&name),
+            filters: filters.iter().map(|filter| Arc::clone(&filter.id.name)).collect(),
+            scorers: scorers.iter().map(|each| (Arc::clone(&each.placed.id.name), each.weight)).collect(),
+            picker: Arc::clone(&picker.id.name),
+        });
+        Profile { name, position: 0, keeps_totals: false, filters, scorers, picker, shape }
     }
 }

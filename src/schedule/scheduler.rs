@@ -92,6 +92,7 @@ impl Scheduler {
         start: Instant,
     ) -> Result<Decision, ScheduleError> {
         let mut mark = start;
+        scratch.trace.begin();
         let mut outcomes: SmallVec<[Outcome; 3]> = self.profiles.iter().map(|_| Outcome::Waiting).collect();
         loop {
             let runs = Runs::new(&self.names, &outcomes, candidates);

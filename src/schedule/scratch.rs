@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use usher_plugin::{DecisionContext, Picks};
 
+use crate::records::Trace;
+
 /// Buffers that decisions reuse. One per thread; what it holds means nothing
 /// between decisions, but for the candidates of the last one: they stay until the next.
 #[derive(Debug, Default)]
@@ -13,4 +15,17 @@ pub struct Scratch {
     pub(super) totals: Vec<f64>,
     pub(super) picks: Picks,
     pub(super) shared: Option<Arc<DecisionContext>>,
+    pub(super) trace: Trace,
+}
+
+impl Scratch {
+    /// Numbers of the last decision, where they are recorded.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The same, to switch it on or off.
+    pub fn trace_mut(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
 }

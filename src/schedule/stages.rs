@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use rand::Rng;
-use usher_plugin::data::PrefixMatch;
+use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::{
     Admitter, Context, Decision, Denied, Effects, Facts, Finding, Gatherer, HeaderProcessor, Key, PluginId,
     PreRequest, Producer, SaturationDetector, Screener, Situation,
@@ -31,6 +31,7 @@ pub struct Stages {
     acting: Vec<Followed<dyn PreRequest>>,
     books: bool,
     prefix: Option<Key<PrefixMatch>>,
+    tokens: Option<Key<PromptTokens>>,
     sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
@@ -59,6 +60,11 @@ impl Stages {
     /// Key of the match of the default prefix cache, if there is one.
     pub fn prefix(&self) -> Option<Key<PrefixMatch>> {
         self.prefix
+    }
+
+    /// Key of the length of prompts, as the default producer counts it, if there is one.
+    pub fn tokens(&self) -> Option<Key<PromptTokens>> {
+        self.tokens
     }
 
     /// Detector that says when requests of negative priority are refused; `None`: they aren't.
@@ -231,6 +237,11 @@ impl<'a> StagesBuilder<'a> {
     /// says it is.
     pub fn sheds_by(&mut self, detector: Arc<dyn SaturationDetector>) {
         self.stages.sheds_by = Some(detector);
+    }
+
+    /// Says where the length of prompts is.
+    pub fn tokens(&mut self, key: Key<PromptTokens>) {
+        self.stages.tokens = Some(key);
     }
 
     /// The stages. `books`: a profile reads what is in flight; `prefix`: where the

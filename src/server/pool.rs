@@ -20,6 +20,7 @@ use crate::memory::{Budget, Sheds};
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
+use crate::records::Records;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::flow_control::FlowControlSpec;
@@ -48,6 +49,8 @@ pub(super) struct Pool {
     pub(super) shared: Arc<Shared>,
     /// Numbers of its endpoints that extractors read besides those of every engine.
     pub(super) attributes: Attributes,
+    /// Last decisions; `None`: they aren't kept.
+    pub(super) records: Option<Arc<Records>>,
     sources: Vec<MetricsSource>,
     /// Scrapes read times, too, as a plugin learns latencies.
     learns: Arc<AtomicBool>,
@@ -91,6 +94,11 @@ impl Pool {
         if let Some(outliers) = &outliers {
             dispatcher = dispatcher.watched(Arc::clone(outliers));
         }
+        let records = (settings.decision_records > 0)
+            .then(|| Arc::new(Records::new(&name, settings.decision_records, state.budget())));
+        if let Some(records) = &records {
+            dispatcher = dispatcher.recorded(Arc::clone(records));
+        }
         if let Some(gate) = gate.transpose()? {
             // A gate is dropped with its dispatcher, whatever the budget does.
             state.budget().shed_with(Arc::downgrade(&gate) as Weak<dyn Sheds>);
@@ -117,6 +125,7 @@ impl Pool {
             dispatcher: Arc::new(dispatcher),
             shared: Arc::new(shared),
             attributes: attributes(&sources),
+            records,
             sources,
             learns: Arc::default(),
             state,

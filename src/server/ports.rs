@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::metrics;
 use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::tls::MetricsTls;
-use crate::observe::{self, endpoints};
+use crate::observe::{self, decisions, endpoints};
 use crate::scaling::PlanStore;
 use crate::schedule::latency::Model;
 use crate::settings::ServeSettings;
@@ -51,14 +51,17 @@ pub(super) fn admin(
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, state) = (Arc::clone(&pool.store), pool.clock.clone(), Arc::clone(pool.state()));
-    let attributes = pool.attributes.clone();
+    let (attributes, records) = (pool.attributes.clone(), pool.records.clone());
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
         .with_page("/latency", "application/json", move || {
             // A reload may bring the first plugin that learns them.
             observe::latency::page(Model::find(&state).as_deref())
         })
-        .with_page("/config", "application/json", move || config.json());
+        .with_page("/config", "application/json", move || config.json())
+        .with_query("/decisions", "application/json", move |query| {
+            decisions::page(records.as_deref(), query)
+        });
     let routes = capacity::with_pages(routes, plan_store, &pool.clock).with_index();
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);

@@ -67,6 +67,7 @@ const FLAGS: [(&str, &str, &[&str]); 51] = [
     ("locator-ttl", "0s", &[]),
     ("locator-max-subsets", "100", &[]),
     ("memory-budget", "512Mi", &[]),
+    ("decision-records", "100", &[]),
     ("prefix-index-bytes", "64Mi", &["--memory-budget=off"]),
 ];
 

@@ -6,6 +6,7 @@
 mod apis;
 mod capacity;
 mod disagg;
+mod explain;
 mod flow;
 #[path = "../docs/guide.rs"]
 mod guide;

@@ -10,6 +10,7 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Endpoint, Snapshot, View};
 
 use super::context::{Context, Part, Runs, ScheduleError};
+use super::estimate::LatencyEstimate;
 use super::picks::Picks;
 use super::settle::Settlement;
 
@@ -35,6 +36,12 @@ pub trait Scorer: Send + Sync {
     /// 1 is best. What lies outside is clamped, what is not a finite number
     /// counts as 0 and in a metric.
     fn score(&self, cx: &Context<'_>, candidates: View<'_>, out: &mut [f32]);
+
+    /// Latency that it expects of the request at the endpoint at this position of the snapshot, for records of
+    /// decisions. `None` for a scorer that expects none.
+    fn estimate(&self, _cx: &Context<'_>, _endpoint: &Endpoint, _position: u32) -> Option<LatencyEstimate> {
+        None
+    }
 }
 
 /// Chooses by the total scores.

@@ -28,6 +28,11 @@ pub struct LogFlags {
     #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
     pub zap_devel: bool,
 
+    /// Last decisions that are kept for usher explain and /decisions of the admin port; 0 keeps none.
+    /// At most 65536.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = decision_records)]
+    pub decision_records: usize,
+
     /// Accepted for compatibility: there are no stack traces in the log.
     #[arg(long, value_name = "LEVEL")]
     pub zap_stacktrace_level: Option<String>,
@@ -81,6 +86,14 @@ impl LogFlags {
 }
 
 /// llm-d-router's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
+/// Most decisions that can be kept.
+const MOST_RECORDS: usize = 1 << 16;
+
+fn decision_records(text: &str) -> Result<usize, String> {
+    let number: usize = text.parse().map_err(|_| "no whole number".to_owned())?;
+    if number > MOST_RECORDS { Err(format!("at most {MOST_RECORDS}")) } else { Ok(number) }
+}
+
 fn of_verbosity(verbosity: i32) -> Level {
     match verbosity {
         ..=2 => Level::INFO,

@@ -96,6 +96,7 @@ impl ServeArgs {
             capacity_policies: self.capacity.capacity_policies,
             capacity_single_replica: self.capacity.capacity_single_replica,
             prometheus: self.capacity.prometheus()?,
+            decision_records: self.log.decision_records,
             log: self.log.settings(&mut unused)?,
             unused: unused.flags,
         })

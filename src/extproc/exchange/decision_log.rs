@@ -47,7 +47,8 @@ pub(super) fn refused(request: &Request, rejection: &Rejection) {
     );
 }
 
-fn request_id(request: &Request, new: Option<&str>) -> String {
+/// The id of a request, as its client or the picker chose it.
+pub(super) fn request_id(request: &Request, new: Option<&str>) -> String {
     let given = || request.headers.name("x-request-id").map(String::from_utf8_lossy);
     new.map(str::to_owned).or_else(|| given().map(Into::into)).unwrap_or_default()
 }

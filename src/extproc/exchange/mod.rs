@@ -8,6 +8,7 @@
 //! ```
 
 mod decision_log;
+mod recording;
 mod request;
 mod response;
 mod room;
@@ -19,6 +20,7 @@ use std::time::Instant;
 use crate::endpoints::SubsetHint;
 use crate::flow::{ActivePolicy, Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
+use crate::records::Tracked;
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::Served;
 
@@ -121,6 +123,8 @@ pub struct Exchange {
     /// Priority of the request, once it is known.
     priority: i32,
     routed: Option<Routed>,
+    /// Record of the decision, until the response ends. In a box, as there may be none.
+    tracked: Option<Box<Tracked>>,
     /// Place of a stream for which there is no room.
     refused: Option<Box<RefusedStream>>,
     /// Room for the request's body, from its first chunk until the last is on its way, and for
@@ -155,6 +159,7 @@ impl Exchange {
             started: None,
             priority: 0,
             routed: None,
+            tracked: None,
             held: None,
             part: None,
             leaving: None,
@@ -286,6 +291,7 @@ impl Exchange {
             routed.cut_off(&self.response.used(), self.response.generated());
             routed.withdraw();
         }
+        self.record_cut_off();
         if let Some(series) = self.response.series() {
             self.shared.metrics.refused(series, rejection.code);
         }
@@ -316,6 +322,7 @@ impl Exchange {
         if let Some(mut routed) = self.routed.take() {
             routed.cut_off(&self.response.used(), self.response.generated());
         }
+        self.record_cut_off();
     }
 
     fn note_modes(&mut self, modes: Modes) {

@@ -278,6 +278,7 @@ impl Exchange {
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
         let (destination, request_id) = (routed.destination(), (!has_id).then(new_request_id));
         decision_log::routed(request, request_id.as_deref(), &destination, &routed);
+        self.record(request, request_id.as_deref(), &mut routed);
         let route = Route {
             destination,
             request_id,

@@ -48,6 +48,9 @@ impl Exchange {
             .as_mut()
             .map(|routed| routed.response_begins(served, status.verdict(), is_stream))
             .unwrap_or_default();
+        if let Some(tracked) = &mut self.tracked {
+            tracked.begins(status.http, served);
+        }
         self.replies.push(Reply::ResponseHeaders(set));
         if end_of_stream {
             // There is no message left that could carry numbers.
@@ -69,6 +72,9 @@ impl Exchange {
             if is_first_token {
                 routed.first_token();
             }
+        }
+        if let Some(tracked) = self.tracked.as_mut().filter(|_| is_first_token) {
+            tracked.first_token(now);
         }
         let attributes = if end_of_stream { self.attributes() } else { Vec::new() };
         if self.modes.is_some_and(|modes| modes.response != Mode::FullDuplex) {
@@ -102,6 +108,7 @@ impl Exchange {
     /// whenever the gateway closes the stream.
     fn complete(&mut self, last: bool, now: Instant) {
         if last {
+            self.record_end(now);
             self.response.complete(&self.shared.metrics, now);
             self.routed = None;
         }

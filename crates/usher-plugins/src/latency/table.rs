@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::Guard;
 use usher_core::endpoints::{Endpoint, Load};
+use usher_plugin::LatencyEstimate;
 
 use super::backlog::Backlog;
 use super::cost::{Ask, Cost, Pool, Speed, State};
@@ -77,6 +78,20 @@ impl Table<'_> {
     pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> f64 {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
         speed.per_output_token(&state, ask)
+    }
+
+    /// Times that are expected of a request at an endpoint, with their parts.
+    pub fn estimate(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> LatencyEstimate {
+        let (state, speed) = self.look(endpoint, ask.prompt, reported);
+        let first_token = speed.first_token(&state, ask.uncached);
+        LatencyEstimate {
+            first_token,
+            slot_wait: state.slot_wait,
+            queued: state.queued,
+            prefill: first_token - state.slot_wait - state.queued,
+            per_token: speed.per_output_token(&state, ask),
+            uncached_tokens: ask.uncached,
+        }
     }
 
     /// Share of its capacity that an endpoint's requests take, 0..=1; the load of

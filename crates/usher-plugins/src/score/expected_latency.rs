@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use usher_core::config::{ConfigError, Node};
-use usher_core::endpoints::View;
+use usher_core::endpoints::{Endpoint, View};
 use usher_core::request::Slo;
 use usher_plugin::params::{PREFIX_PRODUCER, or_default};
 use usher_plugin::{
-    Build, BuildContext, Context, Decision, Effects, Kind, Part, PluginParts, PluginType, PreRequest, Scorer,
-    beta,
+    Build, BuildContext, Context, Decision, Effects, Kind, LatencyEstimate, Part, PluginParts, PluginType,
+    PreRequest, Scorer, beta,
 };
 
 use crate::latency::{
@@ -177,6 +177,16 @@ impl Scorer for ExpectedLatencyScorer {
         for (cell, cost) in out.iter_mut().zip(costs) {
             *cell = if cost <= equal { 1.0 } else { (equal / cost) as f32 };
         }
+    }
+
+    fn estimate(&self, cx: &Context<'_>, endpoint: &Endpoint, position: u32) -> Option<LatencyEstimate> {
+        let load = endpoint.load();
+        let waiting = load.waiting.fresh(cx.now_ms, cx.max_age).unwrap_or_default();
+        let table = self.reader.read();
+        let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
+        let (uncached, prompt) = (self.reader.uncached(cx)(position), self.reader.prompt(cx) as f64);
+        let ask = Ask { uncached, prompt, output };
+        Some(table.estimate(endpoint, &ask, &reported(cx, load, waiting)))
     }
 }
 

@@ -1,0 +1,136 @@
+//! A decision as JSON.
+
+use serde_json::{Value, json};
+use usher_plugin::LatencyEstimate;
+
+use crate::records::{DecisionRecord, Ending, HiddenBy, Outcome, ProfileRecord, Row};
+
+/// A decision as JSON. Times are in seconds unless their names say otherwise; what isn't known is null.
+pub fn decision(record: &DecisionRecord) -> Value {
+    let profiles: Vec<Value> = record.profiles.iter().map(|each| profile(record, each)).collect();
+    let refusal = record.refusal.as_ref().map(
+        |refusal| json!({"status": refusal.status, "reason": refusal.reason, "message": refusal.message}),
+    );
+    json!({
+        "number": record.number,
+        "sequence": record.sequence(),
+        "request_id": record.request_id,
+        "decided_unix_ms": record.unix_ms,
+        "waited": record.waited.map(rounded),
+        "model": record.model,
+        "target_model": record.target_model.as_deref().unwrap_or(&record.model),
+        "priority": record.priority,
+        "stream": record.is_stream,
+        "body_bytes": record.body_bytes,
+        "input_tokens": record.input_tokens,
+        "max_output_tokens": record.max_output_tokens,
+        "endpoints": record.endpoints,
+        "candidates": record.candidates,
+        "detailed": record.rows.iter().map(row).collect::<Vec<_>>(),
+        "profiles": profiles,
+        "refusal": refusal,
+        "slow": record.is_slow(),
+        "failed": record.is_failed(),
+        "outcome": record.outcome().map(|each| outcome(record, each)),
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let signals = &row.signals;
+    json!({
+        "id": &*row.id,
+        "address": &*row.address,
+        "waiting": signals.waiting,
+        "running": signals.running,
+        "kv_usage": signals.kv_usage.map(|usage| rounded(f64::from(usage))),
+        "age_ms": signals.age_ms,
+        "in_flight": signals.in_flight,
+        "cached_tokens": signals.cached_tokens,
+        "hidden_by": row.hidden.map(|by| match by {
+            HiddenBy::Ejection => "ejection",
+            HiddenBy::Narrowing => "narrowing",
+        }),
+    })
+}
+
+fn profile(record: &DecisionRecord, profile: &ProfileRecord) -> Value {
+    let shape = &profile.shape;
+    let address = |row: u16| record.row(row).map(|row| &*row.address);
+    let filter = |position: u16| shape.filters.get(usize::from(position)).map(|name| &**name);
+    let filters = profile.steps.iter().map(|step| {
+        let dropped = profile.dropped.iter().filter(|(by, _)| *by == step.filter);
+        let dropped: Vec<_> = dropped.map(|(_, row)| address(*row)).collect();
+        json!({"filter": filter(step.filter), "left": step.left, "dropped": dropped})
+    });
+    let scored = profile.scored.iter().zip(&profile.totals).enumerate().map(|(place, (row, total))| {
+        let columns = profile.scores.chunks_exact(profile.scored.len().max(1));
+        let scores: Vec<f64> =
+            columns.map(|column| rounded(column.get(place).copied().unwrap_or_default().into())).collect();
+        json!({"address": address(*row), "scores": scores, "total": rounded(*total)})
+    });
+    let scorers = shape.scorers.iter().map(|(name, weight)| json!({"scorer": &**name, "weight": weight}));
+    let estimates = profile.estimates.iter().map(|(row, each)| estimate(address(*row), each));
+    let total = |row: u16| {
+        let place = profile.scored.iter().position(|scored| *scored == row)?;
+        profile.totals.get(place).copied()
+    };
+    let first = profile.picks.first().copied();
+    let margin = first.zip(profile.runner_up).and_then(|(pick, other)| Some(total(pick)? - total(other)?));
+    json!({
+        "profile": &*shape.profile,
+        "primary": profile.is_primary,
+        "filters": filters.collect::<Vec<_>>(),
+        "survivors": profile.survivors,
+        "scorers": scorers.collect::<Vec<_>>(),
+        "picker": &*shape.picker,
+        "scored": scored.collect::<Vec<_>>(),
+        "picks": profile.picks.iter().map(|pick| address(*pick)).collect::<Vec<_>>(),
+        "runner_up": profile.runner_up.and_then(address),
+        "margin": margin.map(rounded),
+        "expected": estimates.collect::<Vec<_>>(),
+    })
+}
+
+fn estimate(address: Option<&str>, estimate: &LatencyEstimate) -> Value {
+    json!({
+        "address": address,
+        "first_token": rounded(estimate.first_token),
+        "slot_wait": rounded(estimate.slot_wait),
+        "queued": rounded(estimate.queued),
+        "prefill": rounded(estimate.prefill),
+        "per_token": rounded(estimate.per_token),
+        "uncached_tokens": estimate.uncached_tokens.round(),
+    })
+}
+
+fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
+    let ending = match outcome.ending {
+        Ending::Complete => "complete",
+        Ending::CutOff => "cut off",
+        Ending::Unseen => "not shown by the gateway",
+    };
+    let primary = record.primary().and_then(|profile| record.row(*profile.picks.first()?));
+    let served = outcome.served.as_deref().or_else(|| {
+        // Without a word of the gateway the first pick is taken to have served.
+        outcome.status.and(primary).map(|row| &*row.address)
+    });
+    let error =
+        record.estimate().zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
+    json!({
+        "ending": ending,
+        "status": outcome.status,
+        "served_by": served,
+        "first_token": outcome.first_token.map(rounded),
+        "total": rounded(outcome.total),
+        "per_token": outcome.per_token.map(rounded),
+        "prompt_tokens": outcome.prompt_tokens,
+        "output_tokens": outcome.output_tokens,
+        "cached_tokens": outcome.cached_tokens,
+        "first_token_error": error.map(rounded),
+    })
+}
+
+/// A number with six digits behind the point; finite ones only are shown.
+fn rounded(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}

@@ -1,0 +1,280 @@
+//! Turns the numbers of a decision into a record.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant, SystemTime};
+
+use smallvec::SmallVec;
+use usher_core::endpoints::{Candidates, Endpoint, Gauge};
+use usher_core::request::Request;
+use usher_plugin::Decision;
+use usher_plugin::data::PrefixMatch;
+
+use super::record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+use super::ring::Records;
+use super::text::bounded;
+use super::trace::{DETAILED, RunTrace, Trace};
+use super::tracked::Tracked;
+
+/// Candidates of a large pool that each profile adds to a record: the best by their totals.
+const BEST: usize = 12;
+
+/// Characters of a model's name that are kept.
+const MODEL: usize = 128;
+
+/// Characters of a request's id that are kept.
+const ID: usize = 128;
+
+/// Characters of a message that are kept.
+const MESSAGE: usize = 256;
+
+/// A decision, as its thread knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// Endpoints that it might go to.
+    pub candidates: &'a Candidates,
+    /// Part of its prompt in each endpoint's cache, where a plugin knows it.
+    pub prefix: Option<&'a PrefixMatch>,
+    /// Tokens of its prompt, where a plugin counts them.
+    pub input_tokens: Option<u64>,
+    /// Numbers of its profiles.
+    pub trace: &'a Trace,
+    /// Now, on the clock of the readings.
+    pub now_ms: u64,
+    /// Now.
+    pub at: Instant,
+}
+
+/// A record that has no id yet, and is in no ring.
+#[derive(Debug)]
+pub struct Draft {
+    records: Arc<Records>,
+    record: Box<DecisionRecord>,
+    decided: Instant,
+}
+
+impl Draft {
+    /// A record of a decision, or of a request that was refused.
+    pub fn new(
+        records: &Arc<Records>,
+        subject: &Subject<'_>,
+        decision: Option<&Decision>,
+        refusal: Option<Refusal>,
+    ) -> Self {
+        let record = Box::new(record(subject, decision, refusal));
+        Self { records: Arc::clone(records), record, decided: subject.at }
+    }
+
+    /// Puts it into the ring under the request's id, and follows the response of a request that was sent on.
+    /// `None` where it isn't kept.
+    pub fn keep(mut self, request_id: &str) -> Option<Tracked> {
+        self.record.request_id = bounded(request_id, ID);
+        let is_refused = self.record.refusal.is_some();
+        let kept = self.records.push(*self.record, self.decided)?;
+        (!is_refused).then(|| Tracked::new(self.records, kept, self.decided))
+    }
+}
+
+impl Refusal {
+    /// A refusal with this status and message.
+    pub fn new(status: u16, reason: Option<&'static str>, message: &str) -> Self {
+        Self { status, reason, message: bounded(message, MESSAGE) }
+    }
+}
+
+fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Refusal>) -> DecisionRecord {
+    let Subject { request, candidates, .. } = subject;
+    let among = decision.map(Decision::candidates);
+    let positions = Positions::of(subject, decision);
+    let mut rows: Vec<Row> = positions.0.iter().filter_map(|position| row(subject, *position)).collect();
+    if let Some(first) = decision.and_then(|decision| decision.primary().picks.first())
+        && let Some(row) = positions.find(*first).and_then(|row| rows.get_mut(usize::from(row)))
+    {
+        // It was booked a moment ago.
+        row.signals.in_flight = row.signals.in_flight.saturating_sub(1);
+    }
+    let count = |candidates: &Candidates| u32::try_from(candidates.len()).unwrap_or(u32::MAX);
+    let endpoints = count(candidates);
+    let left = among.map_or(endpoints, count);
+    if let Some(among) = among.filter(|among| among.len() < candidates.len()) {
+        for (row, position) in rows.iter_mut().zip(&positions.0) {
+            if !among.indices().contains(position) {
+                row.hidden = Some(hidden_by(subject, *position));
+            }
+        }
+    }
+    let is_rewritten = request.target_model != request.model;
+    let runs = subject.trace.runs().iter();
+    DecisionRecord {
+        number: 0,
+        sequence: AtomicU64::new(0),
+        request_id: Box::default(),
+        unix_ms: unix_ms(),
+        waited: request.received.map(|received| subject.at.saturating_duration_since(received).as_secs_f64()),
+        model: bounded(&request.model, MODEL),
+        target_model: is_rewritten.then(|| bounded(&request.target_model, MODEL)),
+        priority: request.priority,
+        is_stream: request.stream,
+        body_bytes: request.body.len() as u64,
+        input_tokens: subject.input_tokens,
+        max_output_tokens: request.max_output_tokens,
+        endpoints,
+        candidates: left,
+        rows: rows.into(),
+        profiles: runs.map(|run| profile(run, &positions, decision)).collect(),
+        refusal,
+        outcome: Default::default(),
+        is_slow: Default::default(),
+        held: Default::default(),
+    }
+}
+
+/// Positions in the snapshot of a record's rows.
+struct Positions(SmallVec<[u32; DETAILED]>);
+
+impl Positions {
+    /// All candidates of a small pool; picks and the best of a large one.
+    fn of(subject: &Subject<'_>, decision: Option<&Decision>) -> Self {
+        let all = subject.candidates.indices();
+        if all.len() <= DETAILED {
+            return Self(all.into());
+        }
+        let mut kept = Self(SmallVec::new());
+        for run in decision.into_iter().flat_map(Decision::runs) {
+            run.picks.iter().for_each(|pick| kept.add(*pick));
+        }
+        for run in subject.trace.runs() {
+            best(run).iter().for_each(|(position, _)| kept.add(*position));
+        }
+        kept
+    }
+
+    fn add(&mut self, position: u32) {
+        if self.0.len() < DETAILED && !self.0.contains(&position) {
+            self.0.push(position);
+        }
+    }
+
+    fn find(&self, position: u32) -> Option<u16> {
+        let row = self.0.iter().position(|known| *known == position)?;
+        u16::try_from(row).ok()
+    }
+}
+
+/// The best candidates of a run with their totals, best first.
+fn best(run: &RunTrace) -> SmallVec<[(u32, f64); BEST]> {
+    let mut best: SmallVec<[(u32, f64); BEST]> = SmallVec::new();
+    for (&position, &total) in run.survivors.iter().zip(&run.totals) {
+        if best.len() == BEST && best.last().is_some_and(|(_, last)| total <= *last) {
+            continue;
+        }
+        best.truncate(BEST - 1);
+        let place = best.partition_point(|(_, other)| *other >= total);
+        best.insert(place, (position, total));
+    }
+    best
+}
+
+fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -> ProfileRecord {
+    let chosen =
+        decision.and_then(|decision| decision.runs().iter().find(|each| each.profile == run.profile));
+    let is_primary = decision.is_some_and(|decision| decision.primary().profile == run.profile);
+    let picks: SmallVec<[u16; 4]> = chosen
+        .iter()
+        .flat_map(|chosen| &chosen.picks)
+        .take(DETAILED)
+        .filter_map(|pick| positions.find(*pick))
+        .collect();
+    // Of a small pool rows and survivors are in the same order, so that finding one looks at the next row first.
+    let mut next = 0;
+    let mut row_of = |position: u32| {
+        let row = match positions.0.get(next) {
+            Some(known) if *known == position => u16::try_from(next).ok(),
+            _ => positions.find(position),
+        };
+        next = row.map_or(next, |row| usize::from(row) + 1);
+        row
+    };
+    let places: SmallVec<[(usize, u16); DETAILED]> = if run.survivors.len() <= DETAILED {
+        let places = run.survivors.iter().enumerate();
+        places.filter_map(|(place, position)| Some((place, row_of(*position)?))).collect()
+    } else {
+        // The few rows are looked for among the many survivors.
+        let rows = positions.0.iter().zip(0u16..);
+        rows.filter_map(|(position, row)| {
+            Some((run.survivors.iter().position(|each| each == position)?, row))
+        })
+        .collect()
+    };
+    let total = |place: usize| run.totals.get(place).copied().unwrap_or_default();
+    let runner_up = places
+        .iter()
+        .filter(|(_, row)| picks.first().is_some_and(|pick| pick != row))
+        .max_by(|(one, _), (other, _)| total(*one).total_cmp(&total(*other)))
+        .map(|(_, row)| *row);
+    let columns = run.columns.chunks_exact(run.survivors.len().max(1));
+    ProfileRecord {
+        shape: Arc::clone(&run.shape),
+        is_primary,
+        steps: run.steps.as_slice().into(),
+        dropped: run
+            .dropped
+            .iter()
+            .filter_map(|(filter, position)| Some((*filter, positions.find(*position)?)))
+            .collect(),
+        survivors: u32::try_from(run.survivors.len()).unwrap_or(u32::MAX),
+        scored: places.iter().map(|(_, row)| *row).collect(),
+        totals: places.iter().map(|(place, _)| total(*place)).collect(),
+        scores: columns
+            .flat_map(|column| {
+                places.iter().map(|(place, _)| column.get(*place).copied().unwrap_or_default())
+            })
+            .collect(),
+        runner_up,
+        estimates: run
+            .estimates
+            .iter()
+            .filter_map(|(position, estimate)| Some((positions.find(*position)?, *estimate)))
+            .collect(),
+        picks,
+    }
+}
+
+fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {
+    let endpoint = subject.candidates.snapshot().endpoints().get(position as usize)?;
+    let cached = subject.prefix.map(|prefix| prefix.blocks_at(position).saturating_mul(prefix.block_size));
+    let signals = Signals { cached_tokens: cached, ..signals(endpoint, subject.now_ms) };
+    Some(Row {
+        id: Arc::clone(endpoint.id()),
+        address: Arc::clone(endpoint.authority()),
+        signals,
+        hidden: None,
+    })
+}
+
+fn hidden_by(subject: &Subject<'_>, position: u32) -> HiddenBy {
+    let endpoint = subject.candidates.snapshot().endpoints().get(position as usize);
+    let is_ejected = endpoint.is_some_and(|endpoint| endpoint.health().condition().ejection.is_some());
+    if is_ejected { HiddenBy::Ejection } else { HiddenBy::Narrowing }
+}
+
+fn signals(endpoint: &Endpoint, now_ms: u64) -> Signals {
+    let load = endpoint.load();
+    let mut oldest = None;
+    let mut read = |gauge: &Gauge| {
+        let at = gauge.read_at_ms()?;
+        let age = u32::try_from(now_ms.saturating_sub(at)).unwrap_or(u32::MAX);
+        oldest = oldest.max(Some(age));
+        Some(gauge.last() as f32)
+    };
+    let (waiting, running, kv_usage) = (read(&load.waiting), read(&load.running), read(&load.kv_usage));
+    let in_flight = u32::try_from(load.in_flight()).unwrap_or_default();
+    Signals { waiting, running, kv_usage, age_ms: oldest, in_flight, cached_tokens: None }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

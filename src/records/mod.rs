@@ -1,0 +1,26 @@
+//! Records of the last decisions, kept to explain them.
+//!
+//! While a request is decided, its profiles write numbers into the thread's [`Trace`]. A [`Draft`] copies the part
+//! that is kept of them: all of a small pool, the best candidates of a large one. With the request's id it enters
+//! [`Records`], a bounded ring, and [`Tracked`] adds what became of the request when its response ends. Nothing is
+//! formatted before somebody reads it, and nothing of a prompt is in it.
+
+mod draft;
+mod outcome;
+mod pace;
+mod record;
+mod ring;
+mod text;
+mod trace;
+mod tracked;
+
+pub use draft::{Draft, Subject};
+pub use outcome::{Ending, Outcome};
+pub use record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+pub use ring::{Records, Summary};
+pub use text::bounded;
+pub use trace::{DETAILED, RunTrace, Shape, Step, Trace};
+pub use tracked::{Response, Tracked};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! One decision, as it is kept.
+
+use std::mem::size_of;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+
+use smallvec::SmallVec;
+use usher_plugin::LatencyEstimate;
+
+use super::outcome::Outcome;
+use super::trace::{Shape, Step};
+
+/// Numbers of an endpoint when a decision was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Signals {
+    /// Requests waiting there, as it said last.
+    pub waiting: Option<f32>,
+    /// Requests running there.
+    pub running: Option<f32>,
+    /// Share of its KV cache in use, 0..=1.
+    pub kv_usage: Option<f32>,
+    /// Age of the oldest of these three, in milliseconds.
+    pub age_ms: Option<u32>,
+    /// Requests of this picker that were in flight there, without this one.
+    pub in_flight: u32,
+    /// Tokens of the prompt that its prefix cache was expected to have; `None` where nothing tells.
+    pub cached_tokens: Option<u32>,
+}
+
+/// Reason why an endpoint was no candidate of the profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HiddenBy {
+    /// Outlier ejection.
+    Ejection,
+    /// A screener, or a choice of few: the request is a probe, or one of many that are spread.
+    Narrowing,
+}
+
+/// An endpoint in a record.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// `namespace/name`.
+    pub id: Arc<str>,
+    /// `host:port`.
+    pub address: Arc<str>,
+    /// Its numbers.
+    pub signals: Signals,
+    /// `None` for candidates of the profiles.
+    pub hidden: Option<HiddenBy>,
+}
+
+/// A profile's run in a record. Endpoints are positions in [`DecisionRecord::rows`].
+#[derive(Debug)]
+pub struct ProfileRecord {
+    /// Names of its plugins.
+    pub shape: Arc<Shape>,
+    /// It picked the destination that the gateway was told.
+    pub is_primary: bool,
+    /// Candidates that each filter left.
+    pub steps: Box<[Step]>,
+    /// Filter that dropped an endpoint, and the endpoint.
+    pub dropped: Box<[(u16, u16)]>,
+    /// Number of candidates that the filters left.
+    pub survivors: u32,
+    /// Recorded ones of them.
+    pub scored: Box<[u16]>,
+    /// Total of each.
+    pub totals: Box<[f64]>,
+    /// Score of each by the first scorer, then by the second, and so on.
+    pub scores: Box<[f32]>,
+    /// Picks, best first; empty where the filters left nothing.
+    pub picks: SmallVec<[u16; 4]>,
+    /// The best candidate that isn't the first pick.
+    pub runner_up: Option<u16>,
+    /// Latency that a scorer expected of the first pick and of the runner-up.
+    pub estimates: SmallVec<[(u16, LatencyEstimate); 2]>,
+}
+
+/// Reason why a request went nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: u16,
+    /// Value of the header with the reason, if there is one.
+    pub reason: Option<&'static str>,
+    /// Message to the client.
+    pub message: Box<str>,
+}
+
+/// A decision and its outcome.
+#[derive(Debug)]
+pub struct DecisionRecord {
+    /// Order of the decisions, from 1.
+    pub number: u64,
+    /// Number of the last change of any record when this one changed last.
+    pub(super) sequence: AtomicU64,
+    /// Id of the request; empty if it came without and was refused.
+    pub request_id: Box<str>,
+    /// Time of the decision, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Seconds from the request's headers to the decision; `None` where that isn't known.
+    pub waited: Option<f64>,
+    /// Model that the client named.
+    pub model: Box<str>,
+    /// Model that was asked for upstream, if it is another.
+    pub target_model: Option<Box<str>>,
+    /// Priority.
+    pub priority: i32,
+    /// The client wanted a stream.
+    pub is_stream: bool,
+    /// Bytes of the body, as far as it was read.
+    pub body_bytes: u64,
+    /// Tokens of the prompt, as estimated; `None` where no plugin counts them.
+    pub input_tokens: Option<u64>,
+    /// The client's limit on generated tokens.
+    pub max_output_tokens: Option<u64>,
+    /// Endpoints that the request might go to.
+    pub endpoints: u32,
+    /// Endpoints among which the profiles chose: neither ejected nor set aside by a screener.
+    pub candidates: u32,
+    /// Recorded endpoints: all, or the best of a large pool.
+    pub rows: Box<[Row]>,
+    /// Runs of profiles, in the order in which they ran.
+    pub profiles: Box<[ProfileRecord]>,
+    /// Reason why it went nowhere.
+    pub refusal: Option<Refusal>,
+    pub(super) outcome: OnceLock<Outcome>,
+    pub(super) is_slow: AtomicBool,
+    pub(super) held: Held,
+}
+
+impl DecisionRecord {
+    /// Number of its last change, which grows with every change of any record.
+    pub fn sequence(&self) -> u64 {
+        self.sequence.load(Relaxed)
+    }
+
+    /// Its outcome; `None` while it is under way, and for a request that went nowhere.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.get()
+    }
+
+    /// Returns `true` if it was refused, or got no good response.
+    pub fn is_failed(&self) -> bool {
+        self.refusal.is_some() || self.outcome().is_some_and(Outcome::is_failed)
+    }
+
+    /// Returns `true` if its first token took longer than nearly all before it.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow.load(Relaxed)
+    }
+
+    /// Returns `true` if it is kept in preference to others.
+    pub fn is_notable(&self) -> bool {
+        self.is_slow() || self.is_failed()
+    }
+
+    /// The run whose picks the gateway was told.
+    pub fn primary(&self) -> Option<&ProfileRecord> {
+        self.profiles.iter().find(|profile| profile.is_primary)
+    }
+
+    /// The endpoint at a position of the rows.
+    pub fn row(&self, position: u16) -> Option<&Row> {
+        self.rows.get(usize::from(position))
+    }
+
+    /// Latency that was expected of the first pick.
+    pub fn estimate(&self) -> Option<&LatencyEstimate> {
+        let primary = self.primary()?;
+        let first = primary.picks.first()?;
+        primary.estimates.iter().find(|(row, _)| row == first).map(|(_, estimate)| estimate)
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn size(&self) -> u64 {
+        let text = self.request_id.len() + self.model.len();
+        let target = self.target_model.as_ref().map_or(0, |model| model.len());
+        let refusal = self.refusal.as_ref().map_or(0, |refusal| refusal.message.len());
+        let profile = |profile: &ProfileRecord| {
+            size_of::<ProfileRecord>()
+                + size_of_val(&*profile.steps)
+                + size_of_val(&*profile.dropped)
+                + size_of_val(&*profile.scored)
+                + size_of_val(&*profile.totals)
+                + size_of_val(&*profile.scores)
+                + 8 * ALLOCATION
+        };
+        let profiles: usize = self.profiles.iter().map(profile).sum();
+        let all = size_of::<Self>() + text + target + refusal + size_of_val(&*self.rows) + profiles;
+        (all + 8 * ALLOCATION) as u64
+    }
+}
+
+/// A record that a response will complete.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// The ring has it, until others take its place.
+    InRing(Weak<DecisionRecord>),
+    /// Sampled out: it enters the ring only if the request fails or is slow.
+    Alone(Arc<DecisionRecord>),
+}
+
+/// Bytes that an allocation takes besides its content.
+const ALLOCATION: usize = 16;
+
+/// Bytes of a record, counted until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Held {
+    pub(super) fn new(total: &Arc<AtomicU64>, bytes: u64) -> Self {
+        total.fetch_add(bytes, Relaxed);
+        Self { total: Arc::clone(total), bytes }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Relaxed);
+    }
+}

@@ -1,0 +1,84 @@
+//! Follows the response of a recorded request.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use usher_core::request::Served;
+use usher_core::request::usage::Usage;
+
+use super::outcome::{Ending, Outcome};
+use super::record::Kept;
+use super::ring::Records;
+use super::text::bounded;
+
+/// Characters of an address that are kept.
+const ADDRESS: usize = 64;
+
+/// Facts of a response at its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    /// Tokens, as the server counted them.
+    pub usage: Usage,
+    /// It came token by token.
+    pub is_stream: bool,
+    /// Its end.
+    pub ending: Ending,
+}
+
+/// A recorded request that is under way.
+#[derive(Debug)]
+pub struct Tracked {
+    records: Arc<Records>,
+    kept: Kept,
+    decided: Instant,
+    status: Option<u16>,
+    served: Option<Box<str>>,
+    first_token: Option<Instant>,
+}
+
+impl Tracked {
+    pub(super) fn new(records: Arc<Records>, kept: Kept, decided: Instant) -> Self {
+        Self { records, kept, decided, status: None, served: None, first_token: None }
+    }
+
+    /// The headers of the response have come.
+    pub fn begins(&mut self, status: Option<u16>, served: &Served) {
+        self.status = status;
+        if let Served::By(address) = served {
+            self.served = Some(bounded(address, ADDRESS));
+        }
+    }
+
+    /// Returns `true` if headers of a response have come.
+    pub fn has_begun(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// The first token has passed, or the first bytes of a body without tokens.
+    pub fn first_token(&mut self, now: Instant) {
+        self.first_token.get_or_insert(now);
+    }
+
+    /// The request has ended.
+    pub fn ends(self, response: &Response, now: Instant) {
+        let Response { usage, is_stream, ending } = *response;
+        let since = |at: Instant| at.saturating_duration_since(self.decided).as_secs_f64();
+        let tokens = usage.completion_tokens.filter(|tokens| is_stream && *tokens > 1);
+        let per_token = self
+            .first_token
+            .zip(tokens)
+            .map(|(first, tokens)| now.saturating_duration_since(first).as_secs_f64() / (tokens - 1) as f64);
+        let outcome = Outcome {
+            ending,
+            status: self.status,
+            served: self.served,
+            first_token: self.first_token.map(since),
+            total: since(now),
+            per_token: per_token.filter(|_| ending == Ending::Complete),
+            prompt_tokens: usage.prompt_tokens,
+            output_tokens: usage.completion_tokens,
+            cached_tokens: usage.cached_tokens,
+        };
+        self.records.end(&self.kept, outcome);
+    }
+}
