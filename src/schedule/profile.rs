@@ -10,6 +10,7 @@ use usher_plugin::{Column, Context, Filter, Picker, PluginId, Record, Run, Sched
 
 use crate::endpoints::{Candidates, View};
 use crate::metrics::Timing;
+use crate::request::{ProfileRun, ScorerRun};
 
 use super::metrics::{Point, SchedulerMetrics};
 use super::scratch::Scratch;
@@ -67,12 +68,37 @@ impl Profile {
         record: Record,
         mark: &mut Instant,
     ) -> Result<Run, ScheduleError> {
+        let timeline = cx.request.timeline.as_deref();
+        let mut times = timeline.map(|_| ProfileRun::begin(&self.name, *mark, candidates.len()));
+        let run = self.run_timed(cx, candidates, rng, scratch, record, mark, times.as_mut());
+        if let (Some(timeline), Some(mut times)) = (timeline, times) {
+            times.ended = *mark;
+            times.error = run.as_ref().err().map(ToString::to_string);
+            timeline.push(times);
+        }
+        run
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of a run, and its times where it is traced")]
+    fn run_timed(
+        &self,
+        cx: &Context<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+        record: Record,
+        mark: &mut Instant,
+        mut times: Option<&mut ProfileRun>,
+    ) -> Result<Run, ScheduleError> {
         let record = match record {
             Record::No if self.keeps_totals => Record::Scores,
             record => record,
         };
         let Scratch { kept, column, totals, picks, .. } = scratch;
         let survivors = self.filter(cx, candidates, rng, kept, mark);
+        if let Some(times) = &mut times {
+            (times.filtered, times.scored, times.survivors) = (*mark, *mark, survivors.len());
+        }
         if survivors.is_empty() {
             return Err(ScheduleError::Drained);
         }
@@ -86,6 +112,11 @@ impl Profile {
             scorer.placed.plugin.score(cx, view, column);
             scorer.add(column, totals);
             charge(&scorer.placed.duration, mark);
+            if let Some(times) = &mut times {
+                let PluginId { plugin_type, name, .. } = &scorer.placed.id;
+                times.scorers.push(ScorerRun::new(plugin_type, name, scorer.weight, column, *mark));
+                times.scored = *mark;
+            }
             if record == Record::Columns {
                 let (scorer, weight) = (Arc::clone(&scorer.placed.id.name), scorer.weight);
                 columns.push(Column { scorer, weight, scores: column.clone() });

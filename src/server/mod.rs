@@ -12,6 +12,7 @@ mod ports;
 mod setup;
 mod start;
 mod startup_log;
+mod traces;
 mod warmth;
 
 use std::net::TcpListener;
@@ -89,8 +90,17 @@ async fn serve(
     }
     let startup_log = StartupLog::take(&mut pipeline);
     let scheduler_metrics = &scheduler_metrics;
-    let parts =
-        pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
+    let tracer = traces::start(&settings.tracing, &registry, background)?;
+    let parts = pool::Parts {
+        settings: &settings,
+        pipeline,
+        scheduler_metrics,
+        state,
+        store,
+        locator,
+        outliers,
+        tracer,
+    };
     let pool = Pool::new(parts, &registry)?;
     register_process(pool.budget(), &registry)?;
     let from_file = origin.as_ref().is_some_and(Origin::is_file);

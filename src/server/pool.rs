@@ -19,6 +19,7 @@ use crate::memory::{Budget, Sheds};
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
+use crate::otel::Tracer;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::flow_control::FlowControlSpec;
@@ -63,6 +64,8 @@ pub(super) struct Parts<'a> {
     /// Finds candidates; `None`: they are those of the store.
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) outliers: Option<Arc<OutlierDetector>>,
+    /// Traces its requests, if they are traced.
+    pub(super) tracer: Option<Tracer>,
 }
 
 impl Pool {
@@ -71,7 +74,7 @@ impl Pool {
     /// # Errors
     /// When the name of a metric is taken.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
-        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers } = parts;
+        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers, tracer } = parts;
         let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let gate =
@@ -103,6 +106,7 @@ impl Pool {
             rules: Arc::clone(&rules),
             metrics: ExtProcMetrics::register(registry, settings.stream_metrics)?,
             parsing: Parsing::new(scheduler_metrics),
+            tracer,
         };
         let pool = Self {
             name,
