@@ -141,9 +141,10 @@ impl ExtProcMetrics {
     /// Counts headers that were ignored, as the name in them is too long. Each counts once.
     pub(super) fn ignored(&self, headers: &Headers) {
         for header in headers.take_ignored() {
+            let request_id = headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default();
             // As it is looked up: only those have a series.
             let header = String::from_utf8_lossy(header).to_ascii_lowercase();
-            tracing::debug!(header, "header ignored: its value has more than 1,024 bytes");
+            tracing::debug!(%request_id, header, "header ignored: its value has more than 1,024 bytes");
             self.ignored.with_label_values(&[&header]).inc();
         }
     }

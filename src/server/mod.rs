@@ -80,6 +80,7 @@ async fn serve(
         store,
         outliers,
         policies,
+        log_level,
     } = setup;
     if origin.is_none() && locator.is_none() {
         let text = "nothing says where endpoints come from; give --pool-name, --endpoint-selector, --endpoints-file, or a file-discovery plugin under dataLayer.discovery";
@@ -146,7 +147,7 @@ async fn serve(
     (announcement.metrics_tls, announcement.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
-        ports::admin(admin, &pool, plan_store.as_ref(), background)?;
+        ports::admin(admin, &pool, plan_store.as_ref(), log_level, background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);

@@ -10,6 +10,7 @@ use super::{Background, RunError, capacity, metrics_port};
 use crate::cluster::Cluster;
 use crate::metrics;
 use crate::observe::http::{HttpServer, Protection, Routes};
+use crate::observe::log_level::LogLevel;
 use crate::observe::tls::MetricsTls;
 use crate::observe::{self, endpoints};
 use crate::scaling::PlanStore;
@@ -46,6 +47,7 @@ pub(super) fn admin(
     listener: TcpListener,
     pool: &Pool,
     plan_store: Option<&Arc<PlanStore>>,
+    log_level: Option<Arc<LogLevel>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, latencies) = (Arc::clone(&pool.store), pool.clock.clone(), pool.latencies());
@@ -53,7 +55,12 @@ pub(super) fn admin(
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
         .with_page("/latency", "application/json", move || observe::latency::page(latencies.as_deref()));
-    let routes = capacity::with_pages(routes, plan_store, &pool.clock).with_index();
+    let routes = capacity::with_pages(routes, plan_store, &pool.clock);
+    let routes = match log_level {
+        Some(level) => routes.with_log_level(level),
+        None => routes,
+    };
+    let routes = routes.with_index();
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
     Ok(())
