@@ -13,7 +13,7 @@ use crate::settings::LogSettings;
 
 /// Starts logging, and returns what changes its level. Without effect when the process logs already.
 pub(super) fn start(settings: LogSettings) -> LogLevel {
-    let (filter, handle) = reload::Layer::new(filter(settings.level));
+    let (filter, handle) = reload::Layer::new(targets(settings.level));
     // Which module of the program writes a line is of no use to who reads it.
     let layer = fmt::layer().with_writer(stderr).with_target(false);
     let layer = if settings.json {
@@ -24,12 +24,12 @@ pub(super) fn start(settings: LogSettings) -> LogLevel {
     // Fails only when there is a subscriber already.
     let _ = registry().with(layer).try_init();
     LogLevel::new(settings.level, move |level| {
-        handle.reload(filter(level)).map_err(|error| format!("the log can't be changed: {error}\n"))
+        handle.reload(targets(level)).map_err(|error| format!("the log can't be changed: {error}\n"))
     })
 }
 
 /// Events of this level and above, if they are ours.
-fn filter(level: Level) -> Targets {
+fn targets(level: Level) -> Targets {
     // What libraries tell in detail is for their authors, and may quote what we don't log.
     Targets::new().with_default(level.min(Level::WARN)).with_target(env!("CARGO_CRATE_NAME"), level)
 }
