@@ -33,7 +33,7 @@ async fn the_level_changes_while_it_runs() {
     decide().await;
     usher.log().find(start, "a decision", |line| line.contains("request routed").then_some(())).await;
 
-    let long = "x".repeat(10_000);
+    let long = "x".repeat(1_000);
     for bad in ["loud", "", long.as_str()] {
         let refused = log_level(&usher, "PUT", bad).await;
         assert_eq!(refused.status, 400, "{refused:?}");

@@ -184,14 +184,12 @@ async fn a_refusal_and_a_client_that_goes_away_are_errors() {
     assert_eq!(request.get("http.response.status_code"), Some(&IntValue(503)));
     assert_eq!(request.get("error.type").cloned(), text("ServiceUnavailable"));
 
-    let gone = picker.stream().await;
-    gone.send(headers(&[(":path", "/v1/completions"), (":method", "GONE")], false));
-    gone.disconnect();
+    let picker = self::picker(TWO, &url(collector.address), &[CONFIG], &always).await;
+    let (stream, _) = send(&picker, &[]).await;
+    stream.disconnect();
     let spans = collector.requests(2).await.spans;
-    let gone = spans
-        .iter()
-        .find(|span| attributes(&span.attributes).get("http.request.method").cloned() == text("GONE"));
-    assert_eq!(error(gone.unwrap()), Some((2, "cancelled".to_owned())));
+    let gone = spans.iter().filter(|span| span.name == "gateway.request").map(error).next_back();
+    assert_eq!(gone, Some(Some((2, "cancelled".to_owned()))));
 }
 
 #[tokio::test]
