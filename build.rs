@@ -11,6 +11,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // With the client that its tests ask with.
     let files = protox::compile(["externalscaler.proto"], ["proto"])?;
     tonic_prost_build::configure().build_transport(false).compile_fds(files)?;
+    // Messages only: they are sent as they are.
+    let files = protox::compile(["otlp_trace.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_client(false).build_server(false).compile_fds(files)?;
     Ok(())
 }
 

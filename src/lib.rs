@@ -12,6 +12,7 @@ pub mod extproc;
 pub mod flow;
 pub mod leader;
 pub mod observe;
+pub mod otel;
 pub mod records;
 pub mod registry;
 #[cfg(feature = "lab")]

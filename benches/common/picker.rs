@@ -57,6 +57,7 @@ impl Picker {
             rules: Arc::default(),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
+            tracer: None,
         };
         Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher), caches }
     }

@@ -61,6 +61,7 @@ impl Pool {
             rules: Arc::default(),
             metrics: ExtProcMetrics::register(registry, false).expect("a new registry has room"),
             parsing: Parsing::new(&self.scheduling),
+            tracer: None,
         }
     }
 }

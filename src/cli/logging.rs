@@ -6,16 +6,14 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt, registry};
+use tracing_subscriber::{Layer, fmt, registry, reload};
 
+use crate::observe::log_level::LogLevel;
 use crate::settings::LogSettings;
 
-/// Starts logging. Without effect when the process logs already.
-pub(super) fn start(settings: LogSettings) {
-    // What libraries tell in detail is for their authors, and may quote what we don't log.
-    let filter = Targets::new()
-        .with_default(settings.level.min(Level::WARN))
-        .with_target(env!("CARGO_CRATE_NAME"), settings.level);
+/// Starts logging, and returns what changes its level. Without effect when the process logs already.
+pub(super) fn start(settings: LogSettings) -> LogLevel {
+    let (filter, handle) = reload::Layer::new(targets(settings.level));
     // Which module of the program writes a line is of no use to who reads it.
     let layer = fmt::layer().with_writer(stderr).with_target(false);
     let layer = if settings.json {
@@ -25,4 +23,13 @@ pub(super) fn start(settings: LogSettings) {
     };
     // Fails only when there is a subscriber already.
     let _ = registry().with(layer).try_init();
+    LogLevel::new(settings.level, move |level| {
+        handle.reload(targets(level)).map_err(|error| format!("the log can't be changed: {error}\n"))
+    })
+}
+
+/// Events of this level and above, if they are ours.
+fn targets(level: Level) -> Targets {
+    // What libraries tell in detail is for their authors, and may quote what we don't log.
+    Targets::new().with_default(level.min(Level::WARN)).with_target(env!("CARGO_CRATE_NAME"), level)
 }

@@ -1,6 +1,7 @@
 //! `usher serve`.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::ServeArgs;
@@ -18,8 +19,8 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// Serves until a signal. Its configuration may name these plugin types.
 pub(super) fn serve(args: ServeArgs, types: &PluginTypes) -> Result<(), CliError> {
     let settings = args.settings(Environment::of_process()).map_err(CliError::Usage)?;
-    logging::start(settings.log);
-    let setup = crate::Setup::with_plugins(settings, types)?;
+    let log_level = Arc::new(logging::start(settings.log));
+    let setup = crate::Setup::with_plugins(settings, types)?.with_log_level(log_level);
     // Discovery, scraping, accepting and the small servers share this thread; requests
     // have their own.
     let runtime =

@@ -6,7 +6,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 
 use crate::flow::Code;
 use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
-use crate::request::Headers;
+use crate::request::{Headers, MAX_NAME};
 
 use super::families::RequestFamilies;
 use super::gen_ai::GenAiMetrics;
@@ -153,10 +153,13 @@ impl ExtProcMetrics {
 
     /// Counts headers that were ignored, as the name in them is too long. Each counts once.
     pub(super) fn ignored(&self, headers: &Headers) {
+        // Read without a note that it is too long itself: that would count twice.
+        let id = headers.get("x-request-id").filter(|id| id.len() <= MAX_NAME);
         for header in headers.take_ignored() {
             // As it is looked up: only those have a series.
             let header = String::from_utf8_lossy(header).to_ascii_lowercase();
-            tracing::debug!(header, "header ignored: its value has more than 1,024 bytes");
+            let request_id = id.map(String::from_utf8_lossy).unwrap_or_default();
+            tracing::debug!(%request_id, header, "header ignored: its value has more than 1,024 bytes");
             self.ignored.with_label_values(&[&header]).inc();
         }
     }

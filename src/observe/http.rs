@@ -1,4 +1,4 @@
-//! A small HTTP server for metrics and administration: fixed paths, GET only, over TLS and
+//! A small HTTP server for metrics and administration: fixed paths, GET only but for settings, over TLS and
 //! only for those who may where it is so protected.
 
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::access::{Access, Refusal};
+use super::log_level::LogLevel;
 use super::page::Page;
 use super::query::Answering;
 use super::tls::MetricsTls;
@@ -47,6 +48,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
+
+/// Largest value of a setting, in bytes.
+const MAX_SETTING: usize = 256;
 
 /// Memory that a request counts besides its connection, in bytes: what is written of its answer.
 const REQUEST: u64 = 40 << 10;
@@ -79,6 +83,8 @@ enum Content {
     Page(Arc<Page>),
     /// Rendered for one who asks, by the query.
     Query(Answering),
+    /// Shown to those who ask, and changed by PUT.
+    Setting(Arc<LogLevel>),
 }
 
 impl Routes {
@@ -118,6 +124,12 @@ impl Routes {
         self.with_page("/metrics", PROMETHEUS_TEXT, render)
     }
 
+    /// With `/log-level`, which shows the level of the log, and changes it by PUT.
+    #[must_use]
+    pub fn with_log_level(self, level: Arc<LogLevel>) -> Self {
+        self.with("/log-level", PLAIN_TEXT, Content::Setting(level))
+    }
+
     /// With `/`, which lists the other paths, and `/healthz`, which says that the process
     /// answers.
     #[must_use]
@@ -132,10 +144,12 @@ impl Routes {
         self
     }
 
-    /// The answer to a request of somebody who has shown this certificate.
+    /// The answer to a request of somebody who has shown this certificate. `value`: the body of a
+    /// PUT.
     async fn answer<B>(
         &self,
         request: &Request<B>,
+        value: Option<Bytes>,
         access: Option<&Access>,
         certificate: Option<&CertificateDer<'_>>,
     ) -> Response {
@@ -143,9 +157,13 @@ impl Routes {
         let Some(route) = self.routes.iter().find(|route| route.path == path) else {
             return text(StatusCode::NOT_FOUND, "no such path\n");
         };
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        let is_setting = matches!(route.content, Content::Setting(_));
+        let is_put = is_setting && request.method() == Method::PUT;
+        if request.method() != Method::GET && request.method() != Method::HEAD && !is_put {
+            let allowed = if is_setting { "GET, HEAD, PUT" } else { "GET, HEAD" };
+            let said = format!("only {allowed} are answered here\n");
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, said);
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return response;
         }
         if let Some(access) = access {
@@ -163,6 +181,15 @@ impl Routes {
                 Ok(Err(sentence)) => return text(StatusCode::BAD_REQUEST, format!("{sentence}\n")),
                 Err(error) => Err(error),
             },
+            Content::Setting(level) if is_put => {
+                let set = value
+                    .map_or_else(|| Err("the value is too large\n".to_owned()), |value| level.set(&value));
+                return match set {
+                    Ok(now) => text(StatusCode::OK, now),
+                    Err(problem) => text(StatusCode::BAD_REQUEST, problem),
+                };
+            }
+            Content::Setting(level) => Ok(level.page().into()),
         };
         match page {
             Ok(page) => respond(StatusCode::OK, route.content_type, page),
@@ -172,6 +199,15 @@ impl Routes {
             }
         }
     }
+}
+
+/// Body of a PUT, if it is whole and no larger than any value.
+async fn value(request: &mut Request<Incoming>) -> Option<Bytes> {
+    if request.method() != Method::PUT {
+        return None;
+    }
+    let body = Limited::new(request.body_mut(), MAX_SETTING);
+    body.collect().await.ok().map(http_body_util::Collected::to_bytes)
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
@@ -383,11 +419,14 @@ async fn serve_connection(
 ) {
     // Held until the last byte of the answer is taken. There is one request at most.
     let held = OnceLock::new();
-    let service = service_fn(async |request: Request<Incoming>| {
+    let service = service_fn(async |mut request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
         held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
         let access = protected.protection.access.as_deref();
-        let response = protected.routes.answer(&request, access, certificate.as_ref()).await;
+        let response = {
+            let value = value(&mut request).await;
+            protected.routes.answer(&request, value, access, certificate.as_ref()).await
+        };
         Ok::<_, Infallible>(response)
     });
     let mut connection = pin!(
@@ -417,7 +456,7 @@ mod tests {
     async fn ask(method: &str, path: &str) -> Response {
         let routes = Routes::new().with_metrics(|| "up 1\n".to_owned()).with_index();
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        routes.answer(&request, None, None).await
+        routes.answer(&request, None, None, None).await
     }
 
     #[tokio::test]

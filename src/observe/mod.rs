@@ -8,6 +8,7 @@ pub mod endpoints;
 pub mod freshness;
 pub mod http;
 pub mod latency;
+pub mod log_level;
 pub mod page;
 pub mod pool;
 pub mod query;

@@ -11,6 +11,7 @@ use usher_plugin::{Column, Context, Filter, Picker, PluginId, Record, Run, Sched
 use crate::endpoints::{Candidates, View};
 use crate::metrics::Timing;
 use crate::records::{RunTrace, Shape};
+use crate::request::{ProfileRun, ScorerRun};
 
 use super::metrics::{Point, SchedulerMetrics};
 use super::scratch::Scratch;
@@ -70,6 +71,28 @@ impl Profile {
         record: Record,
         mark: &mut Instant,
     ) -> Result<Run, ScheduleError> {
+        let timeline = cx.request.timeline.as_deref();
+        let mut times = timeline.map(|_| ProfileRun::begin(&self.name, *mark, candidates.len()));
+        let run = self.run_timed(cx, candidates, rng, scratch, record, mark, times.as_mut());
+        if let (Some(timeline), Some(mut times)) = (timeline, times) {
+            times.ended = *mark;
+            times.error = run.as_ref().err().map(ToString::to_string);
+            timeline.push(times);
+        }
+        run
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of a run, and its times where it is traced")]
+    fn run_timed(
+        &self,
+        cx: &Context<'_>,
+        candidates: &Candidates,
+        rng: &mut dyn Rng,
+        scratch: &mut Scratch,
+        record: Record,
+        mark: &mut Instant,
+        mut times: Option<&mut ProfileRun>,
+    ) -> Result<Run, ScheduleError> {
         let record = match record {
             Record::No if self.keeps_totals => Record::Scores,
             record => record,
@@ -77,6 +100,9 @@ impl Profile {
         let Scratch { kept, column, totals, picks, trace, .. } = scratch;
         let mut trace = trace.run(self.position, &self.shape);
         let survivors = self.filter(cx, candidates, rng, kept, trace.as_deref_mut(), mark);
+        if let Some(times) = &mut times {
+            (times.filtered, times.scored, times.survivors) = (*mark, *mark, survivors.len());
+        }
         if survivors.is_empty() {
             return Err(ScheduleError::Drained);
         }
@@ -95,6 +121,11 @@ impl Profile {
             charge(&scorer.placed.duration, mark);
             if let Some(trace) = &mut trace {
                 trace.scored(column);
+            }
+            if let Some(times) = &mut times {
+                let PluginId { plugin_type, name, .. } = &scorer.placed.id;
+                times.scorers.push(ScorerRun::new(plugin_type, name, scorer.weight, column, *mark));
+                times.scored = *mark;
             }
             if record == Record::Columns {
                 let (scorer, weight) = (Arc::clone(&scorer.placed.id.name), scorer.weight);

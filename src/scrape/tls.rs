@@ -41,11 +41,19 @@ impl std::fmt::Debug for TlsClient {
 }
 
 impl TlsClient {
-    /// Reads the files.
+    /// Reads the files, for connections of HTTP/1.1.
     ///
     /// # Errors
     /// When one can't be read or holds something else, and when nobody is trusted.
     pub fn load(settings: &TlsSettings) -> Result<Self, TlsError> {
+        Self::load_for(settings, b"http/1.1")
+    }
+
+    /// Reads the files, for connections of this protocol, as ALPN names it.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_for(settings: &TlsSettings, protocol: &[u8]) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -67,7 +75,7 @@ impl TlsClient {
                 })?
             }
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
@@ -103,7 +111,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
             // Systems have certificates that nobody can read any more; one that counts is enough.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                let text = "the system trusts no certificate authority; give a file of them (caCertPath, --prometheus-ca-file)";
+                let text = "the system trusts no certificate authority; give a file of them (caCertPath, --prometheus-ca-file, OTEL_EXPORTER_OTLP_CERTIFICATE)";
                 return Err(TlsError(text.to_owned()));
             }
         }

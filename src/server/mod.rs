@@ -13,6 +13,7 @@ mod reload;
 mod setup;
 mod start;
 mod startup_log;
+mod traces;
 mod warmth;
 
 use std::net::TcpListener;
@@ -83,6 +84,7 @@ async fn serve(
         store,
         outliers,
         policies,
+        log_level,
     } = setup;
     if origin.is_none() && locator.is_none() {
         let text = "nothing says where endpoints come from; give --pool-name, --endpoint-selector, --endpoints-file, or a file-discovery plugin under dataLayer.discovery";
@@ -96,8 +98,17 @@ async fn serve(
     let config = Arc::new(Status::register(&settings.config, active.hash(), &registry)?);
     let of_plugins = scheduler_metrics.clone();
     let scheduler_metrics = &scheduler_metrics;
-    let parts =
-        pool::Parts { settings: &settings, pipeline, scheduler_metrics, state, store, locator, outliers };
+    let tracer = traces::start(&settings.tracing, &registry, background)?;
+    let parts = pool::Parts {
+        settings: &settings,
+        pipeline,
+        scheduler_metrics,
+        state,
+        store,
+        locator,
+        outliers,
+        tracer,
+    };
     let pool = Pool::new(parts, &registry)?;
     register_process(pool.budget(), &registry)?;
     let from_file = origin.as_ref().is_some_and(Origin::is_file);
@@ -149,7 +160,7 @@ async fn serve(
     (announcement.metrics_tls, announcement.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
-        ports::admin(admin, (&pool, Arc::clone(&config)), plan_store.as_ref(), background)?;
+        ports::admin(admin, (&pool, Arc::clone(&config)), plan_store.as_ref(), log_level, background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);

@@ -20,6 +20,7 @@ use crate::memory::{Budget, Sheds};
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
+use crate::otel::Tracer;
 use crate::records::Records;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
@@ -69,6 +70,8 @@ pub(super) struct Parts<'a> {
     /// Finds candidates; `None`: they are those of the store.
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) outliers: Option<Arc<OutlierDetector>>,
+    /// Traces its requests, if they are traced.
+    pub(super) tracer: Option<Tracer>,
 }
 
 impl Pool {
@@ -77,7 +80,7 @@ impl Pool {
     /// # Errors
     /// When the name of a metric is taken.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
-        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers } = parts;
+        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers, tracer } = parts;
         let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let gate =
@@ -115,6 +118,7 @@ impl Pool {
             rules: Arc::clone(&rules),
             metrics,
             parsing: Parsing::new(scheduler_metrics),
+            tracer,
         };
         let pool = Self {
             name,

@@ -11,6 +11,7 @@ use super::{Background, RunError, capacity, metrics_port};
 use crate::cluster::Cluster;
 use crate::metrics;
 use crate::observe::http::{HttpServer, Protection, Routes};
+use crate::observe::log_level::LogLevel;
 use crate::observe::tls::MetricsTls;
 use crate::observe::{self, decisions, endpoints};
 use crate::scaling::PlanStore;
@@ -48,6 +49,7 @@ pub(super) fn admin(
     listener: TcpListener,
     (pool, config): (&Pool, Arc<Status>),
     plan_store: Option<&Arc<PlanStore>>,
+    log_level: Option<Arc<LogLevel>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, state) = (Arc::clone(&pool.store), pool.clock.clone(), Arc::clone(pool.state()));
@@ -62,7 +64,12 @@ pub(super) fn admin(
         .with_query("/decisions", "application/json", move |query| {
             decisions::page(records.as_deref(), query)
         });
-    let routes = capacity::with_pages(routes, plan_store, &pool.clock).with_index();
+    let routes = capacity::with_pages(routes, plan_store, &pool.clock);
+    let routes = match log_level {
+        Some(level) => routes.with_log_level(level),
+        None => routes,
+    };
+    let routes = routes.with_index();
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
     Ok(())

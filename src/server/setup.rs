@@ -11,6 +11,7 @@ use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, OutlierDetector, OutlierMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
 use crate::memory::{Budget, cgroup};
+use crate::observe::log_level::LogLevel;
 use crate::registry::{Origin as Declared, Pipeline, PluginTypes, Resolved};
 use crate::schedule::{SchedulerMetrics, State};
 use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, OutlierSettings, ServeSettings};
@@ -34,6 +35,8 @@ pub struct Setup {
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) outliers: Option<Arc<OutlierDetector>>,
     pub(super) policies: Option<Policies>,
+    /// Level of the log, for the admin port; `None`: it doesn't change.
+    pub(super) log_level: Option<Arc<LogLevel>>,
 }
 
 impl Setup {
@@ -94,6 +97,7 @@ impl Setup {
             store,
             outliers,
             policies,
+            log_level: None,
         })
     }
 
@@ -130,6 +134,13 @@ impl Setup {
     #[must_use]
     pub fn with_locator(mut self, locator: Arc<dyn PodLocator>) -> Self {
         self.locator = Some(locator);
+        self
+    }
+
+    /// Lets the admin port change the level of the log.
+    #[must_use]
+    pub fn with_log_level(mut self, level: Arc<LogLevel>) -> Self {
+        self.log_level = Some(level);
         self
     }
 

@@ -15,6 +15,9 @@ mod support;
 mod binary;
 mod check;
 mod ci;
+#[allow(dead_code, reason = "the tests of the protocol use more of it")]
+#[path = "../support/collector.rs"]
+mod collector;
 mod compare;
 mod connections;
 mod decisions;
@@ -22,6 +25,7 @@ mod doctor;
 mod flags;
 mod health;
 mod http;
+mod log_level;
 mod metrics_tls;
 mod observability;
 mod run;

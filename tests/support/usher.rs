@@ -31,6 +31,7 @@ pub(crate) struct Usher {
     log: Log,
     folder: TempDir,
     flags: Vec<String>,
+    variables: Vec<(String, String)>,
     pub(crate) address: SocketAddr,
 }
 
@@ -45,15 +46,28 @@ impl Usher {
         let folder = tempfile::tempdir().unwrap();
         write_endpoints(&folder, endpoints, roles);
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-        Self::spawn(folder, flags, 0).await
+        Self::spawn(folder, flags, Vec::new(), 0).await
+    }
+
+    /// The same with environment variables.
+    pub(crate) async fn start_in(
+        endpoints: &[SocketAddr],
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_endpoints(&folder, endpoints, &[]);
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self::spawn(folder, flags, variables.collect(), 0).await
     }
 
     /// Starts it again, on the same port, after [`kill`](Self::kill).
     pub(crate) async fn restart(self) -> Self {
-        Self::spawn(self.folder, self.flags, self.address.port()).await
+        Self::spawn(self.folder, self.flags, self.variables, self.address.port()).await
     }
 
-    async fn spawn(folder: TempDir, flags: Vec<String>, port: u16) -> Self {
+    async fn spawn(folder: TempDir, flags: Vec<String>, variables: Vec<(String, String)>, port: u16) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_usher"))
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-health-port=0", "--metrics-port=0"])
             .args(["--admin-address=off", "--zap-encoder=json", "--allow-empty-endpoints"])
@@ -61,6 +75,7 @@ impl Usher {
             .arg(format!("--endpoints-file={}", folder.path().join("endpoints.json").display()))
             .args(&flags)
             .env_remove("NAMESPACE")
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -74,7 +89,7 @@ impl Usher {
                 (line["message"] == "serving").then(|| line["extproc"].as_str()?.parse().ok())?
             })
             .await;
-        Self { child, log, folder, flags, address }
+        Self { child, log, folder, flags, variables, address }
     }
 
     /// Gives it other endpoints, and waits until it has seen them.

@@ -5,6 +5,8 @@
 
 mod apis;
 mod capacity;
+#[path = "../support/collector.rs"]
+mod collector;
 mod disagg;
 mod explain;
 mod flow;
@@ -27,3 +29,4 @@ mod responses;
 #[allow(dead_code, reason = "the tests of pages need more of it")]
 mod server;
 mod support;
+mod traces;

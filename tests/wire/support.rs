@@ -23,6 +23,7 @@ use tonic::{Status, Streaming};
 use usher::cli::Command;
 use usher::extproc::listen::Listeners;
 use usher::extproc::stop::{Stop, Stopper, Stops};
+use usher::settings::Environment;
 use usher::{RunError, Setup};
 
 pub const PROMPT: &str = r#"{"model":"m","prompt":"hi"}"#;
@@ -49,12 +50,7 @@ impl Picker {
 
     /// A picker over the endpoints that are listed so in a file.
     pub async fn start_with(entries: &str, flags: &[&str]) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let path = files.path().join("endpoints.yaml");
-        let text = format!("endpoints:\n{entries}");
-        std::fs::write(&path, if entries.is_empty() { "endpoints: []".to_owned() } else { text }).unwrap();
-        let file = format!("--endpoints-file={}", path.display());
-        Self::serve(files, &[&[file.as_str()], flags].concat()).await
+        Self::start_in(entries, flags, Environment::default()).await
     }
 
     /// A picker with these flags, which may name these files.
@@ -68,12 +64,30 @@ impl Picker {
         flags: &[&str],
         change: impl FnOnce(Setup) -> Setup + Send + 'static,
     ) -> Self {
+        Self::set_up_in(files, flags, Environment::default(), change).await
+    }
+
+    /// A picker over the endpoints that are listed so, with this environment.
+    pub async fn start_in(entries: &str, flags: &[&str], environment: Environment) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let path = files.path().join("endpoints.yaml");
+        write_endpoints(&path, entries);
+        let file = format!("--endpoints-file={}", path.display());
+        Self::set_up_in(files, &[&[file.as_str()], flags].concat(), environment, |setup| setup).await
+    }
+
+    async fn set_up_in(
+        files: tempfile::TempDir,
+        flags: &[&str],
+        environment: Environment,
+        change: impl FnOnce(Setup) -> Setup + Send + 'static,
+    ) -> Self {
         let quiet = ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1"];
         // Nobody listens at most endpoints of these tests; those that are about it turn it on.
         let quiet = [&quiet[..], &["--sick-pods=false"]].concat();
         let arguments = quiet.iter().chain(flags).map(|text| (*text).into());
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
-        let settings = args.settings(Default::default()).unwrap();
+        let settings = args.settings(environment).unwrap();
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
         let keda = settings.listen.keda.map(|_| bind());
         let listeners =
@@ -143,6 +157,11 @@ impl Picker {
         let json: serde_json::Value = serde_json::from_str(body).unwrap();
         json["endpoints"].as_array().unwrap().iter().map(|row| row["in_flight"].as_i64().unwrap()).sum()
     }
+}
+
+fn write_endpoints(path: &std::path::Path, entries: &str) {
+    let text = format!("endpoints:\n{entries}");
+    std::fs::write(path, if entries.is_empty() { "endpoints: []".to_owned() } else { text }).unwrap();
 }
 
 impl Drop for Picker {

@@ -41,9 +41,9 @@ pub struct LogFlags {
     #[arg(long, value_name = "ENCODING")]
     pub zap_time_encoding: Option<String>,
 
-    /// Accepted for compatibility: there are no traces yet. [default: true]
-    #[arg(long, value_name = BOOL, value_parser = parse_bool)]
-    pub tracing: Option<bool>,
+    /// Trace requests, where an OTEL_ variable names a collector: OTEL_EXPORTER_OTLP_ENDPOINT.
+    #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
+    pub tracing: bool,
 }
 
 impl LogFlags {
@@ -80,7 +80,6 @@ impl LogFlags {
             "--zap-time-encoding",
             "times are written as in RFC 3339",
         );
-        unused.note(self.tracing == Some(true), "--tracing", "there are no traces yet");
         Ok(LogSettings { level, json })
     }
 }

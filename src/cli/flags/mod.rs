@@ -11,6 +11,7 @@ mod pflag;
 mod pool;
 mod selector;
 mod tls;
+mod tracing;
 mod unused;
 
 #[cfg(test)]
@@ -70,6 +71,7 @@ impl ServeArgs {
         let mut unused = Unused::default();
         self.metrics.refuse_deprecated()?;
         let tls = self.tls.settings(&mut unused)?;
+        let tracing = tracing::settings(self.log.tracing, &environment.otel);
         Ok(ServeSettings {
             metrics_port: self.metrics.port(tls.as_ref(), &mut unused)?,
             listen: self.listen.addresses(self.capacity.keda()?)?,
@@ -98,6 +100,7 @@ impl ServeArgs {
             prometheus: self.capacity.prometheus()?,
             decision_records: self.log.decision_records,
             log: self.log.settings(&mut unused)?,
+            tracing,
             unused: unused.flags,
         })
     }

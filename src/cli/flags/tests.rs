@@ -12,7 +12,7 @@ fn with_namespace(flags: &[&str], namespace: Option<&str>) -> Result<ServeSettin
     let arguments = ["usher", "serve"].iter().chain(flags).map(OsString::from);
     match parse(arguments) {
         Ok(Command::Serve(args)) => {
-            args.settings(Environment { namespace: namespace.map(str::to_owned), pod: None })
+            args.settings(Environment { namespace: namespace.map(str::to_owned), ..Environment::default() })
         }
         Err(CliError::Usage(text)) => Err(text),
         other => panic!("{other:?}"),
@@ -318,8 +318,6 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
 fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
     let all = [
         "--ha-enable-leader-election",
-        "--tracing",
-        "--tracing=true",
         "--enable-pprof",
         "--metrics-endpoint-auth",
         "--zap-stacktrace-level=error",
@@ -337,7 +335,6 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
 
     let off = [
         "--ha-enable-leader-election=false",
-        "--tracing=false",
         "--enable-pprof=false",
         "--metrics-endpoint-auth=false",
         "--metrics-cert-dir=",

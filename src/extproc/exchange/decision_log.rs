@@ -4,6 +4,7 @@
 use std::fmt::{self, Display, Write};
 
 use crate::flow::{Rejection, Routed};
+use crate::otel::TraceId;
 use crate::request::Request;
 use crate::schedule::Decision;
 
@@ -13,15 +14,25 @@ const BEST: usize = 3;
 /// Characters of a client's text that are shown.
 const SHOWN: usize = 256;
 
-/// Logs where a request goes. Before the scores are taken from it; `new_id`: the request's id, if it came without.
-pub(super) fn routed(request: &Request, new_id: Option<&str>, destination: &[u8], routed: &Routed) {
+/// Ids that join an event with what others log about the request.
+#[derive(Clone, Copy)]
+pub(super) struct Ids<'a> {
+    /// Id that the request got, if it came without.
+    pub(super) new_request: Option<&'a str>,
+    /// Id of its trace, where requests are traced.
+    pub(super) trace: Option<TraceId>,
+}
+
+/// Logs where a request goes. Before the scores are taken from it.
+pub(super) fn routed(request: &Request, ids: Ids<'_>, destination: &[u8], routed: &Routed) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
     let decision = routed.decision();
     let is_rewritten = request.target_model != request.model;
     tracing::debug!(
-        request_id = %Shown(&request_id(request, new_id)),
+        request_id = %Shown(&request_id(request, ids.new_request)),
+        trace_id = ids.trace.map(display),
         model = %Shown(&request.model),
         target_model = is_rewritten.then(|| display(Shown(&request.target_model))),
         destination = %Shown(&String::from_utf8_lossy(destination)),
@@ -34,12 +45,13 @@ pub(super) fn routed(request: &Request, new_id: Option<&str>, destination: &[u8]
 }
 
 /// Logs why a request goes nowhere.
-pub(super) fn refused(request: &Request, rejection: &Rejection) {
+pub(super) fn refused(request: &Request, trace: Option<TraceId>, rejection: &Rejection) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
     tracing::debug!(
         request_id = %Shown(&request_id(request, None)),
+        trace_id = trace.map(display),
         model = %Shown(&request.model),
         status = rejection.code.status(),
         reason = rejection.reason,
@@ -49,8 +61,7 @@ pub(super) fn refused(request: &Request, rejection: &Rejection) {
 
 /// The id of a request, as its client or the picker chose it.
 pub(super) fn request_id(request: &Request, new: Option<&str>) -> String {
-    let given = || request.headers.name("x-request-id").map(String::from_utf8_lossy);
-    new.map(str::to_owned).or_else(|| given().map(Into::into)).unwrap_or_default()
+    new.map_or_else(|| request.id().into_owned(), str::to_owned)
 }
 
 /// Profiles that picked, in the order of the configuration.

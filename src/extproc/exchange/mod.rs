@@ -20,6 +20,7 @@ use std::time::Instant;
 use crate::endpoints::SubsetHint;
 use crate::flow::{ActivePolicy, Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
+use crate::otel::{RequestTrace, TraceId, Tracer};
 use crate::records::Tracked;
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::Served;
@@ -53,6 +54,8 @@ pub struct Shared {
     pub metrics: ExtProcMetrics,
     /// Durations of parsers.
     pub parsing: Parsing,
+    /// Traces requests; `None`: nothing is traced.
+    pub tracer: Option<Tracer>,
 }
 
 /// A request that waits for its destination.
@@ -143,6 +146,8 @@ pub struct Exchange {
     early: Body,
     response: ResponseTracker,
     replies: Replies,
+    /// Trace of the request until it ends, where requests are traced.
+    trace: Option<Box<RequestTrace>>,
 }
 
 impl Exchange {
@@ -168,6 +173,7 @@ impl Exchange {
             early: Body::default(),
             response,
             replies: Replies::default(),
+            trace: None,
         }
     }
 
@@ -265,7 +271,7 @@ impl Exchange {
                 Step::Continue
             }
             Err(rejection) => {
-                decision_log::refused(&request, &rejection);
+                decision_log::refused(&request, self.trace_id(), &rejection);
                 self.refuse(rejection, &SeriesKey::of(&request), now)
             }
         };
@@ -301,11 +307,27 @@ impl Exchange {
     /// Drops what there is of the request, and says this instead.
     fn refused_with(&mut self, rejection: Rejection) -> Step {
         self.count_ignored();
+        if let Some(trace) = &mut self.trace {
+            trace.refused(&rejection);
+        }
+        self.end_trace(true);
         self.state = State::Refused;
         (self.held, self.part, self.leaving, self.upload) = (None, None, None, None);
         self.early = Body::default();
         self.replies.immediate(rejection);
         Step::End
+    }
+
+    /// Ends the trace, if there is one. `is_complete`: nothing of the request or its response is missing.
+    fn end_trace(&mut self, is_complete: bool) {
+        if let Some(trace) = self.trace.take() {
+            trace.end(self.response.used(), is_complete);
+        }
+    }
+
+    /// Id of the request's trace, for the log.
+    fn trace_id(&self) -> Option<TraceId> {
+        self.trace.as_ref().map(|trace| trace.id())
     }
 
     /// Counts headers that were read so far and ignored, where nothing was decided.
@@ -358,6 +380,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.shared.budget.close_stream();
+        self.end_trace(false);
         self.cut_off();
         // An answer that was cut off: what it used so far is counted.
         self.response.cut_off(&self.shared.metrics);

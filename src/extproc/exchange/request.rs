@@ -6,9 +6,11 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::flow::{Code, Rejection, Routed};
+use crate::otel::Routing;
 use crate::request::{Headers, ParseError, Pieces, Request, RequestParser};
 
 use super::super::series::SeriesKey;
+use super::decision_log::Ids;
 use super::room::NO_MEMORY;
 use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation, decision_log};
 use usher_wire::envoy::ENCODINGS;
@@ -31,6 +33,7 @@ impl Exchange {
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
+        self.trace = self.shared.tracer.as_ref().map(|tracer| tracer.begin(&headers, now));
         self.priority = self.shared.rules.current().priority(&headers);
         // What is missing from now on is of the body.
         self.upload = None;
@@ -255,6 +258,9 @@ impl Exchange {
         request.received = self.started;
         request.skips_queue = end == BodyEnd::Headers;
         request.is_uploading = relays;
+        if let Some(trace) = &mut self.trace {
+            trace.deciding(&mut request, now);
+        }
         let request = Arc::new(request);
         self.state = State::Deciding(Arc::clone(&request), end);
         Step::Decide(Question { request, subset: self.subset.clone() })
@@ -277,13 +283,19 @@ impl Exchange {
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
         let (destination, request_id) = (routed.destination(), (!has_id).then(new_request_id));
-        decision_log::routed(request, request_id.as_deref(), &destination, &routed);
+        let ids = Ids { new_request: request_id.as_deref(), trace: self.trace_id() };
+        decision_log::routed(request, ids, &destination, &routed);
         self.record(request, request_id.as_deref(), &mut routed);
+        let mut headers = routed.headers().to_vec();
+        if let Some(trace) = &mut self.trace {
+            headers.push(trace.header());
+            trace.routed(Routing { destination: &destination, new_id: request_id.as_deref() }, now);
+        }
         let route = Route {
             destination,
             request_id,
             content_length: (body.len() != request.body.len()).then_some(body.len()),
-            headers: routed.headers().to_vec(),
+            headers,
             plain: is_shown && self.response.is_read() && accepts_encodings(&request.headers),
             scores: routed.take_scores(),
         };

@@ -28,6 +28,9 @@ impl Exchange {
         if let Some(api) = asked {
             self.response.read_as(api);
         }
+        if let Some(trace) = &mut self.trace {
+            trace.response(status.http);
+        }
         if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // The gateway answers itself, for example after a time-out, or shows us
             // answers only. A body that is still on its way to us belongs to nobody.
@@ -67,6 +70,9 @@ impl Exchange {
         now: Instant,
     ) -> Result<Step, Violation> {
         let is_first_token = self.response.chunk(&data, now).map_err(Violation)?;
+        if let Some(trace) = self.trace.as_mut().filter(|_| is_first_token) {
+            trace.first_token(now);
+        }
         if let Some(routed) = &mut self.routed {
             routed.goes_on();
             if is_first_token {
@@ -109,6 +115,7 @@ impl Exchange {
     fn complete(&mut self, last: bool, now: Instant) {
         if last {
             self.record_end(now);
+            self.end_trace(true);
             self.response.complete(&self.shared.metrics, now);
             self.routed = None;
         }

@@ -102,7 +102,9 @@ impl Gate {
             Ok((receiver, entered)) => {
                 let series = self.series.of(request, entered, &self.metrics);
                 let counted = series.count(request, bytes, &self.metrics);
-                Wait::new(self, ticket, receiver, counted, entered, enqueued).await
+                // The request is not there any more when its wait ends.
+                let id = tracing::enabled!(tracing::Level::DEBUG).then(|| request.id().into_owned());
+                Wait::new(self, ticket, receiver, counted, entered, enqueued, id).await
             }
         };
         match verdict {

@@ -23,6 +23,8 @@ pub(super) struct Wait {
     counted: Option<Counted>,
     since: Nanos,
     enqueued: Duration,
+    /// Id of the request, where its end is logged.
+    request_id: Option<String>,
 }
 
 impl Wait {
@@ -33,13 +35,15 @@ impl Wait {
         counted: Counted,
         since: Nanos,
         enqueued: Duration,
+        request_id: Option<String>,
     ) -> Self {
-        Self { gate: Arc::clone(gate), ticket, receiver, counted: Some(counted), since, enqueued }
+        Self { gate: Arc::clone(gate), ticket, receiver, counted: Some(counted), since, enqueued, request_id }
     }
 
     fn ended(&self, counted: &Counted, outcome: Outcome, now: Nanos) {
         let waited = Duration::from_nanos(now.saturating_sub(self.since));
-        tracing::debug!(outcome = outcome.name(), ?waited, "request left the queue");
+        let request_id = self.request_id.as_deref();
+        tracing::debug!(request_id, outcome = outcome.name(), ?waited, "request left the queue");
         counted.series().ended(outcome, waited, self.enqueued, &self.gate.metrics);
     }
 }

@@ -7,9 +7,10 @@ use super::literals::literals;
 const PAGE: &str = "docs/reference/headers.md";
 
 /// Folders that read and write requests and responses.
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 6] = [
     "src/extproc",
     "src/flow",
+    "src/otel",
     "crates/usher-core/src/request",
     "crates/usher-plugins/src",
     "crates/usher-wire/src/envoy",

@@ -101,6 +101,7 @@ impl Pool {
             policy: self.dispatcher.policy().clone(),
             metrics: ExtProcMetrics::register(&self.registry, false).unwrap(),
             parsing: Parsing::new(&self.metrics),
+            tracer: None,
         }))
     }
 

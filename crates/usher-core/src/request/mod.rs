@@ -33,6 +33,7 @@ mod slo;
 #[cfg(test)]
 mod testing;
 pub mod text;
+mod timeline;
 mod tokens;
 pub mod usage;
 mod values;
@@ -55,6 +56,7 @@ pub use prompt::{Feature, Modality, Part, PartKind, Prompt};
 pub use rejection::{Code, NO_ENDPOINTS, Rejection, SATURATED};
 pub use rules::{RuleBook, Rules};
 pub use slo::Slo;
+pub use timeline::{ProfileRun, ScorerRun, Timeline};
 
 /// The flow of requests that name none, as llm-d-router calls it.
 pub const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -94,6 +96,8 @@ pub struct Request {
     pub skips_queue: bool,
     /// Its body is relayed unread, and its end has yet to come.
     pub is_uploading: bool,
+    /// Times of its decision; `None` where it isn't traced.
+    pub timeline: Option<Arc<Timeline>>,
     rewrite: Option<Rewrite>,
 }
 
@@ -122,6 +126,7 @@ impl Request {
             received: None,
             skips_queue: false,
             is_uploading: false,
+            timeline: None,
             rewrite: None,
         }
     }
@@ -131,6 +136,11 @@ impl Request {
         let names = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
         let named = self.headers.first_text(&names).or(self.agent.as_deref());
         named.unwrap_or(DEFAULT_FAIRNESS_ID)
+    }
+
+    /// Its id (`x-request-id`); empty where it came without, or with one that is too long.
+    pub fn id(&self) -> Cow<'_, str> {
+        self.headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default()
     }
 
     /// Latency targets that its headers name.

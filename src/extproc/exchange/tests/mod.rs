@@ -91,6 +91,7 @@ impl Harness {
             rules: Arc::clone(&rules),
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
+            tracer: None,
         };
         Self { exchange: Exchange::new(Arc::new(shared)), rules, dispatcher, store, registry }
     }

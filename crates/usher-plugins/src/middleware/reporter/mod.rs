@@ -68,13 +68,18 @@ impl RequestAttributeReporter {
 }
 
 impl PreRequest for RequestAttributeReporter {
-    fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
-        effects.follow(Reporting(Arc::clone(&self.attributes)));
+    fn decided(&self, cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
+        let request_id = tracing::enabled!(tracing::Level::DEBUG).then(|| cx.request.id().into_owned());
+        effects.follow(Reporting { attributes: Arc::clone(&self.attributes), request_id });
     }
 }
 
 /// Waits for the end of one answer.
-struct Reporting(Arc<[Reported]>);
+struct Reporting {
+    attributes: Arc<[Reported]>,
+    /// Id of the request, where failures are logged.
+    request_id: Option<String>,
+}
 
 impl Follower for Reporting {
     fn ends(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
@@ -83,7 +88,7 @@ impl Follower for Reporting {
             return;
         }
         let variables = Variables::of(usage);
-        for reported in self.0.iter() {
+        for reported in self.attributes.iter() {
             match reported.value(&variables) {
                 // Nothing to report: as llm-d-router, which leaves out what is 0.
                 Ok(None | Some(0)) => {}
@@ -94,7 +99,8 @@ impl Follower for Reporting {
                 }),
                 Err(failure) => {
                     reported.failures.inc();
-                    tracing::debug!(attribute = %reported.name, %failure, "attribute not computed");
+                    let request_id = self.request_id.as_deref();
+                    tracing::debug!(request_id, attribute = %reported.name, %failure, "attribute not computed");
                 }
             }
         }

@@ -1,9 +1,14 @@
 //! Settings of `usher serve` as plain values: the flags after parsing and
 //! validation.
 
+mod tracing;
+
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use self::tracing::{OtlpEndpoint, OtlpSettings, SamplerSettings, Secret, TracingSettings};
 
 /// Everything a server needs to know before it reads its configuration.
 #[derive(Debug, Clone)]
@@ -62,6 +67,8 @@ pub struct ServeSettings {
     pub decision_records: usize,
     /// Level and format of the log.
     pub log: LogSettings,
+    /// Traces.
+    pub tracing: TracingSettings,
     /// Flags that were given, parsed, and do nothing (yet).
     pub unused: Vec<UnusedFlag>,
 }
@@ -215,13 +222,19 @@ pub struct Environment {
     pub namespace: Option<String>,
     /// `POD_NAME`
     pub pod: Option<String>,
+    /// The variables of OpenTelemetry, `OTEL_…`.
+    pub otel: BTreeMap<String, String>,
 }
 
 impl Environment {
     /// Environment of this process.
     pub fn of_process() -> Self {
         let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self { namespace: given("NAMESPACE"), pod: given("POD_NAME") }
+        let otel = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with("OTEL_"))?;
+            Some((name, value.into_string().ok()?))
+        });
+        Self { namespace: given("NAMESPACE"), pod: given("POD_NAME"), otel: otel.collect() }
     }
 }
 
@@ -301,7 +314,7 @@ pub struct PrometheusSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSettings {
     /// The least severe level of our own events; other crates log warnings and errors.
-    pub level: tracing::Level,
+    pub level: ::tracing::Level,
     /// One JSON object per line instead of text.
     pub json: bool,
 }
