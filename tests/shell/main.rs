@@ -14,6 +14,8 @@ mod support;
 
 mod binary;
 mod check;
+mod check_errors;
+mod check_words;
 mod ci;
 mod compare;
 mod connections;
