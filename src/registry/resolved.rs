@@ -171,6 +171,8 @@ pub struct ResolvedPlugin {
     pub deprecated: Option<&'static str>,
     /// Origin of the plugin.
     pub origin: Origin,
+    /// What it does with its parameters, in a sentence or two.
+    pub summary: String,
     /// Its parameters as they count.
     pub parameters: Value,
     /// Names of the parameters that the configuration doesn't set.
@@ -214,6 +216,10 @@ impl ResolvedPlugin {
             stability: instance.plugin_type.stability,
             deprecated: instance.plugin_type.deprecated,
             origin: instance.at.map_or(Origin::Defaulted, Origin::Declared),
+            summary: {
+                let own = instance.parts.summary.as_deref();
+                own.unwrap_or(instance.plugin_type.summary).to_owned()
+            },
             parameters: instance.parts.parameters.clone(),
             defaulted_parameters: defaulted(instance),
             reads: reads.map(|(data, from)| ResolvedData { data, producer: from.to_owned() }).collect(),

@@ -68,6 +68,8 @@ fn the_program_takes_what_the_chart_gives_it() {
             files: vec!["-".into()],
             output: Output::Json,
             allow_experimental_plugins: false,
+            compare: None,
+            endpoints_file: None,
             admin: None,
         };
         let (mut out, mut error) = (Vec::new(), Vec::new());

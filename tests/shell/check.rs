@@ -4,19 +4,26 @@ use serde_json::{Value, json};
 use usher::cli::check::{CheckArgs, Output, run_with};
 
 /// Exit code, standard output, standard error.
-fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
-    let args = CheckArgs { files: vec![file.into()], output, allow_experimental_plugins: false, admin: None };
+pub(crate) fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
+    let args = CheckArgs {
+        files: vec![file.into()],
+        output,
+        allow_experimental_plugins: false,
+        compare: None,
+        endpoints_file: None,
+        admin: None,
+    };
     check_with(&args, input)
 }
 
-fn check_with(args: &CheckArgs, input: &str) -> (u8, String, String) {
+pub(crate) fn check_with(args: &CheckArgs, input: &str) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = run_with(args, &mut input.as_bytes(), &mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 
 /// The only file of a report.
-fn only(report: &str) -> Value {
+pub(crate) fn only(report: &str) -> Value {
     let report: Value = serde_json::from_str(report).unwrap();
     let [file] = &report["files"].as_array().unwrap()[..] else { panic!("{report}") };
     assert_eq!(file["valid"], report["valid"]);
@@ -36,8 +43,7 @@ schedulingProfiles:
 fn the_text_shows_the_pipeline_and_what_was_defaulted() {
     let (code, out, err) = check("-", TEXT, Output::Text);
     assert_eq!((code, err.as_str()), (0, ""));
-    let expected = "\
-<stdin> is valid
+    let expected = "
 
 parsers           openai-parser (default)
                   anthropic-parser (default)
@@ -68,7 +74,7 @@ plugins
   max-score-picker (default)
     default   maxNumOfEndpoints=1
 ";
-    assert!(out.starts_with(expected), "{out}");
+    assert!(out.starts_with("<stdin> is valid\n\ndestination\n") && out.contains(expected), "{out}");
     let producer = "
   inflight-load-producer (default)
     default   addEstimatedOutputTokens=false outputRatio=1.5
@@ -275,7 +281,7 @@ fn an_error_has_its_place_and_its_line() {
 }
 
 /// Places and starts of errors, in the order in which they are told.
-fn places(err: &str) -> Vec<&str> {
+pub(crate) fn places(err: &str) -> Vec<&str> {
     let is_error = |line: &&str| line.starts_with("<stdin>:");
     err.lines().filter(is_error).map(|line| line.rsplit_once(" (").map_or(line, |(place, _)| place)).collect()
 }
@@ -311,64 +317,6 @@ schedulingProfiles:
     assert!(err.ends_with("\n6 errors\n"), "{err}");
     let (_, out, _) = check("-", text, Output::Json);
     assert_eq!(only(&out)["errors"].as_array().unwrap().len(), expected.len());
-}
-
-#[test]
-fn an_error_around_another_and_one_within_another_are_told() {
-    let text = "\
-plugins:
-- type: queue-scorer
-- type: single-profile-handler
-- name: other
-  type: data-parallel-profile-handler
-  parameters: {primaryPrt: 8000}
-- {name: twice, type: max-score-picker}
-- {name: twice, type: max-score-picker, parameters: {maxNumOfEndpoint: 2}}
-";
-    let (code, out, err) = check("-", text, Output::Text);
-    assert_eq!((code, out.as_str()), (1, ""), "{err}");
-    let expected = [
-        "<stdin>:4:3: multiple profile handlers found: 'single-profile-handler' and 'other'",
-        "<stdin>:6:16: plugin 'other': unknown field 'primaryPrt'",
-        "<stdin>:8:10: duplicate plugin name 'twice'",
-        "<stdin>:8:54: plugin 'twice': unknown field 'maxNumOfEndpoint'",
-    ];
-    assert_eq!(places(&err), expected, "{err}");
-}
-
-#[test]
-fn more_errors_than_are_told_are_said_to_be_there() {
-    let keys = |count: usize| -> String { (0..count).map(|number| format!("key{number}: 1\n")).collect() };
-    let (_, _, err) = check("-", &keys(50), Output::Text);
-    assert!(err.ends_with("\n50 errors\n"), "{err}");
-    let (_, _, err) = check("-", &keys(51), Output::Text);
-    let last =
-        "\n<stdin>: there are more errors than the 50 that are told (correct these first)\n51 errors\n";
-    assert!(err.ends_with(last), "{err}");
-    let (_, out, _) = check("-", &keys(200), Output::Json);
-    let report = only(&out);
-    let last = report["errors"].as_array().unwrap().last().unwrap();
-    assert_eq!(last["line"], Value::Null, "{last}");
-    assert_eq!(last["message"], "there are more errors than the 50 that are told");
-}
-
-/// Width of a text on a terminal whose characters from U+2E80 on take two columns.
-fn columns(text: &str) -> usize {
-    text.chars().map(|char| if char >= '\u{2e80}' { 2 } else { 1 }).sum()
-}
-
-#[test]
-fn carets_are_under_the_word_behind_wide_characters_and_tabs() {
-    for name in ["模型", "🚀", "\"a\tb\"", "a"] {
-        let text = format!("plugins:\n- {{name: {name}, tpye:\tqueue-scorer}}\n");
-        let (code, _, err) = check("-", &text, Output::Text);
-        assert_eq!(code, 1);
-        let lines: Vec<&str> = err.lines().skip(1).take(2).collect();
-        let [source, carets] = lines[..] else { panic!("{err}") };
-        let (before, _) = source.split_once("tpye").unwrap();
-        assert_eq!(carets.find('^'), Some(columns(before)), "{err}");
-        assert!(carets.ends_with(" ^^^^"), "{err}");
-    }
 }
 
 #[test]
@@ -421,6 +369,8 @@ fn several_files_are_checked_at_once() {
         files: files.map(Into::into).to_vec(),
         output: Output::Text,
         allow_experimental_plugins: false,
+        compare: None,
+        endpoints_file: None,
         admin: None,
     };
     let (code, out, err) = check_with(&args, "endpoint: []\n");
@@ -490,6 +440,8 @@ fn check_at(admin: &str) -> (u8, Value, String) {
         files: vec!["-".into()],
         output: Output::Json,
         allow_experimental_plugins: false,
+        compare: None,
+        endpoints_file: None,
         admin: Some(admin.to_owned()),
     };
     let (code, out, err) = check_with(&args, LEARNS);

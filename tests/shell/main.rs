@@ -14,6 +14,8 @@ mod support;
 
 mod binary;
 mod check;
+mod check_errors;
+mod check_words;
 mod ci;
 #[allow(dead_code, reason = "the tests of the protocol use more of it")]
 #[path = "../support/collector.rs"]

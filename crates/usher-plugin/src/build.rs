@@ -218,6 +218,8 @@ pub struct PluginParts {
     pub profiles: Vec<(&'static str, String)>,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
+    /// One sentence or two about what it does with these parameters. `None`: the summary of its type says it.
+    pub summary: Option<String>,
     /// Its parameters as people see them, with their defaults.
     pub parameters: Value,
     /// Values for the host, by type.
@@ -236,6 +238,13 @@ impl PluginParts {
     /// A plugin without any place yet and without parameters.
     pub fn bare() -> Self {
         Self { parameters: json!({}), ..Self::default() }
+    }
+
+    /// The same with a sentence or two about what it does with its parameters, for `usher check`.
+    #[must_use]
+    pub fn with_summary(mut self, summary: impl Into<String>) -> Self {
+        self.summary = Some(summary.into());
+        self
     }
 
     /// The same with a value that the host looks for by its type.

@@ -21,6 +21,13 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let CheckArgs { files, output } = args.clone();
-    let args = check::CheckArgs { files, output, allow_experimental_plugins: false, admin: None };
+    let args = check::CheckArgs {
+        files,
+        output,
+        allow_experimental_plugins: false,
+        compare: None,
+        endpoints_file: None,
+        admin: None,
+    };
     Task { args: &args, types: &PluginTypes::default(), only: Some(FileKind::Policy) }.run()
 }

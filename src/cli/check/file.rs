@@ -8,6 +8,9 @@ use std::slice;
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
 
+use super::findings::{self, Finding};
+use super::sample::{self, Sample};
+use super::words::{self, Step};
 use super::{learned, policies, report};
 use crate::capacity::policy::file as policy_file;
 use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
@@ -44,9 +47,22 @@ pub(super) enum Outcome {
 
 /// Meaning of a valid file.
 pub(super) enum Meaning {
-    Config { resolved: Box<Resolved>, is_built_in: bool, warnings: Vec<String>, notes: Vec<String> },
+    Config(Box<Config>),
     Policies { policies: Vec<policy_file::Read>, warnings: Vec<ConfigError> },
     Endpoints(Vec<EndpointSpec>),
+}
+
+/// A valid configuration.
+pub(super) struct Config {
+    pub(super) resolved: Resolved,
+    is_built_in: bool,
+    pub(super) warnings: Vec<String>,
+    pub(super) notes: Vec<String>,
+    pub(super) findings: Vec<Finding>,
+    /// What it does, in sentences.
+    pub(super) steps: Vec<Step>,
+    /// Decisions about prompts; `None` without endpoints.
+    pub(super) samples: Option<Vec<Sample>>,
 }
 
 /// How files are checked.
@@ -59,6 +75,8 @@ pub(super) struct Rules<'a> {
     pub(super) only: Option<FileKind>,
     /// Admin port of a picker that configurations are compared with.
     pub(super) admin: Option<&'a str>,
+    /// Endpoints that prompts are tried on.
+    pub(super) endpoints: Option<Vec<EndpointSpec>>,
 }
 
 impl Rules<'_> {
@@ -100,26 +118,47 @@ impl Rules<'_> {
     }
 
     fn config_of(&self, text: &str) -> Result<Meaning, Vec<ConfigError>> {
-        let build = |config: Option<&EndpointPickerConfig>| {
-            let metrics = SchedulerMetrics::register(&Registry::new())
-                .map_err(|error| ConfigError::new(error.to_string()))?;
-            let (state, allowed) = (State::default(), self.allow_experimental);
-            Pipeline::build_with(self.types, config, allowed, &metrics, &state)
-        };
         let pipeline = if text.is_empty() {
-            build(None).map_err(|error| vec![error])?
+            self.build(None).map_err(|error| vec![error])?
         } else {
             let root = Node::parse(text).map_err(|error| vec![error])?;
-            Survey::of(&root, |root| build(Some(&EndpointPickerConfig::of(root)?))).result()?
+            Survey::of(&root, |root| self.build(Some(&EndpointPickerConfig::of(root)?))).result()?
         };
         // How often serve polls what names no interval is not known here.
-        let stale = pipeline.notes_on_staleness(None);
+        let findings = findings::of(&pipeline.resolved, &pipeline.notes_on_staleness(None));
+        let steps = words::explain(&pipeline.resolved);
         let Pipeline { mut notes, warnings, resolved, discovery, .. } = pipeline;
-        notes.extend(stale);
         if discovery.is_none() {
             notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
         }
-        Ok(Meaning::Config { resolved: Box::new(resolved), is_built_in: text.is_empty(), warnings, notes })
+        let samples = match &self.endpoints {
+            Some(endpoints) => Some(self.samples(text, endpoints).map_err(|error| vec![error])?),
+            None => None,
+        };
+        let is_built_in = text.is_empty();
+        let config = Config { resolved, is_built_in, warnings, notes, findings, steps, samples };
+        Ok(Meaning::Config(Box::new(config)))
+    }
+
+    fn build(&self, config: Option<&EndpointPickerConfig>) -> Result<Pipeline, ConfigError> {
+        self.build_in(config, &State::default())
+    }
+
+    fn build_in(
+        &self,
+        config: Option<&EndpointPickerConfig>,
+        state: &State,
+    ) -> Result<Pipeline, ConfigError> {
+        let metrics = SchedulerMetrics::register(&Registry::new())
+            .map_err(|error| ConfigError::new(error.to_string()))?;
+        Pipeline::build_with(self.types, config, self.allow_experimental, &metrics, state)
+    }
+
+    /// Decisions of a valid configuration among these endpoints.
+    fn samples(&self, text: &str, endpoints: &[EndpointSpec]) -> Result<Vec<Sample>, ConfigError> {
+        let root = if text.is_empty() { None } else { Some(Node::parse(text)?) };
+        let config = root.as_ref().map(EndpointPickerConfig::of).transpose()?;
+        sample::take(endpoints, |state| self.build_in(config.as_ref(), state))
     }
 
     /// Compares a configuration with what the picker at the admin port has learned.
@@ -128,11 +167,11 @@ impl Rules<'_> {
     /// When the picker can't be asked, in one line.
     fn compared(&self, meaning: Meaning) -> Result<Meaning, String> {
         match (meaning, self.admin) {
-            (Meaning::Config { resolved, is_built_in, mut warnings, mut notes }, Some(admin)) => {
-                let learned = learned::learned(admin, &resolved)?;
-                warnings.extend(learned.warnings);
-                notes.extend(learned.notes);
-                Ok(Meaning::Config { resolved, is_built_in, warnings, notes })
+            (Meaning::Config(mut config), Some(admin)) => {
+                let learned = learned::learned(admin, &config.resolved)?;
+                config.warnings.extend(learned.warnings);
+                config.notes.extend(learned.notes);
+                Ok(Meaning::Config(config))
             }
             (meaning, _) => Ok(meaning),
         }
@@ -213,19 +252,19 @@ impl Meaning {
     pub(super) fn warnings(&self) -> &[ConfigError] {
         match self {
             Self::Policies { warnings, .. } => warnings,
-            Self::Config { .. } | Self::Endpoints(_) => &[],
+            Self::Config(_) | Self::Endpoints(_) => &[],
         }
     }
 
-    pub(super) fn text(&self, name: &str) -> String {
+    pub(super) fn text(&self, name: &str, width: usize) -> String {
         match self {
-            Self::Config { resolved, is_built_in, warnings, notes } => {
-                let title = if *is_built_in {
+            Self::Config(config) => {
+                let title = if config.is_built_in {
                     format!("{name} is empty, which asks for the built-in configuration")
                 } else {
                     format!("{name} is valid")
                 };
-                report::text(&title, resolved, (warnings, notes), NO_DISCOVERY)
+                report::text(&title, config, NO_DISCOVERY, width)
             }
             Self::Policies { policies, .. } => {
                 policies.iter().map(|read| policies::describe(&read.policy)).collect()
@@ -237,10 +276,15 @@ impl Meaning {
     fn add_to(&self, json: &mut Map<String, Value>) {
         let mut add = |key: &str, value: Value| json.insert(key.to_owned(), value);
         match self {
-            Self::Config { resolved, warnings, notes, .. } => {
-                add("pipeline", json!(resolved));
-                add("warnings", json!(warnings));
-                add("notes", json!(notes));
+            Self::Config(config) => {
+                add("explanation", json!(config.steps));
+                add("pipeline", json!(config.resolved));
+                add("findings", json!(config.findings));
+                add("warnings", json!(config.warnings));
+                add("notes", json!(config.notes));
+                if let Some(samples) = &config.samples {
+                    add("samples", json!(samples));
+                }
             }
             Self::Policies { policies, .. } => {
                 let policies: Vec<_> = policies.iter().map(policies::json).collect();

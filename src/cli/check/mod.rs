@@ -1,9 +1,14 @@
 //! `usher check`: whether files are valid, and what they come to.
 
+mod compare;
 mod file;
+mod findings;
 mod learned;
 mod policies;
 mod report;
+mod sample;
+mod view;
+mod words;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -12,13 +17,16 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 pub use usher_terminal::Output;
-use usher_terminal::excerpt;
+use usher_terminal::{PAGE, excerpt};
 
-use crate::config::{ConfigError, FileKind, Position};
+use crate::config::{ConfigError, FileKind, Position, source};
+use crate::discovery::file as endpoints_file;
+use crate::endpoints::EndpointSpec;
 use crate::registry::PluginTypes;
-use file::{Checked, Outcome, Rules};
+use compare::{Comparison, compare};
+use file::{Checked, Config, Meaning, Outcome, Rules};
 
-/// Validates files and prints what they come to, defaults filled in.
+/// Validates files, explains what they do, and warns of combinations that are known to work badly.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     /// Files (YAML or JSON): EndpointPickerConfig, capacity policies, lists of endpoints; - reads standard input
@@ -30,6 +38,12 @@ pub struct CheckArgs {
     /// Accept plugin types that llm-d-router calls Alpha
     #[arg(long)]
     pub allow_experimental_plugins: bool,
+    /// Tell what changes in behaviour from this configuration to the one of FILE
+    #[arg(long, value_name = "OLD")]
+    pub compare: Option<PathBuf>,
+    /// Endpoints (as of usher serve), to try prompts of 200 and 2,000 tokens on each configuration
+    #[arg(long, value_name = "ENDPOINTS")]
+    pub endpoints_file: Option<PathBuf>,
     /// Admin port of a running picker, to warn of constants that are far from what it has learned
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
@@ -46,19 +60,20 @@ pub(super) struct Task<'a> {
 
 impl Task<'_> {
     /// Checks the files. 0: all are valid; 1: one is not, the result could not be written, or the picker
-    /// could not be asked; 2: one could not be read, or is given twice.
+    /// could not be asked; 2: one could not be read, or the arguments are wrong.
     pub(super) fn run(&self) -> ExitCode {
-        ExitCode::from(self.run_with(&mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
+        let width = usher_terminal::width().unwrap_or(PAGE);
+        ExitCode::from(self.run_with(width, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
     }
 
-    fn run_with(&self, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    fn run_with(&self, width: usize, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         let (code, result) = match self.check(input) {
-            Ok(checked) => {
+            Ok(done) => {
                 let printed = match self.args.output {
-                    Output::Text => text(&checked, out, err),
-                    Output::Json => json(&checked, out),
+                    Output::Text => text(&done, width, out, err),
+                    Output::Json => json(&done, out),
                 };
-                (checked.iter().map(Checked::code).max().unwrap_or(0), printed)
+                (done.checked.iter().map(Checked::code).max().unwrap_or(0), printed)
             }
             Err((code, line)) => (code, writeln!(err, "{line}")),
         };
@@ -66,32 +81,97 @@ impl Task<'_> {
     }
 
     /// All files, or the exit code with a line about what is wrong.
-    fn check(&self, input: &mut dyn Read) -> Result<Vec<Checked>, (u8, String)> {
-        let files = &self.args.files;
+    fn check(&self, input: &mut dyn Read) -> Result<Done, (u8, String)> {
+        let old = self.args.compare.as_ref();
+        let files: Vec<&PathBuf> = old.into_iter().chain(&self.args.files).collect();
         for (index, file) in files.iter().enumerate() {
             if files[..index].contains(file) {
                 let name = file.display();
                 return Err((2, format!("usher: {name} is given twice; name each file once")));
             }
         }
+        if old.is_some() && files.len() != 2 {
+            return Err((2, "usher: --compare OLD takes one other FILE".to_owned()));
+        }
         let rules = Rules {
             types: self.types,
             allow_experimental: self.args.allow_experimental_plugins,
             only: self.only.clone(),
             admin: self.args.admin.as_deref(),
+            endpoints: self.endpoints()?,
         };
-        Ok(files.iter().map(|file| rules.check(file, input)).collect())
+        let checked: Vec<Checked> = files.iter().map(|file| rules.check(file, input)).collect();
+        let comparison = match (old, &checked[..]) {
+            (Some(_), [old, new]) => compared(old, new)?,
+            _ => None,
+        };
+        Ok(Done { checked, comparison })
     }
+
+    /// Endpoints of `--endpoints-file`.
+    fn endpoints(&self) -> Result<Option<Vec<EndpointSpec>>, (u8, String)> {
+        let Some(path) = &self.args.endpoints_file else { return Ok(None) };
+        let name = path.display().to_string();
+        let wrong = |error: &ConfigError| (2, format!("usher: --endpoints-file: {}", error.in_file(&name)));
+        let text = source::read_file(path).map_err(|error| wrong(&error))?;
+        let (specs, problems) = endpoints_file::parse(&text).map_err(|error| wrong(&error))?;
+        match problems.first() {
+            Some(problem) => Err(wrong(&problem.error)),
+            None => Ok(Some(specs)),
+        }
+    }
+}
+
+/// Checked files, and what changes from the first to the second, if that was asked.
+struct Done {
+    checked: Vec<Checked>,
+    comparison: Option<Comparison>,
+}
+
+/// Compares two files; `None` if one is not valid.
+fn compared(old: &Checked, new: &Checked) -> Result<Option<Comparison>, (u8, String)> {
+    fn config(checked: &Checked) -> Result<Option<&Config>, (u8, String)> {
+        match &checked.outcome {
+            Outcome::Valid(Meaning::Config(config)) => Ok(Some(config)),
+            Outcome::Valid(_) => {
+                let name = &checked.name;
+                Err((
+                    2,
+                    format!(
+                        "usher: --compare: {name} is no EndpointPickerConfig, and only these are compared"
+                    ),
+                ))
+            }
+            _ => Ok(None),
+        }
+    }
+    let (Some(before), Some(now)) = (config(old)?, config(new)?) else { return Ok(None) };
+    Ok(Some(compare(
+        (&old.name, &before.resolved, &before.findings),
+        (&new.name, &now.resolved, &now.findings),
+    )))
 }
 
 /// Checks the files, with the built-in plugins and streams of the caller's choice. Returns the exit code.
 pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    Task { args, types: &PluginTypes::default(), only: None }.run_with(input, out, err)
+    run_in(PAGE, args, input, out, err)
 }
 
-/// Prints what valid files come to, and below each other the errors of the others, with the lines that they
-/// are about.
-fn text(checked: &[Checked], out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+/// [`run_with`] on a terminal of so many columns.
+pub fn run_in(
+    width: usize,
+    args: &CheckArgs,
+    input: &mut dyn Read,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    Task { args, types: &PluginTypes::default(), only: None }.run_with(width, input, out, err)
+}
+
+/// Prints what valid files come to, or how they differ, and below each other the errors of the others, with
+/// the lines that they are about.
+fn text(done: &Done, width: usize, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+    let Done { checked, comparison } = done;
     let mut separator = "";
     for Checked { name, text, outcome, .. } in checked {
         match outcome {
@@ -99,7 +179,9 @@ fn text(checked: &[Checked], out: &mut dyn Write, err: &mut dyn Write) -> io::Re
                 for warning in meaning.warnings() {
                     write!(err, "warning: {}", shown(warning, name, text))?;
                 }
-                write!(out, "{separator}{}", meaning.text(name))?;
+                if comparison.is_none() {
+                    write!(out, "{separator}{}", meaning.text(name, width))?;
+                }
                 separator = "\n";
             }
             Outcome::Invalid(errors) => {
@@ -110,6 +192,9 @@ fn text(checked: &[Checked], out: &mut dyn Write, err: &mut dyn Write) -> io::Re
             Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
             Outcome::NotCompared(error) => writeln!(err, "{}", error.message())?,
         }
+    }
+    if let Some(comparison) = comparison {
+        write!(out, "{comparison:width$}")?;
     }
     out.flush()?;
     let (errors, wrong) = (count(checked), checked.iter().filter(|file| file.code() > 0).count());
@@ -131,9 +216,13 @@ fn count(checked: &[Checked]) -> usize {
     checked.iter().map(|file| file.outcome.errors().len()).sum()
 }
 
-fn json(checked: &[Checked], out: &mut dyn Write) -> io::Result<()> {
-    let files: Vec<_> = checked.iter().map(Checked::json).collect();
-    let valid = checked.iter().all(Checked::is_valid);
-    writeln!(out, "{:#}", json!({"valid": valid, "files": files}))?;
+fn json(done: &Done, out: &mut dyn Write) -> io::Result<()> {
+    let files: Vec<_> = done.checked.iter().map(Checked::json).collect();
+    let valid = done.checked.iter().all(Checked::is_valid);
+    let mut report = json!({"valid": valid, "files": files});
+    if let Some(comparison) = &done.comparison {
+        report["comparison"] = json!(comparison);
+    }
+    writeln!(out, "{report:#}")?;
     out.flush()
 }

@@ -1,29 +1,34 @@
-//! Report of a checked configuration, for people: lines of 80 columns.
+//! Report of a checked configuration, for people.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::registry::{
-    Origin, Resolved, ResolvedBand, ResolvedFlow, ResolvedPlugin, ResolvedProfile, Stability, Use,
-};
+use super::file::Config;
+use super::findings::Finding;
+use super::sample::Sample;
+use super::words::Step;
+use crate::registry::{Origin, ResolvedBand, ResolvedFlow, ResolvedPlugin, ResolvedProfile, Stability, Use};
 
-/// Columns of a line. Only a word that is longer goes beyond.
-const WIDTH: usize = 80;
 /// Column of texts that have a title.
 const TEXT: usize = 18;
 /// Column of what is said about a plugin.
 const DETAIL: usize = 14;
 
-/// The report. `without_discovery` stands where the configuration names no plugin that
-/// finds endpoints.
-pub(super) fn text(
-    title: &str,
-    resolved: &Resolved,
-    (warnings, notes): (&[String], &[String]),
-    without_discovery: &str,
-) -> String {
-    let mut report = Report(format!("{title}\n\n"));
+/// The report, in lines of so many columns. Only a word that is longer goes beyond. `without_discovery`
+/// stands where the configuration names no plugin that finds endpoints.
+pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width: usize) -> String {
+    let Config { resolved, warnings, notes, findings, steps, samples, .. } = config;
+    let mut report = Report { text: String::new(), width };
+    report.wrapped("", title);
+    for Step { title, sentences } in steps {
+        report.sentences(title, sentences);
+    }
+    if let Some(samples) = samples {
+        let sentences: Vec<String> = samples.iter().map(Sample::sentence).collect();
+        report.sentences("tried", &sentences);
+    }
+    report.text.push('\n');
     report.list("parsers", resolved.parsers.iter().map(used));
     report.list("headers", resolved.stages.header_processors.iter().cloned());
     report.list("gatherers", resolved.stages.gatherers.iter().cloned());
@@ -49,15 +54,20 @@ pub(super) fn text(
         ("haPopulateNonLeaderDatastore", gates.ha_populate_non_leader_datastore),
     ];
     report.list("feature gates", gates.map(|(name, on)| format!("{name}={on}")));
-    report.0.push_str("\nplugins\n");
+    report.text.push_str("\nplugins\n");
     resolved.plugins.iter().for_each(|plugin| report.plugin(plugin));
-    report.sentences("warnings", warnings);
+    let findings = findings.iter().map(Finding::text);
+    let warnings: Vec<String> = warnings.iter().cloned().chain(findings).collect();
+    report.sentences("warnings", &warnings);
     report.sentences("notes", notes);
-    report.0
+    report.text
 }
 
 /// The report as it is put together. Writing to a string can't fail.
-struct Report(String);
+struct Report {
+    text: String,
+    width: usize,
+}
 
 impl Report {
     /// Texts below each other, the first one behind the title. Nothing without texts.
@@ -72,7 +82,7 @@ impl Report {
     /// A section of sentences, unless there are none.
     fn sentences(&mut self, title: &str, sentences: &[String]) {
         if !sentences.is_empty() {
-            let _ = write!(self.0, "\n{title}\n");
+            let _ = write!(self.text, "\n{title}\n");
         }
         sentences.iter().for_each(|sentence| self.wrapped("  - ", sentence));
     }
@@ -147,24 +157,24 @@ impl Report {
     /// Words behind a start, the lines that follow as far in as the first.
     fn wrapped(&mut self, start: &str, text: &str) {
         let indent = start.chars().count();
-        self.0.push_str(start);
+        self.text.push_str(start);
         let mut column = indent;
         for word in text.split(' ') {
             let length = word.chars().count();
             if column > indent {
-                if column + 1 + length > WIDTH {
-                    let _ = write!(self.0, "\n{:indent$}", "");
+                if column + 1 + length > self.width {
+                    let _ = write!(self.text, "\n{:indent$}", "");
                     column = indent;
                 } else {
-                    self.0.push(' ');
+                    self.text.push(' ');
                     column += 1;
                 }
             }
-            self.0.push_str(word);
+            self.text.push_str(word);
             column += length;
         }
-        self.0.truncate(self.0.trim_end().len());
-        self.0.push('\n');
+        self.text.truncate(self.text.trim_end().len());
+        self.text.push('\n');
     }
 }
 
@@ -194,20 +204,20 @@ mod tests {
 
     #[test]
     fn lines_are_filled_and_indented() {
-        let mut report = Report(String::new());
+        let mut report = Report { text: String::new(), width: 80 };
         let words = ["twelve-chars"; 9].join(" ");
         report.wrapped("  - ", &words);
         let five = ["twelve-chars"; 5].join(" ");
         let four = ["twelve-chars"; 4].join(" ");
-        assert_eq!(report.0, format!("  - {five}\n    {four}\n"));
-        assert!(report.0.lines().all(|line| line.chars().count() <= WIDTH));
+        assert_eq!(report.text, format!("  - {five}\n    {four}\n"));
+        assert!(report.text.lines().all(|line| line.chars().count() <= 80));
     }
 
     #[test]
     fn a_long_word_has_a_line_of_its_own() {
-        let mut report = Report(String::new());
+        let mut report = Report { text: String::new(), width: 80 };
         let long = "x".repeat(100);
         report.wrapped("name  ", &format!("a {long} b"));
-        assert_eq!(report.0, format!("name  a\n      {long}\n      b\n"));
+        assert_eq!(report.text, format!("name  a\n      {long}\n      b\n"));
     }
 }

@@ -58,6 +58,8 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
                 files: vec![path(&example)],
                 output: Output::Text,
                 allow_experimental_plugins: allowed,
+                compare: None,
+                endpoints_file: None,
                 admin: None,
             };
             let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -18,7 +18,7 @@ pub static TYPE: PluginType = beta("by-label", &[Kind::Filter],
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = ByLabelParams::decode(cx.parameters)?;
-    let parts = PluginParts::with(&params)?;
+    let parts = PluginParts::with(&params)?.with_summary(params.summary());
     Ok(PluginParts { filter: Some(Arc::new(ByLabelFilter::new(params))), ..parts })
 }
 
@@ -34,6 +34,15 @@ pub struct ByLabelParams {
     /// Keep endpoints without the label, too.
     #[serde(default)]
     pub allows_no_label: bool,
+}
+
+impl ByLabelParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (label, values) = (&self.label, self.valid_values.join(", "));
+        let or_none = if self.allows_no_label { ", and those without it" } else { "" };
+        format!("Keeps the endpoints whose label {label} is one of: {values}{or_none}.")
+    }
 }
 
 impl ByLabelParams {

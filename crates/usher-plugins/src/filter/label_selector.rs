@@ -7,7 +7,8 @@ use rand::Rng;
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_plugin::{
-    Build, BuildContext, Context, Filter, Fitting, Kind, LabelSelector, PluginParts, PluginType, beta,
+    Build, BuildContext, Context, Filter, Fitting, Kind, LabelExpression, LabelOperator, LabelSelector,
+    PluginParts, PluginType, beta,
 };
 
 /// `label-selector-filter` in a configuration.
@@ -26,8 +27,27 @@ pub static OLDER_NAME: PluginType = beta("by-label-selector", &[Kind::Filter],
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let selector = LabelSelector::decode(cx.parameters)?;
-    let parts = PluginParts::with(&selector)?;
+    let parts = PluginParts::with(&selector)?.with_summary(summary(&selector));
     Ok(PluginParts { filter: Some(Arc::new(LabelSelectorFilter::new(selector))), ..parts })
+}
+
+/// Effect of a selector, in a sentence.
+fn summary(selector: &LabelSelector) -> String {
+    let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let more = selector.match_expressions.iter().map(|LabelExpression { key, operator, values }| {
+        let values = values.join(", ");
+        match operator {
+            LabelOperator::In => format!("{key} in ({values})"),
+            LabelOperator::NotIn => format!("{key} not in ({values})"),
+            LabelOperator::Exists => format!("{key} is there"),
+            LabelOperator::DoesNotExist => format!("{key} is absent"),
+        }
+    });
+    let all: Vec<String> = labels.chain(more).collect();
+    if all.is_empty() {
+        return "Keeps every endpoint, as the selector is empty.".to_owned();
+    }
+    format!("Keeps the endpoints with the labels {}.", all.join(" and "))
 }
 
 /// Keeps the endpoints that a selector matches.

@@ -25,7 +25,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let reads = params.reads_in_flight();
     let counters = reads.then(|| cx.reads_in_flight(&params.in_flight_load_producer_name));
     let filter = Arc::new(UtilizationFilter::new(&params, counters));
-    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `utilization-filter`.
@@ -70,6 +70,27 @@ impl Default for UtilizationFilterParams {
     fn default() -> Self {
         let (conditions, producer) = (Vec::new(), INFLIGHT_PRODUCER.to_owned());
         Self { conditions, fallback_on_empty: false, in_flight_load_producer_name: producer }
+    }
+}
+
+impl UtilizationFilterParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let limits: Vec<String> = self
+            .conditions
+            .iter()
+            .map(|Condition { metric, max_value }| {
+                let name = match metric {
+                    Metric::ActiveRequests => "requests in flight",
+                    Metric::RunningRequests => "running requests",
+                    Metric::WaitingQueue => "waiting requests",
+                    Metric::KvCacheUtilization => "share of the KV cache in use",
+                };
+                format!("{name} at most {max_value}")
+            })
+            .collect();
+        let otherwise = if self.fallback_on_empty { "all where none is" } else { "none where none is" };
+        format!("Keeps the endpoints within these limits: {}; {otherwise}.", limits.join(", "))
     }
 }
 

@@ -33,7 +33,9 @@ pub static SOFT_REFLECTIVE: PluginType = beta("soft-reflective-ceiling-policy", 
 
 fn static_usage_limit(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = StaticUsageLimitParams::decode(cx.parameters)?;
-    Ok(PluginParts::with(&params)?.with_extra(UsageLimit::Static(params)))
+    let percent = 100.0 * params.threshold;
+    let summary = format!("Lets every priority through while the pool is less than {percent} % full.");
+    Ok(PluginParts::with(&params)?.with_summary(summary).with_extra(UsageLimit::Static(params)))
 }
 
 fn holdback(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {

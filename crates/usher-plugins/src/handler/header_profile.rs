@@ -21,7 +21,7 @@ pub static TYPE: PluginType = beta("header-profile-handler", &[Kind::ProfileHand
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = HeaderProfileParams::decode(cx.parameters)?;
-    let parts = PluginParts::with(&params)?;
+    let parts = PluginParts::with(&params)?.with_summary(params.summary());
     Ok(PluginParts { handler: Some(Arc::new(HeaderProfileHandler::new(params))), ..parts })
 }
 
@@ -40,6 +40,14 @@ pub struct HeaderProfileParams {
 impl Default for HeaderProfileParams {
     fn default() -> Self {
         Self { header_name: "EPP-Profile".to_owned(), default_profile: "decode".to_owned() }
+    }
+}
+
+impl HeaderProfileParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (header, profile) = (&self.header_name, &self.default_profile);
+        format!("Runs the profile that the header {header} of the request names, and '{profile}' without it.")
     }
 }
 

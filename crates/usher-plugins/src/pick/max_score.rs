@@ -20,7 +20,7 @@ pub static TYPE: PluginType = beta("max-score-picker", &[Kind::Picker],
     .when("The usual choice, and the default.");
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    super::build(cx, MaxScorePicker::new)
+    super::build(cx, MaxScorePicker::new, &TYPE)
 }
 
 /// Takes the best totals. Among equal totals every order is equally likely.

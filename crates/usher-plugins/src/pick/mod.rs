@@ -10,7 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
-use usher_plugin::{BuildContext, Picker, PluginParts};
+use usher_plugin::{BuildContext, Picker, PluginParts, PluginType};
 
 pub use max_score::MaxScorePicker;
 pub use random::RandomPicker;
@@ -43,9 +43,14 @@ impl PickerParams {
 fn build<P: Picker + 'static>(
     cx: &mut BuildContext<'_>,
     new: fn(NonZeroUsize) -> P,
+    plugin_type: &PluginType,
 ) -> Result<PluginParts, ConfigError> {
     let params = PickerParams::decode(cx.parameters)?;
     let count = usize::try_from(params.max_num_of_endpoints).ok().and_then(NonZeroUsize::new);
+    let mut summary = plugin_type.summary.to_owned();
+    if let Some(others) = count.map(|count| count.get() - 1).filter(|others| *others > 0) {
+        summary.push_str(&format!(" The first pick serves; up to {others} more are fallbacks."));
+    }
     let picker = Arc::new(new(count.unwrap_or(NonZeroUsize::MIN)));
-    Ok(PluginParts { picker: Some(picker), ..PluginParts::with(&params)? })
+    Ok(PluginParts { picker: Some(picker), ..PluginParts::with(&params)?.with_summary(summary) })
 }

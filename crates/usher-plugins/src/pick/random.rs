@@ -17,7 +17,7 @@ pub static TYPE: PluginType = beta("random-picker", &[Kind::Picker],
     .when("To compare with, or when filters alone decide.");
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    super::build(cx, RandomPicker::new)
+    super::build(cx, RandomPicker::new, &TYPE)
 }
 
 /// Takes candidates at random, each at most once, every choice equally likely.

@@ -19,7 +19,7 @@ pub static TYPE: PluginType = beta("weighted-random-picker", &[Kind::Picker],
     .when("To spread requests over all good endpoints instead of sending them all to the best.");
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    super::build(cx, WeightedRandomPicker::new)
+    super::build(cx, WeightedRandomPicker::new, &TYPE)
 }
 
 /// Takes candidates at random, each at most once: of those that are left, each with a

@@ -27,7 +27,11 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let counters = cx.reads_in_flight(&params.in_flight_load_producer_name);
     let plugin = Arc::new(ConcurrencyDetector::new(&params, counters));
     let filter = Some(Arc::clone(&plugin) as _);
-    Ok(PluginParts { filter, detector: Some(plugin), ..PluginParts::with(&params)? })
+    Ok(PluginParts {
+        filter,
+        detector: Some(plugin),
+        ..PluginParts::with(&params)?.with_summary(params.summary())
+    })
 }
 
 /// Parameters of `concurrency-detector`.
@@ -75,6 +79,19 @@ impl Default for ConcurrencyDetectorParams {
             headroom: 0.0,
             in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
         }
+    }
+}
+
+impl ConcurrencyDetectorParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (requests, tokens) = (self.max_concurrency, self.max_token_concurrency);
+        let full = match self.concurrency_mode {
+            ConcurrencyMode::Requests => format!("{requests} requests"),
+            ConcurrencyMode::Tokens => format!("{tokens} tokens"),
+            ConcurrencyMode::Hybrid => format!("{requests} requests or {tokens} tokens"),
+        };
+        format!("Takes an endpoint for full with {full} in flight.")
     }
 }
 

@@ -28,7 +28,12 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let plugin = Arc::new(UtilizationDetector::new(params));
     let filter = Some(Arc::clone(&plugin) as _);
     let staleness = Some(params.metrics_staleness_threshold);
-    Ok(PluginParts { filter, detector: Some(plugin), staleness, ..PluginParts::with(&params)? })
+    Ok(PluginParts {
+        filter,
+        detector: Some(plugin),
+        staleness,
+        ..PluginParts::with(&params)?.with_summary(params.summary())
+    })
 }
 
 /// Parameters of `utilization-detector`.
@@ -71,6 +76,17 @@ fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::
 
 fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{duration:?}"))
+}
+
+impl UtilizationDetectorParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (queue, cache) = (self.queue_depth_threshold, 100.0 * self.kv_cache_util_threshold);
+        let age = self.metrics_staleness_threshold;
+        format!(
+            "Takes an endpoint for full with {queue} waiting requests, with {cache} % of its KV cache in use, or where that was read {age:?} ago or longer."
+        )
+    }
 }
 
 impl UtilizationDetectorParams {

@@ -20,7 +20,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = ActiveRequestParams::decode(cx.parameters)?;
     let counters = cx.reads_in_flight(&params.in_flight_load_producer_name);
     let scorer = Arc::new(ActiveRequestScorer::new(&params, counters));
-    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `active-request-scorer`.
@@ -50,6 +50,16 @@ impl Default for ActiveRequestParams {
             in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
             request_timeout: None,
         }
+    }
+}
+
+impl ActiveRequestParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (idle, busy) = (self.idle_threshold, self.max_busy_score);
+        format!(
+            "The fewer requests are in flight at an endpoint, the better: up to {idle} of them score 1, more at most {busy}."
+        )
     }
 }
 

@@ -25,7 +25,11 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = ContextLengthParams::decode(cx.parameters)?;
     let plugin = Arc::new(ContextLengthAware::new(&params, cx.reads("token-producer")));
     let filter = params.enable_filtering.then(|| Arc::clone(&plugin) as _);
-    Ok(PluginParts { filter, scorer: Some(plugin), ..PluginParts::with(&params)? })
+    Ok(PluginParts {
+        filter,
+        scorer: Some(plugin),
+        ..PluginParts::with(&params)?.with_summary(params.summary())
+    })
 }
 
 /// Parameters of `context-length-aware`.
@@ -43,6 +47,17 @@ const DEFAULT_LABEL: &str = "llm-d.ai/context-length-range";
 impl Default for ContextLengthParams {
     fn default() -> Self {
         Self { label: DEFAULT_LABEL.to_owned(), enable_filtering: false }
+    }
+}
+
+impl ContextLengthParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let label = &self.label;
+        let others = if self.enable_filtering { "Others are left out." } else { "Others score lower." };
+        format!(
+            "Sends prompts to the endpoints whose label {label} says that they are for prompts of that length. {others}"
+        )
     }
 }
 

@@ -21,7 +21,7 @@ pub static TYPE: PluginType = beta("header-label-affinity-scorer", &[Kind::Score
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = HeaderLabelParams::decode(cx.parameters)?;
     let scorer = Arc::new(HeaderLabelAffinityScorer::new(&params));
-    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `header-label-affinity-scorer`.
@@ -32,6 +32,16 @@ pub struct HeaderLabelParams {
     pub header_name: String,
     /// The label of the pods.
     pub label_key: String,
+}
+
+impl HeaderLabelParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (header, label) = (&self.header_name, &self.label_key);
+        format!(
+            "Endpoints whose label {label} is what the header {header} of the request says score 1, others 0."
+        )
+    }
 }
 
 impl HeaderLabelParams {

@@ -21,7 +21,7 @@ pub static TYPE: PluginType = beta("load-aware-scorer", &[Kind::Scorer],
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = LoadAwareParams::decode(cx.parameters)?;
     let scorer = Arc::new(LoadAwareScorer::new(&params));
-    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `load-aware-scorer`.
@@ -36,6 +36,16 @@ pub struct LoadAwareParams {
 impl Default for LoadAwareParams {
     fn default() -> Self {
         Self { threshold: 128 }
+    }
+}
+
+impl LoadAwareParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let full = self.threshold;
+        format!(
+            "The shorter an endpoint's waiting queue, the better: an empty one scores 0.5, one of {full} requests or more 0."
+        )
     }
 }
 

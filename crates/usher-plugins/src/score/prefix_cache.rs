@@ -33,7 +33,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = PrefixCacheScorerParams::decode(cx.parameters)?;
     let prefix = cx.reads(&params.prefix_match_info_producer_name);
     let scorer = Arc::new(PrefixCacheScorer::new(&params, prefix));
-    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)? })
+    Ok(PluginParts { scorer: Some(scorer), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `prefix-cache-scorer`.
@@ -56,6 +56,21 @@ impl Default for PrefixCacheScorerParams {
             match_length_weight: 0.0,
             match_length_scale_tokens: 8192,
         }
+    }
+}
+
+impl PrefixCacheScorerParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let share =
+            "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.";
+        if self.match_length_weight == 0.0 {
+            return share.to_owned();
+        }
+        let (percent, full) = (100.0 * self.match_length_weight, self.match_length_scale_tokens);
+        format!(
+            "{share} {percent} % of the score is the length of the match instead, which is full at {full} tokens."
+        )
     }
 }
 

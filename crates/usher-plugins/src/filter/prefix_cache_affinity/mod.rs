@@ -38,7 +38,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let decisions = cx.family(AffinityFamilies::register)?.of(cx.name);
     let filter = PrefixCacheAffinityFilter::new(&params, prefix, counters, decisions);
     let filter = Arc::new(filter.predicted_by(predictions));
-    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)? })
+    Ok(PluginParts { filter: Some(filter), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `prefix-cache-affinity-filter`.
@@ -94,6 +94,25 @@ impl Default for PrefixCacheAffinityFilterParams {
             in_flight_load_producer_name: INFLIGHT_PRODUCER.to_owned(),
             latency_prediction_info_producer_name: LATENCY_PRODUCER.to_owned(),
         }
+    }
+}
+
+impl PrefixCacheAffinityFilterParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let share = 100.0 * self.affinity_threshold;
+        if share <= 0.0 {
+            return "Keeps every endpoint, as affinityThreshold is 0 or less.".to_owned();
+        }
+        let until = if self.max_ttft_penalty_ms > 0.0 {
+            let seconds = self.max_ttft_penalty_ms / 1000.0;
+            format!(", until the first token would come {seconds} s later there than elsewhere")
+        } else {
+            ", however busy they are".to_owned()
+        };
+        format!(
+            "Keeps endpoints with {share} % of the prompt or more in their prefix cache{until}; all where none has it."
+        )
     }
 }
 

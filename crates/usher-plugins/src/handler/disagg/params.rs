@@ -111,6 +111,41 @@ impl DisaggParams {
         })
     }
 
+    /// Effect of the parameters, in sentences.
+    pub fn summary(&self) -> String {
+        let StageProfiles { decode, prefill, encode } = &self.profiles;
+        let mut text = format!("Runs the profile '{decode}', whose pick responds");
+        match (&self.prefill_decider, self.stage_order) {
+            (_, StageOrder::PrefillFirst) => {
+                text.push_str(&format!(", after '{prefill}', whose pick computes the prompt"))
+            }
+            (Some(decider), StageOrder::DecodeFirst) => {
+                let decider = &decider.value;
+                text.push_str(&format!(
+                    ", and where {decider} says so '{prefill}', whose pick computes the prompt"
+                ));
+            }
+            (None, StageOrder::DecodeFirst) if self.joint.is_some() => {
+                text.push_str(&format!(
+                    ", and '{prefill}', whose pick computes the prompt where that costs less"
+                ));
+            }
+            (None, StageOrder::DecodeFirst) => text.push_str(" and computes the prompt itself"),
+        }
+        if let Some(decider) = &self.encode_decider {
+            text.push_str(&format!(
+                "; where {} says so '{encode}' picks who encodes images, videos and clips",
+                decider.value
+            ));
+        }
+        let together = if self.joint.is_some() {
+            " Prefill and decode are chosen as a pair, by the least cost."
+        } else {
+            ""
+        };
+        format!("{text}.{together}")
+    }
+
     /// The parameters in the form in which they are written, for people.
     pub fn shown(&self) -> Value {
         let profiles = &self.profiles;

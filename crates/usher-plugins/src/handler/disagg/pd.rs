@@ -38,7 +38,11 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let decisions = cx.family(PdFamily::register)?.of(id);
     let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
     let handler = Some(Arc::clone(&plugin) as _);
-    Ok(PluginParts { handler, pre_request: Some(plugin), ..PluginParts::with(&params)? })
+    Ok(PluginParts {
+        handler,
+        pre_request: Some(plugin),
+        ..PluginParts::with(&params)?.with_summary(params.summary())
+    })
 }
 
 /// Parameters of `pd-profile-handler`.
@@ -76,6 +80,16 @@ impl Default for PdParams {
             prefix_plugin_type: None,
             prefix_plugin_name: None,
         }
+    }
+}
+
+impl PdParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let Self { decode_profile, prefill_profile, decider_plugin_name, .. } = self;
+        format!(
+            "Runs the profile '{decode_profile}', whose pick responds, and where {decider_plugin_name} says so '{prefill_profile}', whose pick computes the prompt."
+        )
     }
 }
 

@@ -24,7 +24,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let params = PrefixBasedPdParams::decode(cx.parameters)?;
     let (tokens, prefix) = prompt_and_cached(cx, PREFIX_PRODUCER);
     let decider = Arc::new(PrefixBasedPdDecider::new(params, tokens, prefix));
-    Ok(PluginParts { decider: Some(decider), ..PluginParts::with(&params)? })
+    Ok(PluginParts { decider: Some(decider), ..PluginParts::with(&params)?.with_summary(params.summary()) })
 }
 
 /// Parameters of `prefix-based-pd-decider`.
@@ -38,6 +38,23 @@ pub struct PrefixBasedPdParams {
     /// Prompts of fewer tokens stay whole.
     #[schemars(extend("x-unit" = "tokens"))]
     pub prompt_tokens: i64,
+}
+
+impl PrefixBasedPdParams {
+    /// Effect of the parameters, in a sentence or two.
+    fn summary(&self) -> String {
+        let (new, whole) = (self.non_cached_tokens, self.prompt_tokens);
+        if new == 0 {
+            return "Never lets another endpoint compute the prompt, as nonCachedTokens is 0.".to_owned();
+        }
+        let long = match whole {
+            0 => String::new(),
+            _ => format!(" and the prompt has {whole} or more"),
+        };
+        format!(
+            "Lets another endpoint compute the prompt where the one that decodes lacks {new} tokens of it or more{long}."
+        )
+    }
 }
 
 impl PrefixBasedPdParams {

@@ -57,6 +57,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
         handler,
         pre_request: Some(plugin),
         parameters: params.shown(),
+        summary: Some(params.summary()),
         books,
         ..PluginParts::default()
     })
