@@ -12,6 +12,9 @@ use crate::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 /// The shortest pause between two scrapes. As in llm-d-router a shorter one is raised.
 const MIN_REFRESH: Duration = Duration::from_millis(50);
 
+/// The default of llm-d-router between two computations of the pool's gauges.
+const REFRESH_GAUGES: Duration = Duration::from_secs(5);
+
 /// Metrics: how often they are read from model servers, and how ours are served.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Metrics")]
@@ -20,7 +23,7 @@ pub struct MetricsFlags {
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub refresh_metrics_interval: Duration,
 
-    /// Accepted for compatibility: the pool's gauges are computed when they are read.
+    /// Accepted for compatibility: the pool's gauges are computed each time /metrics is read.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub refresh_prometheus_metrics_interval: Duration,
 
@@ -103,6 +106,11 @@ impl MetricsFlags {
             self.refresh_metrics_interval < MIN_REFRESH,
             "--refresh-metrics-interval",
             "an endpoint is scraped every 50ms at most; below that means 50ms",
+        );
+        unused.note(
+            self.refresh_prometheus_metrics_interval != REFRESH_GAUGES,
+            "--refresh-prometheus-metrics-interval",
+            "the pool's gauges are computed each time /metrics is read",
         );
         if client_ca.is_some() && cert_dir.is_none() {
             return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());

@@ -88,7 +88,6 @@ impl ServeArgs {
             pool: self.pool.settings(environment, &mut unused)?,
             outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
-            refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             capacity_policy: self.capacity.policy()?,

@@ -43,7 +43,6 @@ fn defaults_are_the_peers() {
     assert!(settings.worker_threads >= 1);
     assert_eq!(settings.drain_timeout, Duration::from_secs(30));
     assert_eq!(settings.refresh_metrics_interval, Duration::from_millis(50));
-    assert_eq!(settings.refresh_pool_metrics_interval, Duration::from_secs(5));
     assert_eq!(settings.metrics_staleness, Duration::from_secs(2));
     assert_eq!(settings.config, ConfigSource::Default);
     assert_eq!(settings.pool.group, "inference.networking.k8s.io");
@@ -327,6 +326,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--tls-min-version=VersionTLS11",
         "--enable-cert-reload",
         "--refresh-metrics-interval=1ms",
+        "--refresh-prometheus-metrics-interval=10s",
     ];
     let mut expected: Vec<_> = all.iter().map(|flag| flag.split('=').next().unwrap()).collect();
     expected.sort_unstable();
@@ -345,6 +345,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--zap-time-encoding=rfc3339nano",
         "--tls-min-version=VersionTLS12",
         "--health-checking",
+        "--refresh-prometheus-metrics-interval=5s",
     ];
     assert_eq!(unused(&off, true), Vec::<&str>::new());
 
