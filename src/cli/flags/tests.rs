@@ -291,6 +291,14 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
         (&["--drain-timeout=30"], &["--drain-timeout", "30s"]),
         (&["--drain-timeout=2562000h"], &["--drain-timeout", "at most 24h"]),
         (&["--drain-timeout=24h1s"], &["--drain-timeout", "at most 24h"]),
+        (&["--body-idle-timeout=25h"], &["--body-idle-timeout", "'25h'", "at most 24h"]),
+        (&["--locator-ttl=61m"], &["--locator-ttl", "'61m'", "at most 1h"]),
+        (&["--sick-first-byte-timeout=2h"], &["--sick-first-byte-timeout", "'2h'", "at most 1h"]),
+        (&["--sick-probe-pause=1000h"], &["--sick-probe-pause", "'1000h'", "at most 24h"]),
+        (&["--sick-probe-longest-pause=1000h"], &["--sick-probe-longest-pause", "at most 24h"]),
+        (&["--sick-after-failures=10001"], &["--sick-after-failures", "'10001'", "10000"]),
+        (&["--sick-after-failed-scrapes=-1"], &["--sick-after-failed-scrapes", "'-1'", "10000"]),
+        (&["--sick-recovery-successes=4000000000"], &["--sick-recovery-successes", "10000"]),
         (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
         (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),
@@ -392,7 +400,7 @@ fn help_shows_every_flag_under_a_heading() {
     let Err(CliError::Help(help)) = parse(arguments) else { panic!("no help") };
     let page = help.to_string();
     for heading in
-        ["Server:", "TLS:", "Configuration:", "Pool:", "Sick pods:", "Metrics:", "Logs and traces:"]
+        ["Server:", "TLS:", "Configuration:", "Pool:", "Outlier ejection:", "Metrics:", "Logs and traces:"]
     {
         assert!(page.lines().any(|line| line == heading), "{heading}\n{page}");
     }

@@ -26,7 +26,7 @@ pub enum Scenario {
     /// table says for how long.
     ScaleFromZero,
     /// One of the servers answers 503 at once for a while, under 200 small requests per
-    /// second: once without the detection of sick pods, and once with it.
+    /// second: once without outlier ejection, and once with it.
     SickPod,
     /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
     /// how many servers there should be, and the demo starts and ends them. A table has a line per
