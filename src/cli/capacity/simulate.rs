@@ -27,13 +27,13 @@ pub(super) struct SimulateArgs {
     /// The policy
     #[arg(long)]
     policy: PathBuf,
-    /// Which policy of the file, where it has several
+    /// Name of the policy, if the file has several
     #[arg(long)]
     name: Option<String>,
     /// States of the group, a JSON object per line and tick; - reads standard input
     #[arg(long)]
     timeline: PathBuf,
-    /// How to print plans
+    /// Format of the plans
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

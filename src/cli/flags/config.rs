@@ -27,8 +27,8 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "FILE")]
     pub endpoints_file: Option<String>,
 
-    /// Let a file of endpoints that lists none any more make the pool empty. Without it the
-    /// endpoints stay that it had last, and the log says so.
+    /// Let an endpoints file that lists no endpoint empty the pool. By default the last endpoints stay,
+    /// with a warning.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub allow_empty_endpoints: bool,
 

@@ -69,13 +69,14 @@ pub struct ListenFlags {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = at_most("24h"))]
     pub body_idle_timeout: Duration,
 
-    /// Memory that the process may take, like 512Mi or 2Gi; "auto": the memory limit of the
-    /// container, if it has one; "off": no bound. What has no room is answered with 429.
+    /// Memory budget of the process, like 512Mi or 2Gi; "auto": the memory limit of the container, if
+    /// it has one; "off": no limit. Requests beyond it are rejected with 429.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
     pub memory_budget: MemoryBudget,
 
-    /// How much of it the prefix index may take: at least 1Mi, at most half of what bodies and it
-    /// share; 0 remembers no prefix. By default a third of that, and 512Mi without a budget.
+    /// Part of the memory budget for the prefix index: at least 1Mi, at most half of what request
+    /// bodies and the index share; 0 turns it off. By default a third of that, and 512Mi without a
+    /// budget.
     #[arg(long, value_name = "SIZE", value_parser = index_size)]
     pub prefix_index_bytes: Option<u64>,
 

@@ -19,7 +19,7 @@ const REFRESH_GAUGES: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Metrics")]
 pub struct MetricsFlags {
-    /// Pause between two scrapes of an endpoint; at least 50ms.
+    /// Time between two scrapes of an endpoint; at least 50ms.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub refresh_metrics_interval: Duration,
 
@@ -35,18 +35,17 @@ pub struct MetricsFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub enable_grpc_stream_metrics: bool,
 
-    /// Let those read the metrics who have the right to, as the API server of Kubernetes says.
-    /// Without effect when endpoints come from a file. [default: true]
+    /// Authorize /metrics readers with the Kubernetes API. No effect when endpoints come from a file.
+    /// [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]
     pub metrics_endpoint_auth: Option<bool>,
 
-    /// Folder with tls.crt and tls.key: serves the metrics over TLS. New files are used as
-    /// soon as they are there.
+    /// Folder with tls.crt and tls.key: serves the metrics over TLS. Reloaded when they change.
     #[arg(long, value_name = "DIR")]
     pub metrics_cert_dir: Option<String>,
 
-    /// Authorities, in PEM, one of which must have signed the certificate of who reads the
-    /// metrics. Without a token, the certificate says who it is.
+    /// PEM file of the authorities that sign the client certificates of /metrics readers. Without a
+    /// token, the certificate identifies the reader.
     #[arg(long, value_name = "FILE")]
     pub metrics_client_ca_file: Option<String>,
 

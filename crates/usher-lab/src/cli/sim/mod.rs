@@ -47,10 +47,10 @@ pub struct SimArgs {
     /// Address of the first server.
     #[arg(long, default_value_t = Ipv4Addr::LOCALHOST)]
     pub address: Ipv4Addr,
-    /// Whether the servers get consecutive ports or consecutive addresses.
+    /// Numbering of the servers: consecutive ports or consecutive addresses.
     #[arg(long, value_enum, default_value_t = Spread::Ports)]
     pub spread: Spread,
-    /// Servers are called by this name and their number.
+    /// Prefix of the servers' names; a number follows.
     #[arg(long, default_value = "sim")]
     pub name: String,
     /// Write the servers to this file, in the format of the plugin file-discovery.
