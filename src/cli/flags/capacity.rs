@@ -10,7 +10,7 @@ use super::pflag::{BOOL, given};
 use crate::config::units::parse_bool;
 use crate::settings::PrometheusSettings;
 
-/// How many pods there should be, and who is told.
+/// Flags of capacity policies, and of KEDA.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Capacity")]
 pub struct CapacityFlags {

@@ -53,7 +53,7 @@ pub struct ServeArgs {
     /// Metrics, of the model servers and our own.
     #[command(flatten)]
     pub metrics: MetricsFlags,
-    /// How many pods there should be.
+    /// Capacity policies.
     #[command(flatten)]
     pub capacity: CapacityFlags,
     /// Logs and traces.

@@ -1,20 +1,20 @@
-//! All errors of a document, where its reader stops at the first.
+//! Collects all errors of a document from a reader that stops at the first.
 
 use std::collections::HashSet;
 
 use super::error::{ConfigError, Position};
 use super::node::{Node, Value};
 
-/// Most errors that are looked for in a document.
+/// Most errors reported of a document.
 const MOST_ERRORS: usize = 50;
 
-/// Most times that a document is read. An error may have many consequences.
+/// Most reads of a document. An error may have many consequences.
 const MOST_READS: usize = 500;
 
-/// Result of reading a document again and again, each time without what was wrong before.
+/// Result of repeated reads of a document, each without the parts that the reads before refused.
 ///
-/// A part that is left out may be missed elsewhere. An error is taken for such a consequence, and not
-/// reported, if it is about a place around something that was left out, or names a plugin that was.
+/// A part that is left out may cause further errors. One is not reported if its position encloses a
+/// part that was left out, or if it names a plugin that was.
 #[derive(Debug)]
 pub struct Survey<T> {
     /// The value of the document; with errors, that of the rest of it, if it could be read.
@@ -25,7 +25,7 @@ pub struct Survey<T> {
 }
 
 impl<T> Survey<T> {
-    /// Reads a document until nothing is wrong with what remains of it.
+    /// Reads a document until the rest of it has no error.
     pub fn of(root: &Node, mut read: impl FnMut(&Node) -> Result<T, ConfigError>) -> Self {
         let mut survey = Self { value: None, errors: Vec::new(), left_out: LeftOut::default() };
         let mut rest = None;
@@ -52,7 +52,7 @@ impl<T> Survey<T> {
         survey
     }
 
-    /// Whether an error at a place may be a consequence of what was left out.
+    /// `true` if an error at this position may be a consequence of a part that was left out.
     pub fn is_consequence(&self, at: Position) -> bool {
         self.left_out.places.contains(&at)
     }

@@ -88,7 +88,7 @@ pub struct SimArgs {
     /// For how long after the start requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
-    /// How many times as fast as real servers they are.
+    /// Speed of the servers, as a multiple of real ones.
     #[arg(long, alias = "time-scale", value_name = "FACTOR", default_value_t = 1.0, value_parser = number(0.001, 1_000_000.0))]
     pub speed: f64,
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
