@@ -48,6 +48,19 @@ pub enum Entered {
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 
+impl Entered {
+    /// The destination, once it is decided.
+    ///
+    /// # Errors
+    /// The rejection with which the client is answered.
+    pub async fn decided(self) -> Result<Routed, Rejection> {
+        match self {
+            Self::Decided(decided) => decided,
+            Self::Waits(decision) => decision.await,
+        }
+    }
+}
+
 /// Choice of destinations.
 #[derive(Debug)]
 pub struct Policy {
@@ -110,22 +123,17 @@ impl Dispatcher {
     /// Finds a destination for a request: at once where it can, or else in a future. Dropping that takes the
     /// request back.
     pub fn enter(self: &Arc<Self>, request: &Arc<Request>, subset: &SubsetHint) -> Entered {
-        if let Some(decided) = self.try_dispatch(request, subset) {
+        if let Some(decided) = self.decide_now(request, subset, &mut rand::rng()) {
             return Entered::Decided(decided);
         }
         let (dispatcher, request, subset) = (Arc::clone(self), Arc::clone(request), subset.clone());
-        Entered::Waits(Box::pin(async move { dispatcher.dispatch(&request, &subset).await }))
+        Entered::Waits(Box::pin(async move { dispatcher.wait(&request, &subset).await }))
     }
 
-    /// Finds a destination at once, when the candidates are in the cache, the request
-    /// needn't wait, and no plugin holds requests.
-    pub fn try_dispatch(&self, request: &Request, subset: &SubsetHint) -> Option<Result<Routed, Rejection>> {
-        self.try_dispatch_with(request, subset, &mut rand::rng())
-    }
-
-    /// [`try_dispatch`](Self::try_dispatch) with a random source of the caller's, so that
-    /// a simulation's decisions follow from its seed.
-    pub fn try_dispatch_with(
+    /// Finds a destination without waiting, with a random source of the caller's: the part of [`Self::enter`] for
+    /// simulations, which have no runtime and whose decisions follow from a seed. `None` if the candidates are
+    /// not in the cache, the request has to wait, or a plugin holds requests.
+    pub fn decide_now(
         &self,
         request: &Request,
         subset: &SubsetHint,
@@ -153,7 +161,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The rejection with which the client is answered.
-    pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
+    async fn wait(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
             let (candidates, findings) = self.gather(request, subset).await;
             return self.decide(request, &candidates, findings, false, &mut rand::rng());
