@@ -1,5 +1,6 @@
 //! Waiting for room, for an endpoint, and for nothing any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
