@@ -187,7 +187,7 @@ impl Harness {
     ///         facts.set(self.0, SessionId("all".into()));
     ///     }
     /// }
-    /// # static TYPE: PluginType = beta("one-session", &[Kind::Producer, Kind::Scorer], "One session.", Build::Reading(build));
+    /// # static TYPE: PluginType = beta("one-session", &[Kind::DataProducer, Kind::Scorer], "One session.", Build::Reading(build));
     /// # fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     /// #     cx.takes_nothing()?;
     /// #     let key = cx.produces();
@@ -241,7 +241,8 @@ impl Harness {
     ///
     /// let mut harness = Harness::new(Vec::new());
     /// let plugin = harness.build(&TYPE, "{}")?;
-    /// let low = Request { priority: -1, ..Request::default() };
+    /// let mut low = Request::default();
+    /// low.priority = -1;
     /// assert_eq!(harness.admitted(&plugin, &low), Some(Err(Denied("low priority".into()))));
     /// assert_eq!(harness.admitted(&plugin, &Request::default()), Some(Ok(())));
     /// # Ok::<(), ConfigError>(())
