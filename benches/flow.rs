@@ -202,19 +202,19 @@ fn cancelled(c: &mut Criterion) {
 fn leave_the_gate(at_random: bool) -> Duration {
     let dispatcher = dispatcher("flowControl", 0);
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
-    let requests: Vec<Request> = (0..FLOWS)
+    let requests: Vec<Arc<Request>> = (0..FLOWS)
         .map(|flow| {
             let name = format!("tenant-{flow:05}-of-a-platform");
             let headers: Headers = [("x-llm-d-inference-fairness-id", name.as_str())].into_iter().collect();
             let mut request = RequestParser::new(headers, &parsers).without_body();
             (request.priority, request.skips_queue) = ((flow % BANDS) as i32, false);
-            request
+            Arc::new(request)
         })
         .collect();
     let missing = SubsetHint::Missing;
     let mut context = Context::from_waker(Waker::noop());
     let mut waiting: Vec<_> = (0..CANCELLED)
-        .map(|request| Box::pin(dispatcher.dispatch(&requests[request % FLOWS], &missing)))
+        .map(|request| Box::pin(dispatcher.enter(&requests[request % FLOWS], &missing).decided()))
         .collect();
     waiting.iter_mut().for_each(|waits| assert!(waits.poll_unpin(&mut context).is_pending()));
     assert_eq!(dispatcher.demand().requests(), CANCELLED as u64);
@@ -283,7 +283,7 @@ schedulingProfiles:
 flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
 ";
 
-fn dispatcher(gates: &str, endpoints: u8) -> Dispatcher {
+fn dispatcher(gates: &str, endpoints: u8) -> Arc<Dispatcher> {
     let (registry, store, clock) = (Registry::new(), Arc::new(Store::default()), Clock::start());
     let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
     store.replace((1..=endpoints).map(spec).collect());
@@ -295,13 +295,13 @@ fn dispatcher(gates: &str, endpoints: u8) -> Dispatcher {
     let locator = CachedLocator::new(Arc::new(StoreLocator::new(store, false)), clock.clone(), hour, 16);
     let attempts = Arc::new(Attempts::register(&registry).unwrap());
     let dispatcher = Dispatcher::new(locator, policy, clock.clone(), attempts);
-    match pipeline.flow_control {
+    Arc::new(match pipeline.flow_control {
         None => dispatcher,
         Some(spec) => {
             let metrics = GateMetrics::register(&registry, "pool").unwrap();
             dispatcher.with_gate(Gate::new(&spec, clock, hour, metrics))
         }
-    }
+    })
 }
 
 fn dispatched(c: &mut Criterion) {
@@ -312,9 +312,11 @@ fn dispatched(c: &mut Criterion) {
     for (name, gates) in [("without", ""), ("with", "flowControl")] {
         let dispatcher = dispatcher(gates, 10);
         let missing = SubsetHint::Missing;
-        drop(dispatcher.dispatch(&request, &missing).now_or_never().unwrap().unwrap());
+        drop(
+            dispatcher.enter(&Arc::new(request.clone()), &missing).decided().now_or_never().unwrap().unwrap(),
+        );
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
-            b.iter(|| dispatcher.try_dispatch(&request, &missing).unwrap().unwrap());
+            b.iter(|| dispatcher.decide_now(&request, &missing, &mut rand::rng()).unwrap().unwrap());
         });
     }
     group.finish();

@@ -74,16 +74,16 @@ fn request_with(number: usize, headers: &[(&str, &str)]) -> Request {
     parser.finish().unwrap()
 }
 
-fn dispatcher(store: &Arc<Store>) -> Dispatcher {
+fn dispatcher(store: &Arc<Store>) -> Arc<Dispatcher> {
     let Pipeline { scheduler, stages, .. } = pipeline();
     let policy = Policy { scheduler, stages, max_age: Duration::from_secs(3600), record: Record::No };
     let (locator, clock) = (Arc::new(StoreLocator::new(Arc::clone(store), false)), Clock::start());
     let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
-    Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(&Registry::new()).unwrap()))
+    Arc::new(Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(&Registry::new()).unwrap())))
 }
 
 fn send(dispatcher: &Dispatcher, request: &Request, rng: &mut StdRng) -> Routed {
-    dispatcher.try_dispatch_with(request, &SubsetHint::Missing, rng).unwrap().unwrap()
+    dispatcher.decide_now(request, &SubsetHint::Missing, rng).unwrap().unwrap()
 }
 
 /// The decision alone: what is cached where is known.
@@ -139,7 +139,14 @@ pub fn threads(c: &mut Criterion) {
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let request = RequestParser::new(Headers::default(), &parsers).without_body();
     // Only what the cache of candidates knows is decided at once.
-    drop(dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap());
+    drop(
+        dispatcher
+            .enter(&Arc::new(request.clone()), &SubsetHint::Missing)
+            .decided()
+            .now_or_never()
+            .unwrap()
+            .unwrap(),
+    );
     let mut group = c.benchmark_group("expected_latency/dispatch");
     for count in [1, 2] {
         group.throughput(Throughput::Elements(count));

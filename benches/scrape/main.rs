@@ -39,7 +39,7 @@ struct Arguments {
     /// Rounds; each measures the loop and the scraper.
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u16,
-    /// How long each is measured.
+    /// Seconds of each measurement.
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
     seconds: f64,
     /// Servers send head and page apart, as some do.

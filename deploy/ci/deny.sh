@@ -13,9 +13,12 @@ if ! cargo deny --version >/dev/null 2>&1; then
 fi
 
 cargo deny --locked check --hide-inclusion-graph bans licenses sources
+# A workspace of its own, with a lock file of its own; the rules are those of deny.toml here.
+(cd examples/own-plugin && cargo deny --locked check --hide-inclusion-graph bans licenses sources)
 
 if timeout 60 cargo deny --locked fetch db >/dev/null 2>&1; then
     cargo deny --locked check --disable-fetch advisories
+    (cd examples/own-plugin && cargo deny --locked check --disable-fetch advisories)
 else
     echo "advisories: not checked, their database can't be reached from here"
 fi

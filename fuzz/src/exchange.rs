@@ -395,10 +395,7 @@ impl Run {
     }
 }
 
-fn dispatch(dispatcher: &Dispatcher, question: &Question) -> Result<Routed, Rejection> {
+fn dispatch(dispatcher: &Arc<Dispatcher>, question: &Question) -> Result<Routed, Rejection> {
     let Question { request, subset } = question;
-    match dispatcher.try_dispatch(request, subset) {
-        Some(result) => result,
-        None => dispatcher.dispatch(request, subset).now_or_never().expect("nothing to wait for"),
-    }
+    dispatcher.enter(request, subset).decided().now_or_never().expect("nothing to wait for")
 }

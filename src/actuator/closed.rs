@@ -187,7 +187,12 @@ impl Actuator {
                 "{given} pods of {} wait for a domain that takes none, and are made again in another by policy {}",
                 role.name, policy.name
             );
-            tracing::info!(policy = policy.name, role = role.name, given, "pods go to another domain");
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                given,
+                "pods evicted to move to another domain"
+            );
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
     }

@@ -73,8 +73,8 @@ impl DomainCounts {
 
     /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
     ///
-    /// How many go to which domain that aren't there yet is not kept: by the time they come, it may be full, and the
-    /// step has another.
+    /// Domains of pods that don't exist yet are not recorded: by the time they exist the domain may be
+    /// full, and the step has another.
     pub(super) fn next(&mut self, now: &Self, admission: GateAdmission<'_>) -> Vec<Option<Placement>> {
         let GateAdmission { past, admitted, step, beside, closed, late } = admission;
         if past >= admitted {

@@ -124,7 +124,7 @@ impl Actuator {
                 policy = policy.name,
                 role = role.name,
                 pods = names.join(", "),
-                "pods get no new requests before they go"
+                "draining pods before deletion"
             );
         }
         self.drains.insert(key, drain);

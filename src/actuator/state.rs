@@ -312,7 +312,7 @@ impl Actuator {
         self.problems.push(format!("{about}: {problem}"));
         self.pause = self.pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
         if self.said.insert(subject) {
-            tracing::warn!(about, %problem, "capacity can't look or act as it should");
+            tracing::warn!(about, %problem, "capacity actuator cannot read or write");
         }
     }
 
@@ -355,7 +355,7 @@ impl Actuator {
         let subject = subject.into();
         if self.said.remove(&subject) {
             let about = subject.to_string();
-            tracing::info!(about, "capacity looks and acts again");
+            tracing::info!(about, "capacity actuator works again");
         }
     }
 }

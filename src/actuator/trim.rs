@@ -68,7 +68,7 @@ impl Actuator {
                 policy = policy.name,
                 role = role.name,
                 pods = names.join(", "),
-                "pods get no new requests before they are given back"
+                "draining pods before eviction"
             );
         }
         let evicted = self.evict(&next, &mut leaving, now).await;
@@ -93,7 +93,7 @@ impl Actuator {
         }
         if evicted > 0 {
             let message = format!("{evicted} pods of {} are given back by policy {}", role.name, policy.name);
-            tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods given back");
+            tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods evicted");
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained

@@ -87,7 +87,7 @@ impl Actuator {
         let object: Value = self.cluster.get(&path).await?;
         let Some(patch) = going_on(&target.api_version, &target.kind, &object) else { return Ok(()) };
         let _: Value = self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await?;
-        tracing::info!(path, "an update goes on that no policy holds back any more");
+        tracing::info!(path, "update resumed: no policy holds it back any more");
         Ok(())
     }
 }

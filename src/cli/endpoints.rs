@@ -25,7 +25,7 @@ pub struct EndpointsArgs {
     /// Time for the answer
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// How to print the result; json is the page of the admin port
+    /// Format of the result; json is the page of the admin port
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
@@ -126,7 +126,7 @@ impl Row {
     fn state(&self) -> String {
         let Health { demoted, reason } = &self.health;
         match (demoted, self.scrapes.failing_for_ms) {
-            (true, _) => format!("demoted: {}", reason.as_deref().unwrap_or("it fails")),
+            (true, _) => format!("ejected: {}", reason.as_deref().unwrap_or("it fails")),
             (false, Some(failing)) => format!("not scraped for {}", time(failing)),
             (false, None) => "ok".to_owned(),
         }
@@ -173,7 +173,7 @@ mod tests {
 endpoint   address        in flight  waiting  running  KV cache  read       state
 default/a  10.0.0.1:8000  2          0        3        42 %      40 ms ago  ok
 default/b  10.0.0.2:8000  0          -        -        -         never      not scraped for 65 s
-default/c  10.0.0.3:8000  0          1        0        0 %       40 ms ago  demoted: 3 failed requests
+default/c  10.0.0.3:8000  0          1        0        0 %       40 ms ago  ejected: 3 failed requests
 ";
         assert_eq!(shown(page(), None).unwrap(), expected);
         let narrow = shown(page(), Some(40)).unwrap();

@@ -11,7 +11,7 @@ use crate::version::{COMMIT, ENVOY, FEATURES, VERSION};
 /// Prints which build this is.
 #[derive(Args, Clone, Debug)]
 pub struct VersionArgs {
-    /// How to print the result
+    /// Format of the result
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

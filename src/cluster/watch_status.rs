@@ -1,4 +1,4 @@
-//! How current a view of a collection is.
+//! Age of the view of a watched collection.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

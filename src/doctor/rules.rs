@@ -134,7 +134,7 @@ rules! {
         "Answers hang or are buffered whole, and the picker learns nothing of tokens and failures.",
         "Set response_body_mode: FULL_DUPLEX_STREAMED.";
     RESPONSE_NOT_SEEN: Warning "response-not-seen",
-        "The picker does not see how answers go: no usage, no time to the first token, no sick pods, and load is given back too early.",
+        "The picker does not see responses: no usage, no time to the first token, no outlier ejection, and load is released too early.",
         "Set response_header_mode: SEND and response_body_mode: FULL_DUPLEX_STREAMED.";
     TRAILERS_NOT_SENT: Wrong "trailers-not-sent",
         "A body that ends in trailers never ends for the picker: gRPC requests and answers hang.",
@@ -215,8 +215,8 @@ rules! {
         "What Usher knows of its endpoints can't be looked at.",
         "Give --admin the address that Usher's --admin-address opens, for example through kubectl port-forward.";
     ENDPOINT_SICK: Warning "endpoint-sick",
-        "Usher keeps requests from this endpoint because it fails.",
-        "See its log; docs/guide/outlier-ejection.md says when it is taken back.";
+        "Usher has ejected this endpoint because it fails; it gets probes only.",
+        "See its log; docs/guide/outlier-ejection.md says when the ejection ends.";
 
     // Kubernetes.
     API_SERVER_UNREACHABLE: Wrong "api-server-unreachable",

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::CallSource;
 use super::first_settings::FirstSettings;
+use super::forward::forward_all_but_writes;
 use super::frames::{Arrival, OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
 use crate::memory::{ConnectionRoom, OpenStream, Replying, TURN, Unread, small};
@@ -167,17 +168,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
         Poll::Ready(Ok(written))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
+    forward_all_but_writes!();
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,

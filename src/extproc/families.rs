@@ -70,13 +70,13 @@ impl RequestFamilies {
         let ttft_labels = [LABELS.as_slice(), &["streaming"]].concat();
         let ttft_opts = HistogramOpts::new(
             "llm_d_epp_request_ttft_seconds",
-            "[ALPHA] Seconds from the request's headers to the first byte of the answer's body.",
+            "[ALPHA] Seconds from the request's headers to the first byte of the response body.",
         );
         let ttft = HistogramVec::new(ttft_opts.buckets(first_token), &ttft_labels)?;
         let running = IntGaugeVec::new(
             Opts::new(
                 "llm_d_epp_request_running",
-                "[ALPHA] Requests that were sent on and are not answered yet.",
+                "[ALPHA] Requests sent to an endpoint whose response has not ended.",
             ),
             &LABELS,
         )?;
@@ -89,13 +89,13 @@ impl RequestFamilies {
             )?,
             errors: counter(
                 "llm_d_epp_request_error_total",
-                "[ALPHA] Requests that were refused, by kind of refusal.",
+                "[ALPHA] Rejected requests, by error code.",
                 &[LABELS.as_slice(), &["error_code"]].concat(),
                 legacy("inference_objective_request_error_total", MODELS_CODE),
             )?,
             duration: histogram(
                 "request_duration_seconds",
-                "Seconds from the request's headers to the end of the answer.",
+                "Seconds from the request's headers to the end of the response.",
                 &latency,
                 legacy("inference_objective_request_duration_seconds", MODELS),
             )?,
@@ -107,7 +107,7 @@ impl RequestFamilies {
             )?,
             response_size: histogram(
                 "response_size_bytes",
-                "Bytes of the answer's body.",
+                "Bytes of the response body.",
                 &RESPONSE,
                 legacy("inference_objective_response_sizes", MODELS),
             )?,
@@ -143,13 +143,13 @@ impl RequestFamilies {
             ttft: register(registry, ttft, None)?,
             tpot: histogram(
                 "request_streaming_tpot_seconds",
-                "Seconds per generated token after the first, of streamed answers.",
+                "Seconds per generated token after the first, of streamed responses.",
                 &streaming_tpot,
                 None,
             )?,
             itl: histogram(
                 "request_streaming_itl_seconds",
-                "Seconds between two chunks of a streamed answer.",
+                "Seconds between two chunks of a streamed response.",
                 &ITL,
                 None,
             )?,

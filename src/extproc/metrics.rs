@@ -80,12 +80,12 @@ impl ExtProcMetrics {
             )?,
             response_processing: single(
                 "response_processing_duration_seconds",
-                "Seconds that one message of an answer took.",
+                "Seconds to process one message of a response.",
                 &RESPONSE_PROCESSING,
             )?,
             rewrites: counter(
                 "llm_d_epp_model_rewrite_decisions_total",
-                "[ALPHA] Requests whose model was chosen by a rule, by the object that has the rule.",
+                "[ALPHA] Requests whose model was rewritten, by the InferenceModelRewrite.",
                 &["model_rewrite_name", "model_name", "target_model"],
                 legacy(
                     "inference_extension_model_rewrite_decisions_total",
@@ -112,7 +112,7 @@ impl ExtProcMetrics {
                 registry,
                 IntCounter::new(
                     "usher_encoded_answers_total",
-                    "Answers that came encoded though the request didn't accept it, and passed unread.",
+                    "Responses with an encoding that the request did not accept; they pass unread.",
                 )?,
                 None,
             )?,
@@ -120,7 +120,7 @@ impl ExtProcMetrics {
                 registry,
                 IntCounter::new(
                     "usher_extproc_protocol_violations_total",
-                    "Streams that ended because their messages made no sense where they stood.",
+                    "Streams ended because of a message that is not allowed in their state.",
                 )?,
                 None,
             )?,

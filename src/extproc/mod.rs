@@ -10,6 +10,7 @@ pub mod exchange;
 pub mod executor;
 mod families;
 pub mod first_settings;
+mod forward;
 pub mod frames;
 mod gen_ai;
 mod grpc;

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::connection_metrics::ConnectionMetrics;
+use super::forward::forward_all_but_writes;
 use crate::memory::{Budget, Close, ConnectionSlots, Kind, Reservation};
 
 /// Memory of a connection that has said nothing, in bytes: its task, and the state of TLS.
@@ -268,18 +269,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Opening<I> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
 
-    #[inline]
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
+    forward_all_but_writes!();
 
     #[inline]
     fn poll_write_vectored(

@@ -169,7 +169,7 @@ impl Server {
             }
         };
         if ended == Ended::Forced {
-            tracing::warn!(streams = open(&workers), "stopped again, closing open streams");
+            tracing::warn!(streams = open(&workers), "second stop signal, closing open streams");
         }
         health_lifetime.close.cancel();
         if let Some(reload) = &reload {

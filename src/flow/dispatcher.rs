@@ -54,6 +54,19 @@ pub enum Entered {
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 
+impl Entered {
+    /// The destination, once it is decided.
+    ///
+    /// # Errors
+    /// The rejection with which the client is answered.
+    pub async fn decided(self) -> Result<Routed, Rejection> {
+        match self {
+            Self::Decided(decided) => decided,
+            Self::Waits(decision) => decision.await,
+        }
+    }
+}
+
 /// A decision by one policy, whichever is in effect when it ends.
 #[derive(Clone, Copy)]
 struct Deciding<'a> {
@@ -64,7 +77,7 @@ struct Deciding<'a> {
 /// A decision, not yet booked.
 struct Chosen {
     decision: Decision,
-    /// It is the probe of a ejected endpoint.
+    /// It is the probe of an ejected endpoint.
     probes: bool,
     /// It is among all, although some are ejected.
     overrules: bool,
@@ -133,22 +146,17 @@ impl Dispatcher {
     /// Finds a destination for a request: at once where it can, or else in a future. Dropping that takes the
     /// request back.
     pub fn enter(self: &Arc<Self>, request: &Arc<Request>, subset: &SubsetHint) -> Entered {
-        if let Some(decided) = self.try_dispatch(request, subset) {
+        if let Some(decided) = self.decide_now(request, subset, &mut rand::rng()) {
             return Entered::Decided(decided);
         }
         let (dispatcher, request, subset) = (Arc::clone(self), Arc::clone(request), subset.clone());
-        Entered::Waits(Box::pin(async move { dispatcher.dispatch(&request, &subset).await }))
+        Entered::Waits(Box::pin(async move { dispatcher.wait(&request, &subset).await }))
     }
 
-    /// Finds a destination at once, when the candidates are in the cache, the request
-    /// needn't wait, and no plugin holds requests.
-    pub fn try_dispatch(&self, request: &Request, subset: &SubsetHint) -> Option<Result<Routed, Rejection>> {
-        self.try_dispatch_with(request, subset, &mut rand::rng())
-    }
-
-    /// [`try_dispatch`](Self::try_dispatch) with a random source of the caller's, so that
-    /// a simulation's decisions follow from its seed.
-    pub fn try_dispatch_with(
+    /// Finds a destination without waiting, with a random source of the caller's: the part of [`Self::enter`] for
+    /// simulations, which have no runtime and whose decisions follow from a seed. `None` if the candidates are
+    /// not in the cache, the request has to wait, or a plugin holds requests.
+    pub fn decide_now(
         &self,
         request: &Request,
         subset: &SubsetHint,
@@ -179,7 +187,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The rejection with which the client is answered.
-    pub async fn dispatch(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
+    async fn wait(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
             let policy = self.policy.load_full();
             let (candidates, findings) = self.gather(&policy, request, subset).await;

@@ -304,8 +304,8 @@ impl Holder {
         self.term.settled().await;
         let lease = given_up(lease);
         match self.send(&lease).await {
-            Ok(_) => tracing::info!(lease = self.name.name, "lease given up"),
-            Err(problem) => tracing::warn!(lease = self.name.name, %problem, "cannot give up the lease"),
+            Ok(_) => tracing::info!(lease = self.name.name, "lease released"),
+            Err(problem) => tracing::warn!(lease = self.name.name, %problem, "cannot release the lease"),
         }
     }
 }

@@ -74,7 +74,7 @@ struct Health {
     demotion: Option<Demotion>,
 }
 
-/// Why an endpoint gets probes only, and how near it is to being well again.
+/// Ejection of an endpoint: its cause and its progress towards recovery.
 #[derive(Debug, Serialize)]
 struct Demotion {
     reason: String,

@@ -22,7 +22,7 @@ const FAILING: (&str, &str) = ("usher_endpoints_failing", "Endpoints whose last 
 const UNREACHABLE: (&str, &str) =
     ("usher_endpoints_unreachable", "Endpoints that could not be connected to for their last scrape.");
 
-const DEMOTED: (&str, &str) = ("usher_endpoints_demoted", "Endpoints that get probes only, as they fail.");
+const DEMOTED: (&str, &str) = ("usher_endpoints_demoted", "Ejected endpoints; they get probes only.");
 
 /// Readings that every engine may report, with their names.
 const FIELDS: [(&str, fn(&Load) -> &Gauge); 7] = [

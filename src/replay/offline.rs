@@ -139,7 +139,7 @@ impl Configured for Offline {
         let mut request =
             read(&self.parsers).map_err(|error| Rejection::new(Code::BadRequest, error.to_string()))?;
         self.stages.process_headers(&mut request);
-        let routed = self.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut self.rng);
+        let routed = self.dispatcher.decide_now(&request, &SubsetHint::Missing, &mut self.rng);
         let routed = routed.ok_or_else(Rejection::no_endpoints)??;
         let endpoints = self.snapshot.endpoints();
         let first = routed.decision().primary().picks.first();

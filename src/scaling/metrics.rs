@@ -17,9 +17,13 @@ type Family = (&'static str, &'static [&'static str], &'static str);
 
 const OF_ROLE: [Family; 5] = [
     ("usher_capacity_desired_replicas", &["policy", "role"], "Pods that a role should have now."),
-    ("usher_capacity_admitted_replicas", &["policy", "role"], "Pods of a role that may exist now."),
+    ("usher_capacity_admitted_replicas", &["policy", "role"], "Pods of a role that are admitted now."),
     ("usher_capacity_current_replicas", &["policy", "role"], "Pods that a role has."),
-    ("usher_capacity_goal_replicas", &["policy", "role"], "Pods that a role is to have in the end."),
+    (
+        "usher_capacity_goal_replicas",
+        &["policy", "role"],
+        "Pods that a role has when its change is complete.",
+    ),
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
 const WAITING: Family = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
@@ -28,7 +32,7 @@ const CONDITION: Family =
 const FROZEN: Family = (
     "usher_capacity_frozen_seconds",
     &["policy", "reason"],
-    "Seconds for which a policy has not done all that it would, by the reason.",
+    "Seconds for which a policy has been held back, by reason.",
 );
 const STATE: Family = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
 
@@ -36,24 +40,15 @@ const TICKS: Family = ("usher_capacity_ticks_total", &["policy"], "Ticks of a po
 const DECISIONS: Family = (
     "usher_capacity_decisions_total",
     &["policy", "reason"],
-    "Ticks in which a reason made a role of the policy what it is.",
+    "Ticks in which a reason determined the size of a role of the policy.",
 );
-const FIRED: Family = ("usher_capacity_rules_fired_total", &["policy", "rule"], "How often a rule fired.");
-const RELOADS: Family = (
-    "usher_capacity_policy_reloads_total",
-    &["result"],
-    "Changes of the file of policies, by whether they could be used.",
-);
-const QUERIES: Family = (
-    "usher_capacity_queries_total",
-    &["result"],
-    "Queries that were asked for policies, by what came of them.",
-);
-const SANITISED: Family = (
-    "usher_capacity_policy_sanitised_total",
-    &[],
-    "Values of policies that could not stand and were replaced.",
-);
+const FIRED: Family = ("usher_capacity_rules_fired_total", &["policy", "rule"], "Times that a rule fired.");
+const RELOADS: Family =
+    ("usher_capacity_policy_reloads_total", &["result"], "Reloads of the capacity policy file, by result.");
+const QUERIES: Family =
+    ("usher_capacity_queries_total", &["result"], "Queries sent for policies, by result.");
+const SANITISED: Family =
+    ("usher_capacity_policy_sanitised_total", &[], "Invalid values of policies that were replaced.");
 
 /// Names of the families about capacity policies.
 pub const FAMILIES: [&str; 15] = {

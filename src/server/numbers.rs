@@ -44,13 +44,13 @@ pub(super) fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry
         }),
         (
             "usher_locator_shared_total",
-            "Look-ups of candidates that waited for what another had asked for.",
+            "Candidate look-ups that shared the look-up of another request.",
             Counter,
             |l| l.metrics().shared.load(Relaxed),
         ),
         (
             "usher_locator_evicted_total",
-            "Subsets of endpoints that left the cache before their time, to make room.",
+            "Subsets of endpoints evicted from the cache before they expired.",
             Counter,
             |l| l.metrics().evicted.load(Relaxed),
         ),
@@ -62,7 +62,7 @@ pub(super) fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry
         registry.register(Box::new(number))?;
     }
     let age = dispatcher.locator().metrics().age.clone();
-    let help = "How old candidates were when a look-up found them in the cache.";
+    let help = "Age in seconds of cached candidates when a look-up finds them.";
     registry.register(Box::new(Timings::of("usher_locator_age_seconds", help, age)?))
 }
 
@@ -72,66 +72,73 @@ fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Res
     let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 14] = [
         (
             "usher_memory_budget_bytes",
-            "What the process as a whole may take; 0 without a budget.",
+            "Memory budget of the process in bytes; 0 without a budget.",
             Gauge,
             |budget| budget.process().unwrap_or(0),
         ),
         (
             "usher_memory_limit_bytes",
-            "What everything that counts against the memory budget may take; 0 without a budget.",
+            "Bytes of the memory budget for everything that is counted against it; 0 without a budget.",
             Gauge,
             |budget| budget.limit().unwrap_or(0),
         ),
         (
             "usher_memory_base_bytes",
-            "What the process takes besides that; 0 where it isn't measured.",
+            "Bytes of the process that are not counted against the memory budget; 0 if not measured.",
             Gauge,
             |budget| budget.base().unwrap_or(0),
         ),
-        ("usher_memory_bodies_bytes", "What bodies of requests take of it.", Gauge, |budget| {
+        ("usher_memory_bodies_bytes", "Budgeted bytes held by request bodies.", Gauge, |budget| {
             budget.used(Bodies)
         }),
-        ("usher_memory_prefix_index_bytes", "What indexes of prefixes take of it.", Gauge, |budget| {
+        ("usher_memory_prefix_index_bytes", "Budgeted bytes held by prefix indexes.", Gauge, |budget| {
             budget.used(PrefixIndex)
         }),
-        ("usher_memory_records_bytes", "What records of decisions take of it.", Gauge, |budget| {
+        ("usher_memory_records_bytes", "Budgeted bytes held by records of decisions.", Gauge, |budget| {
             budget.used(Records)
         }),
-        ("usher_memory_streams_bytes", "What open streams take of it.", Gauge, |budget| budget.used(Streams)),
+        ("usher_memory_streams_bytes", "Budgeted bytes held by open streams.", Gauge, |budget| {
+            budget.used(Streams)
+        }),
         (
             "usher_memory_connections_bytes",
-            "What connections take of it, with what arrives between two turns of their streams.",
+            "Budgeted bytes held by connections and their receive buffers.",
             Gauge,
             |budget| budget.used(Connections),
         ),
         (
             "usher_memory_unread_bytes",
-            "What data takes of it that has arrived and that streams don't read.",
+            "Budgeted bytes received and not yet read by streams.",
             Gauge,
             |budget| budget.used(Unread),
         ),
         (
             "usher_connections_evicted_total",
-            "Connections closed as connections took too much memory: idle, or with the most unread data.",
+            "Connections closed to free memory: idle ones, or those with the most unread data.",
             Counter,
             Budget::evicted,
         ),
         (
             "usher_memory_small_ports_bytes",
-            "What connections and requests of health, KEDA, metrics and admin take of it.",
+            "Budgeted bytes held by the health, KEDA, metrics and admin ports.",
             Gauge,
             |budget| budget.used(SmallPorts),
         ),
         (
             "usher_small_requests_ended_total",
-            "Requests of those ports ended to make room for others, such as watches of health.",
+            "Requests to the health, KEDA, metrics and admin ports ended to make room for others.",
             Counter,
             Budget::small_calls_ended,
         ),
-        ("usher_memory_refused_total", "Requests refused for want of memory.", Counter, Budget::refused),
+        (
+            "usher_memory_refused_total",
+            "Requests rejected because the memory budget was used up.",
+            Counter,
+            Budget::refused,
+        ),
         (
             "usher_memory_shed_bytes_total",
-            "What requests held that waited and were refused to make room.",
+            "Bytes freed by rejecting waiting requests.",
             Counter,
             Budget::shed,
         ),
@@ -164,7 +171,7 @@ pub(super) fn register_connections(
         ),
         (
             "usher_connections_goaway_total",
-            "Connections that Usher ended with GOAWAY for what the client sent.",
+            "Connections ended with GOAWAY because of a client's protocol error.",
             |m| &m.goaway,
         ),
     ];

@@ -123,7 +123,7 @@ pub(super) async fn start(
         Some(Origin::File(file)) => {
             let current = IntGauge::new(
                 "usher_endpoints_file_current",
-                "1 while the endpoints are those of the endpoints file; 0 while they are older, as it is gone, empty or broken.",
+                "1 while the endpoints file is in use; 0 while an older version is, because the file is missing, empty or invalid.",
             )?;
             let current = crate::metrics::register(parts.registry, current, None)?;
             let mut file = file.allow_empty(parts.settings.allow_empty_endpoints).report_to(current);

@@ -16,9 +16,9 @@ pub(super) struct Start {
     keda: Option<String>,
     /// Source of the endpoints.
     endpoints: String,
-    /// Whether metrics are served over TLS.
+    /// `true` if metrics are served over TLS.
     pub(super) metrics_tls: bool,
-    /// Whether the API server is asked who may read them.
+    /// `true` if the API server authorizes their readers.
     pub(super) metrics_auth: bool,
 }
 

@@ -45,8 +45,6 @@ pub struct ServeSettings {
     pub outliers: Option<OutlierSettings>,
     /// Pause between two scrapes of one endpoint, at least 50 ms.
     pub refresh_metrics_interval: Duration,
-    /// Pause between two computations of the pool's gauges.
-    pub refresh_pool_metrics_interval: Duration,
     /// Age from which an endpoint's metrics no longer count.
     pub metrics_staleness: Duration,
     /// Count and time ext_proc streams.

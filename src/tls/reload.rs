@@ -32,7 +32,7 @@ pub(crate) async fn keep_fresh<F, T, E>(
         match watch.see(read, &parse) {
             Seen::Nothing => {}
             Seen::Usable(new) => take(new),
-            Seen::Problem(error) => tracing::warn!(%error, "keeping what the files held before"),
+            Seen::Problem(error) => tracing::warn!(%error, "keeping the previous certificates"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 const PAGE: &str = "docs/guide/migrate-from-llm-d.md";
 
-/// A row: the name, which may end in `…` and then is of all that begin so, and what becomes of it.
+/// A row: a name, or a prefix of names that ends in `…`, and the word for its support.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -10,13 +10,13 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether it is of what has this name.
-    fn is_of(&self, name: &str) -> bool {
+    /// Returns `true` if the row covers this name.
+    fn covers(&self, name: &str) -> bool {
         matches(&self.name, name)
     }
 }
 
-/// Whether a name is this one, or begins like one that ends in `…`.
+/// Returns `true` if a name equals a written one, or begins with one that ends in `…`.
 pub(crate) fn matches(written: &str, name: &str) -> bool {
     written.strip_suffix('…').map_or(written == name, |start| name.starts_with(start))
 }
@@ -47,10 +47,10 @@ fn row(line: &str) -> Row {
     Row { name: name.to_owned(), is: is.to_owned() }
 }
 
-/// What becomes of this.
+/// Word of the row that covers this name; `same` without one.
 #[track_caller]
 pub(crate) fn becomes<'a>(rows: &'a [Row], name: &str) -> &'a str {
-    let mut of = rows.iter().filter(|row| row.is_of(name));
+    let mut of = rows.iter().filter(|row| row.covers(name));
     let is = of.next().map_or("same", |row| row.is.as_str());
     assert!(of.next().is_none(), "{name} has two rows");
     is
@@ -60,6 +60,6 @@ pub(crate) fn becomes<'a>(rows: &'a [Row], name: &str) -> &'a str {
 #[track_caller]
 pub(crate) fn assert_known(rows: &[Row], names: &[&str]) {
     for row in rows {
-        assert!(names.iter().any(|name| row.is_of(name)), "unknown: {row:?}");
+        assert!(names.iter().any(|name| row.covers(name)), "unknown: {row:?}");
     }
 }

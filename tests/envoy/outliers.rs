@@ -69,8 +69,8 @@ async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
     let demotions = async {
         let mut demotions = 0;
         let back = usher.log().find(0, "a recovery", |line| {
-            demotions += usize::from(line.contains("endpoint is demoted"));
-            line.contains("endpoint is well again").then_some(())
+            demotions += usize::from(line.contains("endpoint ejected"));
+            line.contains("ejected endpoint works again").then_some(())
         });
         back.await;
         demotions

@@ -137,17 +137,23 @@ fn update_at_gates(cluster: &mut Cluster, restarts: bool) {
     panic!("it never ends");
 }
 
+/// An idle group of 20 and 10 pods, well above its minimum, whose next pods have gates.
+fn idle_with_gates() -> Cluster {
+    let spec = SPEC.replace("min: 20", "min: 4").replace("min: 10", "min: 2");
+    let mut cluster = Cluster::new(&spec, 7);
+    cluster.replicas = vec![20, 10];
+    cluster.control();
+    cluster.pass(1);
+    cluster.pass(1);
+    assert_eq!(cluster.plan().state, State::Idle);
+    cluster.has_gates = true;
+    cluster
+}
+
 #[test]
 fn pods_that_are_replaced_are_let_through_their_gate() {
     for restarts in [false, true] {
-        let spec = SPEC.replace("min: 20", "min: 4").replace("min: 10", "min: 2");
-        let mut cluster = Cluster::new(&spec, 7);
-        cluster.replicas = vec![20, 10];
-        cluster.control();
-        cluster.pass(1);
-        cluster.pass(1);
-        assert_eq!(cluster.plan().state, State::Idle);
-        cluster.has_gates = true;
+        let mut cluster = idle_with_gates();
         cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
         update_at_gates(&mut cluster, restarts);
         assert_eq!((cluster.ready(0), cluster.ready(1)), (20, 10));
@@ -158,14 +164,7 @@ fn pods_that_are_replaced_are_let_through_their_gate() {
 /// The controller replaces one only while all others are ready, as that of a StatefulSet does.
 #[test]
 fn pods_of_an_older_revision_at_their_gates_hold_no_update_up_for_ever() {
-    let spec = SPEC.replace("min: 20", "min: 4").replace("min: 10", "min: 2");
-    let mut cluster = Cluster::new(&spec, 7);
-    cluster.replicas = vec![20, 10];
-    cluster.control();
-    cluster.pass(1);
-    cluster.pass(1);
-    assert_eq!(cluster.plan().state, State::Idle);
-    cluster.has_gates = true;
+    let mut cluster = idle_with_gates();
     for role in 0..2 {
         for lost in [0, 3] {
             cluster.replace(role, lost);

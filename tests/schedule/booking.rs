@@ -19,7 +19,7 @@ plugins:
 ";
 
 struct Pool {
-    dispatcher: Dispatcher,
+    dispatcher: Arc<Dispatcher>,
     store: Arc<Store>,
     counters: InFlightId,
 }
@@ -39,13 +39,13 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+        let dispatcher = Arc::new(Dispatcher::new(cached, policy, clock, attempts));
         let counters = state.in_flight("inflight-load-producer").unwrap().id();
         Self { dispatcher, store, counters }
     }
 
     async fn send(&self, request: &Request) -> Routed {
-        self.dispatcher.dispatch(request, &SubsetHint::Missing).await.unwrap()
+        self.dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided().await.unwrap()
     }
 
     /// Requests and tokens under way at each endpoint.
@@ -76,7 +76,8 @@ async fn a_burst_of_equal_requests_spreads() {
             let pool = Arc::clone(&pool);
             std::thread::spawn(move || {
                 let request = completion("the same");
-                let dispatch = || pool.dispatcher.try_dispatch(&request, &SubsetHint::Missing);
+                let dispatch =
+                    || pool.dispatcher.decide_now(&request, &SubsetHint::Missing, &mut rand::rng());
                 (0..32).map(|_| dispatch().unwrap().unwrap()).collect::<Vec<_>>()
             })
         })

@@ -33,7 +33,7 @@ const STEPS: usize = 1500;
 const TOKENS: u64 = 2;
 
 struct Pool {
-    dispatcher: Dispatcher,
+    dispatcher: Arc<Dispatcher>,
     store: Arc<Store>,
     state: State,
     registry: Registry,
@@ -55,7 +55,7 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+        let dispatcher = Arc::new(Dispatcher::new(cached, policy, clock, attempts));
         let counters = state.in_flight("inflight-load-producer").unwrap().id();
         let pool = Self { dispatcher, store, state, registry, counters, loads: Mutex::default() };
         pool.change((1..=PODS).collect());
@@ -119,7 +119,8 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
         let choice = rng.random_range(0..100);
         if held.is_empty() || (choice < 35 && held.len() < 40) {
             let request = &requests[rng.random_range(0..requests.len())];
-            let routed = runtime.block_on(pool.dispatcher.dispatch(request, &SubsetHint::Missing));
+            let routed = runtime
+                .block_on(pool.dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided());
             held.push((routed.unwrap(), true));
             continue;
         }

@@ -119,7 +119,7 @@ fn hang_with(
         }
         while ms < end && requests * 1000 < ms * 150 {
             requests += 1;
-            let routed = pool.dispatcher.try_dispatch_with(request, &SubsetHint::Missing, &mut rng);
+            let routed = pool.dispatcher.decide_now(request, &SubsetHint::Missing, &mut rng);
             let mut routed = routed.unwrap().unwrap();
             sent(&mut routed);
             let server =
@@ -220,7 +220,7 @@ fn a_slow_server_under_overload_is_not_ejected() {
         // First as much as they can do, then three times that.
         let gap = if ms < 10_000 { 20 } else { 6 };
         if ms % gap == 0 {
-            let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
+            let routed = pool.dispatcher.decide_now(&request, &SubsetHint::Missing, &mut rng);
             let routed = routed.unwrap().unwrap();
             let at =
                 endpoints.iter().position(|e| e.authority().as_bytes() == destination(&routed).as_bytes());

@@ -76,7 +76,7 @@ pub(crate) struct Pool {
     pub(crate) clock: Clock,
     pub(crate) outliers: Arc<OutlierDetector>,
     pub(crate) store: Arc<Store>,
-    pub(crate) dispatcher: Dispatcher,
+    pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
 impl Pool {
@@ -111,13 +111,17 @@ impl Pool {
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let dispatcher =
-            Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&outliers));
+            Arc::new(Dispatcher::new(cached, policy, clock.clone(), attempts).watched(Arc::clone(&outliers)));
         Self { registry, clock, outliers, store, dispatcher }
     }
 
     fn try_send(&self, headers: &[(&str, &str)]) -> Result<Routed, Rejection> {
         let request = request(headers);
-        self.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap()
+        self.dispatcher
+            .enter(&Arc::new(request.clone()), &SubsetHint::Missing)
+            .decided()
+            .now_or_never()
+            .unwrap()
     }
 
     pub(crate) fn send(&self, headers: &[(&str, &str)]) -> Routed {
@@ -268,7 +272,12 @@ fn a_page_is_no_probe_and_no_proof() {
     let page = || {
         let headers = [(":method", "GET"), (":path", "/v1/models")].into_iter().collect();
         let request = RequestParser::new(headers, &Parsers::new(&[ParserKind::PassThrough])).without_body();
-        pool.dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap()
+        pool.dispatcher
+            .enter(&Arc::new(request.clone()), &SubsetHint::Missing)
+            .decided()
+            .now_or_never()
+            .unwrap()
+            .unwrap()
     };
     for _ in 0..3 {
         pool.answered(Verdict::Failed(500));
@@ -424,7 +433,7 @@ fn outage(config: &str, params: HealthParams) -> Outage {
         if ms >= works && recovered.is_none() && pool.outliers.is_empty() {
             recovered = Some(Duration::from_millis(ms - works));
         }
-        let routed = pool.dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
+        let routed = pool.dispatcher.decide_now(&request, &SubsetHint::Missing, &mut rng);
         let mut routed = routed.unwrap().unwrap();
         let is_it = destination(&routed) == "10.0.0.1:8000";
         if is_it && (breaks..works).contains(&ms) {

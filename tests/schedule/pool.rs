@@ -24,7 +24,7 @@ pub(crate) fn pipeline(config: &str, state: &State) -> Result<Pipeline, ConfigEr
 
 /// A pool with its dispatcher. Scores are recorded.
 pub(crate) struct Pool {
-    dispatcher: Dispatcher,
+    dispatcher: Arc<Dispatcher>,
     pub(crate) store: Arc<Store>,
     pub(crate) state: Arc<State>,
     /// Registry of the plugins' metrics.
@@ -59,7 +59,7 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), hour, 16);
         let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock.clone(), attempts);
+        let dispatcher = Arc::new(Dispatcher::new(cached, policy, clock.clone(), attempts));
         Self { dispatcher, store, state, registry, clock }
     }
 
@@ -69,7 +69,7 @@ impl Pool {
 
     /// The same where a plugin may hold the request.
     pub(crate) async fn dispatch(&self, request: &Request) -> Result<Routed, Rejection> {
-        self.dispatcher.dispatch(request, &SubsetHint::Missing).await
+        self.dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided().await
     }
 
     /// Finds a destination at once; `None` where that is not possible.
@@ -78,11 +78,11 @@ impl Pool {
         request: &Request,
         subset: &SubsetHint,
     ) -> Option<Result<Routed, Rejection>> {
-        self.dispatcher.try_dispatch(request, subset)
+        self.dispatcher.decide_now(request, subset, &mut rand::rng())
     }
 
     pub(crate) fn route_within(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
-        self.dispatcher.dispatch(request, subset).now_or_never().unwrap()
+        self.dispatcher.enter(&Arc::new(request.clone()), subset).decided().now_or_never().unwrap()
     }
 
     /// The positions of the endpoints that the filters left; none of them is a refusal.

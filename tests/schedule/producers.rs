@@ -18,7 +18,7 @@ struct Pool {
     registry: Registry,
     state: State,
     store: Arc<Store>,
-    dispatcher: Dispatcher,
+    dispatcher: Arc<Dispatcher>,
     counters: InFlightId,
 }
 
@@ -47,13 +47,13 @@ impl Pool {
         let locator = Arc::new(StoreLocator::new(Arc::clone(&store), false));
         let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(60), 16);
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
-        let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+        let dispatcher = Arc::new(Dispatcher::new(cached, policy, clock, attempts));
         let counters = state.in_flight("inflight-load-producer").unwrap().id();
         Self { registry, state, store, dispatcher, counters }
     }
 
     async fn send(&self, request: &Request) -> Routed {
-        self.dispatcher.dispatch(request, &SubsetHint::Missing).await.unwrap()
+        self.dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided().await.unwrap()
     }
 
     /// Tokens under way at each endpoint.
@@ -232,6 +232,11 @@ async fn prompts_go_where_their_length_belongs() {
     let too_long = completion(1001, "");
     let (scored, filtered) = (Pool::labelled(score, &lengths), Pool::labelled(filter, &lengths));
     assert_eq!(name(&scored.send(&too_long).await), "pod-2", "the nearest");
-    let refused = filtered.dispatcher.dispatch(&too_long, &SubsetHint::Missing).await.unwrap_err();
+    let refused = filtered
+        .dispatcher
+        .enter(&Arc::new(too_long.clone()), &SubsetHint::Missing)
+        .decided()
+        .await
+        .unwrap_err();
     assert_eq!(refused.code.status(), 429);
 }

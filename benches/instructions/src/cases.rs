@@ -1,6 +1,7 @@
 //! Cases whose instructions are counted.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
@@ -99,9 +100,11 @@ fn decide(times: u32) {
     let picker = Picker::new(100);
     let request = RequestParser::new(Headers::default(), &picker.shared.parsers).without_body();
     let subset = SubsetHint::Missing;
-    picker.dispatcher.dispatch(&request, &subset).now_or_never().unwrap().unwrap();
+    picker.dispatcher.enter(&Arc::new(request.clone()), &subset).decided().now_or_never().unwrap().unwrap();
     let mut decide = || {
-        black_box(picker.dispatcher.try_dispatch(black_box(&request), &subset).unwrap().unwrap());
+        black_box(
+            picker.dispatcher.decide_now(black_box(&request), &subset, &mut rand::rng()).unwrap().unwrap(),
+        );
     };
     (0..WARM_UP).for_each(|_| decide());
     (0..times).for_each(|_| counted_by_callgrind(&mut decide));

@@ -59,6 +59,7 @@ pub struct BuiltPlugin<'a> {
 
 impl<'a> BuildContext<'a> {
     /// Arguments for a plugin of this name, asked for at this position, with these parameters.
+    #[doc(hidden)]
     pub fn new(
         (name, at, parameters): (&'a str, Position, &'a Node),
         state: &'a State,

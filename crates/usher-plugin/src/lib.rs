@@ -43,28 +43,41 @@ mod settle;
 mod state;
 mod types;
 
-pub use build::{Build, BuildContext, BuiltPlugin, PluginParts};
-pub use build_state::BuildState;
+pub use build::{Build, BuildContext, PluginParts};
 pub use by_type::ByType;
 pub use context::{Context, Outcome, Part, Runs, ScheduleError};
-pub use data_graph::{DataGraph, Missing};
-pub use decision::{Column, Decision, DecisionContext, Record, Run, Scores};
-pub use effects::{Attribute, Effects, Follower, Followers, Header, ResponseHead, Served};
+pub use decision::{Column, Decision, Record, Run, Scores};
+pub use effects::{Attribute, Effects, Follower, Header, ResponseHead, Served};
 pub use estimate::LatencyEstimate;
 pub use facts::{DataType, Fact, Facts, Key};
-pub use families::Families;
 pub use label_values::{LabelValue, LabelValues};
 pub use lifecycle::{
     Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
 };
-pub use parameters::Parameter;
 pub use per_snapshot::{Fitting, PerSnapshot};
 pub use picks::{Picks, Ranked};
 pub use plugin::{Decider, Filter, Picker, PluginId, ProfileHandler, ProfileSet, Scorer};
 pub use recent::Recent;
-pub use references::{undeclared, wrong_kind};
 pub use saturation::{Level, SaturationDetector};
 pub use selector::{LabelExpression, LabelOperator, LabelSelector};
 pub use settle::Settlement;
 pub use state::{Persistent, State};
 pub use types::{Kind, PluginType, Stability, beta, later};
+
+// For the host, which builds plugins and calls them; no part of what plugins are written with.
+#[doc(hidden)]
+pub use build::BuiltPlugin;
+#[doc(hidden)]
+pub use build_state::BuildState;
+#[doc(hidden)]
+pub use data_graph::{DataGraph, Missing};
+#[doc(hidden)]
+pub use decision::DecisionContext;
+#[doc(hidden)]
+pub use effects::Followers;
+#[doc(hidden)]
+pub use families::Families;
+#[doc(hidden)]
+pub use parameters::Parameter;
+#[doc(hidden)]
+pub use references::{undeclared, wrong_kind};

@@ -405,7 +405,7 @@ impl Actuator {
                 };
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
-                tracing::info!(role = role.name, %patch, "update held back or let go on");
+                tracing::info!(role = role.name, %patch, "rolling update paused or resumed");
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
             Err(problem) => self.fails(about, &problem),

@@ -14,7 +14,7 @@ pub(super) struct CheckArgs {
     /// Files of policies (YAML or JSON, one document each); - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// How to print the result, errors included
+    /// Format of the result, errors included
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

@@ -24,14 +24,14 @@ pub struct CapacityArgs {
 
 #[derive(Debug, Subcommand)]
 enum CapacityCommand {
-    /// Validate files of policies, and print what they come to.
+    /// Validate policy files and print the resulting policies.
     Check(check::CheckArgs),
-    /// Say what a policy does with a timeline.
+    /// Simulate a policy on a timeline.
     Simulate(simulate::SimulateArgs),
     /// Compare a policy with an HPA and with pods that stay, under a trace, in virtual time.
     #[cfg(feature = "lab")]
     Compare(Box<compare::CompareArgs>),
-    /// Let pods go that wait at a gate that nobody opens.
+    /// Release pods from scheduling gates that no policy opens.
     Release(release::ReleaseArgs),
     /// Print the definitions of CapacityPolicy and ClusterTopology, for kubectl apply.
     Crds,

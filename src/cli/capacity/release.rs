@@ -22,7 +22,7 @@ pub(super) struct ReleaseArgs {
     /// Include pods and workloads that a CapacityPolicy is for.
     #[arg(long)]
     all: bool,
-    /// Say which these are, and change nothing.
+    /// Print these and change nothing.
     #[arg(long)]
     dry_run: bool,
 }

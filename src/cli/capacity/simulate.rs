@@ -27,13 +27,13 @@ pub(super) struct SimulateArgs {
     /// The policy
     #[arg(long)]
     policy: PathBuf,
-    /// Which policy of the file, where it has several
+    /// Name of the policy, if the file has several
     #[arg(long)]
     name: Option<String>,
     /// States of the group, a JSON object per line and tick; - reads standard input
     #[arg(long)]
     timeline: PathBuf,
-    /// How to print plans
+    /// Format of the plans
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -255,7 +255,7 @@ impl Shown {
     }
 }
 
-/// What the variants of an enum mean, as their documentation says it.
+/// Meanings of the variants of an enum, from their documentation.
 fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     let schema = schema_for!(T);
     let variants = schema.get("oneOf").and_then(Value::as_array);
@@ -266,7 +266,7 @@ fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     variants.into_iter().flatten().filter_map(meaning).collect()
 }
 
-/// What a plan says of each role, of all together, and why.
+/// Sizes that a plan has for each role and for all together, with their reasons.
 fn cells(plan: &Plan, is_placed: bool) -> Vec<String> {
     let mut cells = Vec::new();
     for role in &plan.roles {

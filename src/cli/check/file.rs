@@ -65,11 +65,11 @@ pub(super) struct Config {
     pub(super) samples: Option<Vec<Sample>>,
 }
 
-/// How files are checked.
+/// Rules for the check of files.
 pub(super) struct Rules<'a> {
     /// Plugin types that configurations may name.
     pub(super) types: &'a PluginTypes,
-    /// Whether types that llm-d-router calls Alpha are allowed.
+    /// Allow types that llm-d-router calls Alpha.
     pub(super) allow_experimental: bool,
     /// Kind that every file has to be of; `None`: each says its own.
     pub(super) only: Option<FileKind>,

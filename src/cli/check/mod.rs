@@ -32,7 +32,7 @@ pub struct CheckArgs {
     /// Files (YAML or JSON): EndpointPickerConfig, capacity policies, lists of endpoints; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// How to print the result, errors included
+    /// Format of the result, errors included
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
     /// Accept plugin types that llm-d-router calls Alpha

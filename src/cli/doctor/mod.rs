@@ -19,19 +19,18 @@ use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, p
 use crate::scrape::ENGINE_LABEL;
 use usher_terminal::{CliError, Output, Terminal, split_header};
 
-/// Finds out whether a gateway really asks its picker, and what is wrong around them.
+/// Checks that a gateway uses its picker, and diagnoses both with their servers and cluster.
 ///
-/// Sends a few requests through the gateway that cost model servers nothing, and reads what
-/// Envoy, the picker, the servers and the Kubernetes API server say of themselves. Changes
-/// nothing. Each check ends as ok, warning, wrong or skipped, and each finding says what it is,
-/// why it matters and how to mend it.
+/// Sends a few requests through the gateway that cost model servers nothing, and reads what Envoy, the
+/// picker, the servers and the Kubernetes API server say of themselves. Changes nothing. Each check
+/// ends as ok, warning, wrong or skipped; each finding has an effect and a fix.
 ///
 /// Exit code: 0 when nothing is wrong, 1 when something is, 2 for wrong usage. Warnings and
 /// checks that are skipped are not wrong.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Where clients send requests, a path prefix included. By default the listener of
-    /// --envoy-admin that asks a picker.
+    /// URL of the gateway, with any path prefix. By default the listener of --envoy-admin that uses a
+    /// picker.
     #[arg(long, value_name = "URL")]
     pub gateway: Option<String>,
     /// Header of requests through the gateway, "NAME: VALUE"; several times for several. A
@@ -80,7 +79,7 @@ pub struct DoctorArgs {
     /// The picker's replicas elect one of them, which takes more rights.
     #[arg(long)]
     pub ha_enable_leader_election: bool,
-    /// The picker asks who may read its metrics, which takes more rights. `=false`: it doesn't.
+    /// The picker authorizes readers of its metrics, which takes more rights. `=false`: it doesn't.
     #[arg(
         long,
         num_args = 0..=1,
@@ -100,7 +99,7 @@ pub struct DoctorArgs {
     /// Time for each answer.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = limit)]
     pub timeout: Duration,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

@@ -179,7 +179,7 @@ fn mark(status: Status) -> Mark {
     }
 }
 
-/// What findings of one kind saw, each once; servers that have the same are counted.
+/// Observations of one kind of findings, each once; servers with the same one are counted.
 fn whats(findings: &[(&str, &Finding)]) -> Vec<String> {
     let mut whats = Vec::new();
     for (_, finding) in findings {

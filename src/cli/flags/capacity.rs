@@ -10,12 +10,12 @@ use super::pflag::{BOOL, given};
 use crate::config::units::parse_bool;
 use crate::settings::PrometheusSettings;
 
-/// How many pods there should be, and who is told.
+/// Flags of capacity policies, and of KEDA.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Capacity")]
 pub struct CapacityFlags {
-    /// File of capacity policies (YAML or JSON, one document each), read again when it changes. Says how
-    /// many pods there should be: in the metrics, on the admin port, and to KEDA.
+    /// File of capacity policies (YAML or JSON, one document each), read again when it changes. Plans
+    /// go to the metrics, the admin port and KEDA.
     #[arg(long, value_name = "FILE")]
     pub capacity_policy: Option<String>,
 
@@ -23,8 +23,8 @@ pub struct CapacityFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub capacity_policies: bool,
 
-    /// There is never more than one replica of this picker, not during a roll-out either (replicas: 1,
-    /// strategy: Recreate). Without leader election, policies with mode Apply act only then.
+    /// Assert that this picker never has more than one replica, not even during a roll-out (replicas:
+    /// 1, strategy: Recreate). Without leader election, policies with mode Apply require it.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub capacity_single_replica: bool,
 
@@ -33,13 +33,12 @@ pub struct CapacityFlags {
     #[arg(long, value_name = "IP:PORT")]
     pub keda_address: Option<String>,
 
-    /// Server that answers the queries of policies (source: prometheus): what /api/v1/query is added to.
-    /// Prometheus, or one with the same API.
+    /// Base URL of the Prometheus API for the queries of policies (source: prometheus).
     #[arg(long, value_name = "URL")]
     pub prometheus_address: Option<String>,
 
-    /// Authorities, in PEM, one of which must have signed that server's certificate. By default those
-    /// that the system trusts.
+    /// PEM file of the authorities that sign that server's certificate. By default those that the
+    /// system trusts.
     #[arg(long, value_name = "FILE")]
     pub prometheus_ca_file: Option<String>,
 

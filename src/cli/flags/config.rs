@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::pflag::{BOOL, given};
-use crate::config::units::{parse_bool, parse_duration};
+use super::pflag::{BOOL, at_most, given};
+use crate::config::units::parse_bool;
 use crate::settings::{ConfigSource, LocatorSettings};
 
 /// More subsets than this is a typing error: their places alone take 16 MiB.
@@ -27,8 +27,8 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "FILE")]
     pub endpoints_file: Option<String>,
 
-    /// Let a file of endpoints that lists none any more make the pool empty. Without it the
-    /// endpoints stay that it had last, and the log says so.
+    /// Let an endpoints file that lists no endpoint empty the pool. By default the last endpoints stay,
+    /// with a warning.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub allow_empty_endpoints: bool,
 
@@ -40,12 +40,12 @@ pub struct ConfigFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub disable_endpoint_subset_filter: bool,
 
-    /// How long the endpoints are kept that were found for a subset; a change of the pool
-    /// ends it at once. 0s looks them up for every request.
-    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
+    /// Time for which the endpoints of a subset are cached; a change of the pool clears the
+    /// cache at once. At most 1h; 0s looks them up for every request.
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = at_most("1h"))]
     pub locator_ttl: Duration,
 
-    /// Subsets whose endpoints are kept at most.
+    /// Subsets whose endpoints are cached, at most.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MAX_SUBSETS))]
     pub locator_max_subsets: u32,
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::pflag::{BOOL, given};
-use crate::config::units::{parse_bool, parse_duration, parse_quantity};
+use super::pflag::{BOOL, at_most, given};
+use crate::config::units::{parse_bool, parse_quantity};
 use crate::memory::Budget;
 use crate::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 
@@ -21,9 +21,6 @@ const MAX_THREADS: u16 = 1024;
 
 /// A smaller prefix index, 0 apart, is a size whose unit was forgotten.
 const LEAST_INDEX: u64 = 1 << 20;
-
-/// A longer drain is a typing error, and would keep the process for as long as it says.
-const MAX_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Ports, sizes, threads and the drain.
 #[derive(Debug, Args)]
@@ -52,7 +49,7 @@ pub struct ListenFlags {
 
     /// Time after SIGTERM in which health says "not serving" and connections are still
     /// accepted; then open streams are finished. At most 24h.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = drain_window)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = at_most("24h"))]
     pub drain_timeout: Duration,
 
     /// Largest gRPC message that is read.
@@ -67,18 +64,19 @@ pub struct ListenFlags {
     #[arg(long, value_name = "SIZE", default_value = "32Mi", value_parser = body_size)]
     pub max_request_body_bytes: usize,
 
-    /// Time without progress after which a request body is given up and answered with 408; 0s:
-    /// never.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    /// Time without progress after which an incomplete request body is rejected with 408; at most
+    /// 24h, 0s: never.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = at_most("24h"))]
     pub body_idle_timeout: Duration,
 
-    /// Memory that the process may take, like 512Mi or 2Gi; "auto": the memory limit of the
-    /// container, if it has one; "off": no bound. What has no room is answered with 429.
+    /// Memory budget of the process, like 512Mi or 2Gi; "auto": the memory limit of the container, if
+    /// it has one; "off": no limit. Requests beyond it are rejected with 429.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_budget)]
     pub memory_budget: MemoryBudget,
 
-    /// How much of it the prefix index may take: at least 1Mi, at most half of what bodies and it
-    /// share; 0 remembers no prefix. By default a third of that, and 512Mi without a budget.
+    /// Part of the memory budget for the prefix index: at least 1Mi, at most half of what request
+    /// bodies and the index share; 0 turns it off. By default a third of that, and 512Mi without a
+    /// budget.
     #[arg(long, value_name = "SIZE", value_parser = index_size)]
     pub prefix_index_bytes: Option<u64>,
 
@@ -148,14 +146,6 @@ impl ListenFlags {
         let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         self.worker_threads.map_or_else(cores, usize::from)
     }
-}
-
-fn drain_window(text: &str) -> Result<Duration, String> {
-    let window = parse_duration(text)?;
-    if window > MAX_DRAIN {
-        return Err(format!("{text:?} is longer than a drain may last; write at most 24h, for example 30s"));
-    }
-    Ok(window)
 }
 
 fn recv_size(text: &str) -> Result<usize, String> {

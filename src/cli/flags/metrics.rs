@@ -12,15 +12,18 @@ use crate::settings::{MetricsPortSettings, MetricsTlsSettings, TlsSettings};
 /// The shortest pause between two scrapes. As in llm-d-router a shorter one is raised.
 const MIN_REFRESH: Duration = Duration::from_millis(50);
 
+/// The default of llm-d-router between two computations of the pool's gauges.
+const REFRESH_GAUGES: Duration = Duration::from_secs(5);
+
 /// Metrics: how often they are read from model servers, and how ours are served.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Metrics")]
 pub struct MetricsFlags {
-    /// Pause between two scrapes of an endpoint; at least 50ms.
+    /// Time between two scrapes of an endpoint; at least 50ms.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub refresh_metrics_interval: Duration,
 
-    /// Accepted for compatibility: the pool's gauges are computed when they are read.
+    /// Accepted for compatibility: the pool's gauges are computed each time /metrics is read.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub refresh_prometheus_metrics_interval: Duration,
 
@@ -37,18 +40,17 @@ pub struct MetricsFlags {
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub gen_ai_metrics: bool,
 
-    /// Let those read the metrics who have the right to, as the API server of Kubernetes says.
-    /// Without effect when endpoints come from a file. [default: true]
+    /// Authorize /metrics readers with the Kubernetes API. No effect when endpoints come from a file.
+    /// [default: true]
     #[arg(long, value_name = BOOL, value_parser = parse_bool)]
     pub metrics_endpoint_auth: Option<bool>,
 
-    /// Folder with tls.crt and tls.key: serves the metrics over TLS. New files are used as
-    /// soon as they are there.
+    /// Folder with tls.crt and tls.key: serves the metrics over TLS. Reloaded when they change.
     #[arg(long, value_name = "DIR")]
     pub metrics_cert_dir: Option<String>,
 
-    /// Authorities, in PEM, one of which must have signed the certificate of who reads the
-    /// metrics. Without a token, the certificate says who it is.
+    /// PEM file of the authorities that sign the client certificates of /metrics readers. Without a
+    /// token, the certificate identifies the reader.
     #[arg(long, value_name = "FILE")]
     pub metrics_client_ca_file: Option<String>,
 
@@ -108,6 +110,11 @@ impl MetricsFlags {
             self.refresh_metrics_interval < MIN_REFRESH,
             "--refresh-metrics-interval",
             "an endpoint is scraped every 50ms at most; below that means 50ms",
+        );
+        unused.note(
+            self.refresh_prometheus_metrics_interval != REFRESH_GAUGES,
+            "--refresh-prometheus-metrics-interval",
+            "the pool's gauges are computed each time /metrics is read",
         );
         if client_ca.is_some() && cert_dir.is_none() {
             return Err("--metrics-client-ca-file needs TLS; give --metrics-cert-dir, too".to_owned());

@@ -54,7 +54,7 @@ pub struct ServeArgs {
     /// Metrics, of the model servers and our own.
     #[command(flatten)]
     pub metrics: MetricsFlags,
-    /// How many pods there should be.
+    /// Capacity policies.
     #[command(flatten)]
     pub capacity: CapacityFlags,
     /// Logs and traces.
@@ -90,7 +90,6 @@ impl ServeArgs {
             pool: self.pool.settings(environment, &mut unused)?,
             outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
-            refresh_pool_metrics_interval: self.metrics.refresh_prometheus_metrics_interval,
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             gen_ai_metrics: self.metrics.gen_ai_metrics,

@@ -1,49 +1,51 @@
-//! Endpoints that fail: when they are demoted, and how they come back.
+//! Flags of outlier ejection.
 
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::pflag::BOOL;
-use crate::config::units::{parse_bool, parse_duration};
+use super::pflag::{BOOL, at_most};
+use crate::config::units::parse_bool;
 use crate::settings::OutlierSettings;
 
-/// Endpoints that fail: when they are demoted, and how they come back.
+/// Failures, successes and scrapes in a row: more than this never comes about, and is a typing error.
+const MOST_IN_A_ROW: i64 = 10_000;
+
+/// Flags of outlier ejection. Their names predate the term.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Sick pods")]
+#[command(next_help_heading = "Outlier ejection")]
 pub struct OutlierFlags {
-    /// Send no more than a trickle of requests to an endpoint that fails, until it works
-    /// again.
+    /// Eject endpoints that fail: they get no requests but probes, until they work again.
     #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
     pub sick_pods: bool,
 
-    /// Requests that fail in a row (status 500, 502, 503 or 504, or another endpoint had to
-    /// serve) until an endpoint is demoted.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Failed requests in a row (status 500, 502, 503 or 504, or another endpoint had to
+    /// serve) until an endpoint is ejected; 1 to 10000.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MOST_IN_A_ROW))]
     pub sick_after_failures: u32,
 
-    /// Scrapes that fail in a row, without a request that succeeds, until an endpoint is
-    /// demoted. 0: never.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Failed scrapes in a row, without a successful request, until an endpoint is
+    /// ejected; at most 10000. 0: never.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=MOST_IN_A_ROW))]
     pub sick_after_failed_scrapes: u32,
 
     /// Shortest time without the first byte of a response after which a request counts as
-    /// failed; longer where requests like it usually take longer. 0s: never.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    /// failed; longer where similar requests usually take longer. At most 1h; 0s: never.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = at_most("1h"))]
     pub sick_first_byte_timeout: Duration,
 
-    /// Pause before the first request to a demoted endpoint, and the shortest after one
-    /// that fails.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    /// Time from an ejection to the first probe, and the shortest one after a failed probe. At
+    /// most 24h.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = at_most("24h"))]
     pub sick_probe_pause: Duration,
 
-    /// The longest pause between two requests to a demoted endpoint. A failure doubles the
-    /// pause, a success halves it.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    /// Longest time between two probes of an ejected endpoint. A failure doubles the time, a
+    /// success halves it. At most 24h.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = at_most("24h"))]
     pub sick_probe_longest_pause: Duration,
 
-    /// Requests that succeed in a row until a demoted endpoint is as good as any other.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Successful requests in a row that end an ejection; 1 to 10000.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MOST_IN_A_ROW))]
     pub sick_recovery_successes: u32,
 }
 

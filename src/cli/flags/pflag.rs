@@ -1,6 +1,10 @@
 //! Flags as llm-d-router's flag library (pflag) reads them, and as charts write them.
 
+use std::time::Duration;
+
 use clap::{Arg, Command};
+
+use crate::config::units::parse_duration;
 
 /// Name of a boolean flag's value in the help; marks the flag for [`as_pflag`].
 pub(super) const BOOL: &str = "BOOL";
@@ -17,6 +21,18 @@ pub fn as_pflag(command: Command) -> Command {
             arg.allow_hyphen_values(true)
         }
     })
+}
+
+/// Parser of a duration up to `longest`, itself a duration; a longer one is a typing error.
+pub(super) fn at_most(
+    longest: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| match parse_duration(text)? {
+        duration if duration > parse_duration(longest)? => {
+            Err(format!("{text:?} is too long; write at most {longest}"))
+        }
+        duration => Ok(duration),
+    }
 }
 
 /// A text that says something. Charts render flags that are not set as empty.

@@ -43,21 +43,21 @@ pub struct PoolFlags {
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
     pub endpoint_target_ports: Vec<Option<u16>>,
 
-    /// Elect the one of several replicas that is ready, with a Lease beside the pool.
+    /// Elect a leader among the replicas, with a Lease in the pool's namespace; only the leader is ready.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub ha_enable_leader_election: bool,
 
-    /// Time that other replicas wait after the last renewal of the Lease before one of them leads;
-    /// whole seconds. [default: 4s]
+    /// Time after the last renewal of the Lease until another replica may lead; whole seconds.
+    /// [default: 4s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Option<Duration>,
 
-    /// Time after its last renewal in which a leader acts on the cluster, for capacity policies; shorter
-    /// than the lease. Requests it serves beyond that. [default: 3s]
+    /// Time after its last renewal for which a leader acts on the cluster for capacity policies;
+    /// shorter than the lease. It keeps serving requests. [default: 3s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Option<Duration>,
 
-    /// Pause between two renewals, and between two looks of the others; shorter than the renew
+    /// Time between two renewals, and between two tries of the other replicas; shorter than the renew
     /// deadline. [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_retry_period: Option<Duration>,

@@ -43,7 +43,6 @@ fn defaults_are_the_peers() {
     assert!(settings.worker_threads >= 1);
     assert_eq!(settings.drain_timeout, Duration::from_secs(30));
     assert_eq!(settings.refresh_metrics_interval, Duration::from_millis(50));
-    assert_eq!(settings.refresh_pool_metrics_interval, Duration::from_secs(5));
     assert_eq!(settings.metrics_staleness, Duration::from_secs(2));
     assert_eq!(settings.config, ConfigSource::Default);
     assert_eq!(settings.pool.group, "inference.networking.k8s.io");
@@ -292,6 +291,14 @@ fn mistakes_are_one_line_with_the_flag_and_what_to_do() {
         (&["--drain-timeout=30"], &["--drain-timeout", "30s"]),
         (&["--drain-timeout=2562000h"], &["--drain-timeout", "at most 24h"]),
         (&["--drain-timeout=24h1s"], &["--drain-timeout", "at most 24h"]),
+        (&["--body-idle-timeout=25h"], &["--body-idle-timeout", "'25h'", "at most 24h"]),
+        (&["--locator-ttl=61m"], &["--locator-ttl", "'61m'", "at most 1h"]),
+        (&["--sick-first-byte-timeout=2h"], &["--sick-first-byte-timeout", "'2h'", "at most 1h"]),
+        (&["--sick-probe-pause=1000h"], &["--sick-probe-pause", "'1000h'", "at most 24h"]),
+        (&["--sick-probe-longest-pause=1000h"], &["--sick-probe-longest-pause", "at most 24h"]),
+        (&["--sick-after-failures=10001"], &["--sick-after-failures", "'10001'", "10000"]),
+        (&["--sick-after-failed-scrapes=-1"], &["--sick-after-failed-scrapes", "'-1'", "10000"]),
+        (&["--sick-recovery-successes=4000000000"], &["--sick-recovery-successes", "10000"]),
         (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
         (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),
@@ -325,6 +332,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--tls-min-version=VersionTLS11",
         "--enable-cert-reload",
         "--refresh-metrics-interval=1ms",
+        "--refresh-prometheus-metrics-interval=10s",
     ];
     let mut expected: Vec<_> = all.iter().map(|flag| flag.split('=').next().unwrap()).collect();
     expected.sort_unstable();
@@ -342,6 +350,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
         "--zap-time-encoding=rfc3339nano",
         "--tls-min-version=VersionTLS12",
         "--health-checking",
+        "--refresh-prometheus-metrics-interval=5s",
     ];
     assert_eq!(unused(&off, true), Vec::<&str>::new());
 
@@ -388,7 +397,7 @@ fn help_shows_every_flag_under_a_heading() {
     let Err(CliError::Help(help)) = parse(arguments) else { panic!("no help") };
     let page = help.to_string();
     for heading in
-        ["Server:", "TLS:", "Configuration:", "Pool:", "Sick pods:", "Metrics:", "Logs and traces:"]
+        ["Server:", "TLS:", "Configuration:", "Pool:", "Outlier ejection:", "Metrics:", "Logs and traces:"]
     {
         assert!(page.lines().any(|line| line == heading), "{heading}\n{page}");
     }

@@ -20,13 +20,13 @@ pub struct TlsFlags {
     #[arg(long, value_name = "DIR")]
     pub cert_path: Option<String>,
 
-    /// File with the authorities, in PEM, one of which must have signed the certificate of
-    /// whoever connects to the ext_proc port and to the metrics port. The latter serves TLS
-    /// then, with the certificate of this one unless --metrics-cert-dir gives another.
+    /// PEM file of the authorities that sign the client certificates of the ext_proc and metrics ports.
+    /// The metrics port then serves TLS, with the ext_proc port's certificate unless --metrics-cert-dir
+    /// gives another.
     #[arg(long, value_name = "FILE")]
     pub client_ca_path: Option<String>,
 
-    /// Use new certificate files as soon as they are there.
+    /// Reload the certificate files when they change.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub enable_cert_reload: bool,
 

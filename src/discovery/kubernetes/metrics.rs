@@ -30,7 +30,7 @@ impl WatchCollector {
         )?;
         let connected = desc(
             "usher_kubernetes_connected",
-            "Whether the Kubernetes API server tells of changes to these objects: 1 or 0. 1 also where it does not define them, and says so when asked.",
+            "1 while these objects are watched, or while the Kubernetes API server does not define them; 0 while the watch is broken.",
         )?;
         Ok(Self { kinds, age, connected })
     }

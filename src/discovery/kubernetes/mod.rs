@@ -128,7 +128,7 @@ impl KubernetesDiscovery {
     pub async fn run(mut self) {
         loop {
             self.follow().await;
-            tracing::error!("following Kubernetes objects ended by a mistake, starting again; report this");
+            tracing::error!("watch of Kubernetes objects ended unexpectedly, restarting; please report this");
             tokio::time::sleep(AFTER_PANIC).await;
         }
     }

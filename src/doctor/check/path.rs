@@ -1,9 +1,9 @@
 //! Is the picker in the path of requests, and is what it chooses followed?
 //!
-//! A picker reads bodies and refuses two kinds of broken ones, each in words of its own; a model
-//! server or a page that always says the same does not tell them apart in a picker's words.
-//! Where the picker's counters can be read, the endpoints that it chose for the probes are
-//! compared with those that served them.
+//! A picker reads bodies and refuses two kinds of broken ones, each in words of its own; a model server
+//! or a page that always says the same does not tell them apart in a picker's words. If the picker's
+//! counters can be read, the endpoints that it chose for the probes are compared with those that served
+//! them.
 
 use std::collections::BTreeMap;
 

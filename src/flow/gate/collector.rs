@@ -14,20 +14,20 @@ use crate::flow::queue::Count;
 type Gauge = (&'static str, bool, &'static [&'static str], &'static str);
 
 const SATURATION: Gauge =
-    ("pool_saturation", true, &["inference_pool", "stage"], "How busy the pool is; 1 is full");
-const STALE: Gauge = ("stale_endpoints", false, &["detector"], "Endpoints with nothing recent to say");
+    ("pool_saturation", true, &["inference_pool", "stage"], "Saturation of the pool; 1 is full");
+const STALE: Gauge = ("stale_endpoints", false, &["detector"], "Endpoints without fresh metrics");
 const OF_BAND: [Gauge; 2] = [
     (
         "capacity_utilization_requests",
         false,
         &["priority", "inference_pool"],
-        "Share of the requests that may wait of a priority",
+        "Share of a priority's limit on queued requests in use",
     ),
     (
         "capacity_utilization_bytes",
         false,
         &["priority", "inference_pool"],
-        "Share of the bytes that may wait of a priority",
+        "Share of a priority's limit on queued bytes in use",
     ),
 ];
 const OF_ALL: [Gauge; 2] = [
@@ -35,18 +35,18 @@ const OF_ALL: [Gauge; 2] = [
         "global_capacity_utilization_requests",
         false,
         &["inference_pool"],
-        "Share of the requests that may wait",
+        "Share of the limit on queued requests in use",
     ),
-    ("global_capacity_utilization_bytes", false, &["inference_pool"], "Share of the bytes that may wait"),
-];
-const RECLAIM: [Gauge; 2] = [
     (
-        "reclaim_target",
+        "global_capacity_utilization_bytes",
         false,
         &["inference_pool"],
-        "Running requests that were to end for others, at the last decision",
+        "Share of the limit on queued bytes in use",
     ),
-    ("pending_reclaim", false, &["inference_pool"], "Running requests that were told to end and have not"),
+];
+const RECLAIM: [Gauge; 2] = [
+    ("reclaim_target", false, &["inference_pool"], "Running requests to revoke, at the last decision"),
+    ("pending_reclaim", false, &["inference_pool"], "Running requests that were revoked and have not ended"),
 ];
 
 /// Collects the gauges of a gate.

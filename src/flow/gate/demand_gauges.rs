@@ -50,8 +50,8 @@ impl DemandFamilies {
             register(registry, IntGaugeVec::new(Opts::new(name, help), &LABELS)?, None)
         };
         Ok(Self {
-            requests: family("usher_demand_requests", "Requests that wait, by priority and model.")?,
-            bytes: family("usher_demand_bytes", "Bytes of the bodies of requests that wait.")?,
+            requests: family("usher_demand_requests", "Queued requests, by priority and model.")?,
+            bytes: family("usher_demand_bytes", "Bytes of queued request bodies.")?,
             known: ClientSeries::default(),
         })
     }

@@ -87,9 +87,9 @@ impl Inner {
             let (endpoints, waiting) = (self.stages.endpoints(), self.queue.waiting().requests);
             self.queue.set_endpoints(now, endpoints);
             if before > 0 && endpoints == 0 {
-                tracing::info!("no endpoint is left: requests wait for one");
+                tracing::info!("pool is empty: requests wait for an endpoint");
             } else if before == 0 && waiting > 0 {
-                tracing::info!(endpoints, waiting, "endpoints came up: what waits goes there");
+                tracing::info!(endpoints, waiting, "endpoints came up: dispatching waiting requests");
             }
         }
     }

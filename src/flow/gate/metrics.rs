@@ -52,7 +52,7 @@ pub struct GateMetrics {
     /// Requests that wait, and their bytes.
     pub(super) size: IntGaugeVec,
     pub(super) bytes: IntGaugeVec,
-    /// Requests by how their waiting ended.
+    /// Requests that left the queue, by outcome.
     pub(super) total: IntCounterVec,
     /// Running requests that were told to end.
     revoked: IntCounterVec,
@@ -82,20 +82,20 @@ impl GateMetrics {
         };
         let cycle = Timings::new(
             &name("dispatch_cycle_duration_seconds"),
-            &help("Seconds that a round of letting requests go took."),
+            &help("Duration of a dispatch cycle in seconds."),
             &[],
         )?;
         let cycle_legacy =
             Legacy { name: "inference_extension_flow_control_dispatch_cycle_duration_seconds", labels: &[] };
         let revoked_by_end = counters(
             "revocations_total",
-            "Running requests that were told to end, by whether they did in time.",
+            "Revocations, by whether the request ended in time.",
             &["outcome", "inference_pool"],
         )?;
         let confirmation = HistogramVec::new(
             HistogramOpts::new(
                 name("revocation_confirmation_seconds"),
-                help("Seconds from telling a running request to end to its end."),
+                help("Seconds from a revocation to the end of the request."),
             )
             .buckets(CONFIRMATION.to_vec()),
             &["inference_pool"],
@@ -104,7 +104,7 @@ impl GateMetrics {
             pool: pool.to_owned(),
             waited: histograms(
                 "request_queue_duration_seconds",
-                "Seconds that requests waited, by how that ended.",
+                "Seconds that requests were queued, by outcome.",
                 &WAITS,
                 &WAITED,
                 Legacy {
@@ -114,7 +114,7 @@ impl GateMetrics {
             )?,
             enqueued: histograms(
                 "request_enqueue_duration_seconds",
-                "Seconds that it took to hand a request in, by how its waiting ended.",
+                "Seconds to enqueue a request, by outcome.",
                 &MICRO,
                 &FLOW,
                 Legacy {
@@ -126,17 +126,17 @@ impl GateMetrics {
             size: gauges("queue_size", "Requests that wait.", "inference_extension_flow_control_queue_size")?,
             bytes: gauges(
                 "queue_bytes",
-                "Bytes of the bodies of requests that wait.",
+                "Bytes of queued request bodies.",
                 "inference_extension_flow_control_queue_bytes",
             )?,
             total: counters(
                 "requests_total",
-                "Requests by how their waiting ended.",
+                "Requests that left the queue, by outcome.",
                 &["outcome", "priority", "inference_pool"],
             )?,
             revoked: counters(
                 "revocations_issued_total",
-                "Running requests that were told to end, by their priority.",
+                "Running requests that were revoked, by priority.",
                 &["priority", "inference_pool"],
             )?,
             confirmed: revoked_by_end.with_label_values(&["confirmed", pool]),

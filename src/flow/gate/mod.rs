@@ -132,7 +132,7 @@ impl Gate {
         });
         if shed.requests > 0 {
             let Count { requests, bytes } = shed;
-            tracing::warn!(requests, bytes, "requests that waited were refused to free memory");
+            tracing::warn!(requests, bytes, "waiting requests rejected to free memory");
         }
         shed
     }

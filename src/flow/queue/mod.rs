@@ -320,7 +320,7 @@ impl Queue {
         self.bands.iter().map(band::Band::flows).sum()
     }
 
-    /// Running requests that were told to end and have not, and how many the last decision
+    /// Running requests that were revoked and have not ended, and how many the last decision
     /// asked for.
     pub fn evicting(&self) -> (u64, u64) {
         self.evictions.as_ref().map_or((0, 0), |evictions| (evictions.pending(), evictions.target))

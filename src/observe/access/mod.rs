@@ -209,12 +209,12 @@ impl Complaints {
             Problem::Denied(message) => tracing::error!(
                 resource,
                 message,
-                "may not ask the Kubernetes API server who may read metrics, so nobody may; allow the verb create for tokenreviews (authentication.k8s.io) and subjectaccessreviews (authorization.k8s.io) in a ClusterRole of the picker, or give --metrics-endpoint-auth=false"
+                "access denied to the Kubernetes API for authorizing metrics readers, so all are rejected; allow the verb create for tokenreviews (authentication.k8s.io) and subjectaccessreviews (authorization.k8s.io) in a ClusterRole of the picker, or give --metrics-endpoint-auth=false"
             ),
             _ => tracing::warn!(
                 resource,
                 %problem,
-                "cannot ask the Kubernetes API server who may read metrics; only those may whom it has just allowed"
+                "cannot authorize metrics readers with the Kubernetes API server; only recently allowed readers may read"
             ),
         }
     }

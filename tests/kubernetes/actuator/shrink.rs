@@ -132,7 +132,7 @@ async fn the_picker_drains_before_it_writes() {
     }
     let picker = group.picker(server, &[]).await;
     group.become_replicas(&[("decode", 2)]).await;
-    picker.says(&["pods get no new requests before they go"]).await;
+    picker.says(&["draining pods before deletion"]).await;
     let mut marked = 0;
     for number in 0..3 {
         marked += u32::from(cost(&group, &format!("decode-{number}")).await == "-1000");

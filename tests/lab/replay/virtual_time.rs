@@ -49,7 +49,7 @@ fn configured(servers: &[Server]) -> (Picker, Arc<Store>) {
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (offline, _) = Offline::new(None, servers, reading, StdRng::seed_from_u64(1)).unwrap();
     let store = Arc::clone(offline.store());
-    (Picker::Configured(Box::new(offline)), store)
+    (Picker::configured(Box::new(offline)), store)
 }
 
 fn times(fates: &Fates) -> Vec<(u128, u128)> {

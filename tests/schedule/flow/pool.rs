@@ -118,10 +118,7 @@ impl Pool {
         let dispatcher = Arc::clone(&self.dispatcher);
         Sent(Some(tokio::spawn(async move {
             // As a stream does: at once if it can be.
-            match dispatcher.try_dispatch(&request, &subset) {
-                Some(result) => result,
-                None => dispatcher.dispatch(&request, &subset).await,
-            }
+            dispatcher.enter(&Arc::new(request), &subset).decided().await
         })))
     }
 

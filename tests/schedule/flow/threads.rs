@@ -26,10 +26,7 @@ async fn a_pool_is_never_overrun_and_nobody_is_forgotten() {
                         async move {
                             let request = of(&format!("{thread}"), (number % 3) as i32 - 1);
                             let missing = SubsetHint::Missing;
-                            let routed = match dispatcher.try_dispatch(&request, &missing) {
-                                Some(result) => result,
-                                None => dispatcher.dispatch(&request, &missing).await,
-                            };
+                            let routed = dispatcher.enter(&Arc::new(request), &missing).decided().await;
                             let routed = routed.unwrap();
                             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                             for _ in 0..number % 5 {

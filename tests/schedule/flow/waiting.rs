@@ -1,5 +1,6 @@
 //! Waiting for room, for an endpoint, and for nothing any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -72,7 +73,8 @@ async fn who_goes_away_before_it_hears_of_its_end_takes_nobody_with_it() {
     let pool = Pool::new(&config(1, "defaultRequestTTL: 5s"), 1);
     let first = pool.pass(of("a", 0)).await;
     let request = of("late", 0);
-    let mut late = Box::pin(pool.dispatcher.dispatch(&request, &SubsetHint::Missing));
+    let mut late =
+        Box::pin(pool.dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided());
     assert!(late.as_mut().now_or_never().is_none());
     assert_eq!(pool.demand().requests(), 1);
     advance(Duration::from_secs(5)).await;

@@ -122,7 +122,7 @@ async fn a_refused_client_is_told_to_come_again() {
     load.kv_usage.set(0.0, u64::MAX);
     for (priority, admitted) in [(-1, false), (0, true)] {
         let request = of_priority(priority);
-        let result = dispatcher.dispatch(&request, &SubsetHint::Missing).await;
+        let result = dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided().await;
         assert_eq!(result.is_ok(), admitted, "{priority}");
         if let Err(rejection) = result {
             assert_eq!(
@@ -135,5 +135,5 @@ async fn a_refused_client_is_told_to_come_again() {
     // A pool that is known to be idle takes everything.
     load.waiting.set(0.0, u64::MAX);
     let request = of_priority(-1);
-    assert!(dispatcher.dispatch(&request, &SubsetHint::Missing).await.is_ok());
+    assert!(dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing).decided().await.is_ok());
 }

@@ -38,7 +38,12 @@ fn a_follower_is_timed_wherever_it_comes_from() {
     let request = with_headers(&[]);
     // The first is served by the first choice, the second by the other one.
     for moves in [false, true] {
-        let mut routed = dispatcher.dispatch(&request, &SubsetHint::Missing).now_or_never().unwrap().unwrap();
+        let mut routed = dispatcher
+            .enter(&Arc::new(request.clone()), &SubsetHint::Missing)
+            .decided()
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         let first = routed.decision().primary_endpoint().clone();
         let served = store.snapshot().endpoints().iter().find(|e| (e.id() != first.id()) == moves).cloned();
         routed.response_begins(&Served::By(served.unwrap().authority().to_string()), Verdict::Good, true);

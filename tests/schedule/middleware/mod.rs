@@ -45,17 +45,17 @@ fn build(config: &str, registry: &Registry, state: &State) -> Result<Pipeline, C
 }
 
 /// A configuration at work on the endpoints of a store.
-fn dispatcher(config: &str, store: &Arc<Store>, state: &State) -> Dispatcher {
+fn dispatcher(config: &str, store: &Arc<Store>, state: &State) -> Arc<Dispatcher> {
     dispatcher_in(config, store, state, &Registry::new())
 }
 
 /// The same, counting in a registry.
-fn dispatcher_in(config: &str, store: &Arc<Store>, state: &State, registry: &Registry) -> Dispatcher {
+fn dispatcher_in(config: &str, store: &Arc<Store>, state: &State, registry: &Registry) -> Arc<Dispatcher> {
     let clock = Clock::start();
     let pipeline = build(config, registry, state).unwrap();
     let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);
     let policy = Policy { scheduler, stages, max_age: Duration::from_secs(2), record: Record::No };
     let locator = Arc::new(StoreLocator::new(Arc::clone(store), false));
     let cached = CachedLocator::new(locator, clock.clone(), Duration::ZERO, 16);
-    Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(registry).unwrap()))
+    Arc::new(Dispatcher::new(cached, policy, clock, Arc::new(Attempts::register(registry).unwrap())))
 }

@@ -274,18 +274,18 @@ async fn bindings_outlive_a_configuration() {
     let mut first = Vec::new();
     let before = dispatcher(&config("mine"), &store, &state);
     for session in 0..20 {
-        let routed = before.dispatch(&request(session), &SubsetHint::Missing).await.unwrap();
+        let routed = before.enter(&Arc::new(request(session)), &SubsetHint::Missing).decided().await.unwrap();
         first.push(routed.destination());
     }
     let after = dispatcher(&config("mine"), &store, &state);
     for (session, expected) in first.iter().enumerate() {
-        let routed = after.dispatch(&request(session), &SubsetHint::Missing).await.unwrap();
+        let routed = after.enter(&Arc::new(request(session)), &SubsetHint::Missing).decided().await.unwrap();
         assert_eq!(routed.destination(), expected);
     }
     let other = dispatcher(&config("other"), &store, &state);
     let mut moved = 0;
     for (session, expected) in first.iter().enumerate() {
-        let routed = other.dispatch(&request(session), &SubsetHint::Missing).await.unwrap();
+        let routed = other.enter(&Arc::new(request(session)), &SubsetHint::Missing).decided().await.unwrap();
         moved += usize::from(routed.destination() != expected);
     }
     assert!(moved > 5, "sessions belong to the plugin of their name");

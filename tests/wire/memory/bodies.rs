@@ -73,7 +73,7 @@ async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
         // The first, the second, the fourth … are told.
         settle(|| {
             let told = process.page().refused().ilog2() as usize + 1;
-            process.logged("requests are refused, as the memory budget is used up") == told
+            process.logged("requests rejected: the memory budget is used up") == told
         })
         .await;
         // When some are gone the others go on; a body goes with the replies that carry it, not

@@ -20,11 +20,15 @@ mod unread;
 mod unsent;
 mod waiting;
 
+use std::future::poll_fn;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use envoy_types::pb::envoy::service::ext_proc::v3::ImmediateResponse;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
 use tokio::task::JoinHandle;
 
 use crate::support::{Connection, PROMPT, Stream, body, headers, response_headers};
@@ -168,4 +172,20 @@ async fn served_in_the_end(process: &Process, text: &str) -> u32 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("it is never served");
+}
+
+/// Begins an ext_proc call with a first message, framed, and waits for the head of its response.
+async fn begin_call(
+    send: &mut SendRequest<Bytes>,
+    first: &[u8],
+) -> (http::Response<RecvStream>, SendStream<Bytes>) {
+    let request = http::Request::post("http://x/envoy.service.ext_proc.v3.ExternalProcessor/Process")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .unwrap();
+    poll_fn(|context| send.poll_ready(context)).await.unwrap();
+    let (response, mut body) = send.send_request(request, false).unwrap();
+    body.send_data(Bytes::copy_from_slice(first), false).unwrap();
+    (response.await.unwrap(), body)
 }

@@ -46,15 +46,7 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
         let task = tokio::spawn(connection);
         let mut streams = Vec::new();
         for _ in 0..STREAMS {
-            let request = Request::post("http://x/envoy.service.ext_proc.v3.ExternalProcessor/Process")
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .body(())
-                .unwrap();
-            send = send.ready().await.unwrap();
-            let (response, mut body) = send.send_request(request, false).unwrap();
-            body.send_data(first.clone().into(), false).unwrap();
-            let response = response.await.unwrap();
+            let (response, mut body) = begin_call(&mut send, &first).await;
             body.send_data(vec![0; EACH].into(), false).unwrap();
             streams.push((response, body));
         }

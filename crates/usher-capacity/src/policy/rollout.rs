@@ -12,7 +12,7 @@ use usher_core::config::layers::PLACE_LABELS;
 /// Longest a step may be waited for.
 pub const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// In which steps pods come up, and where.
+/// Steps in which pods come up, and their placement.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploySpec {
@@ -67,7 +67,7 @@ pub struct TopologySpec {
     pub cluster_topology: Option<String>,
     /// The layer in one domain of which a step should fit; the first when absent.
     pub layer: Option<String>,
-    /// Whether it has to.
+    /// Strength of that constraint on the layer.
     pub constraint: ConstraintSpec,
 }
 
@@ -113,8 +113,8 @@ pub enum Progression {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateSpec {
-    /// By how many percent one role may be further along than another, 0 to 100; 10 when absent.
+    /// Percentage points by which one role may be further along than another, 0 to 100; 10 when absent.
     pub max_skew_percent: Option<i64>,
-    /// How many percent of a role may be unavailable, 0 to 100, at least one pod; 5 when absent.
+    /// Percentage of a role's pods that may be unavailable, 0 to 100, at least one pod; 5 when absent.
     pub max_unavailable_percent: Option<i64>,
 }

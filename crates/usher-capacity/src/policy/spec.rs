@@ -55,7 +55,7 @@ pub struct Spec {
     /// follows policies when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<PoolRef>,
-    /// Whether plans are only shown or also carried out.
+    /// Use of the plans: only shown, or also carried out.
     pub mode: Mode,
     /// Nothing is written while this is so. Pods still pass their gate, and the status is told.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -64,7 +64,7 @@ pub struct Spec {
     pub interval: Option<Span>,
     /// The roles, by name; one or more.
     pub roles: BTreeMap<String, RoleSpec>,
-    /// How the size of the whole group is found; not beside `rules`.
+    /// Computation of the size of the whole group; not beside `rules`.
     pub total: Option<TotalSpec>,
     /// Limits on the change of the group's size.
     pub behavior: Option<BehaviorSpec>,
@@ -72,10 +72,10 @@ pub struct Spec {
     pub coordination: Option<CoordinationSpec>,
     /// Rules that change roles step by step; not beside `total`.
     pub rules: Vec<RuleSpec>,
-    /// In which steps pods come up, and where.
+    /// Steps in which pods come up, and their placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeploySpec>,
-    /// How far apart roles may be while the group's size changes; not beside `deploy.steps`.
+    /// Limit of the distance between roles while the group's size changes; not beside `deploy.steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<ScalingSpec>,
     /// Limit of the distance between roles while pods are updated.
@@ -128,8 +128,8 @@ pub struct TargetRef {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// Where its number of replicas is, as a JSON pointer, if it has no `scale` subresource;
-    /// `/spec/replicas` when absent.
+    /// JSON pointer to its number of replicas, if it has no `scale` subresource; `/spec/replicas` when
+    /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_path: Option<String>,
 }
@@ -165,7 +165,7 @@ pub struct TotalSpec {
 pub struct SignalSpec {
     /// Its name; the query itself when that is its source.
     pub name: String,
-    /// Where it comes from.
+    /// Source of its value.
     #[serde(skip_serializing_if = "RuleSource::is_of_pods")]
     pub source: RuleSource,
     /// Value that it should have per pod; above 0.
@@ -202,12 +202,12 @@ pub struct PaceSpec {
     pub percent: Option<i64>,
     /// The period, at most 30 minutes.
     pub period: Option<Span>,
-    /// Whether the larger (`Or`) or the smaller (`And`) of the two limits holds.
+    /// Choice of the larger (`Or`) or the smaller (`And`) of the two limits.
     pub select: Option<Select>,
     /// Time for which a change has to be asked for, at most 30 minutes.
     pub stabilization: Option<Span>,
-    /// How long pods that are about to go may take to answer the requests that they have, at most 30 minutes;
-    /// 0: they go at once. When shrinking only; 5 minutes when absent.
+    /// Time that pods have to finish their requests before they are deleted, at most 30 minutes; 0
+    /// deletes them at once. When shrinking only; 5 minutes when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<Span>,
     /// Further settings for when far more is needed than there is; when growing only.
@@ -242,7 +242,7 @@ pub struct PanicSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CoordinationSpec {
-    /// Whether pressure counts.
+    /// Use of pressure in the division.
     pub mode: CoordinationMode,
     /// Part of the shares that pressure decides, 0 to 1; 0.5 when absent.
     pub alpha: Option<f64>,
@@ -323,13 +323,13 @@ pub struct RuleSpec {
     pub name: String,
     /// The role that it changes.
     pub role: String,
-    /// Where its number comes from.
+    /// Source of its number.
     pub source: RuleSource,
     /// Its number.
     pub metric: String,
     /// Aggregation of the pods' numbers.
     pub aggregation: Aggregation,
-    /// How the number compares when the rule fires; with `threshold`.
+    /// Comparison of the number with `threshold` for which the rule fires.
     pub comparator: Option<Comparator>,
     /// Value that the number is compared with.
     pub threshold: Option<f64>,

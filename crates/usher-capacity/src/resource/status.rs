@@ -140,15 +140,15 @@ pub struct LastWrite {
     pub reason: String,
 }
 
-/// Whether something holds, as Kubernetes says it.
+/// A condition in the form of Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["type", "status", "lastTransitionTime", "reason", "message"]))]
 pub struct StatusCondition {
-    /// Type of the condition, which may hold.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub of: String,
-    /// Whether it does: True, False or Unknown.
+    /// Status of the condition: True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// The generation of the object that it is about.

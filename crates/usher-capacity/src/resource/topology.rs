@@ -27,7 +27,7 @@ pub struct TopologyStatus {
     pub nodes: Option<u32>,
     /// Findings for each layer.
     pub layers: Vec<LayerStatus>,
-    /// Whether the nodes' labels are as the layers say.
+    /// Conditions, for example on the match of the nodes' labels with the layers.
     pub conditions: Vec<StatusCondition>,
 }
 

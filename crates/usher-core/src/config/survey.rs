@@ -1,16 +1,16 @@
-//! All errors of a document, where its reader stops at the first.
+//! Collects all errors of a document from a reader that stops at the first.
 
 use super::error::ConfigError;
 use super::left_out::LeftOut;
 use super::node::Node;
 
-/// Most errors that are told of a document.
+/// Most errors reported of a document.
 const MOST_ERRORS: usize = 50;
 
-/// Most times that a document is read. An error may have many consequences.
+/// Most reads of a document. An error may have many consequences.
 const MOST_READS: usize = 500;
 
-/// Result of reading a document again and again, each time without what was wrong before.
+/// Result of repeated reads of a document, each without the parts that the reads before refused.
 ///
 /// A part that is left out may be missed elsewhere. An error is taken for such a consequence, and not
 /// reported, if it is about a place around something that was left out and names it, or names a plugin
@@ -26,7 +26,7 @@ pub struct Survey<T> {
 }
 
 impl<T> Survey<T> {
-    /// Reads a document until nothing is wrong with what remains of it.
+    /// Reads a document until the rest of it has no error.
     pub fn of(root: &Node, mut read: impl FnMut(&Node) -> Result<T, ConfigError>) -> Self {
         let mut survey = Self { value: None, errors: Vec::new(), left_out: LeftOut::default() };
         let mut rest = None;

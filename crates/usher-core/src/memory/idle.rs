@@ -144,7 +144,7 @@ impl Budget {
                 connections,
                 used,
                 most,
-                "idle connections closed, as there are too many or they take too much memory"
+                "idle connections closed: too many, or they use too much memory"
             );
         }
     }

@@ -45,7 +45,7 @@ impl SmallPort {
                 tracing::warn!(
                     count,
                     most,
-                    "oldest requests of small ports ended, as they take too much memory"
+                    "oldest requests of health, KEDA, metrics and admin ports ended to free memory"
                 );
             }
         }

@@ -200,7 +200,7 @@ impl Overflow {
             tracing::warn!(
                 of,
                 longest_name = MAX_LABEL_BYTES,
-                "flows and models are more than metrics have series for, or their names are longer; what is beyond counts as 'other'"
+                "too many flows and models for metric series, or too long names; the others count as 'other'"
             );
         }
     }

@@ -14,8 +14,8 @@ const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// The engine of simulated servers.
 #[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
-    /// How the engine schedules and what its steps cost: linear, chunked-prefill (as vLLM) or
-    /// prefill-first (as SGLang without mixed chunks).
+    /// Scheduling and step costs of the engine: linear, chunked-prefill (as vLLM) or prefill-first (as
+    /// SGLang without mixed chunks).
     #[arg(long, default_value_t, value_name = "MODEL")]
     pub engine_model: ModelKind,
     /// Draws the constants of the models chunked-prefill and prefill-first, their batch and
@@ -30,11 +30,11 @@ pub struct EngineArgs {
     /// costs nothing. [default: 8ms]
     #[arg(long, value_name = "TIME", value_parser = time(Duration::ZERO, LONGEST_STEP, "0 to 24h"))]
     pub decode_step: Option<Duration>,
-    /// By how much of that time each further request in the batch prolongs the step.
+    /// Share of that time that each further request in the batch adds to the step.
     /// [default: 0.01]
     #[arg(long, value_name = "FACTOR", value_parser = number(0.0, 1000.0))]
     pub batch_factor: Option<f64>,
-    /// Steps take between 1 - jitter and 1 + jitter of their time. [default: 0.05, or drawn]
+    /// Random variation of a step's time: between 1 - jitter and 1 + jitter of it. [default: 0.05, or drawn]
     #[arg(long, value_name = "SHARE", value_parser = jitter)]
     pub jitter: Option<f64>,
     /// Requests in the batch at most. [default: 256, or drawn]

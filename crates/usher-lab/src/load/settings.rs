@@ -26,7 +26,7 @@ pub struct Settings {
     pub api: Api,
     /// The model that requests ask for.
     pub model: String,
-    /// Answers as server-sent events.
+    /// Stream responses as server-sent events.
     pub stream: bool,
     /// Tokens of an answer; `None`: as the trace says, or 16.
     pub output_tokens: Option<usize>,
@@ -82,7 +82,7 @@ pub enum Pace {
         /// Distribution of their arrivals.
         arrivals: Arrivals,
     },
-    /// When the trace says, so many times as fast.
+    /// Speed of the trace, as a multiple of the recorded one.
     Trace(f64),
     /// So many are begun, and held open without a byte; direct only.
     Idle(usize),

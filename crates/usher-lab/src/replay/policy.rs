@@ -29,7 +29,10 @@ pub enum Policy {
 
 /// A policy at work.
 #[derive(Debug)]
-pub enum Picker {
+pub struct Picker(Kind);
+
+#[derive(Debug)]
+enum Kind {
     /// The plugins of a configuration.
     Configured(Box<dyn Configured>),
     /// Any of these servers.
@@ -51,6 +54,11 @@ pub enum Picker {
 }
 
 impl Picker {
+    /// A picker with the plugins of a configuration.
+    pub fn configured(configured: Box<dyn Configured>) -> Self {
+        Self(Kind::Configured(configured))
+    }
+
     /// Sets a policy to work over these servers, numbered from 0. Returns with it what the user
     /// should know.
     ///
@@ -64,21 +72,22 @@ impl Picker {
         build: &Build<'_>,
     ) -> Result<(Self, Vec<String>), BuildError> {
         let rng = StdRng::seed_from_u64(seed);
-        Ok(match policy {
+        let (kind, notes) = match policy {
             Policy::Random => {
-                (Self::Random { rng: Box::new(rng), servers: (0..servers.len()).collect() }, Vec::new())
+                (Kind::Random { rng: Box::new(rng), servers: (0..servers.len()).collect() }, Vec::new())
             }
             Policy::RoundRobin => {
-                (Self::RoundRobin { next: 0, servers: (0..servers.len()).collect() }, Vec::new())
+                (Kind::RoundRobin { next: 0, servers: (0..servers.len()).collect() }, Vec::new())
             }
             Policy::Reference(formula) => {
-                (Self::Reference(Box::new(Reference::new(*formula, servers.len(), rng))), Vec::new())
+                (Kind::Reference(Box::new(Reference::new(*formula, servers.len(), rng))), Vec::new())
             }
             Policy::Configured(config) => {
                 let (configured, notes) = build(config.as_deref(), servers, reading, rng)?;
-                (Self::Configured(configured), notes)
+                (Kind::Configured(configured), notes)
             }
-        })
+        };
+        Ok((Self(kind), notes))
     }
 
     /// Chooses a server for the request at this position, at this time since the start.
@@ -89,18 +98,18 @@ impl Picker {
         engines: &[Engine],
         now: Duration,
     ) -> Result<Route, Rejection> {
-        let server = match self {
-            Self::Configured(configured) => {
+        let server = match &mut self.0 {
+            Kind::Configured(configured) => {
                 return configured.pick(now, &mut |parsers| requests.read(position, parsers));
             }
-            Self::Random { servers, .. } if servers.is_empty() => None,
-            Self::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
-            Self::RoundRobin { next, servers } => {
+            Kind::Random { servers, .. } if servers.is_empty() => None,
+            Kind::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
+            Kind::RoundRobin { next, servers } => {
                 let turn = *next % servers.len().max(1);
                 *next = turn + 1;
                 servers.get(turn).copied()
             }
-            Self::Reference(reference) => reference.pick(position, &requests.get(position), engines),
+            Kind::Reference(reference) => reference.pick(position, &requests.get(position), engines),
         };
         let server = server.ok_or_else(Rejection::no_endpoints)?;
         Ok(Route { server, prefiller: None, follower: None })
@@ -108,26 +117,26 @@ impl Picker {
 
     /// The first token of a request is there, for a policy that nothing else tells.
     pub(super) fn first_token(&mut self, position: usize) {
-        if let Self::Reference(reference) = self {
+        if let Kind::Reference(reference) = &mut self.0 {
             reference.first_token(position);
         }
     }
 
     /// A request has ended, however it did; likewise.
     pub(super) fn ended(&mut self, position: usize) {
-        if let Self::Reference(reference) = self {
+        if let Kind::Reference(reference) = &mut self.0 {
             reference.ended(position);
         }
     }
 
     /// From now on there are these servers, each under its number.
     pub(super) fn set_servers(&mut self, servers: &[(usize, Server)]) {
-        match self {
-            Self::Configured(configured) => configured.set_servers(servers),
-            Self::Random { servers: numbers, .. } | Self::RoundRobin { servers: numbers, .. } => {
+        match &mut self.0 {
+            Kind::Configured(configured) => configured.set_servers(servers),
+            Kind::Random { servers: numbers, .. } | Kind::RoundRobin { servers: numbers, .. } => {
                 *numbers = servers.iter().map(|(number, _)| *number).collect();
             }
-            Self::Reference(reference) => {
+            Kind::Reference(reference) => {
                 reference.set_servers(servers.iter().map(|(number, _)| *number).collect());
             }
         }
@@ -135,61 +144,61 @@ impl Picker {
 
     /// Sets the time of everything that happens next.
     pub(super) fn set_clock(&self, now: Duration) {
-        if let Self::Configured(configured) = self {
+        if let Kind::Configured(configured) = &self.0 {
             configured.set_clock(now);
         }
     }
 
     /// Time between two scrapes of a server; `None`: nobody reads their numbers.
     pub(super) fn scrape_interval(&self) -> Option<Duration> {
-        match self {
-            Self::Configured(configured) => configured.scrape_interval(),
+        match &self.0 {
+            Kind::Configured(configured) => configured.scrape_interval(),
             _ => None,
         }
     }
 
     /// When the server with this number is scraped first.
     pub(super) fn first_scrape(&self, number: usize) -> Duration {
-        match self {
-            Self::Configured(configured) => configured.first_scrape(number),
+        match &self.0 {
+            Kind::Configured(configured) => configured.first_scrape(number),
             _ => Duration::ZERO,
         }
     }
 
     /// Reads what the server with this number says, now.
     pub(super) fn scrape(&self, number: usize, engine: &Engine) {
-        if let Self::Configured(configured) = self {
+        if let Kind::Configured(configured) = &self.0 {
             configured.scrape(number, engine);
         }
     }
 
     /// Drops what is of no more use, as the server does now and then.
     pub(super) fn sweep(&self) {
-        if let Self::Configured(configured) = self {
+        if let Kind::Configured(configured) = &self.0 {
             configured.sweep();
         }
     }
 
     /// The latency model, where the policy has one.
     pub(super) fn latency(&self) -> Option<Report> {
-        match self {
-            Self::Configured(configured) => configured.latency(),
+        match &self.0 {
+            Kind::Configured(configured) => configured.latency(),
             _ => None,
         }
     }
 
     /// Plugins and profiles that can never act, in a sentence; see [`Configured::idle`].
     pub(super) fn idle(&self, servers: &[Server], has_targets: bool) -> Option<String> {
-        match self {
-            Self::Configured(configured) => configured.idle(servers, has_targets),
+        match &self.0 {
+            Kind::Configured(configured) => configured.idle(servers, has_targets),
             _ => None,
         }
     }
 
     /// `host:port` of the server with this number, for who is told who served.
     pub(super) fn address(&self, number: usize) -> String {
-        match self {
-            Self::Configured(configured) => configured.address(number),
+        match &self.0 {
+            Kind::Configured(configured) => configured.address(number),
             _ => String::new(),
         }
     }

@@ -245,8 +245,8 @@ impl Booked {
         }
     }
 
-    /// Another endpoint answers. It computes the prompt, too, unless a third one does.
-    /// How much of the prompt it has cached is not known, so it is taken to be as much.
+    /// Moves the booking to the endpoint that responds. It computes the prompt, too, unless a third one
+    /// does. Its cached share of the prompt is unknown and taken to be the same.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
         if let Some(aim) = &mut self.aim {

@@ -184,9 +184,8 @@ impl Group {
     /// seconds that its KV cache takes to another endpoint, as configured. Returns how many
     /// times the predicted time it took.
     ///
-    /// How long transfers really take has a coefficient of its own. Were the learned time of
-    /// one taken off before, a link that looks slow would make prompts look fast, and those the
-    /// link slower.
+    /// Transfers have a coefficient of their own. If their learned time were subtracted first, a link
+    /// that looks slow would make prompts look fast, and these the link slower.
     pub(super) fn first_token(
         &self,
         requests: f64,

@@ -222,7 +222,7 @@ impl Model {
     pub(super) fn watch(&self, endpoint: &Endpoint) {
         let backlog = self.backlog(endpoint);
         if !backlog.read_times(endpoint.load()) {
-            tracing::info!(endpoint = %endpoint.id(), "engine has restarted; what its endpoint differs by is learned anew");
+            tracing::info!(endpoint = %endpoint.id(), "engine restarted; relearning its endpoint's latency");
             self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
         }
     }

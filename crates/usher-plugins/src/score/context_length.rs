@@ -78,7 +78,7 @@ impl ContextLengthParams {
 /// farther the less; 0.5 without the label, and 0 with one that is no range. As a filter
 /// it keeps endpoints whose range holds the length and those without a label.
 ///
-/// Where nobody read the prompt its length is not known: all score 0.5, and all are kept.
+/// Without a parsed prompt its length is unknown: all score 0.5, and all are kept.
 #[derive(Debug)]
 pub struct ContextLengthAware {
     label: String,

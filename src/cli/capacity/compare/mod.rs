@@ -39,7 +39,7 @@ pub(super) struct CompareArgs {
     /// The policy: with one role and `total`.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Which policy of the file, where it has several.
+    /// Name of the policy, if the file has several.
     #[arg(long)]
     name: Option<String>,
     /// Configuration that decides where requests go (EndpointPickerConfig). Default: the built-in one.
@@ -58,7 +58,7 @@ pub(super) struct CompareArgs {
     /// Refused: what --speed was called.
     #[arg(long, hide = true)]
     rate: Option<String>,
-    /// A first token within this time is good.
+    /// Limit on the time to the first token of a good response.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, help_heading = "Requests")]
     ttft_limit: Duration,
 
@@ -81,7 +81,7 @@ pub(super) struct CompareArgs {
     /// Of everything random: texts, decisions, servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

@@ -33,7 +33,7 @@ const LIMIT: usize = 300_000;
 struct Harness {
     exchange: Exchange,
     rules: Arc<RuleBook>,
-    dispatcher: Dispatcher,
+    dispatcher: Arc<Dispatcher>,
     store: Arc<Store>,
     registry: Registry,
 }
@@ -81,7 +81,7 @@ impl Harness {
         let attempts = Arc::new(Attempts::register(&registry).unwrap());
         let max_age = Duration::from_secs(2);
         let policy = Policy { scheduler, stages, max_age, record: Record::No };
-        let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+        let dispatcher = Arc::new(Dispatcher::new(cached, policy, clock, attempts));
         let rules = Arc::new(RuleBook::default());
         let shared = Shared {
             parsers: Parsers::new(parsers),
@@ -113,7 +113,8 @@ impl Harness {
     }
 
     fn answer(&mut self, question: &Question) -> Step {
-        let result = self.dispatcher.dispatch(&question.request, &question.subset).now_or_never().unwrap();
+        let result =
+            self.dispatcher.enter(&question.request, &question.subset).decided().now_or_never().unwrap();
         self.exchange.decided(result, Instant::now())
     }
 

@@ -118,10 +118,7 @@ impl OutlierMetrics {
     /// When one of the names is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let ejections = IntCounterVec::new(
-            Opts::new(
-                "usher_endpoint_demotions_total",
-                "Endpoints that were demoted, by what they failed at last.",
-            ),
+            Opts::new("usher_endpoint_demotions_total", "Ejections of endpoints, by their last failure."),
             &["reason"],
         )?;
         let ejections = register(registry, ejections, None)?;
@@ -130,15 +127,15 @@ impl OutlierMetrics {
             ejections: Failure::NAMES.map(|name| ejections.with_label_values(&[name])),
             recoveries: counter(
                 "usher_endpoint_recoveries_total",
-                "Demoted endpoints that became as good as any other again.",
+                "Ejections that ended because the endpoint works again.",
             )?,
             probes: counter(
                 "usher_endpoint_probes_total",
-                "Requests that went to a demoted endpoint as its probe.",
+                "Requests sent to an ejected endpoint as its probe.",
             )?,
             overruled: counter(
                 "usher_demotions_overruled_total",
-                "Decisions among all endpoints although some were demoted: too many were, or nobody else would do.",
+                "Decisions that considered ejected endpoints, because too many were ejected or no other passed the filters.",
             )?,
         })
     }

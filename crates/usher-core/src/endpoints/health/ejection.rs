@@ -91,7 +91,7 @@ impl std::fmt::Display for Failure {
 pub enum Change {
     /// Neither ejected nor recovered.
     Nothing,
-    /// Demoted, by this failure.
+    /// Ejected, by this failure.
     Ejected(Failure),
     /// As good as any other again, after so many milliseconds.
     Recovered(u64),

@@ -148,7 +148,7 @@ impl Health {
         self.state().condition()
     }
 
-    /// Lets the state machine see what happened, and tells the world what that changed.
+    /// Applies an event to the state machine; counts and logs the change.
     fn change(&self, event: impl FnOnce(&mut EjectionState, &HealthParams, u64) -> Change) {
         let Some(outliers) = &self.outliers else { return };
         let mut state = self.state();
@@ -159,11 +159,11 @@ impl Health {
             Change::Nothing => {}
             Change::Ejected(failure) => {
                 outliers.ejected(failure);
-                tracing::warn!(endpoint = %self.id, reason = %failure, "endpoint is demoted, it gets probes only");
+                tracing::warn!(endpoint = %self.id, reason = %failure, "endpoint ejected; it gets probes only");
             }
             Change::Recovered(after_ms) => {
                 outliers.recovered();
-                tracing::info!(endpoint = %self.id, after_ms, "endpoint is well again");
+                tracing::info!(endpoint = %self.id, after_ms, "ejected endpoint works again");
             }
         }
     }

@@ -140,8 +140,7 @@ impl PrefixIndex {
     /// the origin has not reported for `ttl`: an import without blocks is a report, too.
     /// The endpoints are found in the snapshot by their identities.
     ///
-    /// Where nobody imports, this costs nothing; where somebody does, two bytes for each
-    /// place of the endpoints that others told of.
+    /// Costs nothing without imports, and two bytes for each place of the imported endpoints with them.
     pub fn import(
         &self,
         origin: &str,

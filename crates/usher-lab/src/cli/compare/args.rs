@@ -69,7 +69,7 @@ pub struct CompareArgs {
     /// Differing decisions that are listed in the text.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub show: usize,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

@@ -26,7 +26,7 @@ pub enum Scenario {
     /// table says for how long.
     ScaleFromZero,
     /// One of the servers answers 503 at once for a while, under 200 small requests per
-    /// second: once without the detection of sick pods, and once with it.
+    /// second: once without outlier ejection, and once with it.
     SickPod,
     /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
     /// how many servers there should be, and the demo starts and ends them. A table has a line per
@@ -56,7 +56,7 @@ pub struct DemoArgs {
     /// sick-pod those while a server is broken: 2000. For autoscale in all: 300.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub requests: Option<usize>,
-    /// How many times as fast as the trace, and as real servers: 12, and 1 for sick-pod and
+    /// Speed of the trace and of the servers, as a multiple of the real one: 12, and 1 for sick-pod and
     /// autoscale.
     #[arg(long, value_name = "FACTOR", value_parser = speed)]
     pub speed: Option<f64>,
@@ -72,7 +72,7 @@ pub struct DemoArgs {
     /// Trace to replay instead of the built-in one, in the format of Mooncake's.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

@@ -28,41 +28,40 @@ pub struct LoadArgs {
     /// http://HOST:PORT of a gateway.
     #[arg(long, value_name = "TARGET")]
     pub target: String,
-    /// Direct: whether to encrypt. The certificate is not looked at. Default: if the
-    /// server can.
+    /// Direct: use of TLS. The certificate is not verified. Default: if the server supports it.
     #[arg(long, value_enum, value_name = "MODE")]
     pub tls: Option<Tls>,
-    /// Direct: connections at first. Default: 1. Where all have as many requests as the server takes,
-    /// another is opened, as a gateway does.
+    /// Direct: initial connections. Default: 1. Another is opened when all are at the server's limit of
+    /// streams, as a gateway does.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub connections: Option<usize>,
 
-    /// Open loop: requests per second, whatever becomes of them.
+    /// Open loop: requests per second, independent of responses.
     #[arg(long, value_name = "R", value_parser = above_zero, conflicts_with_all = ["concurrency", "idle", "speed"])]
     pub rate: Option<f64>,
-    /// With --rate: equal times between requests, or times as of independent users.
-    /// Default: even.
+    /// With --rate: distribution of the times between requests: even, or a Poisson process. Default:
+    /// even.
     #[arg(long, value_enum, value_name = "HOW", requires = "rate")]
     pub arrivals: Option<Spread>,
     /// Closed loop: requests at a time. Default: 1, if nothing else sets the pace.
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["idle", "speed"])]
     pub concurrency: Option<usize>,
-    /// Direct: open so many exchanges, take their decisions, then hold them without a byte.
+    /// Direct: number of streams to open and to keep idle after their decisions.
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["requests", "warm_up", "speed", "output_tokens", "chunk_interval", "stream"])]
     pub idle: Option<usize>,
-    /// Open loop: exchanges that may be open; what is due beyond that is not sent and
-    /// counts as failed. Default: 20000.
+    /// Open loop: maximum of open requests; requests due beyond it are not sent and count as failed.
+    /// Default: 20000.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_in_flight: Option<usize>,
 
-    /// How long to measure, such as 30s. Default: 10s; to the end, with --requests or
-    /// --speed.
+    /// Duration of the measurement, such as 30s. Default: 10s; until the last request with --requests
+    /// or --speed.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// The same load before that, not measured.
+    /// Duration of the same load before the measurement.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = pause)]
     pub warm_up: Duration,
-    /// End after so many measured requests.
+    /// Number of measured requests after which to end.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
     /// Seed of texts, arrivals and prefixes.
@@ -75,16 +74,16 @@ pub struct LoadArgs {
     /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prefix_groups", "prefix_tokens"])]
     pub trace: Option<PathBuf>,
-    /// When the trace says, so many times as fast.
+    /// Speed of the trace, as a multiple of the recorded one.
     #[arg(long, alias = "trace-speed", value_name = "FACTOR", value_parser = above_zero, requires = "trace")]
     pub speed: Option<f64>,
-    /// Each prompt begins with one of so many shared prefixes.
+    /// Number of shared prefixes; each prompt begins with one.
     #[arg(long, value_name = "G", value_parser = positive, requires = "prefix_tokens")]
     pub prefix_groups: Option<usize>,
     /// Tokens of a shared prefix; they are part of --tokens.
     #[arg(long, value_name = "T", value_parser = positive, requires = "prefix_groups")]
     pub prefix_tokens: Option<usize>,
-    /// Which API the bodies are of.
+    /// API of the requests.
     #[arg(long, value_enum, default_value_t = ApiName::Chat)]
     pub api: ApiName,
     /// The model to ask for.
@@ -97,14 +96,14 @@ pub struct LoadArgs {
     #[arg(long, value_name = "LIST")]
     pub subset: Option<String>,
 
-    /// Answers as server-sent events.
+    /// Stream responses as server-sent events.
     #[arg(long)]
     pub stream: bool,
-    /// Tokens of an answer. Direct: the generator answers in place of a model server, with
-    /// a chunk per token if it is a stream. Default: what the trace says, or 16.
+    /// Tokens of a response. Direct: the generator responds in place of a model server, with a chunk
+    /// per token of a stream. Default: those of the trace, or 16.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub output_tokens: Option<usize>,
-    /// Direct: time between two chunks of a streamed answer. Default: as fast as they go.
+    /// Direct: time between two chunks of a streamed response. Default: 0.
     #[arg(long, value_name = "TIME", value_parser = pause, requires = "stream")]
     pub chunk_interval: Option<Duration>,
 
@@ -112,7 +111,7 @@ pub struct LoadArgs {
     /// times.
     #[arg(long, value_name = "[NAME=]PID", value_parser = process)]
     pub pid: Vec<Process>,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

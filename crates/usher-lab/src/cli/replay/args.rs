@@ -48,11 +48,10 @@ const SLOWER: f64 = 3.0;
 #[command(arg_required_else_help = true)]
 pub struct ReplayArgs {
     /// A configuration (EndpointPickerConfig). May be given several times; decisions are
-    /// compared with those of the first. Where it says that endpoints come from is ignored.
+    /// compared with those of the first. Its discovery plugins are ignored.
     #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     pub config: Vec<PathBuf>,
-    /// A policy without a configuration. May be given several times. round-robin always stands
-    /// beside the others.
+    /// A policy without a configuration. May be given several times. round-robin is always included.
     #[arg(long, value_enum, value_name = "NAME")]
     pub baseline: Vec<Baseline>,
 
@@ -65,18 +64,17 @@ pub struct ReplayArgs {
     /// Requests at most. Default: all of a trace; 10000 of a workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     pub requests: Option<u64>,
-    /// Users of conversations and agents, each of whom waits for the answer before the next
-    /// request.
+    /// Users of conversations and agents; each waits for the response before the next request.
     #[arg(long, value_name = "N", default_value_t = USERS as u64, value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     pub users: u64,
-    /// The trace, so many times as fast. Default: 1.
+    /// Speed of the trace, as a multiple of the recorded one. Default: 1.
     #[arg(long, value_name = "FACTOR", value_parser = above_zero, conflicts_with_all = ["utilization", "workload"], help_heading = "Requests")]
     pub speed: Option<f64>,
     /// Refused: what --speed was called.
     #[arg(long, hide = true)]
     pub rate: Option<String>,
-    /// Requests so fast that they ask for this share of what the servers can do with no
-    /// prefix in a cache. Default: 0.7 with --workload.
+    /// Rate of requests, as a share of the servers' capacity without prefix cache hits. Default: 0.7
+    /// with --workload.
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Requests")]
     pub utilization: Option<f64>,
 
@@ -85,7 +83,7 @@ pub struct ReplayArgs {
     /// each request is of one of them, all equally probable.
     #[arg(long, value_name = "TTFT/TPOT", value_parser = latency_class, help_heading = "Requests")]
     pub latency_class: Vec<LatencyClass>,
-    /// Requests don't name the targets of their class; they are judged by them all the same.
+    /// Send requests without the targets of their class, and judge them by these.
     #[arg(long, requires = "latency_class", help_heading = "Requests")]
     pub hide_targets: bool,
 
@@ -121,20 +119,19 @@ pub struct ReplayArgs {
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub metrics_staleness_threshold: Duration,
-    /// Time that a request and its answer take between client, gateway, picker and server,
-    /// which clients see on top of what a server takes.
+    /// Latency of client, gateway and picker, added to that of the server.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub gateway_delay: Duration,
-    /// A first token within this time is good.
+    /// Limit on the time to the first token of a good response.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ttft_limit: Duration,
-    /// An answer whose tokens after the first come within this time each, on average, is good.
+    /// Limit on the mean time per output token of a good response.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
     pub tpot_limit: Duration,
-    /// Of everything random: texts, lengths, times, decisions, servers.
+    /// Seed of all random values: texts, lengths, times, decisions, servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How to print the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
     /// All policies on all workloads.

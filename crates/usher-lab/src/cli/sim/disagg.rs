@@ -44,8 +44,7 @@ pub struct DisaggArgs {
     /// any: all ports of loopback addresses, and nobody else.
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub peers: Vec<Peer>,
-    /// How long another server may take for its part, on the clock, before it is done
-    /// without it.
+    /// Timeout of another server's part of a request, in real time; after it the server works alone.
     #[arg(long, default_value = "5m", value_parser = parse_duration, value_name = "TIME")]
     pub peer_timeout: Duration,
 }

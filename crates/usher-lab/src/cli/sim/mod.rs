@@ -47,10 +47,10 @@ pub struct SimArgs {
     /// Address of the first server.
     #[arg(long, default_value_t = Ipv4Addr::LOCALHOST)]
     pub address: Ipv4Addr,
-    /// Whether the servers get consecutive ports or consecutive addresses.
+    /// Numbering of the servers: consecutive ports or consecutive addresses.
     #[arg(long, value_enum, default_value_t = Spread::Ports)]
     pub spread: Spread,
-    /// Servers are called by this name and their number.
+    /// Prefix of the servers' names; a number follows.
     #[arg(long, default_value = "sim")]
     pub name: String,
     /// Write the servers to this file, in the format of the plugin file-discovery.
@@ -88,7 +88,7 @@ pub struct SimArgs {
     /// For how long after the start requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
-    /// How many times as fast as real servers they are.
+    /// Speed of the servers, as a multiple of real ones.
     #[arg(long, alias = "time-scale", value_name = "FACTOR", default_value_t = 1.0, value_parser = number(0.001, 1_000_000.0))]
     pub speed: f64,
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.

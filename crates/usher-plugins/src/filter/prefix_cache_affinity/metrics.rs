@@ -36,7 +36,7 @@ impl AffinityFamilies {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "llm_d_epp_prefix_cache_affinity_filter_decisions_total",
-            "[ALPHA] Requests by whether they stick to endpoints that hold their prompt, and why not.",
+            "[ALPHA] Requests, by whether they stay with the endpoints that cache their prompt, and why not.",
         );
         let decisions = IntCounterVec::new(opts, &["plugin_name", "outcome"])?;
         Ok(Self { decisions: register(registry, decisions, None)? })

@@ -133,7 +133,7 @@ impl ReporterMetrics {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let failures = Opts::new(
             "usher_reporter_failures_total",
-            "Answers for which an attribute could not be computed, by plugin and attribute.",
+            "Responses for which an attribute could not be computed, by plugin and attribute.",
         );
         let failures = IntCounterVec::new(failures, &["plugin_name", "attribute"])?;
         Ok(Self { failures: register(registry, failures, None)? })

@@ -64,39 +64,39 @@ impl PrefixFamilies {
             size: IntGaugeVec::new(
                 opts(
                     "llm_d_epp_prefix_indexer_size",
-                    "[ALPHA] Blocks in the index of prefixes; a block counts once for each endpoint.",
+                    "[ALPHA] Blocks in the prefix index; a block counts once for each endpoint.",
                 ),
                 &LABELS,
             )?,
             memory: IntGaugeVec::new(
-                opts("usher_prefix_index_bytes", "Memory that the index of prefixes takes."),
+                opts("usher_prefix_index_bytes", "Memory of the prefix index in bytes."),
                 &LABELS,
             )?,
             limit: IntGaugeVec::new(
                 opts(
                     "usher_prefix_index_limit_blocks",
-                    "Blocks that the index of prefixes may hold; a block counts once for each endpoint.",
+                    "Limit of the prefix index in blocks; a block counts once for each endpoint.",
                 ),
                 &LABELS,
             )?,
             crowded_out: IntCounterVec::new(
                 opts(
                     "usher_prefix_index_crowded_out_total",
-                    "Blocks that made room in the index of prefixes though their endpoint had some: the index was full, or memory was.",
+                    "Blocks evicted because the prefix index or the memory budget was full, although their endpoint had room.",
                 ),
                 &LABELS,
             )?,
             dropped: IntCounterVec::new(
                 opts(
                     "usher_prefix_index_dropped_total",
-                    "Times that a request's blocks did not get into the index of prefixes, as too many waited: when it was sent, or when it ended.",
+                    "Updates of the prefix index that were dropped because too many were queued.",
                 ),
                 &LABELS,
             )?,
             capacity: GaugeVec::new(
                 opts(
                     "usher_prefix_index_capacity_ratio",
-                    "Share of their capacity that endpoints keep for prefixes, as learned from answers; the mean.",
+                    "Mean share of the endpoints' KV cache that holds prefixes, learned from responses.",
                 ),
                 &LABELS,
             )?,
@@ -127,23 +127,23 @@ impl PrefixFamilies {
         Ok(Self {
             ratio: histogram(
                 "llm_d_epp_prefix_indexer_hit_ratio",
-                "[ALPHA] Share of a request's blocks that its endpoint is taken to hold.",
+                "[ALPHA] Share of the prompt's blocks predicted to be in the endpoint's prefix cache.",
                 &RATIO,
                 "inference_extension_prefix_indexer_hit_ratio",
             )?,
             bytes: histogram(
                 "llm_d_epp_prefix_indexer_hit_bytes",
-                "[ALPHA] Length of what a request's endpoint is taken to hold of its prompt, in bytes.",
+                "[ALPHA] Bytes of the prompt predicted to be in the endpoint's prefix cache.",
                 &BYTES,
                 "inference_extension_prefix_indexer_hit_bytes",
             )?,
             predicted: counter(
                 "usher_prefix_index_predicted_tokens_total",
-                "Tokens of prompts that endpoints were taken to have cached, of the requests that usher_prefix_index_cached_tokens_total counts.",
+                "Prompt tokens predicted to be cached, of the requests in usher_prefix_index_cached_tokens_total.",
             )?,
             cached: counter(
                 "usher_prefix_index_cached_tokens_total",
-                "Tokens of prompts that were cached, as the usage of answers says.",
+                "Cached prompt tokens, from the usage of responses.",
             )?,
             indexes,
         })

@@ -55,7 +55,7 @@ impl BurstFamilies {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_burst_not_held_total",
-            "Requests that were not held to see which others come with them, as too many were.",
+            "Requests not held for gathering because too many were held.",
         );
         let overflow = IntCounterVec::new(opts, &["plugin_name"])?;
         Ok(Self { overflow: register(registry, overflow, None)? })

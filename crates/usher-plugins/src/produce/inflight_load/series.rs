@@ -47,7 +47,7 @@ impl InflightFamilies {
             )?,
             tokens: family(
                 "llm_d_epp_inflight_tokens",
-                "[ALPHA] Tokens that an endpoint has to compute for them.",
+                "[ALPHA] Tokens of requests under way at an endpoint, by flow and priority.",
             )?,
         })
     }

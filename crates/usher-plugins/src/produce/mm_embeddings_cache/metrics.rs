@@ -40,7 +40,7 @@ impl EncoderFamilies {
             )?,
             hits: counter(
                 "llm_d_epp_encoder_cache_hits_total",
-                "[ALPHA] How often a candidate had encoded one before.",
+                "[ALPHA] Images, videos and clips that a candidate had encoded before.",
                 &["plugin_type", "plugin_name", "pod", "modality"],
             )?,
             ratio: register(registry, ratio, None)?,

@@ -104,7 +104,7 @@ impl Side for Run {
         self.requests
     }
 
-    /// Those that ended in a way that the broken server doesn't explain.
+    /// Requests that ended in a way that the broken server doesn't explain.
     fn failed(&self) -> usize {
         self.unexpected.values().sum()
     }
@@ -126,7 +126,7 @@ impl OutlierReport {
         failed(&self.runs)
     }
 
-    /// What the runs come to.
+    /// Verdict on the runs.
     fn verdict(&self) -> String {
         if self.failed() > 0 {
             let (failed, all) = (self.failed(), self.requests());
@@ -138,7 +138,7 @@ impl OutlierReport {
         let (without, with) = (off.broken.failed, on.broken.failed);
         if with >= without {
             return format!(
-                "The detection did not help here: while one server was broken, {with} requests failed with it and \
+                "Outlier ejection did not help here: while one server was broken, {with} requests failed with it and \
                  {without} without it."
             );
         }
@@ -146,7 +146,7 @@ impl OutlierReport {
             format!(" After its repair the server was as good as any other within {:.1} s.", ms / 1e3)
         });
         format!(
-            "While one server was broken, {with} of {} requests failed with the detection, and {without} of {} \
+            "While one server was broken, {with} of {} requests failed with outlier ejection, and {without} of {} \
              without it.{again}",
             on.broken.requests, off.broken.requests
         )
@@ -167,14 +167,14 @@ impl Display for OutlierReport {
         let runs = &self.runs;
         let share = |part: Part| format!("{:.2} %", part.share * 100.0);
         let count = |number: usize| grouped(number as u64);
-        row(f, runs, "detection of sick pods", |run| if run.detection { "on" } else { "off" }.to_owned())?;
+        row(f, runs, "outlier ejection", |run| if run.detection { "on" } else { "off" }.to_owned())?;
         row(f, runs, "its share while all work", |run| share(run.well))?;
         row(f, runs, "requests while it is broken", |run| count(run.broken.requests))?;
         row(f, runs, "of these it got", |run| count(run.broken.to_one))?;
         row(f, runs, "its share while it is broken", |run| share(run.broken))?;
         row(f, runs, "requests that failed", |run| count(run.broken.failed))?;
         let recovery =
-            |run: &Run| run.recovery_ms.map_or("never demoted".to_owned(), |ms| format!("{:.2} s", ms / 1e3));
+            |run: &Run| run.recovery_ms.map_or("never ejected".to_owned(), |ms| format!("{:.2} s", ms / 1e3));
         row(f, runs, "recovered after its repair", recovery)?;
         row(f, runs, "its share after that", |run| share(run.recovered))?;
         let ends = self.runs.iter().flat_map(|run| &run.unexpected);
@@ -218,13 +218,13 @@ mod tests {
 200 requests per second through Envoy and Usher to 3 simulated servers. One of
 them answers 503 within a millisecond for a while, and then works again.
 
-detection of sick pods                   off              on
+outlier ejection                         off              on
 its share while all work             50.00 %         50.00 %
 requests while it is broken                4               4
 of these it got                            1               1
 its share while it is broken         25.00 %         25.00 %
 requests that failed                       1               1
-recovered after its repair     never demoted          3.46 s
+recovered after its repair     never ejected          3.46 s
 its share after that                  0.00 %         66.67 %
 1 × status 503
 1 × the answer broke off
@@ -244,12 +244,12 @@ its share after that                  0.00 %         66.67 %
             assert_eq!(misfits(&report), Vec::<String>::new());
             report.verdict()
         };
-        let expected = "While one server was broken, 1 of 4 requests failed with the detection, and 3 of 4 without \
+        let expected = "While one server was broken, 1 of 4 requests failed with outlier ejection, and 3 of 4 without \
                         it. After its repair the server was as good as any other within 3.5 s.";
         assert_eq!(says(3, 1), expected);
         assert!(
             says(1, 1)
-                .starts_with("The detection did not help here: while one server was broken, 1 requests")
+                .starts_with("Outlier ejection did not help here: while one server was broken, 1 requests")
         );
     }
 

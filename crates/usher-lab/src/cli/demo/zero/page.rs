@@ -6,7 +6,7 @@ const WAITING: &str = "usher_demand_requests{";
 /// Endpoints that requests may go to.
 const SERVERS: &str = "inference_pool_ready_pods{";
 
-/// Seconds that requests waited, by how that ended.
+/// Seconds that requests were queued, by outcome.
 const WAITED: &str = "llm_d_epp_flow_control_request_queue_duration_seconds";
 
 /// Requests that waited no longer than this many seconds passed.
