@@ -57,7 +57,7 @@ impl Pool {
             parsers: self.parsers.clone(),
             max_request_body_bytes: MAX_BODY,
             budget: Arc::default(),
-            stages: Arc::default(),
+            policy: self.dispatcher.policy().clone(),
             rules: Arc::default(),
             metrics: ExtProcMetrics::register(registry, false).expect("a new registry has room"),
             parsing: Parsing::new(&self.scheduling),

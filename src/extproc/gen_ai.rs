@@ -263,7 +263,9 @@ mod tests {
     use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, render};
 
     fn request(api: Api, model: &str, target: &str) -> Request {
-        Request { api, model: model.into(), target_model: target.into(), ..Request::default() }
+        let mut request = Request::default();
+        (request.api, request.model, request.target_model) = (api, model.into(), target.into());
+        request
     }
 
     fn metrics() -> (Registry, GenAiMetrics) {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rand::Rng;
 

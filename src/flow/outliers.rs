@@ -52,7 +52,7 @@ pub(super) struct Choice {
     pub(super) attempt: Option<Attempt>,
 }
 
-/// A request is to go to a ejected endpoint.
+/// A request is to go to an ejected endpoint.
 #[derive(Debug)]
 pub(super) struct Attempt {
     /// Held while nobody else may probe it.

@@ -40,7 +40,7 @@ impl SpanContext {
         let flags = hex(parts.next()?, 2)?;
         // Later versions may say more, this one doesn't.
         let is_known = version == 0 && parts.next().is_none() || (1..0xff).contains(&version);
-        (is_known && trace != 0 && span != 0).then(|| Self {
+        (is_known && trace != 0 && span != 0).then_some(Self {
             trace: TraceId(trace),
             span: span as u64,
             flags: flags as u8,

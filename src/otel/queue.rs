@@ -57,6 +57,7 @@ impl Queue {
     }
 
     /// Takes the records of one export, at least one if there is any.
+    #[expect(clippy::vec_box, reason = "records move as they came, and are large")]
     pub(super) fn take(&self) -> Vec<Box<Record>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut taken, mut spans) = (Vec::new(), 0);

@@ -250,7 +250,7 @@ pub struct OutlierSettings {
     pub first_pause: Duration,
     /// The longest pause between two probes.
     pub longest_pause: Duration,
-    /// Requests that succeed in a row until a ejected endpoint is as good as any other, at
+    /// Requests that succeed in a row until an ejected endpoint is as good as any other, at
     /// least 1.
     pub successes: u32,
 }

@@ -61,7 +61,11 @@ fn the_program_takes_what_the_chart_gives_it() {
         let given = ["usher", "serve"].map(str::to_owned).into_iter().chain(arguments(container));
         let command = parse(given.map(Into::into)).unwrap_or_else(|error| panic!("{values}: {error}"));
         let Command::Serve(flags) = command else { panic!("{values}: not serve") };
-        let environment = Environment { namespace: Some("models".to_owned()), pod: Some("u-1-2".to_owned()) };
+        let environment = Environment {
+            namespace: Some("models".to_owned()),
+            pod: Some("u-1-2".to_owned()),
+            ..Environment::default()
+        };
         let settings = flags.settings(environment).unwrap_or_else(|error| panic!("{values}: {error}"));
         assert_eq!(settings.pool.namespace, "models");
         let arguments = CheckArgs {

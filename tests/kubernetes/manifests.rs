@@ -18,7 +18,7 @@ const NOT_OBJECTS: [(&str, &str); 2] =
     [("llm-d.ai/v1alpha1", "EndpointPickerConfig"), ("kustomize.config.k8s.io/v1beta1", "Kustomization")];
 
 /// Kinds that have to be among them, or this tests less than it says.
-const KINDS: [&str; 31] = [
+const KINDS: [&str; 32] = [
     "BackendTLSPolicy",
     "BackendTrafficPolicy",
     "CapacityPolicy",

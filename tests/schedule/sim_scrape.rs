@@ -135,7 +135,7 @@ async fn histograms_of_times_are_read_where_something_learns_from_them() {
         assert_eq!(load.engine_times.version(), 0, "{name}: nobody needs them");
 
         let _open: Vec<TcpStream> = (0..3).map(|_| ask(sim.addresses()[0], "any")).collect();
-        let config = ScrapeConfig { times: true, ..ScrapeConfig::default() };
+        let config = ScrapeConfig { times: Arc::new(true.into()), ..ScrapeConfig::default() };
         let scraper = Scraper::start(Arc::clone(&store), Clock::start(), config, &metrics);
         if dialect == Dialect::Triton || dialect == Dialect::TritonTensorrtLlm {
             until(name, &load, |load| load.scraped_at_ms().is_some()).await;

@@ -15,7 +15,7 @@ fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
 
 /// Name, and a value that differs from the default. Each is valid alone or with what the
 /// third column adds.
-const FLAGS: [(&str, &str, &[&str]); 51] = [
+const FLAGS: [(&str, &str, &[&str]); 52] = [
     ("grpc-port", "19002", &[]),
     ("grpc-health-port", "19003", &[]),
     ("metrics-port", "19090", &[]),

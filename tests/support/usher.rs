@@ -38,10 +38,10 @@ pub(crate) struct Usher {
 impl Usher {
     /// Starts it with endpoints and further flags, and waits until it serves.
     pub(crate) async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> Self {
-        Self::start_with_roles(endpoints, &[], flags).await
+        Self::start_in(endpoints, flags, &[]).await
     }
 
-    /// The same with a role for each of the first endpoints.
+    /// Starts it with a role for each of the first endpoints.
     pub(crate) async fn start_with_roles(endpoints: &[SocketAddr], roles: &[&str], flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_endpoints(&folder, endpoints, roles);
@@ -49,7 +49,7 @@ impl Usher {
         Self::spawn(folder, flags, Vec::new(), 0).await
     }
 
-    /// The same with environment variables.
+    /// Starts it with environment variables.
     pub(crate) async fn start_in(
         endpoints: &[SocketAddr],
         flags: &[&str],

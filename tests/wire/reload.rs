@@ -58,7 +58,7 @@ fn page(picker: &Picker) -> serde_json::Value {
 async fn exchange(connection: &Connection, prompt: &str) -> String {
     let mut stream = connection.stream().await;
     stream.send(headers(&[(":path", "/v1/completions")], false));
-    stream.send(body(&format!(r#"{{"model":"m","prompt":"{prompt}"}}"#), true));
+    stream.send(body(format!(r#"{{"model":"m","prompt":"{prompt}"}}"#), true));
     let destination = stream.request_headers().await.destination().to_owned();
     stream.request_body().await;
     destination

@@ -173,7 +173,7 @@ impl Pool {
 
     fn decide(&self, request: &Request, subset: &SubsetHint, rng: &mut StdRng) -> Result<Routed, String> {
         let _ = self.dispatcher.locator().locate(subset).now_or_never();
-        match self.dispatcher.try_dispatch_with(request, subset, rng) {
+        match self.dispatcher.decide_now(request, subset, rng) {
             Some(Ok(routed)) => Ok(routed),
             Some(Err(rejection)) => Err(rejection.message.into_owned()),
             None => Err("a plugin holds requests back, so that nothing is decided at once".to_owned()),

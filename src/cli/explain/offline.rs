@@ -65,7 +65,7 @@ pub(super) fn decide(args: &ExplainArgs, request: &Path, types: &PluginTypes) ->
     let attempts = Arc::new(Attempts::register(&Registry::new()).map_err(failed)?);
     let dispatcher = Dispatcher::new(locator, policy, clock, attempts).recorded(Arc::clone(&records));
     let mut rng = StdRng::seed_from_u64(0);
-    let decided = dispatcher.try_dispatch_with(&request, &SubsetHint::Missing, &mut rng);
+    let decided = dispatcher.decide_now(&request, &SubsetHint::Missing, &mut rng);
     if let Some(Ok(mut routed)) = decided
         && let Some(draft) = routed.take_draft()
     {

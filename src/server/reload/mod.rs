@@ -124,7 +124,7 @@ impl Reloader {
             Seen::Nothing => {}
             Seen::Usable(text) if status::hash(&text) == self.active.hash => self.restored(),
             Seen::Usable(text) => match self.take(&text) {
-                Ok(changed) => self.succeeded(changed),
+                Ok(changed) => self.succeeded(&changed),
                 Err(error) => self.failed(&error),
             },
             Seen::Problem(error) => self.failed(&error),
@@ -155,9 +155,9 @@ impl Reloader {
         Ok(changed)
     }
 
-    fn succeeded(&mut self, changed: Vec<String>) {
+    fn succeeded(&mut self, changed: &[String]) {
         self.failing = false;
-        let generation = self.status.succeeded(&self.active.hash, &changed);
+        let generation = self.status.succeeded(&self.active.hash, changed);
         let (path, sha256) = (&self.file, &self.active.hash);
         tracing::info!(path, generation, sha256, changes = changed.len(), "configuration reloaded");
         for change in changed.iter().take(LOGGED_CHANGES) {

@@ -76,6 +76,7 @@ impl Fixture {
             store: Arc::clone(&store),
             locator: None,
             outliers: None,
+            tracer: None,
         };
         let pool = Pool::new(parts, &registry).unwrap();
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
@@ -125,9 +126,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-fn send(dispatcher: &Dispatcher, prompt: &str) -> Routed {
-    let request = request(prompt);
-    block_on(dispatcher.dispatch(&request, &SubsetHint::Missing)).expect("no request fails")
+fn send(dispatcher: &Arc<Dispatcher>, prompt: &str) -> Routed {
+    let request = Arc::new(request(prompt));
+    block_on(dispatcher.enter(&request, &SubsetHint::Missing).decided()).expect("no request fails")
 }
 
 #[test]

@@ -17,7 +17,7 @@ use usher::flow::{
 };
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::{Record, SchedulerMetrics, Stages, State};
+use usher::schedule::{Record, SchedulerMetrics, State};
 
 /// Room for one request at each endpoint, and whoever is picked is picked at random.
 pub(crate) fn config(max_concurrency: u64, flow_control: &str) -> String {

@@ -26,7 +26,7 @@ pub struct HealthParams {
     /// The longest pause between probes; less than `first_pause` counts as that. Default
     /// 2 s: a server that works again is back within 4 s and the time of its answers.
     pub longest_pause: Duration,
-    /// Requests that succeed in a row until a ejected endpoint is as good as any other; 0
+    /// Requests that succeed in a row until an ejected endpoint is as good as any other; 0
     /// counts as 1. Default 4.
     pub successes: u32,
     /// Shortest time without a first byte after which a request counts as failed; zero:

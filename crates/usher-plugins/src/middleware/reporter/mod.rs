@@ -151,7 +151,7 @@ mod tests {
         let metrics = ReporterMetrics::register(&Registry::new()).unwrap();
         let reporter = RequestAttributeReporter::new(&params, "cost", &metrics);
         let mut out = Vec::new();
-        Reporting(Arc::clone(&reporter.attributes)).ends(usage, &mut out);
+        Reporting { attributes: Arc::clone(&reporter.attributes), request_id: None }.ends(usage, &mut out);
         let failures = reporter.attributes.iter().map(|reported| reported.failures.get()).sum();
         (out.into_iter().map(|a| (format!("{}/{}", a.namespace, a.name), a.value)).collect(), failures)
     }
