@@ -268,7 +268,7 @@ const HELP: &[Help] = &[
             ("The last slow ones, a line each", "usher explain --slow --last 20"),
             (
                 "A request that was never sent, by a configuration",
-                "usher explain --request body.json --config config.yaml --endpoints-file endpoints.yaml",
+                "usher explain --request body.json --config-file config.yaml --endpoints-file endpoints.yaml",
             ),
             ("All of a model as they end", "usher explain --follow --model llama"),
         ],

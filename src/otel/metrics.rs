@@ -23,8 +23,11 @@ impl TraceMetrics {
     /// # Errors
     /// When the name is taken.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let help = "Spans of sampled requests, by what became of them; all but exported are lost.";
-        let family = IntCounterVec::new(Opts::new("usher_trace_spans_total", help), &["result"])?;
+        let opts = Opts::new(
+            "usher_trace_spans_total",
+            "Spans of sampled requests, by what became of them; all but exported are lost.",
+        );
+        let family = IntCounterVec::new(opts, &["result"])?;
         let family = register(registry, family, None)?;
         let of = |result| family.with_label_values(&[result]);
         Ok(Self {

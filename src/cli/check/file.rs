@@ -8,15 +8,16 @@ use std::slice;
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
 
-use super::findings::{self, Finding};
+use super::config::Config;
+use super::findings;
 use super::sample::{self, Sample};
-use super::words::{self, Step};
+use super::words;
 use super::{learned, policies, report};
 use crate::capacity::policy::file as policy_file;
 use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
 use crate::discovery::file as endpoints_file;
 use crate::endpoints::EndpointSpec;
-use crate::registry::{Pipeline, PluginTypes, Resolved};
+use crate::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
 
 /// Note on a configuration that doesn't say where endpoints come from.
@@ -50,19 +51,6 @@ pub(super) enum Meaning {
     Config(Box<Config>),
     Policies { policies: Vec<policy_file::Read>, warnings: Vec<ConfigError> },
     Endpoints(Vec<EndpointSpec>),
-}
-
-/// A valid configuration.
-pub(super) struct Config {
-    pub(super) resolved: Resolved,
-    is_built_in: bool,
-    pub(super) warnings: Vec<String>,
-    pub(super) notes: Vec<String>,
-    pub(super) findings: Vec<Finding>,
-    /// What it does, in sentences.
-    pub(super) steps: Vec<Step>,
-    /// Decisions about prompts; `None` without endpoints.
-    pub(super) samples: Option<Vec<Sample>>,
 }
 
 /// Rules for the check of files.

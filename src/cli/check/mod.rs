@@ -1,6 +1,7 @@
 //! `usher check`: whether files are valid, and what they come to.
 
 mod compare;
+mod config;
 mod file;
 mod findings;
 mod learned;
@@ -24,7 +25,8 @@ use crate::discovery::file as endpoints_file;
 use crate::endpoints::EndpointSpec;
 use crate::registry::PluginTypes;
 use compare::{Comparison, compare};
-use file::{Checked, Config, Meaning, Outcome, Rules};
+use config::Config;
+use file::{Checked, Meaning, Outcome, Rules};
 
 /// Validates files, explains what they do, and warns of combinations that are known to work badly.
 #[derive(Args, Clone, Debug)]

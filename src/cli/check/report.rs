@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::file::Config;
+use super::config::Config;
 use super::findings::Finding;
 use super::sample::Sample;
 use super::words::Step;

@@ -1,24 +1,23 @@
 //! `usher explain`: why a request went where it did.
 
+mod args;
 mod list;
 mod offline;
 mod page;
 mod text;
 mod units;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use serde::Deserialize as _;
 use serde_json::Value;
 use usher_terminal::{CliError, Output, width};
 
-use crate::config::units::parse_duration;
 use crate::doctor::HttpClient;
 use crate::observe::query::encoded;
 use crate::registry::PluginTypes;
 
+pub use args::ExplainArgs;
 use page::{Decision, Page};
 use text::Explained;
 
@@ -33,56 +32,6 @@ const MOST: usize = 16 << 20;
 
 /// Pause between two looks at a picker that is followed.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// Explains decisions of a running picker: the last one, or that for a request.
-#[derive(Args, Clone, Debug)]
-pub struct ExplainArgs {
-    /// Id of the request, as the x-request-id header and the gateway's access log have it
-    #[arg(value_name = "REQUEST_ID")]
-    pub request_id: Option<String>,
-    /// So many of the last decisions, from 1 to 1000; more than one are listed, a line each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub last: Option<u16>,
-    /// Only decisions whose first token took longer than nearly all before it
-    #[arg(long)]
-    pub slow: bool,
-    /// Only requests that were refused, failed or were cut off
-    #[arg(long)]
-    pub failed: bool,
-    /// Only requests for this model
-    #[arg(long, value_name = "NAME")]
-    pub model: Option<String>,
-    /// Only requests that were sent to this endpoint: an address, or a name
-    #[arg(long, value_name = "ENDPOINT")]
-    pub endpoint: Option<String>,
-    /// Print decisions, a line each, as their requests end
-    #[arg(long, conflicts_with_all = ["request_id", "last"])]
-    pub follow: bool,
-    /// Explain a request of this file, without a picker: the JSON of its body
-    #[arg(long, value_name = "FILE", requires = "endpoints_file", conflicts_with_all = ["request_id", "last", "slow", "failed", "model", "endpoint", "follow"])]
-    pub request: Option<PathBuf>,
-    /// With --request: its path. By default that of chat completions, or of completions for a body with a prompt
-    #[arg(long, value_name = "PATH", requires = "request")]
-    pub path: Option<String>,
-    /// With --request: a header of it, NAME: VALUE. Can be given several times
-    #[arg(long, value_name = "HEADER", requires = "request")]
-    pub header: Vec<String>,
-    /// With --request: the EndpointPickerConfig. Without it, the built-in one
-    #[arg(long, value_name = "FILE", requires = "request")]
-    pub config: Option<PathBuf>,
-    /// With --request: the endpoints, as usher serve reads them. All are taken to be idle
-    #[arg(long, value_name = "FILE", requires = "request")]
-    pub endpoints_file: Option<PathBuf>,
-    /// Admin port of the picker
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9095")]
-    pub admin: String,
-    /// Time for an answer
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub timeout: Duration,
-    /// Format of the result; json is the page of the admin port, a line per decision with --follow
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
 
 /// Asks the picker and prints what it says.
 ///

@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use serde_json::Value;
 use usher_terminal::{CliError, split_header};
 
-use super::ExplainArgs;
+use super::args::ExplainArgs;
 use crate::config::{EndpointPickerConfig, source};
 use crate::discovery::file as endpoints_file;
 use crate::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
@@ -83,7 +83,7 @@ fn pipeline(
     metrics: &SchedulerMetrics,
     state: &State,
 ) -> Result<Pipeline, CliError> {
-    let (name, text) = match &args.config {
+    let (name, text) = match &args.config_file {
         Some(path) => (path.display().to_string(), read_text("--config", path)?),
         None => (String::new(), String::new()),
     };

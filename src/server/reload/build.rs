@@ -2,7 +2,8 @@
 
 use prometheus::Registry;
 
-use super::{Active, Parts, fixed};
+use super::active::{Active, Parts};
+use super::fixed;
 use crate::config::{ConfigError, EndpointPickerConfig};
 use crate::endpoints::Clock;
 use crate::registry::Pipeline;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::Active;
+use super::active::Active;
 use crate::registry::{Pipeline, Resolved, ResolvedPlugin, Use};
 use crate::schedule::flow_control::{BandRules, FlowControlRules};
 

@@ -4,6 +4,7 @@
 //! built, and swapped in: one pointer, which a decision loads once. State of plugins is found again by
 //! their names ([`State`]). Text that can't be used leaves everything as it is.
 
+mod active;
 mod build;
 mod event;
 mod fixed;
@@ -17,46 +18,16 @@ use tokio::time::MissedTickBehavior;
 
 use super::pool::Swap;
 use crate::config::{ConfigError, source};
-use crate::registry::{Pipeline, PluginTypes, Resolved, ResolvedPlugin, changes};
-use crate::schedule::flow_control::FlowControlRules;
-use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::{ConfigSource, ServeSettings};
+use crate::registry::{ResolvedPlugin, changes};
+use crate::settings::ConfigSource;
 use crate::tls::{RELOAD_INTERVAL, Seen, Watch};
 
+pub(super) use active::{Active, Parts};
 pub(super) use event::Events;
 pub(super) use status::Status;
 
 /// Changes that the log names; of others it says how many there are.
 const LOGGED_CHANGES: usize = 40;
-
-/// A configuration that runs.
-#[derive(Debug)]
-pub(super) struct Active {
-    resolved: Resolved,
-    rules: Option<FlowControlRules>,
-    hash: String,
-}
-
-impl Active {
-    /// The configuration of this text, which has been built.
-    pub(super) fn new(pipeline: &Pipeline, text: &str) -> Self {
-        let rules = pipeline.flow_control.as_ref().map(|flow_control| flow_control.rules.clone());
-        Self { resolved: pipeline.resolved.clone(), rules, hash: status::hash(text) }
-    }
-
-    /// SHA-256 of its text, in hexadecimal digits.
-    pub(super) fn hash(&self) -> &str {
-        &self.hash
-    }
-}
-
-/// Parts that building a configuration takes.
-pub(super) struct Parts {
-    pub(super) types: PluginTypes,
-    pub(super) settings: ServeSettings,
-    pub(super) metrics: SchedulerMetrics,
-    pub(super) state: Arc<State>,
-}
 
 /// Keeps the configuration of a pool that of its file.
 pub(super) struct Reloader {

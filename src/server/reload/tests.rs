@@ -10,7 +10,7 @@ use crate::cli::{Command, parse};
 use crate::endpoints::{EndpointSpec, Store, SubsetHint};
 use crate::flow::{Dispatcher, Routed};
 use crate::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use crate::schedule::PrefixCaches;
+use crate::schedule::{PrefixCaches, State};
 use crate::server::pool::{self, Pool};
 use crate::server::setup::Setup;
 

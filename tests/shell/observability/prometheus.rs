@@ -81,6 +81,7 @@ impl Prometheus {
 }
 
 /// Whether this machine has a Prometheus; CI has to have one.
+#[expect(clippy::print_stdout, reason = "says why nothing is tested")]
 pub(crate) fn is_installed() -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |name| std::env::split_paths(&paths).any(|folder: PathBuf| folder.join(name).is_file());

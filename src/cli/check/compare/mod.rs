@@ -1,5 +1,6 @@
 //! Two configurations: what changes in behaviour. Names, texts and defaults that are written out don't count.
 
+mod change;
 mod pairs;
 mod parameters;
 mod settings;
@@ -12,60 +13,8 @@ use usher_terminal::{PAGE, wrap};
 use super::findings::Finding;
 use super::view::{View, percent, plain, total_weight};
 use crate::registry::{Resolved, ResolvedProfile, ResolvedScorer};
+use change::Change;
 use pairs::Pairs;
-
-/// A change in behaviour.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Change {
-    /// Part of the configuration, as in `profile default`.
-    pub(super) place: String,
-    pub(super) change: Kind,
-    /// Plugin, parameter or setting.
-    pub(super) what: String,
-    /// Value or summary before; `None` for what was added.
-    pub(super) old: Option<String>,
-    /// Value or summary after; `None` for what was removed.
-    pub(super) new: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Kind {
-    Added,
-    Removed,
-    Changed,
-}
-
-impl Change {
-    fn added(place: &str, what: impl Into<String>, new: impl Into<String>) -> Self {
-        let (place, what, new) = (place.to_owned(), what.into(), Some(new.into()));
-        Self { place, change: Kind::Added, what, old: None, new }
-    }
-
-    fn removed(place: &str, what: impl Into<String>, old: impl Into<String>) -> Self {
-        let (place, what, old) = (place.to_owned(), what.into(), Some(old.into()));
-        Self { place, change: Kind::Removed, what, old, new: None }
-    }
-
-    fn changed(place: &str, what: impl Into<String>, old: impl Into<String>, new: impl Into<String>) -> Self {
-        let (place, what) = (place.to_owned(), what.into());
-        Self { place, change: Kind::Changed, what, old: Some(old.into()), new: Some(new.into()) }
-    }
-
-    fn text(&self) -> String {
-        let Self { what, .. } = self;
-        match (self.change, &self.old, &self.new) {
-            (Kind::Added, _, Some(new)) if !new.is_empty() => format!("+ {what}: {new}"),
-            (Kind::Added, ..) => format!("+ {what}"),
-            (Kind::Removed, Some(old), _) if !old.is_empty() => format!("- {what}: {old}"),
-            (Kind::Removed, ..) => format!("- {what}"),
-            (Kind::Changed, old, new) => {
-                let shown = |value: &Option<String>| value.clone().unwrap_or_default();
-                format!("~ {what}: {} → {}", shown(old), shown(new))
-            }
-        }
-    }
-}
 
 /// All changes between two configurations.
 #[derive(Clone, Debug, Serialize)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 use usher_plugin::Kind;
 
-use super::Change;
+use super::change::Change;
 use crate::cli::check::view::View;
 
 /// Kinds that act without being named anywhere.

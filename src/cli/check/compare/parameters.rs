@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Change;
+use super::change::Change;
 use super::pairs::Pairs;
 
 /// Changes of types and parameters.

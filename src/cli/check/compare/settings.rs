@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use usher_plugin::Kind;
 
-use super::Change;
+use super::change::Change;
 use super::pairs::Pairs;
 use crate::cli::check::view::View;
 use crate::registry::{Origin, ResolvedBand, ResolvedFlow, Use};

@@ -1,31 +1,14 @@
 //! Combinations of plugins and settings that are known to work badly, each with a page that shows it.
 
+mod finding;
 mod profiles;
 mod stages;
 mod waiting;
 
-use serde::Serialize;
-
 use super::view::View;
 use crate::registry::Resolved;
 
-/// A combination that a configuration has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    /// Name of the rule.
-    pub(super) rule: &'static str,
-    /// What happens and what to do, with what was measured, if it was.
-    pub(super) message: String,
-    /// Page of the documentation, with the heading.
-    pub(super) docs: &'static str,
-}
-
-impl Finding {
-    /// The message and its page.
-    pub(super) fn text(&self) -> String {
-        format!("{} (see {})", self.message, self.docs)
-    }
-}
+pub(super) use finding::Finding;
 
 /// All that a configuration has. `stale`: notes of the pipeline on thresholds of staleness.
 pub(super) fn of(resolved: &Resolved, stale: &[String]) -> Vec<Finding> {

@@ -1,6 +1,6 @@
 //! Filters, scorers and pickers that get in each other's way in one profile.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cli::check::view::{View, plain, total_weight};
 use crate::registry::ResolvedProfile;
 

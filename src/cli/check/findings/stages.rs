@@ -1,6 +1,6 @@
 //! Prefill and decode apart, without what keeps them apart or brings them together.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cli::check::view::{Stage, View};
 use crate::registry::ResolvedProfile;
 

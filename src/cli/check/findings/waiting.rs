@@ -1,6 +1,6 @@
 //! Saturation without numbers, queues without bounds, and what another picker needs.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cli::check::view::View;
 use crate::registry::Origin;
 
