@@ -61,7 +61,14 @@ async fn those_read_metrics_who_have_the_right_to() {
     // The picker itself may not ask yet.
     let (status, answer) = ask(&picker, Some("token-scraper")).await;
     assert!(status == 503 && answer.contains("retry-after: 5\r\n"), "{answer}");
-    picker.says(&["may not ask", "tokenreviews", "ClusterRole", "--metrics-endpoint-auth=false"]).await;
+    picker
+        .says(&[
+            "access denied to the Kubernetes API",
+            "tokenreviews",
+            "ClusterRole",
+            "--metrics-endpoint-auth=false",
+        ])
+        .await;
     // As Prometheus comes: with the token of its service account.
     let (monitoring, other) =
         (space.service_account("prometheus").await, space.service_account("other").await);
@@ -100,7 +107,7 @@ async fn those_read_metrics_who_have_the_right_to() {
     assert_eq!(ask(&picker, Some(&monitoring)).await.0, 200);
     assert_eq!(ask(&picker, Some("token-wrong-again")).await.0, 503);
     assert_eq!(ask(&picker, Some("token-admin")).await.0, 503);
-    picker.says(&["cannot ask the Kubernetes API server who may read metrics"]).await;
+    picker.says(&["cannot authorize metrics readers with the Kubernetes API server"]).await;
     server.up().await;
     becomes(&picker, "token-admin", 200).await;
     for secret in ["token-scraper", "token-stranger", "token-wrong", "token-admin", &monitoring, &other] {

@@ -105,5 +105,7 @@ async fn a_right_that_is_missing_is_named() {
     std::fs::write(policy.path(), text.to_string()).unwrap();
     let flag = format!("--capacity-policy={}", policy.path().display());
     let picker = Picker::of_pool(server, &space, &[&flag, "--capacity-single-replica=true"]).await;
-    picker.says(&["capacity can't look or act", "deployments/scale", "cannot get resource"]).await;
+    picker
+        .says(&["capacity actuator cannot read or write", "deployments/scale", "cannot get resource"])
+        .await;
 }

@@ -24,7 +24,7 @@ pub(crate) const EQUAL_CHANCE: f64 = 0.1;
 /// Latency targets at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
-    /// Probability that the request keeps its targets there; one above [`ENOUGH`] counts as that.
+    /// Probability that the request keeps its targets there; one above `ENOUGH` counts as that.
     pub chance: f64,
     /// Requests with the tightest target there that are expected to miss it for the request's
     /// being there.
