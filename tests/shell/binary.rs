@@ -192,8 +192,8 @@ fn address(line: &serde_json::Value, field: &str) -> SocketAddr {
 
 #[test]
 fn sigterm_drains_and_ends_well() {
-    let mut process = Process::start(&["--drain-timeout=10ms", "--tracing"]);
-    assert_eq!(process.logged("flag has no effect")["flag"], "--tracing");
+    let mut process = Process::start(&["--drain-timeout=10ms", "--enable-pprof"]);
+    assert_eq!(process.logged("flag has no effect")["flag"], "--enable-pprof");
     let serving = process.logged("serving");
     TcpStream::connect(address(&serving, "extproc")).unwrap();
     process.signal("-TERM");

@@ -34,8 +34,13 @@ pub(super) fn compare(
     (old_name, old, old_findings): (&str, &Resolved, &[Finding]),
     (new_name, new, new_findings): (&str, &Resolved, &[Finding]),
 ) -> Comparison {
+    // A single profile is the same under another name, which messages have.
+    let has_one = |config: &Resolved| config.profiles.len() == 1;
+    let by_rule = has_one(old) && has_one(new);
+    let is_same = |one: &Finding, other: &Finding| one == other || by_rule && one.rule == other.rule;
     let only = |these: &[Finding], others: &[Finding]| {
-        these.iter().filter(|finding| !others.contains(finding)).cloned().collect()
+        let is_new = |finding: &&Finding| !others.iter().any(|other| is_same(finding, other));
+        these.iter().filter(is_new).cloned().collect()
     };
     Comparison {
         old: old_name.to_owned(),
