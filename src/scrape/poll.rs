@@ -1,8 +1,8 @@
 //! Scrapes one endpoint, again and again.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::warn;
@@ -40,9 +40,11 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     let mut log = Log::new(&endpoint, config.source_type, address);
     let mut client = Client::new(address, config.tls.clone(), config.max_body_bytes);
     let engine = config.engines.first().map(|engines| engines.of(&endpoint));
-    let spec = engine.and_then(|engine| TimesSpec::of(engine.name()));
+    // Takes tens of KiB, so it is made only where it is read by.
+    let spec = OnceLock::new();
+    let of_engine = || engine.and_then(|engine| TimesSpec::of(engine.name()));
+    let times = |reads: bool| if reads { spec.get_or_init(of_engine).as_ref() } else { None };
     let mut reads_times = config.times.load(Relaxed);
-    let times = |reads_times: bool| spec.as_ref().filter(|_| reads_times);
     let mut extractions = Extraction::all(&endpoint, config, times(reads_times), counters);
     let mut requests = Requests::new(config, address, &extractions);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());

@@ -7,7 +7,7 @@ use super::raw::{DATA, GOAWAY, Raw};
 use super::*;
 
 /// Nearly three times what a budget of 112 MiB has room for: 448 of 32 KiB are an eighth.
-const IDLE: usize = 1000;
+const IDLE: usize = 1100;
 
 /// Idle connections, all of which the process has seen.
 fn idle(process: &Process) -> Vec<Raw> {
