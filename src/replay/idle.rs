@@ -22,7 +22,7 @@ enum Need {
     Ranks,
 }
 
-/// What the types of plugins go by, where a replay may lack it.
+/// Inputs of plugin types that a replay may lack.
 const NEEDS: [(&str, Need); 25] = [
     ("session-affinity-scorer", Need::Session),
     ("session-affinity-filter", Need::Session),

@@ -255,7 +255,7 @@ impl Shown {
     }
 }
 
-/// What the variants of an enum mean, as their documentation says it.
+/// Meanings of the variants of an enum, from its documentation.
 fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     let schema = schema_for!(T);
     let variants = schema.get("oneOf").and_then(Value::as_array);
@@ -266,7 +266,7 @@ fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     variants.into_iter().flatten().filter_map(meaning).collect()
 }
 
-/// What a plan says of each role, of all together, and why.
+/// Sizes of each role and of all in a plan, with the reasons.
 fn cells(plan: &Plan, is_placed: bool) -> Vec<String> {
     let mut cells = Vec::new();
     for role in &plan.roles {

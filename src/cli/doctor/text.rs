@@ -179,7 +179,7 @@ fn mark(status: Status) -> Mark {
     }
 }
 
-/// What findings of one kind saw, each once; servers that have the same are counted.
+/// Observations of the findings of one kind, each once, with the number of servers that share it.
 fn whats(findings: &[(&str, &Finding)]) -> Vec<String> {
     let mut whats = Vec::new();
     for (_, finding) in findings {

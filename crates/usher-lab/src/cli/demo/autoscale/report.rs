@@ -130,7 +130,7 @@ impl AutoscaleReport {
         self.ends.failed()
     }
 
-    /// What the numbers come to.
+    /// Verdict on the numbers.
     fn verdict(&self) -> String {
         let Self { requests, most_servers, started, ended, .. } = self;
         let failed = self.failed();

@@ -104,7 +104,7 @@ impl Side for Run {
         self.requests
     }
 
-    /// Those that ended in a way that the broken server doesn't explain.
+    /// Requests that failed for another reason than the broken server.
     fn failed(&self) -> usize {
         self.unexpected.values().sum()
     }
@@ -126,7 +126,7 @@ impl OutlierReport {
         failed(&self.runs)
     }
 
-    /// What the runs come to.
+    /// Verdict on the runs.
     fn verdict(&self) -> String {
         if self.failed() > 0 {
             let (failed, all) = (self.failed(), self.requests());

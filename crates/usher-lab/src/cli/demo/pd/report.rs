@@ -165,7 +165,7 @@ impl PdReport {
         failed(&self.runs)
     }
 
-    /// What the runs come to.
+    /// Verdict on the runs.
     fn verdict(&self) -> String {
         if self.failed() > 0 {
             let (failed, all) = (self.failed(), self.requests());

@@ -199,7 +199,7 @@ impl PlainReport {
         failed(&self.runs)
     }
 
-    /// What the runs come to.
+    /// Verdict on the runs.
     fn verdict(&self) -> String {
         if self.failed() > 0 {
             let (failed, all) = (self.failed(), self.requests());

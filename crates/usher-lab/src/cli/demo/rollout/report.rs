@@ -103,7 +103,7 @@ impl RolloutReport {
         Self { roles: policy.roles.iter().map(|role| role.name.clone()).collect(), ways }
     }
 
-    /// What both ways come to.
+    /// Verdict on both ways.
     fn verdict(&self) -> String {
         let [steps, all] = &self.ways[..] else { return "One way alone was taken.".to_owned() };
         let groups = |way: &Way| way.before(MORE_NODES);

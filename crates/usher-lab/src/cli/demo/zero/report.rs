@@ -137,7 +137,7 @@ impl ZeroReport {
         self.ends.failed()
     }
 
-    /// What the numbers come to.
+    /// Verdict on the numbers.
     fn verdict(&self) -> String {
         if self.failed() > 0 {
             return format!("{} of {} requests failed.", self.failed(), self.requests);
