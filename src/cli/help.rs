@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_examples_and_a_short_help_of_one_screen() {
+    fn commands_have_examples_and_short_help() {
         for (path, command) in all() {
             let mut command = command.term_width(100);
             let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());

@@ -22,7 +22,7 @@ enum Need {
     Ranks,
 }
 
-/// Input that each plugin type needs and a replay may lack.
+/// Inputs of plugin types that a replay may lack.
 const NEEDS: [(&str, Need); 25] = [
     ("session-affinity-scorer", Need::Session),
     ("session-affinity-filter", Need::Session),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_aligned_to_the_right_and_empty_columns_left_out() {
+    fn numbers_align_right_and_empty_columns_go() {
         let columns = [Column::text("name"), Column::text(""), Column::number("n"), Column::text("state")];
         let rows: Vec<Vec<String>> = rows()
             .into_iter()
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_in_the_last_column_are_broken_where_there_is_room() {
+    fn last_column_wraps_where_there_is_room() {
         let rows = [["a", "10", "it asks for more than may be added in the period"], ["b", "7", "fine"]]
             .map(|row| row.map(str::to_owned).to_vec());
         let columns = [Column::text("name"), Column::number("n"), Column::text("why")];

@@ -255,7 +255,7 @@ impl Shown {
     }
 }
 
-/// Meanings of the variants of an enum, from their documentation.
+/// Meanings of the variants of an enum, from its documentation.
 fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     let schema = schema_for!(T);
     let variants = schema.get("oneOf").and_then(Value::as_array);
@@ -266,7 +266,7 @@ fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     variants.into_iter().flatten().filter_map(meaning).collect()
 }
 
-/// Sizes that a plan has for each role and for all together, with their reasons.
+/// Sizes of each role and of all in a plan, with the reasons.
 fn cells(plan: &Plan, is_placed: bool) -> Vec<String> {
     let mut cells = Vec::new();
     for role in &plan.roles {

@@ -179,7 +179,7 @@ fn mark(status: Status) -> Mark {
     }
 }
 
-/// Observations of one kind of findings, each once; servers with the same one are counted.
+/// Observations of the findings of one kind, each once, with the number of servers that share it.
 fn whats(findings: &[(&str, &Finding)]) -> Vec<String> {
     let mut whats = Vec::new();
     for (_, finding) in findings {

@@ -1,6 +1,6 @@
 //! The memory budget, measured from outside: what load makes a process of its own take at most.
 //!
-//! A build for tests takes 60 MiB before any request, and 65 when it has run all of its code:
+//! A build for tests takes 55 MiB before any request, and 65 when it has run all of its code:
 //! several times what it should.
 #![cfg(target_os = "linux")]
 

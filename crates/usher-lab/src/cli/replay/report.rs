@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_fits_the_terminal_and_a_pipe_gets_a_table_of_80_columns() {
+    fn report_fits_the_terminal_or_80_columns() {
         let mut arrivals = Workload::Bursts.arrivals(40, 1, 1);
         let class = |ttft: u32| LatencyClass { ttft: ttft * MS, tpot: 50 * MS, is_named: true };
         classify(&mut arrivals, &[class(100), class(5000)], 1);

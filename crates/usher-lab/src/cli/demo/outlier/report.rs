@@ -104,7 +104,7 @@ impl Side for Run {
         self.requests
     }
 
-    /// Requests that ended in a way that the broken server doesn't explain.
+    /// Requests that failed for another reason than the broken server.
     fn failed(&self) -> usize {
         self.unexpected.values().sum()
     }
