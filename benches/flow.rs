@@ -36,7 +36,7 @@ use usher::schedule::{Level, Record, SchedulerMetrics, State};
 
 /// As `usher serve` has it.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const FLOWS: usize = 5000;
 const BANDS: usize = 8;

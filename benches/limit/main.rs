@@ -26,7 +26,7 @@ use usher_wire::outbox::Outbox;
 use usher_wire::reply::Reply;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Receive, echo, pick a constant.
 #[derive(Parser)]

@@ -24,7 +24,7 @@ use stage::{Case, Measured, Stage};
 
 /// As `usher serve` has it.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Scrapes simulated servers every 50 ms and prints what that costs.
 #[derive(Debug, Parser)]

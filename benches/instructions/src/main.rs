@@ -18,11 +18,11 @@ use std::process::{Command, ExitCode};
 
 use cases::{CASES, Case};
 use compare::Numbers;
-use mimalloc::MiMalloc;
+use tikv_jemallocator::Jemalloc;
 
 /// As in the program: what the allocator does is part of the numbers.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 const EXPECTED: &str = "benches/instructions/expected.txt";
 

@@ -23,17 +23,22 @@ pub struct Process {
     _folder: tempfile::TempDir,
 }
 
+/// Path of the program: that of this build, or another one's in `USHER_BIN`, such as a release.
+fn program() -> String {
+    std::env::var("USHER_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_usher").to_owned())
+}
+
 impl Process {
     /// One that may take so many MiB, over a file of so many endpoints.
     pub fn start(budget: usize, endpoints: usize, flags: &[&str]) -> Self {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_usher")), budget, endpoints, flags)
+        Self::start_by(Command::new(program()), budget, endpoints, flags)
     }
 
     /// The same, which may have so many open files, and half as many if it doesn't ask for more.
     pub fn start_with_files(files: usize, budget: usize, endpoints: usize, flags: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         let limits = format!("ulimit -Sn {} && ulimit -Hn {files} && exec \"$0\" \"$@\"", files / 2);
-        shell.args(["-c", &limits, env!("CARGO_BIN_EXE_usher")]);
+        shell.args(["-c", &limits, &program()]);
         Self::start_by(shell, budget, endpoints, flags)
     }
 

@@ -38,9 +38,6 @@ pub struct Reading {
     pub limit: u64,
     /// Memory that the process takes besides what is counted.
     pub base: u64,
-    /// Memory that it has now beyond its base and what is counted: freed, and not given back yet, or
-    /// in use and not counted.
-    pub left_over: u64,
     /// `true` if resident memory is near the budget.
     pub is_near: bool,
 }
@@ -61,11 +58,8 @@ impl Meter {
         let oldest = second.saturating_sub(SLOTS - 1);
         let recent = self.least.iter().filter(|(second, _)| *second >= oldest);
         let base = recent.map(|(_, least)| *least).min().unwrap_or(now);
-        let left_over = now - base;
 
-        // A sixteenth is for what comes between two samples, and a part of what is counted for
-        // what may be used beyond the limit.
-        let most = self.process - self.process / 16;
+        let most = self.process - reserve(self.process);
         let by_base = most.saturating_sub(base);
         // Also where the base is wrong the process stays below its budget: it may grow by what
         // is really left, less what comes without asking. A body may take twice what is counted of
@@ -74,8 +68,14 @@ impl Meter {
         let by_guard = (counted + pending).saturating_add(left - (left / 2).min(self.process / 32));
         let limit = within(by_base).max(self.process / 64).min(within(by_guard));
         let is_near = resident + pending > most - self.process / 8;
-        Reading { limit, base, left_over, is_near }
+        Reading { limit, base, is_near }
     }
+}
+
+/// Bytes for what comes between two samples, of a process that may have so many: a sixteenth. A smaller process
+/// has an eighth, up to 12 MiB: what comes depends on how fast the machine is.
+fn reserve(process: u64) -> u64 {
+    (process / 16).max((process / 8).min(12 << 20))
 }
 
 /// The limit that leaves room for what may be used beyond it.

@@ -23,7 +23,7 @@ fn the_limit_is_what_the_base_leaves() {
     for (resident, counted, room) in [(100, 0, 1350), (500, 400, 1350), (900, 300, 850), (1480, 1080, 1090)] {
         let reading = read(&mut Meter::new(PROCESS), 0, resident, counted, 0);
         assert_eq!(reading.limit, limit_for(room), "{resident} {counted}");
-        assert_eq!((reading.base, reading.left_over), ((resident - counted) * MI, 0));
+        assert_eq!(reading.base, (resident - counted) * MI);
     }
     let all = limit_for(1400);
     assert!(all + all / 16 <= 1400 * MI && all + all / 16 > 1399 * MI, "what may be beyond it fits");
@@ -35,9 +35,9 @@ fn a_storm_costs_room_for_some_seconds_only() {
     assert_eq!(read(&mut meter, 0, 100, 0, 0).limit, limit_for(1350));
     // Bodies take twice what is counted, and go; the allocator keeps some for a moment.
     let storm = read(&mut meter, 3, 900, 400, 0);
-    assert_eq!((storm.base, storm.left_over), (100 * MI, 400 * MI));
+    assert_eq!(storm.base, 100 * MI);
     let after = read(&mut meter, 4, 500, 0, 0);
-    assert_eq!((after.limit, after.left_over), (limit_for(950), 400 * MI), "it is still there");
+    assert_eq!(after.limit, limit_for(950), "it is still there");
     assert_eq!(read(&mut meter, 5, 110, 0, 0).limit, limit_for(1340));
     // What stays for longer than ten seconds belongs to the base.
     for second in 6..=9 {
@@ -81,5 +81,12 @@ fn a_process_that_is_too_large_by_itself_serves_little_and_then_nothing() {
         [(1440, limit_for(30)), (1460, limit_for(20)), (1498, limit_for(1)), (1510, 0), (5000, 0)]
     {
         assert_eq!(read(&mut Meter::new(PROCESS), 0, resident, 0, 0).limit, limit, "{resident}");
+    }
+}
+
+#[test]
+fn a_small_process_keeps_more_in_reserve() {
+    for (process, kept) in [(16, 2), (80, 10), (96, 12), (128, 12), (192, 12), (256, 16), (4096, 256)] {
+        assert_eq!(reserve(process * MI), kept * MI, "{process}");
     }
 }

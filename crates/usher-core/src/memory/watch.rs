@@ -23,7 +23,6 @@ pub(super) struct Watch {
     // Guards what earlier samples said. Taken by one thread at a time; the others go on.
     seen: Mutex<Seen>,
     base: AtomicU64,
-    left_over: AtomicU64,
     is_near: AtomicBool,
 }
 
@@ -49,7 +48,6 @@ impl Watch {
             process,
             seen: Mutex::new(Seen { meter: Meter::new(process), warned: false }),
             base: AtomicU64::new(0),
-            left_over: AtomicU64::new(0),
             is_near: AtomicBool::new(false),
         })
     }
@@ -73,7 +71,6 @@ impl Watch {
     /// more to look again.
     pub(super) fn judge(&self, seen: &mut Seen, sample: Sample) -> (u64, u64) {
         let reading = seen.meter.read(self.start.elapsed(), sample);
-        self.left_over.store(reading.left_over, Relaxed);
         let nearly_all = reading.base > self.process - self.process / 8;
         if nearly_all && !seen.warned {
             let (base, budget) = (reading.base, self.process);
@@ -93,11 +90,6 @@ impl Watch {
     /// Time until the next look.
     pub(super) fn pause(&self) -> Duration {
         if self.is_near.load(Relaxed) { NEAR_INTERVAL } else { INTERVAL }
-    }
-
-    /// Returns `true` if the allocator keeps much that nobody uses.
-    pub(super) fn has_left_overs(&self) -> bool {
-        self.left_over.load(Relaxed) > self.process / 32
     }
 }
 

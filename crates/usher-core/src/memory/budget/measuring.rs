@@ -1,6 +1,5 @@
 //! Looks at the process' memory as time passes and as what is counted grows.
 
-use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -70,30 +69,14 @@ impl Budget {
     }
 }
 
-/// Looks at the process again and again, if the budget is [measured](Budget::measure), and has the
-/// allocator give back what nobody uses. For a task of its own beside the threads that serve
-/// requests: a look takes microseconds, giving back a GiB takes milliseconds.
+/// Looks at the process again and again, if the budget is [measured](Budget::measure). For a task of
+/// its own beside the threads that serve requests: a look takes microseconds.
 pub async fn keep_measuring(budget: Arc<Budget>) {
     let Some(watch) = budget.watch.get() else { return };
     loop {
         tokio::time::sleep(watch.pause()).await;
         budget.look();
-        if watch.has_left_overs() {
-            release();
-        }
     }
-}
-
-/// A block that mimalloc takes from the memory of all threads, and returns there when it is freed
-/// (those of 512 KiB and less come from and go to pages of a thread).
-const SHARED_BLOCK: usize = 1 << 20;
-
-/// Has the allocator give back to the system what has been free for a second (its `purge_delay`).
-/// It looks for that whenever memory returns to what all threads share, and never otherwise: a
-/// process without requests would keep what the last storm left. Nothing is written to the block,
-/// so that it takes no memory itself.
-fn release() {
-    drop(black_box(Vec::<u8>::with_capacity(black_box(SHARED_BLOCK))));
 }
 
 #[cfg(all(test, target_os = "linux"))]
