@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny instructions instructions-accept bench bench-wire bench-live fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny memory instructions instructions-accept bench bench-wire bench-live fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; ARGS=--help lists the rest.
@@ -34,6 +34,11 @@ doc:
 # Writes the pages of docs/reference from the code.
 docs-accept:
 	USHER_ACCEPT=1 $(CARGO) test --locked --quiet --test docs --test wire reference::
+
+# The memory budget of a release build. `make test` runs the same on a debug build, with larger budgets.
+memory:
+	$(CARGO) build --locked --release --bin usher
+	USHER_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/usher" $(CARGO) test --locked --test wire memory::
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:

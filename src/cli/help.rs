@@ -257,7 +257,7 @@ const HELP: &[Help] = &[
             "endpoint",
             "follow",
             "request",
-            "config",
+            "config-file",
             "endpoints-file",
             "admin",
             "output",

@@ -61,9 +61,9 @@ async fn first_served(open: &mut Vec<Stream>) -> Stream {
 
 #[tokio::test]
 async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
-    let process = Process::start(144, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
-    assert_eq!(process.metric("usher_memory_budget_bytes"), (144 * MI) as f64);
+    assert_eq!(process.metric("usher_memory_budget_bytes"), (medium_budget() * MI) as f64);
     let connection = process.connect().await;
     for _ in 0..2 {
         let (mut open, refused) = fill(&process, &connection, limit).await;
@@ -120,12 +120,12 @@ async fn is_refused(mut stream: Stream) -> Option<bool> {
     }
 }
 
-/// 384 MiB come at once to a process that may take 144, of which a debug build takes 60 itself. A
-/// connection may be closed for that, as the one with the most unread data.
+/// 384 MiB come at once to a process with a medium budget. A connection may be closed for that, as the one with
+/// the most unread data.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whatever_bodies_come() {
     // The ends come when most of all bodies is there, which takes a loaded machine a while.
-    let process = Process::start(144, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let connections = process.connections(8).await;
     let chunk = vec![b' '; MI];
@@ -146,5 +146,5 @@ async fn the_process_stays_below_its_budget_whatever_bodies_come() {
     let closed = process.metric("usher_connections_evicted_total");
     assert!(closed > 0.0 || !outcomes.contains(&None), "a connection was closed for another reason");
     drop(connections);
-    stayed_within(&process, 144, limit).await;
+    stayed_within(&process, medium_budget(), limit).await;
 }

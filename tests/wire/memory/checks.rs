@@ -13,8 +13,10 @@ use super::*;
 
 const CHECKS: u32 = 50_000;
 
-/// Most bytes that all small ports take of a budget of 112 MiB: a sixteenth.
-const SHARE: f64 = (112 * MI / 16) as f64;
+/// Most bytes that all small ports take of a small budget: a sixteenth.
+fn share() -> f64 {
+    (small_budget() * MI / 16) as f64
+}
 
 /// Bytes that small ports take.
 fn small(process: &Process) -> f64 {
@@ -33,7 +35,7 @@ pub async fn is_healthy(address: std::net::SocketAddr) {
 /// 50,000 calls of `Check` without a message, on one connection to each port that has health.
 #[tokio::test]
 async fn checks_that_are_not_complete_cost_nobody_anything() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     for address in [process.extproc, process.health] {
         let mut raw = Raw::connect(address, 1 << 20);
@@ -48,14 +50,14 @@ async fn checks_that_are_not_complete_cost_nobody_anything() {
         // Those that are read wait for the rest, and all others were refused.
         settle(|| small(&process) <= f64::from(256 << 10)).await;
     }
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
 }
 
 /// More empty frames than HTTP/2 lets a client send.
 #[tokio::test]
 async fn a_connection_to_a_small_port_that_we_end_is_counted_and_logged() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let mut raw = Raw::connect(process.health, 1 << 20);
     raw.call(1, "/grpc.health.v1.Health/Check");
     (0..200).for_each(|_| raw.frame(DATA, 0, 1, &[]));
@@ -68,7 +70,7 @@ async fn a_connection_to_a_small_port_that_we_end_is_counted_and_logged() {
 /// More clients than a small port serves, each of which says nothing.
 #[tokio::test]
 async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let mut silent = Vec::new();
     for address in [process.health, process.metrics] {
         for _ in 0..300 {
@@ -79,7 +81,7 @@ async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
         }
     }
     is_healthy(process.health).await;
-    assert!(small(&process) <= SHARE);
+    assert!(small(&process) <= share());
     for _ in 0..10 {
         drop(is_served(&process.connect().await).await);
     }
@@ -89,7 +91,7 @@ async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
 /// More connections than the port for health has room for, each of which has said enough.
 #[tokio::test]
 async fn one_address_s_connections_push_out_no_other_s() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let mut gateway = Raw::connect_from(ELSEWHERE, process.health, 1 << 20);
     assert!(gateway.is_alive());
     let mut others = Vec::new();
@@ -100,7 +102,7 @@ async fn one_address_s_connections_push_out_no_other_s() {
     }
     assert!(gateway.is_alive());
     // A quarter of the share, besides the scrape: most of the others were closed.
-    assert!(small(&process) <= SHARE / 4.0 + f64::from(128 << 10));
+    assert!(small(&process) <= share() / 4.0 + f64::from(128 << 10));
 }
 
 /// More watchers than there is room for, on each port that has health.
@@ -108,7 +110,7 @@ async fn one_address_s_connections_push_out_no_other_s() {
 async fn watchers_of_health_leave_requests_alone() {
     const CONNECTIONS: usize = 256;
     const WATCHERS: usize = 16;
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let mut watchers = Vec::new();
     for address in [process.health, process.extproc] {
@@ -122,7 +124,7 @@ async fn watchers_of_health_leave_requests_alone() {
                 watchers.push(watcher);
             }
         }
-        assert!(small(&process) <= SHARE, "{}", small(&process));
+        assert!(small(&process) <= share(), "{}", small(&process));
         is_healthy(address).await;
         for _ in 0..10 {
             drop(is_served(&process.connect().await).await);
@@ -130,11 +132,11 @@ async fn watchers_of_health_leave_requests_alone() {
     }
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
     assert!(process.metric("usher_small_requests_ended_total") > (CONNECTIONS * WATCHERS) as f64);
-    settle(|| process.metric("usher_memory_connections_bytes") <= (112 * MI / 8) as f64).await;
+    settle(|| process.metric("usher_memory_connections_bytes") <= (small_budget() * MI / 8) as f64).await;
     drop(watchers);
     // The scrape that says so counts itself.
     settle(|| small(&process) <= f64::from(128 << 10)).await;
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// Watchers that leave no window for what they are told.
@@ -142,7 +144,7 @@ async fn watchers_of_health_leave_requests_alone() {
 async fn watchers_that_read_nothing_make_room_for_others() {
     const CONNECTIONS: u32 = 40;
     const WATCHERS: u32 = 16;
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut raw = Raw::connect(process.health, 0);
@@ -157,7 +159,7 @@ async fn watchers_that_read_nothing_make_room_for_others() {
     // There is room for 36 of 10 KiB.
     let ended = || process.metric("usher_small_requests_ended_total");
     settle(|| ended() >= f64::from(CONNECTIONS * WATCHERS - 36)).await;
-    let most = SHARE / 4.0 + f64::from(CONNECTIONS * (28 << 10)) + f64::from(128 << 10);
+    let most = share() / 4.0 + f64::from(CONNECTIONS * (28 << 10)) + f64::from(128 << 10);
     settle(|| small(&process) <= most).await;
     is_healthy(process.health).await;
 }
@@ -165,7 +167,7 @@ async fn watchers_that_read_nothing_make_room_for_others() {
 /// More watchers on one port than it has room for, and before them one on another.
 #[tokio::test]
 async fn watchers_of_one_port_end_none_of_another() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let watch = |address, watchers: u32| {
         let mut raw = Raw::connect(address, 1 << 20);
         for stream in (0..watchers).map(|index| 2 * index + 1) {
@@ -183,7 +185,7 @@ async fn watchers_of_one_port_end_none_of_another() {
 
 #[tokio::test]
 async fn health_is_answered_while_memory_is_full() {
-    let process = Process::start(112, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let connection = process.connect().await;
     let chunk = vec![b' '; MI];
@@ -200,5 +202,5 @@ async fn health_is_answered_while_memory_is_full() {
         is_healthy(address).await;
     }
     drop(open);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

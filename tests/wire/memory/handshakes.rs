@@ -14,7 +14,7 @@ const BYTES: usize = 60 << 10;
 
 #[tokio::test]
 async fn the_process_stays_below_its_budget_however_long_handshakes_are() {
-    let process = Process::start(112, 1, &[TLS]);
+    let process = Process::start(small_budget(), 1, &[TLS]);
     // A ClientHello of 65,535 bytes, in records of 16 KiB.
     let mut hello = Vec::new();
     for (index, part) in vec![0; BYTES].chunks(16 << 10).enumerate() {
@@ -38,7 +38,7 @@ async fn the_process_stays_below_its_budget_however_long_handshakes_are() {
     settle(|| process.metric("usher_connections_refused_total") > 0.0).await;
     settle(|| taken() <= (6 * MI) as f64).await;
     let peak = process.peak();
-    assert!(peak < 112 * MI, "{peak} bytes");
+    assert!(peak < small_budget() * MI, "{peak} bytes");
     // None is open after ten seconds.
     drop(silent);
     settle(|| taken() == 0.0).await;

@@ -6,7 +6,7 @@ use super::checks::is_healthy;
 use super::raw::{DATA, GOAWAY, Raw};
 use super::*;
 
-/// Nearly three times what a budget of 112 MiB has room for: 448 of 32 KiB are an eighth.
+/// Nearly three times what a small budget has room for: 448 of 32 KiB are an eighth.
 const IDLE: usize = 1100;
 
 /// Idle connections, all of which the process has seen.
@@ -25,12 +25,12 @@ fn idle(process: &Process) -> Vec<Raw> {
 /// Most of them have been closed.
 async fn made_room(process: &Process) {
     settle(|| process.metric("usher_connections_evicted_total") >= 600.0).await;
-    settle(|| process.metric("usher_memory_connections_bytes") <= (112 * MI / 8) as f64).await;
+    settle(|| process.metric("usher_memory_connections_bytes") <= (small_budget() * MI / 8) as f64).await;
 }
 
 #[tokio::test]
 async fn idle_connections_lock_nobody_out() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let idle = idle(&process);
     is_healthy(process.extproc).await;
@@ -45,13 +45,13 @@ async fn idle_connections_lock_nobody_out() {
     }
     assert_eq!(process.metric("usher_memory_refused_total"), before);
     drop(idle);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// The connections of gateways that are as old as any: one with a request, and an idle one.
 #[tokio::test]
 async fn connections_with_a_request_and_those_of_other_addresses_stay() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let busy = process.connect().await;
     let mut stream = is_served(&busy).await;
     let mut gateway = Raw::connect_from(ELSEWHERE, process.extproc, 1 << 20);
@@ -102,7 +102,7 @@ async fn idle_connections_leave_files_to_others() {
 /// More connections than may be opening at a time, none of which says anything.
 #[tokio::test]
 async fn silent_connections_keep_no_gateway_out() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let _silent: Vec<_> = (0..1200).map(|_| TcpStream::connect(process.extproc).unwrap()).collect();
     is_healthy(process.extproc).await;
     drop(is_served(&process.connect().await).await);

@@ -44,11 +44,11 @@ async fn a_body_is_refused_at_its_first_wrong_byte() {
 /// However much is behind it: nothing of that is kept.
 #[tokio::test]
 async fn what_follows_a_wrong_byte_takes_no_memory() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     for _ in 0..8 {
         refusal(&process, &format!("<{}", " ".repeat(20 * MI)), true).await;
     }
     assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

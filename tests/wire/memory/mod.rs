@@ -40,6 +40,16 @@ const MI: usize = 1 << 20;
 /// Another address of this machine.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+/// The budget of most tests, in MiB. A build for tests takes more of it for itself than another in `USHER_BIN`.
+fn small_budget() -> usize {
+    if std::env::var_os(process::PROGRAM).is_some() { 96 } else { 112 }
+}
+
+/// The budget of tests whose requests need more, in MiB.
+fn medium_budget() -> usize {
+    small_budget() + 32
+}
+
 /// After this a test gives up waiting. Long, because a loaded machine is not a failure.
 const PATIENCE: Duration = Duration::from_secs(300);
 

@@ -179,7 +179,7 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
         .map(|name| format!("{{type: {name}-parser}}"));
     let text = format!("plugins: [{}]\n", parsers.join(", "));
     std::fs::write(&file, text).unwrap();
-    let process = Process::start(144, 1, &[&format!("--config-file={}", file.display())]);
+    let process = Process::start(medium_budget(), 1, &[&format!("--config-file={}", file.display())]);
     let limit = process.limit();
     let used = || process.held() + process.metric("usher_memory_connections_bytes");
     let has_room = || process.limit() > used() + (LONG + 4 * MI) as f64;
@@ -208,12 +208,12 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
             assert!(requests > 1 || answered[0] || !is_roomy, "{what}: refused for want of memory");
             served += usize::from(requests == 1 && answered[0]);
             let peak = process.peak();
-            assert!(peak < 144 * MI, "{what}: {peak} bytes");
+            assert!(peak < medium_budget() * MI, "{what}: {peak} bytes");
             settle(|| process.held() == 0.0).await;
         }
     }
     assert!(served >= wanted, "only {served} were not refused for want of memory");
-    stayed_within(&process, 144, limit).await;
+    stayed_within(&process, medium_budget(), limit).await;
 }
 
 /// Names in headers: a gateway may send more than any client should.
@@ -240,7 +240,7 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
         "--grpc-max-recv-msg-size=32MiB",
         "--allow-experimental-plugins",
     ];
-    let process = Process::start(112, 1, &flags);
+    let process = Process::start(small_budget(), 1, &flags);
     let limit = process.limit();
     let long = format!("sid={}", "x".repeat(LONG));
     for name in READ.into_iter().chain(OTHERS) {
@@ -252,7 +252,7 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
             ends(stream, name).await;
         }
         let peak = process.peak();
-        assert!(peak < 112 * MI, "{name}: {peak} bytes");
+        assert!(peak < small_budget() * MI, "{name}: {peak} bytes");
         settle(|| process.held() == 0.0).await;
     }
     // And a subset hint: one address, and very many.
@@ -267,7 +267,7 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
             assert!(matches!(reply, Reply::RequestHeaders(_) | Reply::ImmediateResponse(_)), "{reply:?}");
         }
         let peak = process.peak();
-        assert!(peak < 112 * MI, "subset: {peak} bytes");
+        assert!(peak < small_budget() * MI, "subset: {peak} bytes");
         settle(|| process.held() == 0.0).await;
     }
     for name in READ.into_iter().chain(OTHERS) {
@@ -281,5 +281,5 @@ async fn the_process_stays_below_its_budget_whichever_header_is_long() {
         |name: &str| process.metric(&format!("usher_long_headers_ignored_total{{header=\"{name}\"}}"));
     assert!(READ.iter().all(|name| ignored(name) > 0.0), "{:?}", READ.map(ignored));
     assert_eq!(ignored("x-other"), 0.0);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

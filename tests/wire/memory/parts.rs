@@ -14,7 +14,7 @@ const MESSAGE: usize = 4 * MI;
 /// 128 MiB come in parts of messages, and none of them is complete.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whatever_passes_through() {
-    let process = Process::start(144, 1, &[]);
+    let process = Process::start(medium_budget(), 1, &[]);
     let limit = process.limit();
     let message = headers(&[(":method", "GET"), (":path", "/v1/models")], true).encode_to_vec();
     let first = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
@@ -38,5 +38,5 @@ async fn the_process_stays_below_its_budget_whatever_passes_through() {
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0);
     drop((streams, send));
     connection.abort();
-    stayed_within(&process, 144, limit).await;
+    stayed_within(&process, medium_budget(), limit).await;
 }

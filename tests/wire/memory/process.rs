@@ -23,9 +23,12 @@ pub struct Process {
     _folder: tempfile::TempDir,
 }
 
-/// Path of the program: that of this build, or another one's in `USHER_BIN`, such as a release.
+/// Variable with the path of another build to test, such as a release.
+pub const PROGRAM: &str = "USHER_BIN";
+
+/// Path of the program to test.
 fn program() -> String {
-    std::env::var("USHER_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_usher").to_owned())
+    std::env::var(PROGRAM).unwrap_or_else(|_| env!("CARGO_BIN_EXE_usher").to_owned())
 }
 
 impl Process {

@@ -18,7 +18,7 @@ async fn stall(process: &Process, count: usize) -> Vec<Stream> {
 
 #[tokio::test]
 async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
-    let process = Process::start(112, 1, &["--body-idle-timeout=1s"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=1s"]);
     let mut stalled = stall(&process, 4).await;
     // One without any body, too.
     let silent = process.connect().await.stream().await;
@@ -47,7 +47,7 @@ async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
 /// More of them than there is memory for.
 #[tokio::test]
 async fn stalled_bodies_make_room_for_others() {
-    let process = Process::start(112, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let stalled = stall(&process, 60).await;
     let refused = || process.metric("usher_memory_refused_total");
@@ -58,5 +58,5 @@ async fn stalled_bodies_make_room_for_others() {
     let tries = served_in_the_end(&process, &text).await;
     assert!(refused() > before + f64::from(tries), "those that stall were refused");
     drop(stalled);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

@@ -8,7 +8,7 @@ const STREAMS: usize = 12_000;
 #[tokio::test]
 async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
     // The ends come when all streams are open, which takes a loaded machine a while.
-    let process = Process::start(112, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let connections = process.connections(4).await;
     // Below 4 KiB headers are part of what a stream counts.
@@ -30,7 +30,7 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
     // Where it takes long until all are open, the slowest bodies have made room for others by then.
     assert!(answers.refused > 2000, "{answers:?}");
     assert_eq!(answers.served + answers.refused, STREAMS, "{answers:?}");
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
     // Many were refused, and the gateway went on sending there: no connection was closed for it.
     for connection in &connections {
         drop(is_served(connection).await);
@@ -43,7 +43,7 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
 #[tokio::test]
 async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
     const SILENT: usize = 15_000;
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let connections = process.connections(4).await;
     let mut streams = Vec::new();
@@ -61,14 +61,14 @@ async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
     .await;
     assert!(open > 500 && told > 2000, "{open} are open, {told} refused");
     drop(streams);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// A client that takes nothing can't be told that it is refused.
 #[tokio::test]
 async fn streams_that_were_refused_lock_nobody_out_whatever_window_their_client_has() {
     const SILENT: u32 = 12_000;
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let mut raw = Raw::connect(process.extproc, 0);
     let open = |page: &super::process::Page| page.metric("usher_memory_streams_bytes") as usize / (8 << 10);
@@ -92,5 +92,5 @@ async fn streams_that_were_refused_lock_nobody_out_whatever_window_their_client_
     raw.frames();
     assert!(open(&process.page()) > 1000);
     drop(raw);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

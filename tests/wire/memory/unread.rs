@@ -26,10 +26,10 @@ const STREAMS: usize = 20;
 const EACH: usize = 256 << 10;
 
 /// 80 MiB are sent on streams that can't be answered, so that nobody reads them, to a process
-/// that may take 112. Half of that is the resident part of a debug build's file alone.
+/// with a small budget. Half of that is the resident part of a debug build's file alone.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let mut connections = Vec::new();
     let message = headers(&[(":method", "GET"), (":path", "/v1/models")], true).encode_to_vec();
@@ -57,12 +57,12 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
         connections.push((send, streams, task));
     }
     let peak = process.peak();
-    assert!(peak < 112 * MI, "{peak} bytes");
+    assert!(peak < small_budget() * MI, "{peak} bytes");
     connections.iter().for_each(|(.., task)| task.abort());
     drop(connections);
     // The one that asks for metrics counts.
     settle(|| process.metric("usher_memory_connections_bytes") <= 65536.0).await;
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// Uploads that go on to nobody, as their gateway takes no replies, on a connection that others use,
@@ -70,7 +70,7 @@ async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
 #[tokio::test]
 async fn stalled_streams_go_before_their_connection() {
     const STALLED: u32 = 80;
-    let process = Process::start(112, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let mut gateway = Raw::connect(process.extproc, 1000);
     gateway.open(1);
@@ -89,7 +89,7 @@ async fn stalled_streams_go_before_their_connection() {
     assert!(gateway.is_alive());
     let unread = || process.metric("usher_memory_unread_bytes");
     // More than a 32nd of the budget, and less than twice that.
-    let share = (112 * MI / 32) as f64;
+    let share = (small_budget() * MI / 32) as f64;
     settle(|| unread() > share).await;
     assert!(unread() < 2.0 * share, "{}", unread());
     // Bodies until memory is short, and for as long as streams may stall.
@@ -114,7 +114,7 @@ async fn stalled_streams_go_before_their_connection() {
         }
     }
     drop((open, gateway));
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// Requests with bodies in small frames, all of which are there before the connection is first read.

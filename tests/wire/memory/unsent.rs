@@ -18,7 +18,7 @@ fn connect(process: &Process, window: u32) -> Raw {
 #[tokio::test]
 async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
     const STREAMS: u32 = 800;
-    let process = Process::start(112, 1, &[]);
+    let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let mut gateway = connect(&process, 1000);
     let streams = || (0..STREAMS).map(|index| 2 * index + 1);
@@ -39,20 +39,20 @@ async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
     assert!(gateway.is_alive());
     assert!(process.metric("usher_memory_refused_total") > 0.0, "there is no room for all of them");
     let peak = process.peak();
-    assert!(peak < 112 * MI, "{peak} bytes");
+    assert!(peak < small_budget() * MI, "{peak} bytes");
     // Whoever comes has room again once streams have stalled for long enough, though none of them ends.
     let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(2 * MI));
     served_in_the_end(&process, &text).await;
     assert!(gateway.is_alive());
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
     drop(gateway);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// Requests that are read as a whole and on their way, of a gateway that takes a byte of the replies.
 #[tokio::test]
 async fn bodies_that_are_not_taken_lock_nobody_out() {
-    let process = Process::start(112, 1, &["--body-idle-timeout=10m"]);
+    let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let mut gateways: Vec<_> = (0..5).map(|_| connect(&process, 1)).collect();
     let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(240_000));
@@ -74,5 +74,5 @@ async fn bodies_that_are_not_taken_lock_nobody_out() {
     assert!(gateways.iter_mut().all(Raw::is_alive));
     assert_eq!(process.metric("usher_connections_evicted_total"), 0.0, "{:#?}", process.warnings());
     drop(gateways);
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }

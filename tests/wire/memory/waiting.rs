@@ -6,10 +6,10 @@ const FLOW_CONTROL: &str = "--config-text={featureGates: [flowControl], \
     plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 100000}}, {type: queue-scorer}], \
     flowControl: {saturationDetector: {pluginRef: concurrency-detector}, noEndpointRequestTTL: 0s}}";
 
-/// 200 MiB wait for an endpoint of a process that may take 112.
+/// 200 MiB wait for an endpoint of a process with a small budget.
 #[tokio::test]
 async fn the_process_stays_below_its_budget_whatever_waits() {
-    let process = Process::start(112, 0, &[FLOW_CONTROL]);
+    let process = Process::start(small_budget(), 0, &[FLOW_CONTROL]);
     let limit = process.limit();
     let connections = process.connections(4).await;
     let text = format!(r#"{{"model":"m","prompt":"{}"}}"#, "z".repeat(MI / 4));
@@ -34,5 +34,5 @@ async fn the_process_stays_below_its_budget_whatever_waits() {
     process.scale(1);
     let answers = answers(readers).await;
     assert!(answers.shed > 0 && answers.served == waiting, "{waiting} waited, {answers:?}");
-    stayed_within(&process, 112, limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
