@@ -492,6 +492,9 @@ impl Deciding<'_> {
 }
 
 fn record_refusal(records: &Arc<Records>, subject: &Subject<'_>, rejection: &Rejection) {
+    if !records.takes_refusal(subject.at) {
+        return;
+    }
     let body = rejection.body();
     let refusal = Refusal::new(rejection.code.status(), rejection.reason, &body);
     let id = subject.request.headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default();

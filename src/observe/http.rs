@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -144,12 +144,10 @@ impl Routes {
         self
     }
 
-    /// The answer to a request of somebody who has shown this certificate. `value`: the body of a
-    /// PUT.
-    async fn answer<B>(
+    /// The answer to a request of somebody who has shown this certificate.
+    async fn answer<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
-        request: &Request<B>,
-        value: Option<Bytes>,
+        mut request: Request<B>,
         access: Option<&Access>,
         certificate: Option<&CertificateDer<'_>>,
     ) -> Response {
@@ -182,6 +180,7 @@ impl Routes {
                 Err(error) => Err(error),
             },
             Content::Setting(level) if is_put => {
+                let value = value(request.body_mut()).await;
                 let set = value
                     .map_or_else(|| Err("the value is too large\n".to_owned()), |value| level.set(&value));
                 return match set {
@@ -202,11 +201,11 @@ impl Routes {
 }
 
 /// Body of a PUT, if it is whole and no larger than any value.
-async fn value(request: &mut Request<Incoming>) -> Option<Bytes> {
-    if request.method() != Method::PUT {
-        return None;
-    }
-    let body = Limited::new(request.body_mut(), MAX_SETTING);
+async fn value<B>(body: &mut B) -> Option<Bytes>
+where
+    B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin,
+{
+    let body = Limited::new(body, MAX_SETTING);
     body.collect().await.ok().map(http_body_util::Collected::to_bytes)
 }
 
@@ -419,14 +418,11 @@ async fn serve_connection(
 ) {
     // Held until the last byte of the answer is taken. There is one request at most.
     let held = OnceLock::new();
-    let service = service_fn(async |mut request: Request<Incoming>| {
+    let service = service_fn(async |request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
         held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
         let access = protected.protection.access.as_deref();
-        let response = {
-            let value = value(&mut request).await;
-            protected.routes.answer(&request, value, access, certificate.as_ref()).await
-        };
+        let response = protected.routes.answer(request, access, certificate.as_ref()).await;
         Ok::<_, Infallible>(response)
     });
     let mut connection = pin!(
@@ -451,12 +447,24 @@ async fn serve_connection(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
     use super::*;
 
     async fn ask(method: &str, path: &str) -> Response {
         let routes = Routes::new().with_metrics(|| "up 1\n".to_owned()).with_index();
-        let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        routes.answer(&request, None, None, None).await
+        let request = Request::builder().method(method).uri(path);
+        // Its body never comes.
+        let body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        routes.answer(request.body(body).unwrap(), None, None).await
+    }
+
+    #[tokio::test]
+    async fn a_put_is_refused_before_its_body_has_come() {
+        assert_eq!(ask("PUT", "/metrics").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(ask("PUT", "/nowhere").await.status(), StatusCode::NOT_FOUND);
     }
 
     #[tokio::test]

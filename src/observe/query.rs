@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 
 /// Answers that are rendered or sent at the same time; each has a bound of its own.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 2;
 
 /// Longest query that is read, in bytes.
 const LONGEST: usize = 4 << 10;

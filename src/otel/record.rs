@@ -38,6 +38,8 @@ pub(super) struct Record {
     pub(super) refused: Option<(&'static str, Option<&'static str>)>,
     /// HTTP status that the client gets.
     pub(super) status: Option<u16>,
+    /// Status of a gRPC call that failed before its first message.
+    pub(super) grpc_status: Option<u32>,
     pub(super) first_token: Option<Instant>,
     pub(super) usage: Usage,
     /// The request has ended as it should, and its stream wasn't cut off.
@@ -87,6 +89,7 @@ impl Record {
             destination: String::new(),
             refused: None,
             status: None,
+            grpc_status: None,
             first_token: None,
             usage: Usage::default(),
             is_complete: false,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::context::{SpanContext, TraceId};
 use super::queue::Queue;
 use super::record::{Read, Record, cut, text};
+use crate::endpoints::health::ResponseStatus;
 use crate::request::usage::Usage;
 use crate::request::{Header, Rejection, Request, Timeline};
 
@@ -75,9 +76,9 @@ impl RequestTrace {
     }
 
     /// The headers of the response came.
-    pub fn response(&mut self, status: Option<u16>) {
+    pub fn response(&mut self, status: ResponseStatus) {
         if let Some(record) = &mut self.record {
-            record.status = status;
+            (record.status, record.grpc_status) = (status.http, status.grpc);
         }
     }
 

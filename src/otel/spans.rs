@@ -58,6 +58,7 @@ fn request(record: &Record) -> Span {
     attributes.text("http.request.method", &record.method);
     attributes.text("url.path", &record.path);
     attributes.maybe("http.response.status_code", record.status);
+    attributes.maybe("rpc.grpc.status_code", record.grpc_status);
     if let Some(read) = &record.read {
         attributes.text("gen_ai.operation.name", operation(read.api).unwrap_or_default());
         attributes.text("gen_ai.request.model", &read.model);
@@ -83,7 +84,12 @@ fn request(record: &Record) -> Span {
         kind: SpanKind::Server.into(),
         attributes: attributes.0,
         // A server's span has an error where the fault isn't its client's.
-        status: error.filter(|_| record.status.is_none_or(|status| status >= 500)).map(failed),
+        status: error
+            .filter(|_| {
+                let is_failed_call = record.grpc_status.is_some_and(|code| code != 0);
+                is_failed_call || record.status.is_none_or(|status| status >= 500)
+            })
+            .map(failed),
         flags: remote | u32::from(record.context.flags),
         ..span(record, "gateway.request", parent.unwrap_or_default(), record.started, record.ended)
     }
@@ -91,9 +97,10 @@ fn request(record: &Record) -> Span {
 
 /// Kind of the error that a request ended with.
 fn error_type(record: &Record) -> Option<String> {
-    match (record.refused, record.status) {
-        (Some((kind, _)), _) => Some(kind.to_owned()),
-        (None, Some(status @ 400..)) => Some(status.to_string()),
+    match (record.refused, record.status, record.grpc_status) {
+        (Some((kind, _)), ..) => Some(kind.to_owned()),
+        (None, Some(status @ 400..), _) => Some(status.to_string()),
+        (None, _, Some(code @ 1..)) => Some(format!("grpc {code}")),
         _ => (!record.is_complete).then(|| "cancelled".to_owned()),
     }
 }

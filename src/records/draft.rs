@@ -212,7 +212,8 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
     let runner_up = places
         .iter()
         .filter(|(_, row)| picks.first().is_some_and(|pick| pick != row))
-        .max_by(|(one, _), (other, _)| total(*one).total_cmp(&total(*other)))
+        // The first of equal ones, as estimates are made for that.
+        .reduce(|best, other| if total(other.0) > total(best.0) { other } else { best })
         .map(|(_, row)| *row);
     let columns = run.columns.chunks_exact(run.survivors.len().max(1));
     ProfileRecord {

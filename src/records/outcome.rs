@@ -18,9 +18,11 @@ pub struct Outcome {
     pub ending: Ending,
     /// HTTP status of the response; `None`: there was none, or it wasn't shown.
     pub status: Option<u16>,
+    /// Status of a gRPC call that failed before its first message.
+    pub grpc_status: Option<u32>,
     /// Address that the gateway named as the server, where it isn't the first pick's.
     pub served: Option<Box<str>>,
-    /// Time to the first token; of a response without tokens, to its first byte.
+    /// Time to the first token; `None` of a response that doesn't come token by token.
     pub first_token: Option<f64>,
     /// Time to the end.
     pub total: f64,
@@ -37,6 +39,8 @@ pub struct Outcome {
 impl Outcome {
     /// Returns `true` if the request got no good response.
     pub fn is_failed(&self) -> bool {
-        self.ending == Ending::CutOff || self.status.is_some_and(|status| status >= 400)
+        self.ending == Ending::CutOff
+            || self.status.is_some_and(|status| status >= 400)
+            || self.grpc_status.is_some_and(|status| status != 0)
     }
 }

@@ -140,12 +140,19 @@ impl DecisionRecord {
         self.outcome.get()
     }
 
+    /// Returns `true` if its request is under way.
+    pub(super) fn is_under_way(self: &Arc<Self>) -> bool {
+        // The request's stream keeps a weak reference.
+        self.outcome.get().is_none() && Arc::weak_count(self) > 0
+    }
+
     /// Returns `true` if it was refused, or got no good response.
     pub fn is_failed(&self) -> bool {
         self.refusal.is_some() || self.outcome().is_some_and(Outcome::is_failed)
     }
 
-    /// Returns `true` if its first token took longer than nearly all before it.
+    /// Returns `true` if its first token, or a response that doesn't come token by token, took longer than nearly
+    /// all before it.
     pub fn is_slow(&self) -> bool {
         self.is_slow.load(Relaxed)
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use usher_core::memory::{Budget, Kind, Reservation};
 
-use super::outcome::Outcome;
+use super::outcome::{Ending, Outcome};
 use super::pace::{Sampler, Slowness};
 use super::record::{DecisionRecord, Held, Kept};
 
@@ -28,6 +28,7 @@ pub struct Records {
     pool: Box<str>,
     capacity: usize,
     max_bytes: u64,
+    budget: Arc<Budget>,
     /// Bytes of all records, with those that only a stream holds.
     live: Arc<AtomicU64>,
     // Guards the queues, the numbers and the pace; held for some moves of pointers.
@@ -38,14 +39,20 @@ pub struct Records {
 struct Inner {
     /// In the order of the decisions.
     recent: VecDeque<Arc<DecisionRecord>>,
+    /// Those whose requests were still under way when newer ones took their places.
+    under_way: VecDeque<Arc<DecisionRecord>>,
     /// Refused, failed and slow ones.
     notable: VecDeque<Arc<DecisionRecord>>,
+    /// Bytes of the three.
+    bytes: u64,
     decisions: u64,
     changes: u64,
     sampled_out: u64,
     ordinary: Sampler,
     refused: Sampler,
-    slowness: Slowness,
+    first_tokens: Slowness,
+    /// Of responses that don't come token by token.
+    totals: Slowness,
     reservation: Reservation,
 }
 
@@ -75,16 +82,20 @@ impl Records {
             pool: pool.into(),
             capacity: capacity.max(1),
             max_bytes: (capacity as u64).saturating_mul(EACH).max(CHUNK).min(share),
+            budget: Arc::clone(budget),
             live: Arc::default(),
             inner: Mutex::new(Inner {
                 recent: VecDeque::new(),
+                under_way: VecDeque::new(),
+                bytes: 0,
                 notable: VecDeque::new(),
                 decisions: 0,
                 changes: 0,
                 sampled_out: 0,
                 ordinary: Sampler::new(per_second),
                 refused: Sampler::new(per_second),
-                slowness: Slowness::default(),
+                first_tokens: Slowness::default(),
+                totals: Slowness::default(),
                 reservation: Reservation::new(budget, Kind::Records),
             }),
         }
@@ -98,7 +109,7 @@ impl Records {
     /// All records, in the order of the decisions, and the numbers of the ring.
     pub fn read(&self) -> (Vec<Arc<DecisionRecord>>, Summary) {
         let inner = self.inner();
-        let mut all: Vec<_> = inner.notable.iter().chain(&inner.recent).cloned().collect();
+        let mut all: Vec<_> = inner.queues().flatten().cloned().collect();
         let summary = Summary {
             capacity: self.capacity,
             kept: all.len(),
@@ -113,16 +124,27 @@ impl Records {
         (all, Summary { since_unix_ms, ..summary })
     }
 
-    /// Takes a record in. One that is sampled out is left to its stream, as it may yet fail or be slow.
+    /// Returns `true` if a refusal is to be recorded. One that is sampled out is counted, and costs no record: there
+    /// are many where a pool is full.
+    pub fn takes_refusal(&self, now: Instant) -> bool {
+        let mut inner = self.inner();
+        let is_sampled = inner.refused.take(now);
+        if !is_sampled {
+            inner.decisions += 1;
+            inner.sampled_out += 1;
+        }
+        is_sampled
+    }
+
+    /// Takes a record in; refusals are [sampled](Self::takes_refusal) before. One that is sampled out is left to its stream, as it may yet fail or be slow.
     pub(super) fn push(&self, mut record: DecisionRecord, now: Instant) -> Option<Kept> {
         let size = record.size();
         let is_refused = record.refusal.is_some();
         let mut inner = self.inner();
         inner.decisions += 1;
         record.number = inner.decisions;
-        let sampler = if is_refused { &mut inner.refused } else { &mut inner.ordinary };
-        let is_sampled = sampler.take(now);
-        if !is_sampled && (is_refused || self.live.load(Relaxed) + size > self.max_bytes) {
+        let is_sampled = is_refused || inner.ordinary.take(now);
+        if !is_sampled && self.live.load(Relaxed) + size > inner.bytes + self.room(&mut inner) / 4 {
             inner.sampled_out += 1;
             return None;
         }
@@ -133,6 +155,7 @@ impl Records {
         let record = Arc::new(record);
         let kept = Kept::InRing(Arc::downgrade(&record));
         inner.change(&record);
+        inner.bytes += size;
         if is_refused {
             inner.notable.push_back(record)
         } else {
@@ -151,7 +174,11 @@ impl Records {
             Kept::Alone(record) => (Some(Arc::clone(record)), true),
         };
         let mut inner = self.inner();
-        let is_slow = outcome.first_token.is_some_and(|seconds| inner.slowness.is_slow(seconds));
+        let is_slow = match outcome.first_token {
+            Some(seconds) => inner.first_tokens.is_slow(seconds),
+            None if outcome.ending == Ending::Complete => inner.totals.is_slow(outcome.total),
+            None => false,
+        };
         let Some(record) = record else { return };
         record.is_slow.store(is_slow, Relaxed);
         if record.outcome.set(outcome).is_err() {
@@ -161,6 +188,7 @@ impl Records {
             inner.change(&record);
         } else if record.is_notable() {
             inner.change(&record);
+            inner.bytes += record.held.bytes();
             inner.notable.push_back(record);
             let evicted = self.make_room(&mut inner);
             drop(inner);
@@ -170,29 +198,29 @@ impl Records {
         }
     }
 
-    /// Takes records out until the rest fits. They are dropped without the lock.
-    fn make_room(&self, inner: &mut Inner) -> Vec<Arc<DecisionRecord>> {
-        let mut live = self.live.load(Relaxed);
-        let wanted = live.next_multiple_of(CHUNK).min(self.max_bytes);
+    /// Bytes that records may take now.
+    fn room(&self, inner: &mut Inner) -> u64 {
+        // Three quarters of it are the ring's.
+        let used = self.live.load(Relaxed).max(inner.bytes / 3 * 4);
+        let wanted = used.saturating_add(CHUNK).next_multiple_of(CHUNK).min(self.max_bytes);
         // Nobody makes room for records: where memory is tight, there are fewer.
-        let _ = inner.reservation.grow_to(wanted, || None);
-        let limit = inner.reservation.bytes();
+        if wanted > inner.reservation.bytes() && !self.budget.is_tight() {
+            inner.reservation.set(wanted);
+        }
+        inner.reservation.bytes()
+    }
+
+    /// Takes records out until the rest fits, with a quarter of the bytes for those that only a stream holds. They
+    /// are dropped without the lock.
+    fn make_room(&self, inner: &mut Inner) -> Vec<Arc<DecisionRecord>> {
+        let room = self.room(inner);
+        let most_bytes = room - room / 4;
         let mut evicted = Vec::new();
-        loop {
-            let is_full = inner.recent.len() + inner.notable.len() > self.capacity || live > limit;
-            if !is_full && inner.notable.len() <= self.capacity.div_ceil(4) {
-                return evicted;
-            }
-            let has_too_many = inner.notable.len() > self.capacity.div_ceil(4) || inner.recent.is_empty();
-            let next = if has_too_many { inner.notable.pop_front() } else { inner.recent.pop_front() };
-            let Some(record) = next else { return evicted };
-            if !has_too_many && record.is_notable() {
-                inner.notable.push_back(record);
-                continue;
-            }
-            live = live.saturating_sub(record.held.bytes());
+        while let Some(record) = inner.next_out(self.capacity, most_bytes) {
+            inner.bytes = inner.bytes.saturating_sub(record.held.bytes());
             evicted.push(record);
         }
+        evicted
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -201,6 +229,35 @@ impl Records {
 }
 
 impl Inner {
+    fn queues(&self) -> impl Iterator<Item = &VecDeque<Arc<DecisionRecord>>> {
+        [&self.notable, &self.under_way, &self.recent].into_iter()
+    }
+
+    /// The next record to leave, if there are too many.
+    fn next_out(&mut self, capacity: usize, most_bytes: u64) -> Option<Arc<DecisionRecord>> {
+        loop {
+            if self.notable.len() > capacity.div_ceil(4) {
+                return self.notable.pop_front();
+            }
+            let is_full =
+                self.queues().map(VecDeque::len).sum::<usize>() > capacity || self.bytes > most_bytes;
+            let has_many_under_way = self.under_way.len() > capacity.div_ceil(8);
+            if !is_full && !has_many_under_way {
+                return None;
+            }
+            let from_under_way = has_many_under_way || self.recent.is_empty();
+            let next = if from_under_way { self.under_way.pop_front() } else { self.recent.pop_front() };
+            let Some(record) = next else { return self.notable.pop_front() };
+            if record.is_notable() {
+                self.notable.push_back(record);
+            } else if !from_under_way && record.is_under_way() {
+                self.under_way.push_back(record);
+            } else {
+                return Some(record);
+            }
+        }
+    }
+
     fn change(&mut self, record: &DecisionRecord) {
         self.changes += 1;
         record.sequence.store(self.changes, Relaxed);

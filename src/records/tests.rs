@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use usher_core::endpoints::health::ResponseStatus;
 use usher_core::endpoints::{Candidates, EndpointSpec, Store};
-use usher_core::memory::{Budget, Kind};
+use usher_core::memory::{Budget, Kind, Reservation};
 use usher_core::request::usage::Usage;
 use usher_core::request::{Request, Served};
 
@@ -44,11 +45,15 @@ impl Ring {
         Draft::new(&self.records, &subject, None, refusal).keep(id)
     }
 
-    fn end(&self, mut tracked: Tracked, after: Duration) {
+    fn end(&self, tracked: Tracked, after: Duration) {
+        self.end_as(tracked, after, true, None);
+    }
+
+    fn end_as(&self, mut tracked: Tracked, after: Duration, is_stream: bool, grpc: Option<u32>) {
         let end = self.start + after;
-        tracked.begins(Some(200), &Served::Unknown);
+        tracked.begins(ResponseStatus { http: Some(200), grpc, overloaded: false }, &Served::Unknown);
         tracked.first_token(end);
-        let response = Response { usage: Usage::default(), is_stream: true, ending: Ending::Complete };
+        let response = Response { usage: Usage::default(), is_stream, ending: Ending::Complete };
         tracked.ends(&response, end);
     }
 }
@@ -105,6 +110,96 @@ fn a_slow_request_is_kept_although_it_was_sampled_out() {
     assert_eq!(ids(&ring.records), ["usual", "usual", "slow"]);
     assert!(kept[2].is_slow() && !kept[0].is_slow());
     assert_eq!((kept[0].outcome().unwrap().status, summary.sampled_out), (Some(200), 38));
+}
+
+#[test]
+fn a_request_that_hangs_is_kept_while_others_come_and_go() {
+    let ring = Ring::new(64, 1);
+    let hanging = ring.decide("hanging", AT_ONCE, None).unwrap();
+    for second in 1..200 {
+        let usual = ring.decide("usual", Duration::from_secs(second), None).unwrap();
+        ring.end(usual, Duration::from_secs(second));
+    }
+    assert_eq!(ids(&ring.records)[0], "hanging");
+    let response = Response { usage: Usage::default(), is_stream: true, ending: Ending::CutOff };
+    hanging.ends(&response, ring.start + Duration::from_secs(200));
+    for second in 200..400 {
+        ring.decide("usual", Duration::from_secs(second), None);
+    }
+    let (kept, _) = ring.records.read();
+    assert!(kept.len() == 64 && &*kept[0].request_id == "hanging" && kept[0].is_failed());
+    // Of many that hang an eighth of the ring.
+    let many = Ring::new(64, 1);
+    let hanging: Vec<_> = (0..200).filter_map(|at| many.decide("x", Duration::from_secs(at), None)).collect();
+    assert_eq!((many.records.read().0.len(), hanging.len()), (64, 200));
+}
+
+#[test]
+fn responses_in_one_piece_have_no_first_token_and_are_slow_among_themselves() {
+    let ring = Ring::new(640, 1);
+    let (short, long) = (Duration::from_millis(100), Duration::from_secs(9));
+    for _ in 0..40 {
+        let (stream, whole) = (ring.decide("s", AT_ONCE, None), ring.decide("w", AT_ONCE, None));
+        ring.end(stream.unwrap(), short);
+        ring.end_as(whole.unwrap(), long, false, None);
+    }
+    let (kept, _) = ring.records.read();
+    assert!(kept.iter().all(|record| !record.is_slow()));
+    let whole = kept.iter().find(|record| &*record.request_id == "w").unwrap();
+    assert_eq!(whole.outcome().unwrap().first_token, None);
+    ring.end_as(ring.decide("w", long, None).unwrap(), 3 * long, false, None);
+    ring.end(ring.decide("s", long, None).unwrap(), 2 * long);
+    let kept = ring.records.read().0;
+    assert_eq!(kept.iter().filter(|record| record.is_slow()).count(), 2);
+}
+
+#[test]
+fn a_failed_grpc_call_is_failed_whatever_its_http_status() {
+    let ring = Ring::new(64, 1);
+    for (code, is_failed) in [(None, false), (Some(0), false), (Some(13), true)] {
+        ring.end_as(ring.decide("g", Duration::from_secs(9), None).unwrap(), AT_ONCE, false, code);
+        assert_eq!(ring.records.read().0.last().unwrap().is_failed(), is_failed, "{code:?}");
+    }
+}
+
+#[test]
+fn failures_among_those_that_are_sampled_out_are_kept_when_bytes_bound_the_ring() {
+    let ring = Ring::new(64, 64);
+    for second in 0..100 {
+        let tracked: Vec<_> =
+            (0..20).filter_map(|_| ring.decide("usual", Duration::from_secs(second), None)).collect();
+        tracked.into_iter().for_each(|tracked| ring.end(tracked, Duration::from_secs(second)));
+    }
+    let (before, summary) = ring.records.read();
+    assert!((20..64).contains(&before.len()), "{} records", before.len());
+    assert!(summary.sampled_out > 1000);
+    let mut tracked: Vec<_> =
+        (0..10).filter_map(|_| ring.decide("failed", Duration::from_secs(99), None)).collect();
+    assert_eq!(tracked.len(), 10);
+    let failed = tracked.pop().unwrap();
+    let response = Response { usage: Usage::default(), is_stream: true, ending: Ending::CutOff };
+    failed.ends(&response, ring.start + Duration::from_secs(100));
+    let kept = ids(&ring.records);
+    assert!(kept.contains(&"failed".to_owned()) && kept.len() >= before.len() - 2, "{kept:?}");
+}
+
+#[test]
+fn records_make_no_room_where_memory_is_tight() {
+    let budget = Arc::new(Budget::of_process(64 << 20, None));
+    let records = Arc::new(Records::new("p", 4096, &budget));
+    let ring = Ring { records, ..Ring::new(1, 64) };
+    for second in 0..50 {
+        ring.decide("x", Duration::from_secs(second), None);
+    }
+    let mut bodies = Reservation::new(&budget, Kind::Bodies);
+    bodies.set(budget.limit().unwrap());
+    let (before, refused) = (budget.used(Kind::Records), budget.refused());
+    for second in 50..500 {
+        ring.decide("x", Duration::from_secs(second), None);
+    }
+    let (kept, _) = ring.records.read();
+    assert!(before > 0 && kept.len() > 5, "{before} bytes, {} records", kept.len());
+    assert_eq!((budget.used(Kind::Records), budget.refused()), (before, refused));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use usher_core::endpoints::health::ResponseStatus;
 use usher_core::request::Served;
 use usher_core::request::usage::Usage;
 
@@ -32,26 +33,22 @@ pub struct Tracked {
     kept: Kept,
     decided: Instant,
     status: Option<u16>,
+    grpc_status: Option<u32>,
     served: Option<Box<str>>,
     first_token: Option<Instant>,
 }
 
 impl Tracked {
     pub(super) fn new(records: Arc<Records>, kept: Kept, decided: Instant) -> Self {
-        Self { records, kept, decided, status: None, served: None, first_token: None }
+        Self { records, kept, decided, status: None, grpc_status: None, served: None, first_token: None }
     }
 
     /// The headers of the response have come.
-    pub fn begins(&mut self, status: Option<u16>, served: &Served) {
-        self.status = status;
+    pub fn begins(&mut self, status: ResponseStatus, served: &Served) {
+        (self.status, self.grpc_status) = (status.http, status.grpc);
         if let Served::By(address) = served {
             self.served = Some(bounded(address, ADDRESS));
         }
-    }
-
-    /// Returns `true` if headers of a response have come.
-    pub fn has_begun(&self) -> bool {
-        self.status.is_some()
     }
 
     /// The first token has passed, or the first bytes of a body without tokens.
@@ -63,16 +60,17 @@ impl Tracked {
     pub fn ends(self, response: &Response, now: Instant) {
         let Response { usage, is_stream, ending } = *response;
         let since = |at: Instant| at.saturating_duration_since(self.decided).as_secs_f64();
+        let first_token = self.first_token.filter(|_| is_stream);
         let tokens = usage.completion_tokens.filter(|tokens| is_stream && *tokens > 1);
-        let per_token = self
-            .first_token
+        let per_token = first_token
             .zip(tokens)
             .map(|(first, tokens)| now.saturating_duration_since(first).as_secs_f64() / (tokens - 1) as f64);
         let outcome = Outcome {
             ending,
             status: self.status,
+            grpc_status: self.grpc_status,
             served: self.served,
-            first_token: self.first_token.map(since),
+            first_token: first_token.map(since),
             total: since(now),
             per_token: per_token.filter(|_| ending == Ending::Complete),
             prompt_tokens: usage.prompt_tokens,

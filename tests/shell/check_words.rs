@@ -168,6 +168,48 @@ schedulingProfiles:
 }
 
 #[test]
+fn a_plugin_that_only_acts_after_decisions_is_a_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = "
+plugins:
+- {type: pd-profile-handler}
+- {type: prefix-based-pd-decider}
+- {type: prefill-header-handler}
+- {type: queue-scorer}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: queue-scorer}]}
+- {name: decode, plugins: [{pluginRef: queue-scorer}]}
+";
+    let old = folder.path().join("old.yaml");
+    std::fs::write(&old, with).unwrap();
+    let (_, out) = compare(&old, &with.replace("- {type: prefill-header-handler}\n", ""), Output::Text);
+    assert!(out.contains("prefill-header-handler") && !out.contains("no change in behaviour"), "{out}");
+}
+
+#[test]
+fn picks_by_chance_are_no_winners() {
+    let folder = tempfile::tempdir().unwrap();
+    let endpoints = folder.path().join("endpoints.yaml");
+    std::fs::write(
+        &endpoints,
+        "endpoints:\n- {name: a, address: 10.0.0.1, port: '1'}\n- {name: b, address: 10.0.0.2, port: '1'}\n",
+    )
+    .unwrap();
+    for picker in ["random-picker", "weighted-random-picker"] {
+        let text = format!(
+            "plugins: [{{type: queue-scorer}}, {{type: {picker}}}]
+schedulingProfiles: [{{name: main, plugins: [{{pluginRef: queue-scorer}}, {{pluginRef: {picker}}}]}}]
+"
+        );
+        let args = CheckArgs { endpoints_file: Some(endpoints.clone()), ..args("-", Output::Text) };
+        let (code, out, _) = run(400, &args, &text);
+        assert_eq!(code, 0, "{out}");
+        let busy = out.lines().find(|line| line.contains(" busy: ")).unwrap_or_else(|| panic!("{out}"));
+        assert!(busy.contains("to any of 2 by chance (default/a, default/b)"), "{busy}");
+    }
+}
+
+#[test]
 fn only_two_configurations_are_compared() {
     let policy = Path::new("deploy/capacity/pd.yaml");
     let args = CheckArgs { compare: Some(policy.into()), ..args("-", Output::Text) };

@@ -1,6 +1,7 @@
 //! Decisions of a configuration about prompts of two lengths, with idle endpoints and with one that is busy.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use usher_terminal::grouped;
 use crate::config::ConfigError;
 use crate::endpoints::{CachedLocator, Clock, Endpoint, EndpointSpec, Store, StoreLocator, SubsetHint};
 use crate::flow::{Attempts, Dispatcher, Policy, Routed};
-use crate::registry::Pipeline;
+use crate::registry::{Pipeline, Resolved};
 use crate::request::{Parsers, Request, RequestParser};
 use crate::schedule::{Decision, Record, Run, State};
 
@@ -52,6 +53,8 @@ pub(super) struct Sample {
 #[serde(rename_all = "camelCase")]
 struct Pick {
     profile: String,
+    /// Its picker draws among all that the filters left.
+    at_random: bool,
     /// The pick, or all endpoints with the same total, one of which is picked at random.
     endpoints: Vec<String>,
     /// Candidates that the filters left.
@@ -101,6 +104,8 @@ struct Pool {
     parsers: Parsers,
     store: Arc<Store>,
     now_ms: u64,
+    /// Profiles whose pickers draw.
+    drawing: BTreeSet<String>,
 }
 
 impl Pool {
@@ -111,6 +116,7 @@ impl Pool {
         let state = State::new(Clock::stopped());
         state.clock().set(NOW);
         let pipeline = build(&state)?;
+        let drawing = drawing(&pipeline.resolved);
         let store = Arc::new(Store::default());
         store.replace(endpoints.to_vec());
         let policy = Policy {
@@ -125,7 +131,7 @@ impl Pool {
         let attempts = attempts.map_err(|error| ConfigError::new(error.to_string()))?;
         let dispatcher = Dispatcher::new(locator, policy, state.clock().clone(), Arc::new(attempts));
         let now_ms = state.clock().now_ms();
-        Ok(Self { dispatcher, parsers: Parsers::new(&pipeline.parsers), store, now_ms })
+        Ok(Self { dispatcher, parsers: Parsers::new(&pipeline.parsers), store, now_ms, drawing })
     }
 
     fn sample(&self, tokens: usize, busy: Option<&String>) -> Sample {
@@ -155,7 +161,7 @@ impl Pool {
             None => Err("no parser reads chat completions".to_owned()),
         };
         let (picks, refused) = match &decided {
-            Ok(routed) => (picks(routed.decision()), None),
+            Ok(routed) => (picks(routed.decision(), &self.drawing), None),
             Err(reason) => (Vec::new(), Some(reason.clone())),
         };
         drop(held);
@@ -193,17 +199,28 @@ impl Pool {
     }
 }
 
-fn picks(decision: &Decision) -> Vec<Pick> {
-    decision.runs().iter().map(|run| pick(decision, run)).collect()
+/// Profiles whose pickers draw, evenly or in proportion to the totals.
+fn drawing(resolved: &Resolved) -> BTreeSet<String> {
+    let draws = |name: &str| {
+        let plugin = resolved.plugins.iter().find(|plugin| plugin.name == name);
+        plugin.is_some_and(|plugin| ["random-picker", "weighted-random-picker"].contains(&plugin.plugin_type))
+    };
+    let profiles = resolved.profiles.iter().filter(|profile| draws(&profile.picker.plugin));
+    profiles.map(|profile| profile.name.clone()).collect()
 }
 
-fn pick(decision: &Decision, run: &Run) -> Pick {
+fn picks(decision: &Decision, drawing: &BTreeSet<String>) -> Vec<Pick> {
+    decision.runs().iter().map(|run| pick(decision, run, drawing)).collect()
+}
+
+fn pick(decision: &Decision, run: &Run, drawing: &BTreeSet<String>) -> Pick {
     let endpoints = decision.candidates().snapshot().endpoints();
     let name =
         |at: u32| endpoints.get(at as usize).map_or_else(String::new, |endpoint| endpoint.id().to_string());
     let first = run.picks.first().copied().unwrap_or(0);
     let mut pick = Pick {
         profile: decision.profile(run).to_owned(),
+        at_random: drawing.contains(decision.profile(run)),
         endpoints: vec![name(first)],
         left: decision.candidates().len(),
         candidates: decision.candidates().len(),
@@ -213,6 +230,11 @@ fn pick(decision: &Decision, run: &Run) -> Pick {
     };
     let Some(record) = &run.record else { return pick };
     pick.left = record.survivors.len();
+    if pick.at_random {
+        pick.endpoints = record.survivors.iter().map(|survivor| name(*survivor)).collect();
+        pick.endpoints.sort();
+        return pick;
+    }
     let Some(at) = record.survivors.iter().position(|survivor| *survivor == first) else { return pick };
     let total = record.totals.get(at).copied().unwrap_or(0.0);
     let is_equal = |other: f64| (other - total).abs() < 1e-9;
@@ -270,7 +292,8 @@ impl Pick {
             several => {
                 let named = several.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
                 let more = if count > NAMED { ", …" } else { "" };
-                format!("to any of {count} that are equal ({named}{more})")
+                let why = if self.at_random { "by chance" } else { "that are equal" };
+                format!("to any of {count} {why} ({named}{more})")
             }
         };
         if self.left < self.candidates {

@@ -90,6 +90,10 @@ async fn follow(args: &ExplainArgs, picker: &Picker) -> Result<(), CliError> {
     loop {
         let (_, page) = picker.ask(&format!("{selection}since={since}")).await?;
         // A picker that was started again counts from the beginning.
+        if page.sequence < since {
+            since = 0;
+            continue;
+        }
         since = page.sequence;
         let raw = page.decisions.clone();
         for (decision, raw) in picker.decisions(page)?.iter().zip(raw) {

@@ -109,6 +109,7 @@ pub(super) struct Refusal {
 pub(super) struct Outcome {
     pub(super) ending: String,
     pub(super) status: Option<u16>,
+    pub(super) grpc_status: Option<u32>,
     pub(super) served_by: Option<String>,
     pub(super) first_token: Option<f64>,
     pub(super) total: f64,

@@ -137,10 +137,13 @@ fn response(decision: &Decision) -> String {
     let mut parts = Vec::new();
     let status = outcome.status.map_or("no response".to_owned(), |status| format!("status {status}"));
     let served = outcome.served_by.as_ref().map(|by| format!(" from {by}")).unwrap_or_default();
-    parts.push(format!("{status}{served}, {} after {}", outcome.ending, seconds(outcome.total)));
+    let grpc = outcome.grpc_status.map(|code| format!(", gRPC status {code}")).unwrap_or_default();
+    let slow = if decision.slow { ", slower than nearly all" } else { "" };
+    let (slow_in_all, slow_to_begin) = if outcome.first_token.is_some() { ("", slow) } else { (slow, "") };
+    let total = seconds(outcome.total);
+    parts.push(format!("{status}{grpc}{served}, {} after {total}{slow_in_all}", outcome.ending));
     if let Some(first) = outcome.first_token {
-        let slow = if decision.slow { ", slower than nearly all" } else { "" };
-        parts.push(format!("first token after {}{slow}", seconds(first)));
+        parts.push(format!("first token after {}{slow_to_begin}", seconds(first)));
     }
     if let Some(per_token) = outcome.per_token {
         parts.push(format!("{} per token", seconds(per_token)));

@@ -84,7 +84,6 @@ impl LogFlags {
     }
 }
 
-/// llm-d-router's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
 /// Most decisions that can be kept.
 const MOST_RECORDS: usize = 1 << 16;
 
@@ -93,6 +92,7 @@ fn decision_records(text: &str) -> Result<usize, String> {
     if number > MOST_RECORDS { Err(format!("at most {MOST_RECORDS}")) } else { Ok(number) }
 }
 
+/// llm-d-router's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.
 fn of_verbosity(verbosity: i32) -> Level {
     match verbosity {
         ..=2 => Level::INFO,

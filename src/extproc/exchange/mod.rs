@@ -21,7 +21,7 @@ use crate::endpoints::SubsetHint;
 use crate::flow::{ActivePolicy, Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::otel::{RequestTrace, TraceId, Tracer};
-use crate::records::Tracked;
+use crate::records::{Ending, Tracked};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::Served;
 
@@ -297,7 +297,7 @@ impl Exchange {
             routed.cut_off(&self.response.used(), self.response.generated());
             routed.withdraw();
         }
-        self.record_cut_off();
+        self.record_ending(Ending::CutOff);
         if let Some(series) = self.response.series() {
             self.shared.metrics.refused(series, rejection.code);
         }
@@ -344,7 +344,8 @@ impl Exchange {
         if let Some(mut routed) = self.routed.take() {
             routed.cut_off(&self.response.used(), self.response.generated());
         }
-        self.record_cut_off();
+        let ending = self.ending();
+        self.record_ending(ending);
     }
 
     fn note_modes(&mut self, modes: Modes) {
@@ -380,7 +381,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.shared.budget.close_stream();
-        self.end_trace(false);
+        self.end_trace(self.ending() == Ending::Unseen);
         self.cut_off();
         // An answer that was cut off: what it used so far is counted.
         self.response.cut_off(&self.shared.metrics);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Exchange, decision_log};
+use super::{Exchange, State, decision_log};
 use crate::flow::Routed;
 use crate::records::{Ending, Response, Tracked};
 use crate::request::Request;
@@ -24,20 +24,28 @@ impl Exchange {
         }
     }
 
-    /// The request ends before its response does.
-    pub(super) fn record_cut_off(&mut self) {
-        let Some(tracked) = self.tracked.take() else { return };
+    /// The request ends in this way, before its response is complete.
+    pub(super) fn record_ending(&mut self, ending: Ending) {
+        if let Some(tracked) = self.tracked.take() {
+            self.record_as(*tracked, ending, Instant::now());
+        }
+    }
+
+    /// Meaning of a stream that ends before the response is complete. A gateway that doesn't show bodies of responses
+    /// ends it when the request is sent, or after the headers.
+    pub(super) fn ending(&self) -> Ending {
         let is_hidden = self.modes.is_some_and(|modes| modes.response == Mode::None);
-        let ending = match (tracked.has_begun(), is_hidden) {
-            // A gateway that shows headers alone ends the stream after them.
-            (false, true) => Ending::Unseen,
-            _ => Ending::CutOff,
-        };
-        self.record_as(*tracked, ending, Instant::now());
+        let is_sent = matches!(self.state, State::Sent(_) | State::Relaying);
+        if is_hidden && is_sent { Ending::Unseen } else { Ending::CutOff }
+    }
+
+    /// Returns `true` if the response comes token by token, and is shown as it comes.
+    pub(super) fn is_shown_stream(&self) -> bool {
+        self.response.is_stream() && self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex)
     }
 
     fn record_as(&self, tracked: Tracked, ending: Ending, now: Instant) {
-        let response = Response { usage: self.response.used(), is_stream: self.response.is_stream(), ending };
+        let response = Response { usage: self.response.used(), is_stream: self.is_shown_stream(), ending };
         tracked.ends(&response, now);
     }
 }

@@ -29,7 +29,7 @@ impl Exchange {
             self.response.read_as(api);
         }
         if let Some(trace) = &mut self.trace {
-            trace.response(status.http);
+            trace.response(status);
         }
         if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
             // The gateway answers itself, for example after a time-out, or shows us
@@ -44,15 +44,14 @@ impl Exchange {
             self.shared.metrics.encoded.inc();
         }
         // A body that comes buffered, or not at all, says nothing about a first token.
-        let is_shown = self.modes.is_none_or(|modes| modes.response == Mode::FullDuplex);
-        let is_stream = self.response.is_stream() && is_shown;
+        let is_stream = self.is_shown_stream();
         let set = self
             .routed
             .as_mut()
             .map(|routed| routed.response_begins(served, status.verdict(), is_stream))
             .unwrap_or_default();
         if let Some(tracked) = &mut self.tracked {
-            tracked.begins(status.http, served);
+            tracked.begins(status, served);
         }
         self.replies.push(Reply::ResponseHeaders(set));
         if end_of_stream {
@@ -70,7 +69,8 @@ impl Exchange {
         now: Instant,
     ) -> Result<Step, Violation> {
         let is_first_token = self.response.chunk(&data, now).map_err(Violation)?;
-        if let Some(trace) = self.trace.as_mut().filter(|_| is_first_token) {
+        let is_stream = self.is_shown_stream();
+        if let Some(trace) = self.trace.as_mut().filter(|_| is_first_token && is_stream) {
             trace.first_token(now);
         }
         if let Some(routed) = &mut self.routed {

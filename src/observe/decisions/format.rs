@@ -114,11 +114,14 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
         // Without a word of the gateway the first pick is taken to have served.
         outcome.status.and(primary).map(|row| &*row.address)
     });
-    let error =
-        record.estimate().zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
+    // Another server than the one that was picked says nothing about what was expected of that.
+    let is_first_pick = served.is_none_or(|served| primary.is_some_and(|row| *row.address == *served));
+    let expected = record.estimate().filter(|_| is_first_pick);
+    let error = expected.zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
     json!({
         "ending": ending,
         "status": outcome.status,
+        "grpc_status": outcome.grpc_status,
         "served_by": served,
         "first_token": outcome.first_token.map(rounded),
         "total": rounded(outcome.total),

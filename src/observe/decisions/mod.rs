@@ -4,9 +4,11 @@
 mod format;
 mod selection;
 
+use std::sync::Arc;
+
 use serde_json::json;
 
-use crate::records::Records;
+use crate::records::{DecisionRecord, Records};
 
 use selection::Selection;
 
@@ -29,29 +31,34 @@ pub fn page(records: Option<&Records>, query: &str) -> Result<Vec<u8>, String> {
         return Ok(page.to_string().into_bytes());
     };
     let (all, summary) = records.read();
-    let matching: Vec<_> = all.iter().filter(|record| selection.matches(record)).collect();
+    // Sequences change as requests end: each is read once, and what changed after the reading is on the next page.
+    let newest = selection.since().map_or(u64::MAX, |_| summary.sequence);
+    let numbered = all.iter().map(|record| (record.sequence(), record));
+    let matching = numbered.filter(|(sequence, _)| *sequence <= newest);
+    let matching: Vec<_> =
+        matching.filter(|(sequence, record)| selection.matches(record, *sequence)).collect();
     let (mut shown, mut bytes) = (Vec::new(), 0);
     // The last ones count most, but for one who follows and comes back for the rest.
     let most = selection.last();
-    let mut take = |record: &&std::sync::Arc<crate::records::DecisionRecord>| {
+    let mut take = |(sequence, record): &(u64, &Arc<DecisionRecord>)| {
         let text = decision(record).to_string();
         bytes += text.len();
         let has_room = bytes <= MOST_BYTES || shown.is_empty();
         if has_room {
-            shown.push((record.sequence(), text));
+            shown.push((*sequence, text));
         }
         has_room
     };
     let (mut sequence, matched) = (summary.sequence, matching.len());
     if selection.since().is_some() {
         let mut matching = matching;
-        matching.sort_unstable_by_key(|record| record.sequence());
-        matching.iter().take(most).take_while(|record| take(record)).for_each(drop);
+        matching.sort_unstable_by_key(|(sequence, _)| *sequence);
+        matching.iter().take(most).take_while(|numbered| take(numbered)).for_each(drop);
         if shown.len() < matched {
             sequence = shown.last().map_or(sequence, |(sequence, _)| *sequence);
         }
     } else {
-        matching.iter().rev().take(most).take_while(|record| take(record)).for_each(drop);
+        matching.iter().rev().take(most).take_while(|numbered| take(numbered)).for_each(drop);
         shown.reverse();
     }
     let head = json!({
@@ -69,8 +76,11 @@ pub fn page(records: Option<&Records>, query: &str) -> Result<Vec<u8>, String> {
     let mut page = head.to_string();
     page.truncate(page.len() - 1);
     page.push_str(",\"decisions\":[");
-    let texts: Vec<&str> = shown.iter().map(|(_, text)| text.as_str()).collect();
-    page.push_str(&texts.join(","));
+    page.reserve_exact(shown.iter().map(|(_, text)| text.len() + 1).sum::<usize>() + 3);
+    for (place, (_, text)) in shown.iter().enumerate() {
+        page.push_str(if place == 0 { "" } else { "," });
+        page.push_str(text);
+    }
     page.push_str("]}\n");
     Ok(page.into_bytes())
 }

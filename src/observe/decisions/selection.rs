@@ -61,11 +61,12 @@ impl Selection {
         self.since
     }
 
-    pub(super) fn matches(&self, record: &DecisionRecord) -> bool {
+    /// Returns `true` if a record is asked for whose last change had this sequence.
+    pub(super) fn matches(&self, record: &DecisionRecord, sequence: u64) -> bool {
         let is_model = |model: &String| {
             **model == *record.model || record.target_model.as_ref().is_some_and(|target| **target == **model)
         };
-        self.since.is_none_or(|since| record.sequence() > since)
+        self.since.is_none_or(|since| sequence > since)
             && self.id.as_ref().is_none_or(|id| *id == record.request_id)
             && self.model.as_ref().is_none_or(is_model)
             && self.endpoint.as_ref().is_none_or(|endpoint| picked(record, endpoint))

@@ -38,8 +38,11 @@ pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
     let rules = new.flow_control.as_ref().map(|flow_control| &flow_control.rules);
     if let (Some(old), Some(new)) = (&active.rules, rules) {
         flow_control(old, new, &mut changed);
-        let detector = |of: &Resolved| of.saturation_detector.plugin.clone();
-        // The time for which it waits for an end goes by the detector.
+        let detector = |of: &Resolved| {
+            let name = &of.saturation_detector.plugin;
+            of.plugins.iter().find(|plugin| plugin.name == *name).map(|plugin| plugin.plugin_type)
+        };
+        // The time for which it waits for an end goes by the detector's type.
         if old.evicts && detector(before) != detector(after) {
             changed.push("flowControl.saturationDetector with enableEviction".to_owned());
         }
@@ -114,6 +117,21 @@ plugins:
 featureGates: [flowControl]
 flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
 ";
+
+    #[test]
+    fn the_type_of_the_detector_is_fixed_where_requests_are_evicted() {
+        let text = |name: &str, kind: &str| {
+            let of = BASE.replace("{type: concurrency-detector}", &format!("{{name: {name}, type: {kind}}}"));
+            let evicts =
+                format!("flowControl: {{enableEviction: true, saturationDetector: {{pluginRef: {name}}}, ");
+            of.replace("flowControl: {", &evicts)
+        };
+        let active = built(&text("a", "concurrency-detector"));
+        let active = Active::new(&active, "");
+        assert_eq!(changes(&active, &built(&text("b", "concurrency-detector"))), [""; 0]);
+        let changed = changes(&active, &built(&text("a", "utilization-detector")));
+        assert_eq!(changed, ["flowControl.saturationDetector with enableEviction"]);
+    }
 
     #[test]
     fn what_cannot_change_is_named_and_the_rest_is_not() {

@@ -41,6 +41,8 @@ pub(super) struct Reloader {
     events: Events,
     /// The file can't be used, and the log said so.
     failing: bool,
+    /// A valid text for which there was no room.
+    waiting: Option<String>,
     /// Another configuration has been built, so that there may be state that no plugin holds.
     tidies: bool,
 }
@@ -62,7 +64,19 @@ impl Reloader {
         }
         let (path, file) = (path.clone(), path.display().to_string());
         let watch = Watch::new(text);
-        Some(Self { path, file, parts, swap, watch, active, status, events, failing: false, tidies: false })
+        Some(Self {
+            path,
+            file,
+            parts,
+            swap,
+            watch,
+            active,
+            status,
+            events,
+            failing: false,
+            waiting: None,
+            tidies: false,
+        })
     }
 
     /// Looks at the file again and again; never returns.
@@ -92,21 +106,37 @@ impl Reloader {
             self.swap.tidy();
         }
         match self.watch.see(read(&self.path), |text| Ok::<_, ConfigError>(text.clone())) {
-            Seen::Nothing => {}
-            Seen::Usable(text) if status::hash(&text) == self.active.hash => self.restored(),
+            Seen::Nothing => self.try_again(),
+            Seen::Usable(text) if status::hash(&text) == self.active.hash => {
+                self.waiting = None;
+                self.restored();
+            }
             Seen::Usable(text) => match self.take(&text) {
                 Ok(changed) => self.succeeded(&changed),
                 Err(error) => self.failed(&error),
             },
-            Seen::Problem(error) => self.failed(&error),
+            Seen::Problem(error) => {
+                self.waiting = None;
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Takes a valid text that had no room beside the requests of earlier configurations, once they have ended.
+    fn try_again(&mut self) {
+        let Some(text) = self.waiting.take() else { return };
+        if let Ok(changed) = self.take(&text) {
+            self.succeeded(&changed);
         }
     }
 
     /// Puts a text into effect, or nothing of it. Returns what changed.
     fn take(&mut self, text: &str) -> Result<Vec<String>, ConfigError> {
+        self.waiting = None;
         let config = build::check(&self.parts, text, &self.active)?;
         self.tidies = true;
-        let pipeline = build::build(&self.parts, &config)?;
+        let pipeline =
+            build::build(&self.parts, &config).inspect_err(|_| self.waiting = Some(text.to_owned()))?;
         let active = Active::new(&pipeline, text);
         let changed = changes(&self.active.resolved, &active.resolved);
         for warning in &pipeline.warnings {

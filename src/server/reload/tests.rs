@@ -238,6 +238,37 @@ fn state_and_series_of_plugins_that_are_gone_are_dropped() {
         text.lines().any(|line| line.contains("plugin_duration_seconds_count") && line.contains(name))
     };
     assert!(durations("\"index-19\"") && !durations("\"index-18\""), "{text}");
+    let sizes =
+        |name: &str| text.lines().any(|line| line.contains("prefix_indexer_size{") && line.contains(name));
+    assert!(sizes("\"index-19\"") && !sizes("\"index-18\""), "{text}");
+}
+
+#[test]
+fn a_file_that_finds_no_room_is_taken_once_requests_have_ended() {
+    let named = |number: usize| {
+        let producer = format!("{{name: load-{number}, type: inflight-load-producer}}");
+        BOOKING.replace(
+            "- {type: active-request-scorer}",
+            &format!("- {producer}\n- {{type: active-request-scorer, parameters: {{inFlightLoadProducerName: load-{number}}}}}"),
+        )
+    };
+    let mut fixture = Fixture::new(&named(0));
+    let mut held = vec![send(&fixture.dispatcher, "a")];
+    let mut number = 0;
+    while fixture.error().is_empty() {
+        number += 1;
+        assert!(number < 20, "there is room for any number of them");
+        fixture.write(&named(number));
+        fixture.look();
+        held.push(send(&fixture.dispatcher, "a"));
+    }
+    let generation = fixture.generation();
+    fixture.look();
+    assert_eq!(fixture.generation(), generation);
+    drop(held);
+    fixture.look();
+    fixture.look();
+    assert_eq!((fixture.error(), fixture.generation()), (String::new(), generation + 1));
 }
 
 #[test]

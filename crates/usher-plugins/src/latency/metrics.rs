@@ -1,6 +1,6 @@
 //! `usher_latency_*`: how well times are predicted, and how fast endpoints are.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -68,12 +68,29 @@ impl LatencyMetrics {
 
     /// Shows this model from now on.
     pub(crate) fn show(&self, model: &Arc<Model>) {
-        *self.model.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(model);
+        let (mut shown, model) = (self.model(), Arc::downgrade(model));
+        if !Weak::ptr_eq(&shown, &model) {
+            // Another model counts from the beginning.
+            self.reset();
+            *shown = model;
+        }
+    }
+
+    fn model(&self) -> MutexGuard<'_, Weak<Model>> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reset(&self) {
+        [&self.error, &self.coverage, &self.throughput, &self.ratio].into_iter().for_each(GaugeVec::reset);
+        self.predictions.reset();
     }
 
     fn read(&self) {
-        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let Some(report) = model.map(|model| model.report()) else { return };
+        let shown = self.model();
+        let Some(report) = shown.upgrade().map(|model| model.report()) else {
+            self.reset();
+            return;
+        };
         for (time, bands) in [("ttft", &report.prediction.ttft), ("tpot", &report.prediction.tpot)] {
             bands.iter().for_each(|band| self.set(time, band));
         }
@@ -131,9 +148,14 @@ mod tests {
         for _ in 0..2 {
             assert!(text().contains("usher_latency_predictions_total{load_decile=\"3\",time=\"ttft\"} 3"));
         }
-        drop(model);
-        assert!(
-            text().contains("usher_latency_prediction_coverage_ratio{load_decile=\"3\",time=\"ttft\"} 1")
-        );
+        let other = Arc::new(Model::new(1000.0, Clock::stopped()));
+        other.accuracies().first.record(0.35, 1.5, 2.0, 1.0);
+        metrics.show(&other);
+        let counted = "usher_latency_predictions_total{load_decile=\"3\",time=\"ttft\"} 1";
+        assert!(text().contains(counted), "another model counts from the beginning");
+        metrics.show(&other);
+        assert!(text().contains(counted));
+        drop((model, other));
+        assert!(!text().contains("usher_latency_"), "a model that is gone is not shown");
     }
 }

@@ -180,6 +180,10 @@ impl Scorer for ExpectedLatencyScorer {
     }
 
     fn estimate(&self, cx: &Context<'_>, endpoint: &Endpoint, position: u32) -> Option<LatencyEstimate> {
+        // The prompt of a part that only decodes is computed elsewhere, which this knows nothing of.
+        if cx.part == Part::Decode {
+            return None;
+        }
         let load = endpoint.load();
         let waiting = load.waiting.fresh(cx.now_ms, cx.max_age).unwrap_or_default();
         let table = self.reader.read();

@@ -33,7 +33,15 @@ pub(super) fn changes(pairs: &Pairs<'_>) -> Vec<Change> {
     // Producers that the defaults add follow from others' changes.
     let (before, now) = (declared(pairs.old, &before.producers), declared(pairs.new, &now.producers));
     changes.extend(producers(pairs, &before, &now));
-    changes.extend(pairs.list("responses", "plugin", &responses(pairs.old), &responses(pairs.new), false));
+    changes.extend(pairs.list(
+        "responses",
+        "plugin",
+        &only(pairs.old, Kind::Response),
+        &only(pairs.new, Kind::Response),
+        false,
+    ));
+    let decided = (only(pairs.old, Kind::PreRequest), only(pairs.new, Kind::PreRequest));
+    changes.extend(pairs.list(request, "plugin after the decision", &decided.0, &decided.1, false));
     changes.extend(discovery(pairs, old.discovery.as_ref(), new.discovery.as_ref()));
     changes.extend(sources(pairs));
     changes.extend(pairs.one(
@@ -79,8 +87,9 @@ fn producers(pairs: &Pairs<'_>, old: &[String], new: &[String]) -> Vec<Change> {
 }
 
 /// Plugins that only read responses.
-fn responses(view: View<'_>) -> Vec<String> {
-    let only = view.0.plugins.iter().filter(|plugin| plugin.kinds == [Kind::Response]);
+/// Plugins that are of this kind alone, and so in no other list.
+fn only(view: View<'_>, kind: Kind) -> Vec<String> {
+    let only = view.0.plugins.iter().filter(|plugin| plugin.kinds == [kind]);
     only.map(|plugin| plugin.name.clone()).collect()
 }
 

@@ -164,7 +164,12 @@ impl PrefixFamilies {
     pub(super) fn show(&self, name: &str, plugin_type: &str, caches: &Arc<PrefixCaches>) {
         let mut known = self.indexes.known.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = [name.to_owned(), plugin_type.to_owned()];
-        known.retain(|known| known.labels != labels && known.caches.strong_count() > 0);
+        // Another index of this name counts from the beginning.
+        let is_same = |known: &Known| Weak::ptr_eq(&known.caches, &Arc::downgrade(caches));
+        if known.iter().any(|known| known.labels == labels && !is_same(known)) {
+            self.indexes.forget(&labels);
+        }
+        known.retain(|known| known.labels != labels);
         known.push(Known { labels, caches: Arc::downgrade(caches) });
     }
 }
@@ -176,9 +181,29 @@ impl fmt::Debug for PrefixFamilies {
 }
 
 impl Indexes {
+    /// Drops the series of an index that is gone; they may be absent.
+    fn forget(&self, labels: &[String; 2]) {
+        for family in [&self.size, &self.memory, &self.limit] {
+            let _ = family.remove_label_values(labels);
+        }
+        for family in [&self.crowded_out, &self.dropped] {
+            let _ = family.remove_label_values(labels);
+        }
+        for family in [&self.capacity, &self.tokens] {
+            let _ = family.remove_label_values(labels);
+        }
+    }
+
     /// Brings the numbers up to date.
     fn read(&self) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|Known { labels, caches }| {
+            let is_there = caches.strong_count() > 0;
+            if !is_there {
+                self.forget(labels);
+            }
+            is_there
+        });
         for Known { labels, caches } in known.iter() {
             let Some(caches) = caches.upgrade() else { continue };
             let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
