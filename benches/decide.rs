@@ -8,6 +8,8 @@
 mod labels;
 #[path = "decide/latency.rs"]
 mod latency;
+#[path = "decide/recording.rs"]
+mod recording;
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -138,6 +140,7 @@ criterion_group!(
     latency::decide,
     latency::decide_with_targets,
     latency::threads,
-    labels::labels_of
+    labels::labels_of,
+    recording::dispatch
 );
 criterion_main!(benches);

@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use envoy_types::pb::envoy::service::ext_proc::v3::ProtocolConfiguration;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -220,4 +221,39 @@ endpoints:
     assert!(code == 2 && error.contains("--request") && error.lines().count() == 1, "{error}");
     let (code, _, error) = explain("127.0.0.1:1", &["--request", &request]).await;
     assert!(code == 2 && error.contains("--endpoints-file"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_that_a_gateway_does_not_show_are_not_cut_off() {
+    const NONE: i32 = 0;
+    const FULL_DUPLEX: i32 = 4;
+    let picker = Picker::start(&TWO, &[]).await;
+    for (id, response_body_mode) in [("hidden", NONE), ("shown", FULL_DUPLEX)] {
+        let mut stream = picker.stream().await;
+        let mut first = headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false);
+        first.protocol_config = Some(ProtocolConfiguration {
+            request_body_mode: FULL_DUPLEX,
+            response_body_mode,
+            ..ProtocolConfiguration::default()
+        });
+        stream.send(first);
+        stream.send(body(r#"{"model":"m","prompt":"a"}"#, true));
+        stream.request_headers().await;
+        stream.request_body().await;
+        stream.send(response_headers(&[(":status", "200")], false));
+        stream.response_headers().await;
+        drop(stream);
+    }
+    let ending = async |id: &str| loop {
+        let page = page(&picker, &format!("?id={id}"));
+        let outcome = &page["decisions"][0]["outcome"];
+        if outcome.is_object() {
+            return outcome["ending"].as_str().unwrap().to_owned();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(ending("hidden").await, "not shown by the gateway");
+    assert_eq!(ending("shown").await, "cut off");
+    let failed = page(&picker, "?failed");
+    assert_eq!(failed["decisions"].as_array().unwrap().len(), 1, "{failed}");
 }

@@ -16,7 +16,8 @@ pub(super) fn ln(number: f64) -> f64 {
     if number.is_nan() {
         return number;
     }
-    let bits = number.max(0.0).to_bits();
+    // Not `max`, which may return either of the two zeros.
+    let bits = if number > 0.0 { number } else { 0.0 }.to_bits();
     // The number is 2ᵏ·m with m from √½ to √2, where ln m = 2·artanh((m − 1)/(m + 1)).
     let exponent = bits.wrapping_sub(ROOT_OF_HALF).cast_signed() >> MANTISSA;
     let mantissa = f64::from_bits(bits.wrapping_sub(exponent.cast_unsigned() << MANTISSA));

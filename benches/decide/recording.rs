@@ -1,0 +1,72 @@
+//! A dispatcher that decides, books and gives back, with and without records of its decisions: queue 2, KV cache 2
+//! and load-aware 1 at 10, 64 and 1,000 endpoints. `sampled` is the usual ring, which at this rate keeps next to none
+//! but lets each request hold its record; `kept` puts every record into the ring, as below 64 decisions per second.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion};
+use futures_util::FutureExt;
+use prometheus::Registry;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, SubsetHint};
+use usher::flow::{Attempts, Dispatcher, Policy};
+use usher::memory::Budget;
+use usher::records::Records;
+use usher::request::{Headers, ParserKind, Parsers, RequestParser};
+use usher::schedule::{Record, SchedulerMetrics, StagesBuilder};
+
+fn dispatcher(count: u32, records: Option<usize>) -> Dispatcher {
+    let store = Arc::new(Store::default());
+    let spec =
+        |index: u32| EndpointSpec::new(format!("pod-{index}"), (Ipv4Addr::from(0x0a00_0000 + index), 8000));
+    store.replace((0..count).map(spec).collect());
+    for (index, endpoint) in (0u32..).zip(store.snapshot().endpoints()) {
+        endpoint.load().waiting.set(f64::from(index * 7 % 17), 1);
+        endpoint.load().kv_usage.set(f64::from(index * 5 % 23) / 23.0, 1);
+    }
+    let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+    let policy = Policy {
+        scheduler: super::scheduler(1, &metrics),
+        stages: Arc::new(StagesBuilder::new(&metrics).build(false, None)),
+        max_age: Duration::from_secs(3600),
+        record: Record::No,
+    };
+    let (locator, clock) = (Arc::new(StoreLocator::new(store, false)), Clock::start());
+    let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
+    let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
+    let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
+    let budget = Arc::new(Budget::of_process(1 << 30, None));
+    match records {
+        Some(capacity) => dispatcher.recorded(Arc::new(Records::new("p", capacity, &budget))),
+        None => dispatcher,
+    }
+}
+
+pub fn dispatch(c: &mut Criterion) {
+    let parsers = Parsers::new(&[ParserKind::PassThrough]);
+    let request = Arc::new(RequestParser::new(Headers::default(), &parsers).without_body());
+    let mut group = c.benchmark_group("recording");
+    for count in [10, 64, 1000] {
+        // A capacity that no rate exceeds here, within the bytes of a budget.
+        for (name, records) in [("off", None), ("sampled", Some(4096)), ("kept", Some(1 << 30))] {
+            let dispatcher = dispatcher(count, records);
+            let mut rng = StdRng::seed_from_u64(1);
+            // Only what the cache of candidates knows is decided at once.
+            let first = dispatcher.locator().locate(&SubsetHint::Missing).now_or_never();
+            assert!(first.is_some());
+            group.bench_function(BenchmarkId::new(name, count), |b| {
+                b.iter(|| {
+                    let routed = dispatcher.decide_now(&request, &SubsetHint::Missing, &mut rng);
+                    let mut routed = routed.unwrap().unwrap();
+                    let tracked = routed.take_draft().and_then(|draft| draft.keep("5a2f4c1e-7f0b-4d3c-9a55"));
+                    black_box(tracked);
+                });
+            });
+        }
+    }
+    group.finish();
+}
