@@ -88,7 +88,8 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
     let Subject { request, candidates, .. } = subject;
     let among = decision.map(Decision::candidates);
     let positions = Positions::of(subject, decision);
-    let mut rows: Vec<Row> = positions.0.iter().filter_map(|position| row(subject, *position)).collect();
+    let mut rows = Vec::with_capacity(positions.0.len());
+    rows.extend(positions.0.iter().filter_map(|position| row(subject, *position)));
     if let Some(first) = decision.and_then(|decision| decision.primary().picks.first())
         && let Some(row) = positions.find(*first).and_then(|row| rows.get_mut(usize::from(row)))
     {
@@ -122,6 +123,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         max_output_tokens: request.max_output_tokens,
         endpoints,
         candidates: left,
+        names: Arc::clone(candidates.snapshot().names()),
         rows: rows.into(),
         profiles: runs.map(|run| profile(run, &positions, decision)).collect(),
         refusal,
@@ -201,12 +203,13 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
         let places = run.survivors.iter().enumerate();
         places.filter_map(|(place, position)| Some((place, row_of(*position)?))).collect()
     } else {
-        // The few rows are looked for among the many survivors.
+        // The few rows are looked for among the many survivors, which are in order unless a filter sorts.
+        let place = |position: &u32| {
+            let found = run.survivors.binary_search(position).ok();
+            found.or_else(|| run.survivors.iter().position(|each| each == position))
+        };
         let rows = positions.0.iter().zip(0u16..);
-        rows.filter_map(|(position, row)| {
-            Some((run.survivors.iter().position(|each| each == position)?, row))
-        })
-        .collect()
+        rows.filter_map(|(position, row)| Some((place(position)?, row))).collect()
     };
     let total = |place: usize| run.totals.get(place).copied().unwrap_or_default();
     let runner_up = places
@@ -216,6 +219,10 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
         .reduce(|best, other| if total(other.0) > total(best.0) { other } else { best })
         .map(|(_, row)| *row);
     let columns = run.columns.chunks_exact(run.survivors.len().max(1));
+    let mut scores = Vec::with_capacity(columns.len() * places.len());
+    for column in columns {
+        scores.extend(places.iter().map(|(place, _)| column.get(*place).copied().unwrap_or_default()));
+    }
     ProfileRecord {
         shape: Arc::clone(&run.shape),
         is_primary,
@@ -228,11 +235,7 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
         survivors: u32::try_from(run.survivors.len()).unwrap_or(u32::MAX),
         scored: places.iter().map(|(_, row)| *row).collect(),
         totals: places.iter().map(|(place, _)| total(*place)).collect(),
-        scores: columns
-            .flat_map(|column| {
-                places.iter().map(|(place, _)| column.get(*place).copied().unwrap_or_default())
-            })
-            .collect(),
+        scores: scores.into(),
         runner_up,
         estimates: run
             .estimates
@@ -247,12 +250,7 @@ fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {
     let endpoint = subject.candidates.snapshot().endpoints().get(position as usize)?;
     let cached = subject.prefix.map(|prefix| prefix.blocks_at(position).saturating_mul(prefix.block_size));
     let signals = Signals { cached_tokens: cached, ..signals(endpoint, subject.now_ms) };
-    Some(Row {
-        id: Arc::clone(endpoint.id()),
-        address: Arc::clone(endpoint.authority()),
-        signals,
-        hidden: None,
-    })
+    Some(Row { position, signals, hidden: None })
 }
 
 fn hidden_by(subject: &Subject<'_>, position: u32) -> HiddenBy {

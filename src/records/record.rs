@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
+use usher_core::endpoints::EndpointName;
 use usher_plugin::LatencyEstimate;
 
 use super::outcome::Outcome;
@@ -39,10 +40,8 @@ pub enum HiddenBy {
 /// An endpoint in a record.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// `namespace/name`.
-    pub id: Arc<str>,
-    /// `host:port`.
-    pub address: Arc<str>,
+    /// Position of its name.
+    pub(super) position: u32,
     /// Its numbers.
     pub signals: Signals,
     /// `None` for candidates of the profiles.
@@ -118,6 +117,8 @@ pub struct DecisionRecord {
     pub endpoints: u32,
     /// Endpoints among which the profiles chose: neither ejected nor set aside by a screener.
     pub candidates: u32,
+    /// Names of the pool's endpoints, which decisions share.
+    pub(super) names: Arc<[EndpointName]>,
     /// Recorded endpoints: all, or the best of a large pool.
     pub rows: Box<[Row]>,
     /// Runs of profiles, in the order in which they ran.
@@ -170,6 +171,14 @@ impl DecisionRecord {
     /// The endpoint at a position of the rows.
     pub fn row(&self, position: u16) -> Option<&Row> {
         self.rows.get(usize::from(position))
+    }
+
+    /// Names of the endpoint of a row.
+    ///
+    /// # Panics
+    /// On a row of another record.
+    pub fn name(&self, row: &Row) -> &EndpointName {
+        &self.names[row.position as usize]
     }
 
     /// Latency that was expected of the first pick.

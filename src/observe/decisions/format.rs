@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use usher_plugin::LatencyEstimate;
 
+use crate::endpoints::EndpointName;
 use crate::records::{DecisionRecord, Ending, HiddenBy, Outcome, ProfileRecord, Row};
 
 /// A decision as JSON. Times are in seconds unless their names say otherwise; what isn't known is null.
@@ -26,7 +27,7 @@ pub fn decision(record: &DecisionRecord) -> Value {
         "max_output_tokens": record.max_output_tokens,
         "endpoints": record.endpoints,
         "candidates": record.candidates,
-        "detailed": record.rows.iter().map(row).collect::<Vec<_>>(),
+        "detailed": record.rows.iter().map(|each| row(record, each)).collect::<Vec<_>>(),
         "profiles": profiles,
         "refusal": refusal,
         "slow": record.is_slow(),
@@ -35,11 +36,12 @@ pub fn decision(record: &DecisionRecord) -> Value {
     })
 }
 
-fn row(row: &Row) -> Value {
+fn row(record: &DecisionRecord, row: &Row) -> Value {
+    let EndpointName { id, address } = record.name(row);
     let signals = &row.signals;
     json!({
-        "id": &*row.id,
-        "address": &*row.address,
+        "id": &**id,
+        "address": &**address,
         "waiting": signals.waiting,
         "running": signals.running,
         "kv_usage": signals.kv_usage.map(|usage| rounded(f64::from(usage))),
@@ -55,7 +57,7 @@ fn row(row: &Row) -> Value {
 
 fn profile(record: &DecisionRecord, profile: &ProfileRecord) -> Value {
     let shape = &profile.shape;
-    let address = |row: u16| record.row(row).map(|row| &*row.address);
+    let address = |row: u16| record.row(row).map(|row| &*record.name(row).address);
     let filter = |position: u16| shape.filters.get(usize::from(position)).map(|name| &**name);
     let filters = profile.steps.iter().map(|step| {
         let dropped = profile.dropped.iter().filter(|(by, _)| *by == step.filter);
@@ -112,10 +114,11 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
     let primary = record.primary().and_then(|profile| record.row(*profile.picks.first()?));
     let served = outcome.served.as_deref().or_else(|| {
         // Without a word of the gateway the first pick is taken to have served.
-        outcome.status.and(primary).map(|row| &*row.address)
+        outcome.status.and(primary).map(|row| &*record.name(row).address)
     });
     // Another server than the one that was picked says nothing about what was expected of that.
-    let is_first_pick = served.is_none_or(|served| primary.is_some_and(|row| *row.address == *served));
+    let is_first_pick =
+        served.is_none_or(|served| primary.is_some_and(|row| *record.name(row).address == *served));
     let expected = record.estimate().filter(|_| is_first_pick);
     let error = expected.zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
     json!({

@@ -1,5 +1,6 @@
 //! The query of the page of decisions.
 
+use crate::endpoints::EndpointName;
 use crate::observe::query::parameters;
 use crate::records::{DecisionRecord, bounded};
 
@@ -80,9 +81,10 @@ impl Selection {
 fn picked(record: &DecisionRecord, endpoint: &str) -> bool {
     let served = record.outcome().and_then(|outcome| outcome.served.as_deref());
     let is_named = |row: &crate::records::Row| {
-        *row.address == *endpoint
-            || *row.id == *endpoint
-            || row.id.split_once('/').is_some_and(|(_, name)| name == endpoint)
+        let EndpointName { id, address } = record.name(row);
+        **address == *endpoint
+            || **id == *endpoint
+            || id.split_once('/').is_some_and(|(_, name)| name == endpoint)
     };
     let firsts = record.profiles.iter().filter_map(|profile| profile.picks.first());
     served == Some(endpoint) || firsts.filter_map(|pick| record.row(*pick)).any(is_named)

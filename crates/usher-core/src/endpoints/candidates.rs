@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use super::{Endpoint, ROLE_LABEL, SubsetHint};
 
@@ -19,8 +19,18 @@ pub struct Snapshot {
     /// Endpoints that are about to go, by position; empty: none is.
     drains: Box<[bool]>,
     by_ip: HashMap<IpAddr, Vec<u32>>,
+    names: OnceLock<Arc<[EndpointName]>>,
     /// `true` if the endpoints listen on more than one port.
     several_ports: bool,
+}
+
+/// Names of an endpoint, which outlive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointName {
+    /// `namespace/name`.
+    pub id: Arc<str>,
+    /// `host:port`.
+    pub address: Arc<str>,
 }
 
 /// Stages of a request that some endpoints do.
@@ -101,7 +111,17 @@ impl Snapshot {
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let slots = endpoints.iter().map(|endpoint| endpoint.slot().number()).collect();
         let endpoints = endpoints.into_boxed_slice();
-        Self { number, generation, endpoints, slots, all, drains, by_ip, several_ports }
+        Self {
+            number,
+            generation,
+            endpoints,
+            slots,
+            all,
+            drains,
+            by_ip,
+            names: OnceLock::new(),
+            several_ports,
+        }
     }
 
     /// Its own number, which no other snapshot of this process has, of whatever store.
@@ -118,6 +138,15 @@ impl Snapshot {
     /// The endpoints, in the order of discovery.
     pub fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
+    }
+
+    /// Names of the endpoints, in the same order: for who keeps some of them, at the cost of one reference.
+    pub fn names(&self) -> &Arc<[EndpointName]> {
+        let name = |endpoint: &Arc<Endpoint>| EndpointName {
+            id: Arc::clone(endpoint.id()),
+            address: Arc::clone(endpoint.authority()),
+        };
+        self.names.get_or_init(|| self.endpoints.iter().map(name).collect())
     }
 
     /// The numbers of the endpoints' slots, in the same order: what an index is asked with,

@@ -26,7 +26,7 @@ mod topology;
 
 pub use attributes::{AttributeId, Reading};
 pub use cache::{CachedLocator, LocatorMetrics};
-pub use candidates::{Candidates, Snapshot, View};
+pub use candidates::{Candidates, EndpointName, Snapshot, View};
 pub use clock::Clock;
 pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
 pub use engine_times::{EngineTimes, EngineTimesReading, Total};
