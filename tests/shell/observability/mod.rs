@@ -31,6 +31,10 @@ const MADE_UP: [(&str, &str); 2] = [
 /// Bound on waiting for an alert, so that a failure is not a hang. The longest `for` is 10 s, and machines are slow.
 const DEADLINE: Duration = Duration::from_secs(180);
 
+/// Series that say why an alert doesn't fire.
+const STATE: &str =
+    "{__name__=~\"usher_endpoint.*|llm_d_epp_(request_total|flow_control_queue_size|ready_endpoints)\"}";
+
 /// Everything that panels show.
 const CONFIG: &str = "--config-text=
 featureGates: [flowControl]
@@ -96,8 +100,10 @@ fn load(target: SocketAddr, pace: &[&str]) -> Child {
 async fn until(prometheus: &Prometheus, expression: &str) {
     let (begin, mut pause) = (Instant::now(), tokio::time::interval(Duration::from_millis(200)));
     while prometheus.query(expression).await.is_empty() {
-        let firing = prometheus.firing().await;
-        assert!(begin.elapsed() < DEADLINE, "waited for {expression}; firing: {firing:?}");
+        if begin.elapsed() > DEADLINE {
+            let (firing, state) = (prometheus.firing().await, prometheus.query(STATE).await);
+            panic!("waited for {expression}; firing: {firing:?}; {state:#?}");
+        }
         pause.tick().await;
     }
 }
