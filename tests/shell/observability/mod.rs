@@ -162,8 +162,9 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     std::fs::rename(folder.path().join("broken"), &policies).unwrap();
     fires(&prometheus, "UsherReloadFailing").await;
 
-    set_faults(&servers, Fault { status: Some(503), ..Fault::default() }).await;
-    // Whoever shows no metrics was ejected for that already.
+    // No metrics either: when most are ejected all are used, and the scorers may leave one without a request.
+    let fails = Fault { status: Some(503), metrics: Some(MetricsFault::Error), ..Fault::default() };
+    set_faults(&servers, fails).await;
     until(&prometheus, "gen_ai_server_request_duration_seconds_count{error_type=\"503\"}").await;
     fires(&prometheus, "UsherAllEndpointsEjected").await;
 
