@@ -39,7 +39,7 @@ pub struct Records {
 struct Inner {
     /// In the order of the decisions.
     recent: VecDeque<Arc<DecisionRecord>>,
-    /// Those whose requests were still under way when newer ones took their places.
+    /// Records displaced from `recent` while their requests are under way.
     under_way: VecDeque<Arc<DecisionRecord>>,
     /// Refused, failed and slow ones.
     notable: VecDeque<Arc<DecisionRecord>>,

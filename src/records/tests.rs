@@ -135,7 +135,7 @@ fn a_request_that_hangs_is_kept_while_others_come_and_go() {
 }
 
 #[test]
-fn responses_in_one_piece_have_no_first_token_and_are_slow_among_themselves() {
+fn responses_without_streaming_are_slow_by_their_total_time() {
     let ring = Ring::new(640, 1);
     let (short, long) = (Duration::from_millis(100), Duration::from_secs(9));
     for _ in 0..40 {
@@ -163,7 +163,7 @@ fn a_failed_grpc_call_is_failed_whatever_its_http_status() {
 }
 
 #[test]
-fn failures_among_those_that_are_sampled_out_are_kept_when_bytes_bound_the_ring() {
+fn failed_requests_that_were_sampled_out_are_kept() {
     let ring = Ring::new(64, 64);
     for second in 0..100 {
         let tracked: Vec<_> =

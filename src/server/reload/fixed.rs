@@ -119,7 +119,7 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
 ";
 
     #[test]
-    fn the_type_of_the_detector_is_fixed_where_requests_are_evicted() {
+    fn eviction_fixes_the_detector_type() {
         let text = |name: &str, kind: &str| {
             let of = BASE.replace("{type: concurrency-detector}", &format!("{{name: {name}, type: {kind}}}"));
             let evicts =

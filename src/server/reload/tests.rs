@@ -244,7 +244,7 @@ fn state_and_series_of_plugins_that_are_gone_are_dropped() {
 }
 
 #[test]
-fn a_file_that_finds_no_room_is_taken_once_requests_have_ended() {
+fn a_file_without_room_is_tried_again() {
     let named = |number: usize| {
         let producer = format!("{{name: load-{number}, type: inflight-load-producer}}");
         BOOKING.replace(
