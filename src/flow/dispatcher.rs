@@ -381,7 +381,7 @@ impl Deciding<'_> {
         }
         let asks_only = asks_only(request);
         let among = self.dispatcher.outlier_filter.as_ref().and_then(|outlier_filter| {
-            outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms)
+            outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms, rng)
         });
         // About all of them: should nobody else do, those that are ejected have to.
         self.policy.stages.produce(&situation, candidates, facts);
@@ -451,7 +451,7 @@ impl Deciding<'_> {
         };
         let check = |decision: &Decision| conditional::check(context, decision, stages.prefix());
         let (mut healthy, mut overrules) = (None, false);
-        if let Some(Choice { healthy: candidates, attempt }) = among {
+        if let Some(Choice { healthy: candidates, relief, attempt }) = among {
             if let Some(Attempt { position, among, .. }) = attempt {
                 let decision = decide(context, among, false, true).ok().filter(|decision| {
                     decision.primary().picks.first() == Some(position) && check(decision).is_ok()
@@ -465,6 +465,17 @@ impl Deciding<'_> {
                     }
                     return Ok(Chosen { decision, probes: true, overrules: false });
                 }
+            }
+            if let Some(among) = relief
+                && let Some(mut decision) =
+                    decide(context, among, false, true).ok().filter(|decision| check(decision).is_ok())
+            {
+                if self.dispatcher.outlier_filter.as_ref().is_some_and(OutlierFilter::may_fall_back)
+                    && let Ok(others) = decide(context, candidates, false, false)
+                {
+                    decision.fall_back_on(&others);
+                }
+                return Ok(Chosen { decision, probes: false, overrules: true });
             }
             let despite_load = Context { despite_load: true, ..*context };
             healthy = match decide(context, candidates, spread, true) {
@@ -482,6 +493,9 @@ impl Deciding<'_> {
         let decision =
             healthy.unwrap_or_else(|| decide(context, all, spread, true)).map_err(|error| refusal(&error))?;
         check(&decision)?;
+        // Where all that do a part of the work are ejected, and not the one that was to have it.
+        let is_short = among.is_some_and(|choice| choice.relief.is_some());
+        overrules |= is_short && decision.primary_endpoint().health().is_ejected();
         Ok(Chosen { decision, probes: false, overrules })
     }
 

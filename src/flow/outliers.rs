@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use rand::{Rng, RngExt};
+use smallvec::SmallVec;
 
 use crate::endpoints::health::{OutlierDetector, Probe};
 use crate::endpoints::{Candidates, Endpoint};
@@ -32,15 +34,27 @@ struct Known {
 enum Division {
     /// Nobody is ejected.
     Healthy,
-    /// Too many are: everybody.
-    Overruled,
     /// Some are.
     Some {
-        /// The others.
+        /// The others, and the ejected ones that do a part of the work which no other does.
         healthy: Candidates,
         /// The ejected endpoints that are left out, as positions in the snapshot.
         ejected: Box<[u32]>,
+        /// The parts of the work of which more than half is ejected.
+        shortages: Box<[Shortage]>,
     },
+}
+
+/// A part of the work of which more than half of the endpoints are ejected.
+#[derive(Debug)]
+struct Shortage {
+    /// Bits of the parts, as of [`parts`].
+    parts: u8,
+    /// Number of endpoints that do it, and how many of them are healthy.
+    all: usize,
+    healthy: usize,
+    /// The others, as positions in the snapshot.
+    ejected: Box<[u32]>,
 }
 
 /// Among whom a decision is made.
@@ -48,6 +62,9 @@ enum Division {
 pub(super) struct Choice {
     /// Candidates that may be picked: all but the ejected ones that are left out.
     pub(super) healthy: Candidates,
+    /// Candidates in their place for a request that is too much for the healthy ones: one ejected
+    /// endpoint for each part of the work that has a shortage, and the healthy ones of the others.
+    pub(super) relief: Option<Candidates>,
     /// A ejected endpoint that is due for a request.
     pub(super) attempt: Option<Attempt>,
 }
@@ -71,21 +88,23 @@ impl OutlierFilter {
 
     /// Among whom to decide; `None`: among all these candidates. `shared`: other requests
     /// have the same view. `probes`: this request may be a probe.
-    pub(super) fn choice(&self, all: &Candidates, shared: bool, probes: bool, now_ms: u64) -> Option<Choice> {
+    pub(super) fn choice(
+        &self,
+        all: &Candidates,
+        shared: bool,
+        probes: bool,
+        now_ms: u64,
+        rng: &mut dyn Rng,
+    ) -> Option<Choice> {
         if self.outliers.is_empty() {
             return None;
         }
         let known = self.divided(all, shared);
-        let (healthy, ejected) = match &known.division {
-            Division::Healthy => return None,
-            Division::Overruled => {
-                self.overrule();
-                return None;
-            }
-            Division::Some { healthy, ejected } => (healthy, ejected),
-        };
-        let attempt = if probes { attempt(all, healthy, ejected, now_ms) } else { None };
-        Some(Choice { healthy: healthy.clone(), attempt })
+        let Division::Some { healthy, ejected, shortages } = &known.division else { return None };
+        let relief = if shortages.is_empty() { None } else { relief(all, healthy, shortages, rng) };
+        let others = relief.as_ref().unwrap_or(healthy);
+        let attempt = if probes { attempt(all, others, ejected, now_ms) } else { None };
+        Some(Choice { healthy: healthy.clone(), relief, attempt })
     }
 
     /// Endpoints of the pool whose room counts: one that is kept from requests has none. `None`: all.
@@ -95,11 +114,11 @@ impl OutlierFilter {
         }
         match &self.divided(all, true).division {
             Division::Some { healthy, .. } => Some(healthy.clone()),
-            Division::Healthy | Division::Overruled => None,
+            Division::Healthy => None,
         }
     }
 
-    /// Counts a decision among all, although some are ejected.
+    /// Counts a decision that takes ejected endpoints although it is no probe.
     pub(super) fn overrule(&self) {
         self.outliers.metrics().overruled.inc();
     }
@@ -144,39 +163,99 @@ fn parts(endpoint: &Endpoint) -> u8 {
     }
 }
 
-/// Divides candidates by whether they may be picked. Never more than half of them are left out, nor
-/// of those that do one part of the work: then all of these are used.
+/// All parts of the work.
+const ALL: u8 = 0b1111;
+
+/// Divides candidates by whether they may be picked. Those are the healthy ones, and the ejected ones that
+/// do a part of the work which no healthy one does.
 fn divide(all: &Candidates) -> Division {
     // Read once, so that what is counted is what is left out.
     let is_ejected: Vec<bool> = all.view().iter().map(|endpoint| endpoint.health().is_ejected()).collect();
-    let count = |part: u8| {
-        let of_part = all.view().iter().zip(&is_ejected).filter(|(endpoint, _)| parts(endpoint) & part != 0);
-        of_part.fold((0, 0), |(ejected, all), (_, is_ejected)| (ejected + usize::from(*is_ejected), all + 1))
-    };
-    match count(u8::MAX) {
-        (0, _) => return Division::Healthy,
-        (ejected, all) if ejected * 2 > all => return Division::Overruled,
-        _ => {}
+    if !is_ejected.contains(&true) {
+        return Division::Healthy;
     }
-    let overruled = [1, 2, 4, 8].into_iter().filter(|part| {
-        let (ejected, all) = count(*part);
-        ejected * 2 > all
-    });
-    let overruled = overruled.fold(0, |parts, part| parts | part);
+    let members = || all.indices().iter().zip(all.view().iter()).zip(&is_ejected);
+    let shortage = |of: u8| {
+        let mine = || members().filter(move |((_, endpoint), _)| parts(endpoint) & of != 0);
+        let ejected: Box<[u32]> =
+            mine().filter(|(_, is_ejected)| **is_ejected).map(|((position, _), _)| *position).collect();
+        let all = mine().count();
+        (ejected.len() * 2 > all).then(|| Shortage { parts: of, all, healthy: all - ejected.len(), ejected })
+    };
+    let mut shortages: Vec<Shortage> = [1, 2, 4, 8].into_iter().filter_map(shortage).collect();
+    if shortages.is_empty() {
+        // Where endpoints do several parts, half of each may be more than half of all.
+        shortages.extend(shortage(ALL));
+    }
+    let needed = shortages.iter().filter(|shortage| shortage.healthy == 0);
+    let needed = needed.fold(0, |parts, shortage| parts | shortage.parts);
     let (mut healthy, mut ejected) = (Vec::with_capacity(all.len()), Vec::new());
-    for ((position, endpoint), is_ejected) in all.indices().iter().zip(all.view().iter()).zip(is_ejected) {
-        let list = if is_ejected && parts(endpoint) & overruled == 0 { &mut ejected } else { &mut healthy };
+    for ((position, endpoint), is_ejected) in members() {
+        let list = if *is_ejected && parts(endpoint) & needed == 0 { &mut ejected } else { &mut healthy };
         list.push(*position);
     }
-    if ejected.is_empty() {
-        return Division::Overruled;
+    Division::Some { healthy: all.narrowed(&healthy), ejected: ejected.into(), shortages: shortages.into() }
+}
+
+/// Candidates for a request that is too much for the healthy ones; `None` if it isn't.
+///
+/// Of `healthy` among `all` each gets two shares of the requests, `2 × healthy / all` together: as many
+/// as where half is ejected. The ejected ones share the rest evenly, as scorers would prefer those that
+/// fail fast. One that refuses connections gets some only if all do and nobody is healthy.
+fn relief(
+    all: &Candidates,
+    healthy: &Candidates,
+    shortages: &[Shortage],
+    rng: &mut dyn Rng,
+) -> Option<Candidates> {
+    let endpoints = all.snapshot().endpoints();
+    let listens = |position: &&u32| {
+        let endpoint = endpoints.get(**position as usize);
+        endpoint.is_some_and(|endpoint| endpoint.health().due_ms() != Some(u64::MAX))
+    };
+    let any_of = |positions: &[u32], rng: &mut dyn Rng| {
+        let at = (!positions.is_empty()).then(|| rng.random_range(0..positions.len()));
+        at.and_then(|at| positions.get(at)).copied()
+    };
+    let (mut relieved, mut taken) = (0, SmallVec::<[u32; 4]>::new());
+    for shortage in shortages {
+        if rng.random_range(0..shortage.all) < 2 * shortage.healthy {
+            continue;
+        }
+        let listening: SmallVec<[u32; 16]> = shortage.ejected.iter().filter(listens).copied().collect();
+        let position = match any_of(&listening, rng) {
+            None if shortage.healthy == 0 => any_of(&shortage.ejected, rng),
+            listening => listening,
+        };
+        let Some(position) = position else { continue };
+        let Some(endpoint) = endpoints.get(position as usize) else { continue };
+        relieved |= shortage.parts & parts(endpoint);
+        taken.push(position);
     }
-    Division::Some { healthy: all.narrowed(&healthy), ejected: ejected.into() }
+    if taken.is_empty() {
+        return None;
+    }
+    Some(instead(healthy, relieved, &taken))
+}
+
+/// Candidates with these, given as positions in the snapshot, in place of all that do these parts of the
+/// work. One stays that does another part as well, which nobody else does.
+fn instead(candidates: &Candidates, replaced: u8, by: &[u32]) -> Candidates {
+    let all = || candidates.indices().iter().zip(candidates.view().iter());
+    let kept = all().filter(|(_, endpoint)| parts(endpoint) & replaced == 0);
+    let covered = kept.fold(0, |covered, (_, endpoint)| covered | parts(endpoint));
+    let uncovered = ALL & !(covered | replaced);
+    let stays = |endpoint: &Endpoint| parts(endpoint) & replaced == 0 || parts(endpoint) & uncovered != 0;
+    let others = all().filter(|(_, endpoint)| stays(endpoint)).map(|(position, _)| position);
+    let mut among: Vec<u32> = others.chain(by).copied().collect();
+    among.sort_unstable();
+    among.dedup();
+    candidates.narrowed(&among)
 }
 
 /// The endpoint that is due for a probe for the longest time, and nobody in its place. One
 /// whose probe the filters refused is due anew, and so behind those that waited meanwhile.
-fn attempt(all: &Candidates, healthy: &Candidates, ejected: &[u32], now_ms: u64) -> Option<Attempt> {
+fn attempt(all: &Candidates, others: &Candidates, ejected: &[u32], now_ms: u64) -> Option<Attempt> {
     let endpoints = all.snapshot().endpoints();
     let due = |position: &u32| {
         let endpoint = endpoints.get(*position as usize)?;
@@ -186,12 +265,7 @@ fn attempt(all: &Candidates, healthy: &Candidates, ejected: &[u32], now_ms: u64)
     let (_, position, endpoint) = ejected.iter().filter_map(due).min_by_key(|(due_ms, ..)| *due_ms)?;
     // `None`: another request was faster.
     let probe = endpoint.health().claim(now_ms)?;
-    let mine = parts(endpoint);
-    let beside = healthy.indices().iter().zip(healthy.view().iter());
-    let mut among: Vec<u32> =
-        beside.filter(|(_, other)| parts(other) & mine == 0).map(|(position, _)| *position).collect();
-    among.insert(among.partition_point(|other| *other < position), position);
-    Some(Attempt { probe, position, among: all.narrowed(&among) })
+    Some(Attempt { probe, position, among: instead(others, parts(endpoint), &[position]) })
 }
 
 #[cfg(test)]

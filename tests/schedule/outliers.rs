@@ -257,13 +257,79 @@ fn an_ejected_endpoint_gets_nothing_that_is_too_much_for_the_others() {
 }
 
 #[test]
-fn with_half_of_the_pool_ejected_the_other_half_serves_and_then_all() {
+fn with_half_of_the_pool_ejected_the_other_half_serves() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     pool.eject(4);
     pool.eject(3);
-    assert_eq!(destination(&pool.send(&[])), "10.0.0.2:8000");
-    pool.eject(2);
-    assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000", "the best of all");
+    (0..50).for_each(|_| assert_eq!(destination(&pool.send(&[])), "10.0.0.2:8000"));
+}
+
+/// Number of requests to each of four endpoints, the first of which has the longest queue.
+fn shares(pool: &Pool, requests: usize, verdict: impl Fn(&str) -> Verdict) -> [usize; 4] {
+    let mut shares = [0; 4];
+    for _ in 0..requests {
+        let mut routed = pool.send(&[]);
+        let to = destination(&routed);
+        shares[to["10.0.0.".len()..].split(':').next().unwrap().parse::<usize>().unwrap() - 1] += 1;
+        routed.response_begins(&Served::Unknown, verdict(&to), false);
+    }
+    shares
+}
+
+#[test]
+fn with_more_ejected_scorers_do_not_prefer_those_that_fail_fast() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    (2..=4).for_each(|number| pool.eject(number));
+    let fails = |to: &str| if to == "10.0.0.1:8000" { Verdict::Good } else { Verdict::Failed(503) };
+    let [well, failing @ ..] = shares(&pool, 1000, fails);
+    assert!((420..=580).contains(&well), "{well} are not two shares of four");
+    assert!(failing.iter().all(|count| (110..=225).contains(count)), "{failing:?}");
+    let overruled = pool.outliers.metrics().overruled.get();
+    assert_eq!(overruled, failing.iter().sum::<usize>() as u64);
+}
+
+#[test]
+fn of_a_pool_that_fails_as_a_whole_the_first_that_works_again_is_found() {
+    let pool = Pool::new(BY_QUEUE, &[None; 4]);
+    (1..=4).for_each(|number| pool.eject(number));
+    pool.pass(SECOND);
+    let fails = |to: &str| if to == "10.0.0.1:8000" { Verdict::Good } else { Verdict::Failed(503) };
+    shares(&pool, 100, fails);
+    assert!(!pool.endpoint(1).health().is_ejected(), "it has the longest queue");
+    assert!(pool.endpoint(4).health().is_ejected());
+    // Then half of them by their requests, and the others by probes.
+    for _ in 0..10 {
+        shares(&pool, 100, |_| Verdict::Good);
+        pool.pass(2 * SECOND);
+    }
+    assert!(pool.outliers.is_empty());
+}
+
+#[test]
+fn pairs_are_found_where_all_that_compute_prompts_are_ejected() {
+    let roles = [Some("prefill"), Some("prefill"), Some("decode"), Some("decode")];
+    let pool = Pool::new(PAIRS, &roles);
+    for number in 1..=3 {
+        pool.eject(number);
+    }
+    let prefills: Vec<String> = (0..50)
+        .map(|_| {
+            let routed = pool.send(&[]);
+            let decision = routed.decision();
+            assert_eq!(decision.primary_endpoint().name(), "pod-4");
+            decision.endpoints_of(decision.run("prefill").unwrap()).next().unwrap().name().to_owned()
+        })
+        .collect();
+    assert!(prefills.iter().any(|name| name == "pod-1") && prefills.iter().any(|name| name == "pod-2"));
+}
+
+#[test]
+fn an_ejected_endpoint_that_the_filters_refuse_leaves_the_request_to_the_healthy() {
+    let pool = Pool::new(BY_HEADER, &[None; 4]);
+    (2..=4).for_each(|number| pool.eject(number));
+    for _ in 0..50 {
+        assert_eq!(destination(&pool.send(&[(ONLY, "10.0.0.1")])), "10.0.0.1:8000");
+    }
 }
 
 #[test]

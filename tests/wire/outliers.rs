@@ -193,7 +193,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 }
 
 #[tokio::test]
-async fn when_most_are_ejected_all_are_used() {
+async fn when_most_are_ejected_each_is_tried() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     // The gateway can't reach anybody.

@@ -106,8 +106,7 @@ pub struct OutlierMetrics {
     recoveries: IntCounter,
     /// `usher_endpoint_probes_total`
     probes: IntCounter,
-    /// `usher_demotions_overruled_total`: decisions for which ejected endpoints were as
-    /// good as any other.
+    /// `usher_demotions_overruled_total`: decisions that took ejected endpoints and were no probes.
     pub overruled: IntCounter,
 }
 
@@ -135,7 +134,7 @@ impl OutlierMetrics {
             )?,
             overruled: counter(
                 "usher_demotions_overruled_total",
-                "Decisions that considered ejected endpoints, because too many were ejected or no other passed the filters.",
+                "Decisions that took ejected endpoints, because more than half were ejected or no other passed the filters.",
             )?,
         })
     }
