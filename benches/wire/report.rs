@@ -169,15 +169,19 @@ impl Report {
             rule += "--:|--:|";
         }
         let _ = writeln!(page, "{head}\n{rule}");
+        let mut before = "";
         for (section, check) in self.checks() {
             let (metric, verdict) = (check.metric, section.verdict(check, USHER));
+            // Only the first line of a workload names it.
+            let title = if section.workload.title == before { "" } else { section.workload.title };
+            before = section.workload.title;
             let value = |summary: Option<Summary>| {
                 summary.map_or_else(|| "–".to_owned(), |value| with_unit(value.median, metric.unit()))
             };
             let _ = write!(
                 page,
                 "| {} | {} | {} | {} | {} | {} | {} |",
-                section.workload.title,
+                title,
                 metric.name(),
                 budget(check, verdict.allowed),
                 value(verdict.limit),
@@ -199,25 +203,25 @@ impl Report {
 ## How it is measured
 
 The limit is a server in the same stack as Usher that receives, sends back and always names the same endpoint. It
-parses, scrapes and decides nothing. What Usher costs more than that is what it does.
+parses, scrapes and decides nothing.
 
-- Every run has a fresh picker, and a fresh Envoy where there is one. The servers are simulated and answer at once.
-  The picker knows two of them, or as many as the workload says.
-  Everything runs on this one machine, over loopback, without TLS, the generator too.
-- Rounds alternate: the limit first, then last, and so on, so that what changes slowly hits all alike.
-- Direct means that the generator speaks ext_proc to the picker, over one connection until that has as many streams as
-  the picker allows, and then over another, as Envoy does.
-- Envoy has one thread, or as many as the workload says (`--concurrency`). Each opens connections of its own.
-- CPU is what the operating system counted for all threads of the picker over the measured time. The scraping of the
-  servers every 50 ms is part of it, which the limit doesn't do. So where the rate is given, a second line has the CPU
-  without that of the same process before there was any request.
-- Memory is resident memory; its peak is that since the process started.
-- Latency counts from when a request was due, not from when it was sent. Through Envoy it is that of the whole
-  request, direct that of the decision.
+- Every run has a fresh picker, and a fresh Envoy where there is one. The servers are simulated and respond at once.
+  The picker knows two of them, or as many as the workload says. Everything, the generator too, runs on this machine,
+  over loopback, without TLS.
+- Rounds alternate: the limit first, then last, and so on. Tables have medians, and in brackets the lowest and the
+  highest of the rounds.
+- Direct: the generator speaks ext_proc to the picker, over one connection until that has as many streams as the picker
+  allows, and then over another, as Envoy does.
+- CPU is that of all threads of the picker over the measured time, with the scraping of the servers every 50 ms, which
+  the limit doesn't do. Where the rate is given, a second line has the CPU without that of the same process before
+  there was any request; so has that of idle streams.
+- Memory is resident memory.
+- Latency counts from when a request was due. Through Envoy it is that of the whole request, direct that of the
+  decision.
 - Added latency is a percentile through Envoy less the same percentile straight to a server, under the same load in the
   same round.
-- CPU for idle streams is that with them less that of the same process before there was any.
-- A generator that is late measures itself, too. Each workload says how late it was, and how many requests failed.
+- Each workload says how many requests the generator sent late, what it used of a core at most, and how many requests
+  failed.
 
 ";
     }
@@ -266,7 +270,6 @@ access log.
             let _ = writeln!(page, "![{} by picker](benchmarks/{}.svg)\n", metric.name(), workload.name);
         }
         let _ = writeln!(page, "    {}\n", self.generator(workload));
-        let _ = writeln!(page, "Medians, and in brackets the lowest and the highest of the rounds:\n");
         let names: Vec<&str> = self.pickers.iter().map(|picker| picker.name.as_str()).collect();
         let _ = writeln!(page, "| | {} |\n|---|{}", names.join(" | "), "--:|".repeat(names.len()));
         let checked = workload.checks.iter().map(|check| check.metric);
@@ -301,13 +304,13 @@ access log.
             Some(format!("{} (p99 {} ms)", percent(share), number(p99)))
         });
         if !late.is_empty() {
-            notes.push(format!("Requests that the generator sent late, in the worst round: {late}."));
+            notes.push(format!("Sent late, in the worst round: {late}."));
         }
         let busy = by_picker(&|runs| {
             runs.iter().filter_map(|run| run.load.generator_cpu_share).reduce(f64::max).map(percent)
         });
         if !busy.is_empty() {
-            notes.push(format!("Of a core the generator used at most: {busy}."));
+            notes.push(format!("Generator, of a core: {busy}."));
         }
         for run in section.runs.iter().filter(|run| run.load.requests.failed > 0) {
             let kinds = run.load.errors.iter().map(|(kind, count)| {
