@@ -30,8 +30,3 @@ pub use usher_capacity as capacity;
 pub use usher_core::{config, endpoints, memory, metrics, prefix, request};
 #[cfg(feature = "lab")]
 pub use usher_lab::{load, sim};
-
-/// Compiles and runs the program of the page.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/contributing/plugins.md")]
-struct Plugins;

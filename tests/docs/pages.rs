@@ -1,4 +1,4 @@
-//! Pages of the guide: their examples load, and the metrics of flow control are all explained.
+//! Pages: their examples load or are those of the sources, and the metrics of flow control are all explained.
 
 use std::time::Duration;
 
@@ -62,5 +62,17 @@ fn every_number_of_flow_control_is_where_it_is_said() {
         // Pairs are said with the first name and the second one's end.
         let said = file.contains(&format!("`{short}`")) || short.ends_with("_bytes");
         assert!(is_older || said, "{name}");
+    }
+}
+
+#[test]
+fn the_page_of_plugins_shows_the_example() {
+    let page = std::fs::read_to_string("docs/contributing/plugins.md").unwrap();
+    let example = std::fs::read_to_string("examples/own-plugin/src/power.rs").unwrap();
+    let blocks = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let blocks: Vec<&str> = blocks.collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        assert!(example.contains(block), "not in the example: {block}");
     }
 }
