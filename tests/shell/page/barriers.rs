@@ -38,6 +38,8 @@ async fn nothing_keeps_anybody_out_in_light_and_dark() {
         browser.press("Escape").await;
         browser.until("!document.querySelector('#explanation').open").await;
     }
+    browser.resize(375, 700).await;
+    assert_eq!(violations(&stack).await, Vec::<String>::new(), "on a phone");
     assert_ne!(backgrounds[0], backgrounds[1]);
     // Troubles have colors of their own.
     stack.usher.set_endpoints(&[crate::support::nobody()]).await;

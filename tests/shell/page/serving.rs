@@ -1,17 +1,18 @@
 //! How the page and its events are served.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use super::start;
 
 const POLICY: &str = "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
 
-async fn begin(address: SocketAddr, method: &str, path: &str, accept: &str) -> TcpStream {
+/// Listeners that a port has at a time.
+pub(super) const LISTENERS: usize = 16;
+
+pub(super) async fn begin(address: SocketAddr, method: &str, path: &str, accept: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -25,7 +26,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, accept: &str) -> Str
 }
 
 /// Reads until there are so many events, and returns the text.
-async fn read_events(stream: &mut TcpStream, count: usize) -> String {
+pub(super) async fn read_events(stream: &mut TcpStream, count: usize) -> String {
     let (mut text, mut buffer) = (String::new(), vec![0; 1 << 16]);
     while text.matches("data: ").count() < count || !text.ends_with("\n\n\r\n") {
         let read = stream.read(&mut buffer).await.unwrap();
@@ -94,7 +95,7 @@ async fn events_begin_with_all_and_go_on_with_changes() {
 async fn listeners_are_bounded_and_let_the_server_stop() {
     let (mut usher, admin) = start(&[], &[]).await;
     let mut listeners = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..LISTENERS {
         let mut stream = begin(admin, "GET", "/events", "text/event-stream").await;
         read_events(&mut stream, 1).await;
         listeners.push(stream);
@@ -111,10 +112,8 @@ async fn listeners_are_bounded_and_let_the_server_stop() {
         (&first == b"HTTP/1.1 200").then_some(())
     })
     .await;
-    let begin = Instant::now();
     usher.terminate().await;
-    // A connection that doesn't end is closed after five seconds.
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Streams end as they should: one that is cut off at the end of the time for that has no last chunk.
     for mut stream in listeners {
         let mut rest = String::new();
         stream.read_to_string(&mut rest).await.unwrap();

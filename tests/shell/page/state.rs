@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use tokio::io::AsyncReadExt;
+
 use super::Stack;
+use super::serving::{LISTENERS, begin, read_events};
 
 const PROBLEMS: &str = "document.querySelector('#problems').innerText";
 
@@ -116,4 +119,29 @@ async fn the_page_survives_a_server_that_goes_away() {
     let list = "document.querySelector('#list-rows').innerText";
     stack.browser.until(&format!("{list}.includes('after') && !{list}.includes('before')")).await;
     assert_eq!(stack.browser.errors(false), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_stream_is_told_and_tried_again() {
+    let Some(stack) = Stack::start(&[]).await else { return };
+    let browser = &stack.browser;
+    browser.open("about:blank").await;
+    let mut others = Vec::new();
+    while others.len() < LISTENERS {
+        let mut stream = begin(stack.admin, "GET", "/events", "text/event-stream").await;
+        // Until the server has seen that the page is gone there is a place less.
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        if &head == b"HTTP/1.1 200" {
+            read_events(&mut stream, 1).await;
+            others.push(stream);
+        }
+    }
+    browser.open(&format!("http://{}/", stack.admin)).await;
+    browser
+        .until("document.querySelector('#connection')?.innerText.includes('the server refuses the stream')")
+        .await;
+    drop(others);
+    stack.is_live().await;
+    assert_eq!(browser.errors(false), Vec::<String>::new());
 }

@@ -15,11 +15,17 @@ const decisions = new Decisions(document);
 const endpoints = new Endpoints(document, (address) => decisions.find(address));
 const dialog = find('explanation');
 
+/** Build of the server that the page is of. */
+let build = null;
+
 function onState(state) {
+  // Another version has another page.
+  build ??= `${state.version} ${state.commit}`;
+  if (build !== `${state.version} ${state.commit}`) location.reload();
   rates.add(state);
   put(find('pool'), state.pool);
   document.title = `Usher ${state.pool}`;
-  showProblems(find('problems'), problems(state, rates));
+  showProblems(find('problems'), find('spoken'), problems(state, rates));
   showTraffic(find('traffic'), state, rates);
   showQueue(find('queue'), state);
   showCapacity(find('capacity'), state);
@@ -38,6 +44,7 @@ function onConnection({ since, refused, isPaused, isLive }) {
   else if (since !== null) [state, text] = ['lost', `disconnected${ago}; trying again`];
   find('connection').dataset.state = state;
   put(find('connection-text'), text);
+  put(find('connection-spoken'), text.split(',')[0]);
   document.body.classList.toggle('lost', state === 'lost');
 }
 
@@ -60,8 +67,8 @@ async function explain(query, name) {
 
 /** Opens what the address names: `#request=ID` or `#decision=NUMBER`. */
 function onAddress() {
-  const [kind, value] = location.hash.slice(1).split('=', 2);
-  if (value === undefined || value === '') {
+  const [, kind, value] = /^#(request|decision)=(.+)$/s.exec(location.hash) ?? [];
+  if (value === undefined) {
     if (dialog.open) dialog.close();
     return;
   }
@@ -72,7 +79,7 @@ function onAddress() {
     // Not encoded: it is what it says.
   }
   if (kind === 'request') explain(`id=${encodeURIComponent(name)}`, `request ${name}`);
-  else if (kind === 'decision') explain(`number=${encodeURIComponent(name)}`, `number ${name}`);
+  else explain(`number=${encodeURIComponent(name)}`, `number ${name}`);
 }
 
 find('close').addEventListener('click', () => dialog.close());

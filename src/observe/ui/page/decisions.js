@@ -1,4 +1,5 @@
-// The list of decisions, newest first, and the search in it.
+// The list of decisions, newest first, and the search in it. Its roles are explicit, as it is no table for the eye on a
+// small screen.
 import { clock, grouped, h, put, seconds } from './dom.js';
 
 /** Decisions that are listed. */
@@ -27,15 +28,15 @@ export function result({ refusal, outcome, slow }) {
 function row(decision) {
   const { outcome, picked, picked_id } = decision;
   const level = decision.failed ? 'bad-text' : decision.slow ? 'warn-text' : undefined;
-  const sent = h('td', { class: 'name' }, picked ?? '–');
+  const sent = h('td', { role: 'cell', class: 'name' }, picked ?? '–');
   if (picked_id) sent.title = picked_id;
-  return h('tr', {},
-    h('td', {}, h('a', { href: link(decision), class: 'name' }, decision.request_id || 'without an id')),
-    h('td', { class: 'time' }, clock(decision.decided_unix_ms)),
-    h('td', { class: 'name' }, decision.model || '–'),
+  return h('tr', { role: 'row' },
+    h('td', { role: 'cell' }, h('a', { href: link(decision), class: 'name' }, decision.request_id || 'without an id')),
+    h('td', { role: 'cell', class: 'time' }, clock(decision.decided_unix_ms)),
+    h('td', { role: 'cell', class: 'name' }, decision.model || '–'),
     sent,
-    h('td', { class: 'number' }, typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
-    h('td', { class: level }, result(decision)));
+    h('td', { role: 'cell', class: 'number' }, typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
+    h('td', { role: 'cell', class: level }, result(decision)));
 }
 
 /** The list. */

@@ -13,18 +13,21 @@ function condition(row, nowMs, staleMs) {
   if (ejection !== null) {
     const [cause, since, successes, isProbing] = ejection;
     const progress = isProbing ? ', probing' : successes > 0 ? `, ${successes} good` : '';
-    return ['bad', `ejected ${span((nowMs - since) / 1000)}: ${cause}${progress}`];
+    return ['bad', `ejected: ${cause}, ${span((nowMs - since) / 1000)}${progress}`];
   }
   if (row[ROW.age] === null) return ['warn', row[ROW.failures] > 0 ? "can't be scraped" : 'never read'];
   if (row[ROW.age] > staleMs) return ['warn', row[ROW.failures] > 0 ? "stale: can't be scraped" : 'stale'];
   return row[ROW.failures] > 0 ? ['warn', 'last scrape failed'] : ['good', 'ok'];
 }
 
+/** Order of names: "pod-2" is before "pod-10". */
+const names = new Intl.Collator('en', { numeric: true });
+
 const load = (row) => (row[ROW.waiting] ?? 0) + (row[ROW.running] ?? 0);
 
 const ORDERS = {
   state: (list, at) => list.sort((a, b) => TROUBLE[at(a).level] - TROUBLE[at(b).level] || a - b),
-  name: (list, at) => list.sort((a, b) => at(a).name.localeCompare(at(b).name, 'en', { numeric: true })),
+  name: (list, at) => list.sort((a, b) => at(a).rank - at(b).rank),
   load: (list, at) => list.sort((a, b) => load(at(b).row) - load(at(a).row) || a - b),
   kv: (list, at) => list.sort((a, b) => (at(b).row[ROW.kv] ?? -1) - (at(a).row[ROW.kv] ?? -1) || a - b),
   speed: (list, at) => list.sort((a, b) => (at(a).row[ROW.prefill] ?? Infinity) - (at(b).row[ROW.prefill] ?? Infinity) || a - b),
@@ -77,7 +80,6 @@ export class Endpoints {
   #spare = [];
   #active = 0;
   #wanted = false;
-  #known = null;
 
   constructor(root, onChoose) {
     const find = (id) => root.getElementById(id);
@@ -107,12 +109,14 @@ export class Endpoints {
 
   /** Takes a state. */
   take(state) {
-    const { names, rows, isNew } = state.endpoints;
-    if (isNew || this.#known !== names) {
-      this.#known = names;
-      this.#items = names.map(([id, address, role]) => ({
+    const { names: known, rows, isNew } = state.endpoints;
+    if (isNew) {
+      this.#items = known.map(([id, address, role]) => ({
         id, address, role, name: id.split('/').at(-1), key: `${id} ${address} ${role ?? ''}`.toLowerCase(),
       }));
+      [...this.#items].sort((a, b) => names.compare(a.name, b.name)).forEach((item, rank) => {
+        item.rank = rank;
+      });
     }
     this.#items.forEach((item, place) => {
       item.row = rows[place];

@@ -1,5 +1,5 @@
 // What is wrong now, the worst first.
-import { bytes, count, h, percent, rate, span } from './dom.js';
+import { bytes, count, grouped, h, percent, put, rate, span } from './dom.js';
 
 /** Share of a limit from which on it is worth a word. */
 const NEAR = 0.9;
@@ -22,7 +22,9 @@ function ofEndpoints({ endpoints: { rows }, stale_ms }) {
   if (ejected === all) {
     found.push(['bad', 'All endpoints ejected', `All ${all} fail, so requests go to endpoints that fail.`]);
   } else if (ejected > 0) {
-    found.push(['warn', `${count(ejected, 'endpoint')} ejected`, `of ${all}: they fail, and get probes only.`]);
+    const isMost = ejected * 2 > all;
+    const text = isMost ? 'that is more than half, so all are used.' : 'they fail, and get probes only.';
+    found.push([isMost ? 'bad' : 'warn', `${count(ejected, 'endpoint')} ejected`, `of ${all}: ${text}`]);
   }
   const failing = of((row) => row[ROW.failures] > 0);
   if (failing > 0) {
@@ -48,12 +50,12 @@ function ofQueue({ queue, now_ms }) {
   if (queue.waiting > 0 && grown > 0) {
     found.push(['warn', 'Queue is growing', `${count(queue.waiting, 'request')} wait, ${grown} more than ${GROWING} s ago.`]);
   } else if (queue.waiting > 0) {
-    found.push(['warn', `${count(queue.waiting, 'request')} wait`, 'The pool is full, or empty.']);
+    found.push(['warn', 'Requests wait', `${grouped(queue.waiting)} of them: the pool is full, or empty.`]);
   }
   for (const band of queue.bands) {
     const share = Math.max(band.waiting / Math.max(1, band.most), band.bytes / Math.max(1, band.most_bytes));
     if (share >= FILLING) {
-      found.push(['bad', `Queue of priority ${band.priority} is ${percent(share)} full`, 'More requests of it are refused when it is full.']);
+      found.push(['bad', `Queue of priority ${band.priority} fills up`, `It is ${percent(share)} full; when it is full, its requests are refused.`]);
     }
   }
   return found;
@@ -93,11 +95,12 @@ export function problems(state, rates) {
   return found.sort((one, other) => (one[0] === 'bad' ? 0 : 1) - (other[0] === 'bad' ? 0 : 1));
 }
 
-/** Shows them, if they are others than those shown: a reader reads changes aloud. */
-export function showProblems(list, found) {
+/** Shows them, if they are others than those shown, and lets screen readers say their titles. */
+export function showProblems(list, spoken, found) {
   const shown = JSON.stringify(found);
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
+  put(spoken, found.length > 0 ? found.map(([, title]) => title).join('; ') : 'Nothing is wrong');
   const items = found.map(([level, title, text, details]) =>
     h('li', { class: level }, h('b', {}, title), text, details ? h('pre', { class: 'name', tabindex: 0, 'aria-label': 'The error' }, details) : null));
   list.replaceChildren(...(items.length > 0 ? items : [h('li', {}, 'Nothing is wrong that this picker knows of.')]));
