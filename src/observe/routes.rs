@@ -1,14 +1,16 @@
 //! Paths of the HTTP servers for metrics and administration, and what answers them.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, VARY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, RETRY_AFTER,
+    VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
@@ -46,6 +48,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 #[derive(Clone, Default)]
 pub struct Routes {
     routes: Vec<Route>,
+    /// Requests by names that others may give this machine are refused.
+    is_local: bool,
 }
 
 #[derive(Clone)]
@@ -136,6 +140,14 @@ impl Routes {
         routes.with("/", PLAIN_TEXT, Content::Fixed(index.into()))
     }
 
+    /// For a port of loopback: refuses names that a stranger's DNS may point here, so that no page from elsewhere
+    /// reads this one through the browser of somebody who may.
+    #[must_use]
+    pub fn only_by_local_names(mut self) -> Self {
+        self.is_local = true;
+        self
+    }
+
     /// With the page for browsers: `index` at `/`, in front of the text for everybody else, with its other files
     /// and the events that it shows. The text doesn't list these.
     #[must_use]
@@ -168,6 +180,10 @@ impl Routes {
         mut request: Request<B>,
         asker: Asker<'_>,
     ) -> Response {
+        if self.is_local && !is_local(request.headers()) {
+            let said = "this port answers to an IP address, localhost or a name without a dot only; --admin-address opens it to others\n";
+            return text(StatusCode::FORBIDDEN, said);
+        }
         let path = request.uri().path();
         let Some(route) = self.routes.iter().find(|route| route.path == path) else {
             return text(StatusCode::NOT_FOUND, "no such path\n");
@@ -237,6 +253,16 @@ pub(super) struct Asker<'a> {
     pub(super) certificate: Option<&'a CertificateDer<'static>>,
     /// Cancelled when the server stops.
     pub(super) shutdown: &'a CancellationToken,
+}
+
+/// Returns `true` if the host that is asked for can't be a name of somebody else's DNS. Without a host it is no
+/// browser.
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
+    let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
+    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    is_address || !name.contains('.') || name.ends_with(".localhost")
 }
 
 /// Returns `true` for browsers: nobody else names HTML.
@@ -373,6 +399,27 @@ mod tests {
     #[tokio::test]
     async fn metrics_carry_the_type_that_scrapers_ask_for() {
         assert_eq!(ask("GET", "/metrics").await.headers()[CONTENT_TYPE], PROMETHEUS_TEXT);
+    }
+
+    #[test]
+    fn names_of_strangers_are_not_local() {
+        let table = [
+            ("127.0.0.1:9095", true),
+            ("[::1]:9095", true),
+            ("10.1.2.3", true),
+            ("localhost:9095", true),
+            ("usher.localhost", true),
+            ("usher", true),
+            ("attacker.example:9095", false),
+            ("127.0.0.1.attacker.example", false),
+            ("localhost.attacker.example.", false),
+            ("a b", false),
+        ];
+        for (host, expected) in table {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+            assert_eq!(is_local(&headers), expected, "{host}");
+        }
+        assert!(is_local(&HeaderMap::new()));
     }
 
     #[test]

@@ -74,6 +74,22 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_of_a_strangers_dns_is_refused_on_loopback() {
+    let (_usher, admin) = start(&[], &[]).await;
+    for (host, status) in [("attacker.example", 403), ("localhost:9095", 200), ("127.0.0.1:9095", 200)] {
+        for (method, path) in [("GET", "/"), ("GET", "/decisions"), ("PUT", "/log-level")] {
+            let mut stream = TcpStream::connect(admin).await.unwrap();
+            let request =
+                format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 4\r\n\r\ninfo");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host} {path}: {answer}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_begin_with_all_and_go_on_with_changes() {
     let (_usher, admin) = start(&[], &[]).await;
     let mut stream = begin(admin, "GET", "/events", "text/event-stream").await;

@@ -125,7 +125,15 @@ async fn the_page_survives_a_server_that_goes_away() {
 async fn a_refused_stream_is_told_and_tried_again() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
-    browser.open("about:blank").await;
+    // A tab that isn't visible listens no more.
+    let becomes = async |state: &str| {
+        let defined = format!(
+            "Object.defineProperty(document, 'visibilityState', {{value: '{state}', configurable: true}})"
+        );
+        browser.value(&format!("{defined}; document.dispatchEvent(new Event('visibilitychange'))")).await;
+    };
+    becomes("hidden").await;
+    browser.until("document.querySelector('#connection').innerText.includes('paused')").await;
     let mut others = Vec::new();
     while others.len() < LISTENERS {
         let mut stream = begin(stack.admin, "GET", "/events", "text/event-stream").await;
