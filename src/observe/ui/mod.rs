@@ -1,6 +1,6 @@
 //! The page for browsers: files that are compiled in, and the state of the pool that they show.
 //!
-//! Each second [`Feed`](super::feed::Feed) sends what changed. The page asks `/decisions` for the rest. It needs
+//! Each second [`Feed`] sends what changed. The page asks `/decisions` for the rest. It needs
 //! nothing from elsewhere, and puts text into the document as text only: names in it are chosen by clients.
 
 mod rows;

@@ -96,23 +96,26 @@ export function showQueue(box, { queue }) {
   });
 }
 
+/** What is shown of a policy. */
+function policyOf({ policy, plan, held }) {
+  if (plan === null) return { policy, note: held ? `No plan: ${held.why}` : 'No plan yet.' };
+  const rows = plan.roles.map((role) => [
+    [role.name, false], [`${role.ready} of ${role.current}`, true], [String(role.desired), true],
+    [role.reasons.join(', ') || 'as it is', false],
+  ]);
+  const state = [plan.state, ...plan.conditions].join(', ');
+  return { policy, rows, note: `State: ${state}${held ? `; held: ${held.why}` : ''}` };
+}
+
 /** Shows what policies ask for. */
 export function showCapacity(box, { plans }) {
-  const policies = plans?.plans.map(({ age_ms, ...rest }) => rest) ?? null;
+  const policies = plans?.plans.map(policyOf) ?? null;
   refresh(box, policies, () => {
     if (policies === null) return [note('There is no capacity policy.')];
     if (policies.length === 0) return [note('No policy is known yet.')];
-    return policies.flatMap(({ policy, plan, held }) => {
-      const title = h('h3', { class: 'name' }, policy);
-      if (plan === null) return [title, note(held ? `No plan: ${held.why}` : 'No plan yet.')];
-      const rows = plan.roles.map((role) => [
-        [role.name, false], [`${role.ready} of ${role.current}`, true], [String(role.desired), true],
-        [role.reasons.join(', ') || 'as it is', false],
-      ]);
-      const head = [['Role', false], ['Ready', true], ['Wanted', true], ['Because', false]];
-      const state = [plan.state, ...plan.conditions].join(', ');
-      return [title, table(head, rows), note(`State: ${state}${held ? `; held: ${held.why}` : ''}`)];
-    });
+    const head = [['Role', false], ['Ready', true], ['Wanted', true], ['Because', false]];
+    return policies.flatMap(({ policy, rows, note: text }) =>
+      [h('h3', { class: 'name' }, policy), ...(rows ? [table(head, rows)] : []), note(text)]);
   });
 }
 
