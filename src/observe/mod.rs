@@ -2,6 +2,7 @@
 //! that they show.
 
 pub mod access;
+mod browsers;
 pub mod counters;
 pub mod decisions;
 pub mod endpoints;

@@ -1,17 +1,15 @@
 //! Paths of the HTTP servers for metrics and administration, and what answers them.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, RETRY_AFTER,
-    VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, VARY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Body, Frame};
@@ -19,6 +17,7 @@ use rustls::pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Refusal};
+use super::browsers::{is_local, wants_html};
 use super::feed::Feed;
 use super::log_level::LogLevel;
 use super::page::Page;
@@ -255,24 +254,6 @@ pub(super) struct Asker<'a> {
     pub(super) shutdown: &'a CancellationToken,
 }
 
-/// Returns `true` if the host that is asked for can't be a name of somebody else's DNS. Without a host it is no
-/// browser.
-fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
-    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
-    let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
-    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-    is_address || !name.contains('.') || name.ends_with(".localhost")
-}
-
-/// Returns `true` for browsers: nobody else names HTML.
-fn wants_html(headers: &HeaderMap) -> bool {
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepts.flat_map(|value| value.split(',')).any(|range| {
-        range.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("text/html"))
-    })
-}
-
 /// A file of the page, which may load nothing from elsewhere.
 fn asset(content_type: &'static str, text: &'static str) -> Response {
     let mut response = respond(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()));
@@ -399,42 +380,5 @@ mod tests {
     #[tokio::test]
     async fn metrics_carry_the_type_that_scrapers_ask_for() {
         assert_eq!(ask("GET", "/metrics").await.headers()[CONTENT_TYPE], PROMETHEUS_TEXT);
-    }
-
-    #[test]
-    fn names_of_strangers_are_not_local() {
-        let table = [
-            ("127.0.0.1:9095", true),
-            ("[::1]:9095", true),
-            ("10.1.2.3", true),
-            ("localhost:9095", true),
-            ("usher.localhost", true),
-            ("usher", true),
-            ("attacker.example:9095", false),
-            ("127.0.0.1.attacker.example", false),
-            ("localhost.attacker.example.", false),
-            ("a b", false),
-        ];
-        for (host, expected) in table {
-            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
-            assert_eq!(is_local(&headers), expected, "{host}");
-        }
-        assert!(is_local(&HeaderMap::new()));
-    }
-
-    #[test]
-    fn browsers_are_told_by_html() {
-        let table = [
-            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
-            ("application/json, Text/HTML;q=0.5", true),
-            ("*/*", false),
-            ("text/plain", false),
-            ("", false),
-        ];
-        for (accept, expected) in table {
-            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-            assert_eq!(wants_html(&headers), expected, "{accept}");
-        }
-        assert!(!wants_html(&HeaderMap::new()));
     }
 }
