@@ -17,7 +17,7 @@ async fn a_decision_appears_and_opens_into_what_explain_prints() {
         .await;
     stack.exchange("r-1", "llama").await;
     browser.until(&format!("{LISTED} === 1")).await;
-    browser.until("document.querySelector('#list-rows').innerText.includes('200')").await;
+    browser.until("document.querySelector('#list-rows td:last-child').innerText === '200'").await;
     browser.value("document.querySelector('#list-rows a').click()").await;
     browser.until("document.querySelector('#explained table') !== null").await;
     assert_eq!(browser.value("location.hash").await, "#request=r-1");
