@@ -4,7 +4,8 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::Stack;
+use super::{Stack, request, respond};
+use crate::wire::Connection;
 
 const LISTED: &str = "document.querySelectorAll('#list-rows tr').length";
 
@@ -44,12 +45,20 @@ async fn a_decision_appears_and_opens_into_what_explain_prints() {
     browser.press("Escape").await;
     browser.until("!document.querySelector('#explanation').open && location.hash === ''").await;
 
+    // One that is under way is followed to its end.
+    let connection = Connection::to(stack.usher.address).await;
+    let stream = request(&connection, "r-2", "llama").await;
+    browser.value("location.hash = '#request=r-2'").await;
+    browser.until("/response\\s+none yet/.test(document.querySelector('#explained').innerText)").await;
+    respond(stream).await;
+    browser.until("/response\\s+status 200/.test(document.querySelector('#explained').innerText)").await;
+
     // A link to a decision, and one to a request that isn't kept.
     browser.open(&format!("http://{}/#request=r-1", stack.admin)).await;
     browser.until("document.querySelector('#explained').innerText.includes('asks for')").await;
-    browser.value("location.hash = '#request=r%202'").await;
+    browser.value("location.hash = '#request=r%203'").await;
     browser
-        .until("document.querySelector('#explained').innerText.includes('No decision about request r 2')")
+        .until("document.querySelector('#explained').innerText.includes('No decision about request r 3')")
         .await;
     stack.assert_quiet();
 }
@@ -133,4 +142,17 @@ async fn names_that_clients_choose_stay_text() {
     assert_eq!(browser.value("window.hacked === undefined").await, true);
     let errors = browser.errors(false).join("\n");
     assert!(errors.contains("script-src") && errors.contains("connect-src"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_are_rounded_as_explain_rounds_them() {
+    let Some(stack) = Stack::start(&[]).await else { return };
+    let numbers = [0.0, 0.5, 1.5, 2.5, 0.25, 0.35, 3.25, 3.75, -3.25, 0.125, 0.375, 0.0625, 1.0 / 3.0, 99.95];
+    for digits in 0..=3_usize {
+        let expected: Vec<String> = numbers.iter().map(|number| format!("{number:.digits$}")).collect();
+        let fixed = format!(
+            "import('./ui/dom.js').then(({{ fixed }}) => {numbers:?}.map((each) => fixed(each, {digits})))"
+        );
+        assert_eq!(stack.browser.value(&fixed).await, serde_json::json!(expected), "{digits}");
+    }
 }

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use crate::support::listener;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
-use crate::wire::{self, Connection};
+use crate::wire::{self, Connection, Stream};
 use browser::Browser;
 
 /// A picker whose admin port stays the same when it is started again, and its page in a browser.
@@ -67,12 +67,22 @@ async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> (Usher, SocketAddr) 
 
 /// Sends a request with this id and model, and a streamed response of status 200.
 async fn exchange(connection: &Connection, id: &str, model: &str) {
+    respond(request(connection, id, model).await).await;
+}
+
+/// Sends a request with this id and model.
+async fn request(connection: &Connection, id: &str, model: &str) -> Stream {
     let mut stream = connection.stream().await;
     stream.send(wire::headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false));
     let request = serde_json::json!({"model": model, "prompt": "a secret", "stream": true, "max_tokens": 9});
     stream.send(wire::body(request.to_string(), true));
     stream.request_headers().await;
     stream.request_body().await;
+    stream
+}
+
+/// Sends a streamed response of status 200.
+async fn respond(mut stream: Stream) {
     let headers = [(":status", "200"), ("content-type", "text/event-stream")];
     stream.send(wire::response_headers(&headers, false));
     stream.response_headers().await;

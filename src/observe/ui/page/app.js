@@ -33,6 +33,7 @@ function onState(state) {
   showPicker(find('picker'), state);
   endpoints.take(state);
   decisions.take(state);
+  if (dialog.open && unfinished !== null) load(unfinished.query, unfinished.name);
 }
 
 function onConnection({ since, refused, isPaused, isLive }) {
@@ -48,21 +49,36 @@ function onConnection({ since, refused, isPaused, isLive }) {
   document.body.classList.toggle('lost', state === 'lost');
 }
 
-async function explain(query, name) {
+/** What the dialog shows, while a response of it has not ended. */
+let unfinished = null;
+
+async function load(query, name) {
   const box = find('explained');
-  box.replaceChildren(h('p', { class: 'muted' }, 'loading'));
-  if (!dialog.open) dialog.showModal();
-  find('explanation-title').focus();
+  let shown;
   try {
     const answer = await fetch(`decisions?${query}`, { cache: 'no-store' });
     if (!answer.ok) throw new Error(await answer.text());
     const page = await answer.json();
-    if (!page.recording) box.replaceChildren(h('p', {}, 'Decisions are not recorded (--decision-records=0).'));
-    else if (page.decisions.length === 0) box.replaceChildren(h('p', { class: 'name' }, `No decision about ${name} is kept; ${page.kept} are.`));
-    else box.replaceChildren(...page.decisions.map(explanation));
+    const isOver = page.decisions.every((decision) => decision.refusal || decision.outcome);
+    unfinished = isOver ? null : { query, name };
+    if (!page.recording) shown = [h('p', {}, 'Decisions are not recorded (--decision-records=0).')];
+    else if (page.decisions.length === 0) shown = [h('p', { class: 'name' }, `No decision about ${name} is kept; ${page.kept} are.`)];
+    else shown = page.decisions.map(explanation);
   } catch (error) {
-    box.replaceChildren(h('p', { class: 'bad-text' }, `The explanation can't be read: ${error.message}`));
+    // What is there stays there.
+    if (unfinished !== null) return;
+    shown = [h('p', { class: 'bad-text' }, `The explanation can't be read: ${error.message}`)];
   }
+  const isNew = box.children.length !== shown.length || shown.some((each, place) => !each.isEqualNode(box.children[place]));
+  if (isNew) box.replaceChildren(...shown);
+}
+
+function explain(query, name) {
+  unfinished = null;
+  find('explained').replaceChildren(h('p', { class: 'muted' }, 'loading'));
+  if (!dialog.open) dialog.showModal();
+  find('explanation-title').focus();
+  load(query, name);
 }
 
 /** Opens what the address names: `#request=ID` or `#decision=NUMBER`. */
@@ -87,6 +103,7 @@ dialog.addEventListener('click', (event) => {
   if (event.target === dialog) dialog.close();
 });
 dialog.addEventListener('close', () => {
+  unfinished = null;
   if (location.hash.includes('=')) history.replaceState(null, '', location.pathname + location.search);
 });
 // The same link again is no change of the address.

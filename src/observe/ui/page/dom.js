@@ -15,6 +15,15 @@ export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** A number with so many digits behind the point, of two equally near ones the even, as Rust prints it. */
+export function fixed(number, digits) {
+  const text = number.toFixed(digits);
+  // Halfway are only odd multiples of a power of two. toFixed takes the one that is farther from 0.
+  const isHalfway = Math.abs(number * 2 ** (digits + 1)) % 2 === 1;
+  if (!isHalfway || Number(text.at(-1)) % 2 === 0) return text;
+  return (Math.trunc(number * 10 ** digits) / 10 ** digits).toFixed(digits);
+}
+
 /** Whole numbers in groups of three digits. */
 export function grouped(number) {
   return Math.round(number).toLocaleString('en-US');
@@ -29,11 +38,11 @@ export function rate(number) {
 /** A time in seconds, as `usher explain` prints it. */
 export function seconds(time) {
   const size = Math.abs(time);
-  if (size < 1e-3) return `${Math.round(time * 1e6)} µs`;
-  if (size < 0.01) return `${(time * 1e3).toFixed(1)} ms`;
-  if (size < 1) return `${Math.round(time * 1e3)} ms`;
-  if (size < 120) return `${time.toFixed(2)} s`;
-  return span(time);
+  if (size < 1e-3) return `${fixed(time * 1e6, 0)} µs`;
+  if (size < 0.01) return `${fixed(time * 1e3, 1)} ms`;
+  if (size < 1) return `${fixed(time * 1e3, 0)} ms`;
+  if (size < 120) return `${fixed(time, 2)} s`;
+  return `${fixed(time / 60, 0)} min`;
 }
 
 /** A long time in seconds. */
@@ -46,7 +55,7 @@ export function span(time) {
 /** An age in milliseconds. */
 export function age(ms) {
   if (ms < 1000) return `${ms} ms`;
-  return ms < 120000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60000)} min`;
+  return ms < 120000 ? `${fixed(ms / 1000, 1)} s` : `${Math.floor(ms / 60000)} min`;
 }
 
 /** A number of bytes. */
@@ -62,7 +71,7 @@ export function bytes(number) {
 
 /** A share as a percentage. */
 export function percent(share) {
-  return `${Math.round(share * 100)} %`;
+  return `${fixed(share * 100, 0)} %`;
 }
 
 /** Milliseconds since 1970 as a time of day in UTC, with the date if it isn't today's. */

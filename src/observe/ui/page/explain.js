@@ -1,5 +1,5 @@
 // One decision in words and a table, as `usher explain` prints it.
-import { age, count, grouped, h, percent, seconds } from './dom.js';
+import { age, count, fixed, grouped, h, percent, seconds } from './dom.js';
 
 const primary = (decision) => decision.profiles.find((profile) => profile.primary);
 
@@ -29,8 +29,8 @@ function sent(decision, profile) {
   const id = decision.detailed.find((each) => each.address === pick)?.id;
   const { runner_up: other, margin } = profile;
   let lead = '';
-  if (other !== null && margin > 0) lead = `, ahead of ${other} by ${margin.toFixed(3)}`;
-  else if (other !== null && margin < 0) lead = `, although the total of ${other} is higher by ${(-margin).toFixed(3)}`;
+  if (other !== null && margin > 0) lead = `, ahead of ${other} by ${fixed(margin, 3)}`;
+  else if (other !== null && margin < 0) lead = `, although the total of ${other} is higher by ${fixed(-margin, 3)}`;
   else if (other !== null && margin === 0) lead = `, level with ${other}`;
   else if (profile.survivors === 1) lead = ', the only one that was left';
   return `${pick}${id ? ` (${id})` : ''}${lead}`;
@@ -115,8 +115,8 @@ function table(decision, profile) {
   const shown = (value, text = String) => (value === null || value === undefined ? '–' : text(value));
   const cells = ({ endpoint, scored }) => [
     endpoint.address, verdict(endpoint, profile),
-    ...(profile ? [shown(scored?.total, (total) => total.toFixed(3)),
-      ...scorers.map((scorer, place) => shown(scored?.scores[place], (score) => `${scorer.weight} × ${score.toFixed(3)}`))] : []),
+    ...(profile ? [shown(scored?.total, (total) => fixed(total, 3)),
+      ...scorers.map((scorer, place) => shown(scored?.scores[place], (score) => `${scorer.weight} × ${fixed(score, 3)}`))] : []),
     shown(endpoint.waiting), shown(endpoint.running), shown(endpoint.kv_usage, percent), grouped(endpoint.in_flight),
     shown(endpoint.cached_tokens, grouped), endpoint.age_ms === null ? 'never' : `${age(endpoint.age_ms)} ago`,
   ];
