@@ -5,7 +5,7 @@ CARGO ?= cargo
 USHER_ENVOY_DIR ?= .demo
 STAGE := @deploy/ci/stage.sh
 
-.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny memory instructions instructions-accept bench bench-wire bench-live fuzz fuzz-corpus envoy
+.PHONY: demo test fmt fmt-check clippy doc docs-accept test-rust chart chart-accept crds-accept deny memory instructions instructions-accept bench bench-wire bench-live screenshot fuzz fuzz-corpus envoy
 
 # Simulated servers, Usher and a real Envoy under a slice of a real trace.
 # ARGS="--keep" leaves them running; ARGS=--help lists the rest.
@@ -89,6 +89,10 @@ bench-wire:
 # ARGS="--cases long-answers --policies peer-default" does a part; ARGS=--help lists the rest.
 bench-live:
 	$(CARGO) bench --locked --bench live -- --envoy-dir $(USHER_ENVOY_DIR) $(ARGS)
+
+# The picture of the page on the admin port, of simulated servers behind a real Envoy. Needs chromium.
+screenshot:
+	$(CARGO) test --locked --quiet --test shell page::screenshot -- --ignored
 
 # Every fuzz target for ten minutes, or TARGET=name alone, for SECONDS_EACH seconds.
 # CI replays the corpora: that is the test `fuzz_corpus`.

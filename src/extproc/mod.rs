@@ -30,4 +30,5 @@ pub mod small;
 pub mod spread;
 pub mod stop;
 pub mod tls;
+pub mod traffic;
 pub mod workers;

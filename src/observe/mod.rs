@@ -2,9 +2,11 @@
 //! that they show.
 
 pub mod access;
+mod browsers;
 pub mod counters;
 pub mod decisions;
 pub mod endpoints;
+pub mod feed;
 pub mod freshness;
 pub mod http;
 pub mod latency;
@@ -12,4 +14,6 @@ pub mod log_level;
 pub mod page;
 pub mod pool;
 pub mod query;
+mod routes;
 pub mod tls;
+pub mod ui;

@@ -106,18 +106,16 @@ impl Records {
         &self.pool
     }
 
+    /// Numbers of the ring, but for the time of the oldest decision.
+    pub fn summary(&self) -> Summary {
+        self.inner().summary(self.capacity)
+    }
+
     /// All records, in the order of the decisions, and the numbers of the ring.
     pub fn read(&self) -> (Vec<Arc<DecisionRecord>>, Summary) {
         let inner = self.inner();
         let mut all: Vec<_> = inner.queues().flatten().cloned().collect();
-        let summary = Summary {
-            capacity: self.capacity,
-            kept: all.len(),
-            decisions: inner.decisions,
-            sampled_out: inner.sampled_out,
-            sequence: inner.changes,
-            since_unix_ms: None,
-        };
+        let summary = inner.summary(self.capacity);
         drop(inner);
         all.sort_unstable_by_key(|record| record.number);
         let since_unix_ms = all.first().map(|record| record.unix_ms);
@@ -231,6 +229,17 @@ impl Records {
 impl Inner {
     fn queues(&self) -> impl Iterator<Item = &VecDeque<Arc<DecisionRecord>>> {
         [&self.notable, &self.under_way, &self.recent].into_iter()
+    }
+
+    fn summary(&self, capacity: usize) -> Summary {
+        Summary {
+            capacity,
+            kept: self.queues().map(VecDeque::len).sum(),
+            decisions: self.decisions,
+            sampled_out: self.sampled_out,
+            sequence: self.changes,
+            since_unix_ms: None,
+        }
     }
 
     /// The next record to leave, if there are too many.

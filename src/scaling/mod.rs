@@ -28,6 +28,6 @@ pub use driver::{Driver, Feed, Live};
 pub use gather::{Freshness, Members, gather, gather_observed};
 pub use groups::{Group, Groups, Sources, UNELECTED};
 pub use metrics::{FAMILIES, ScalingMetrics};
-pub use pages::{plans, rules};
+pub use pages::{plans, plans_value, rules};
 pub use plan_store::{Latest, PlanStore, Plans, PolicyEntry};
 pub use signal::{Join, Signal};

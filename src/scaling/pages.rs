@@ -65,6 +65,16 @@ struct RuleRow<'a> {
 
 /// Every policy with every step's number and reason, as JSON.
 pub fn plans(plan_store: &PlanStore, clock: &Clock) -> String {
+    with_plans(plan_store, clock, |page| json(page))
+}
+
+/// The same as a value.
+pub fn plans_value(plan_store: &PlanStore, clock: &Clock) -> serde_json::Value {
+    // Text and numbers always serialise.
+    with_plans(plan_store, clock, |page| serde_json::to_value(page).unwrap_or_default())
+}
+
+fn with_plans<T>(plan_store: &PlanStore, clock: &Clock, show: impl FnOnce(&PlansPage<'_>) -> T) -> T {
     let (plans, now) = (plan_store.plans(), clock.elapsed());
     let rows = plans.policies.iter().map(|entry| {
         let (policy, latest) = (entry.group.policy.as_ref(), entry.latest.as_ref());
@@ -81,7 +91,7 @@ pub fn plans(plan_store: &PlanStore, clock: &Clock) -> String {
             plan: latest.map(|latest| &latest.plan),
         }
     });
-    json(&PlansPage { plans: rows.collect() })
+    show(&PlansPage { plans: rows.collect() })
 }
 
 /// Every rule with what became of it, as JSON.

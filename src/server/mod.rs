@@ -160,7 +160,8 @@ async fn serve(
     (announcement.metrics_tls, announcement.metrics_auth) =
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
-        ports::admin(admin, (&pool, Arc::clone(&config)), plan_store.as_ref(), log_level, background)?;
+        let config = Arc::clone(&config);
+        ports::admin(admin, (&pool, config), &settings, plan_store.as_ref(), log_level, background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);

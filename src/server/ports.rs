@@ -13,8 +13,9 @@ use crate::metrics;
 use crate::observe::http::{HttpServer, Protection, Routes};
 use crate::observe::log_level::LogLevel;
 use crate::observe::tls::MetricsTls;
+use crate::observe::ui::{self, Shown};
 use crate::observe::{self, decisions, endpoints};
-use crate::scaling::PlanStore;
+use crate::scaling::{self, PlanStore};
 use crate::schedule::latency::Model;
 use crate::settings::ServeSettings;
 
@@ -48,12 +49,14 @@ pub(super) fn metrics(
 pub(super) fn admin(
     listener: TcpListener,
     (pool, config): (&Pool, Arc<Status>),
+    settings: &ServeSettings,
     plan_store: Option<&Arc<PlanStore>>,
     log_level: Option<Arc<LogLevel>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, state) = (Arc::clone(&pool.store), pool.clock.clone(), Arc::clone(pool.state()));
     let (attributes, records) = (pool.attributes.clone(), pool.records.clone());
+    let shown = shown(pool, Arc::clone(&config), plan_store, settings);
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
         .with_page("/latency", "application/json", move || {
@@ -69,8 +72,37 @@ pub(super) fn admin(
         Some(level) => routes.with_log_level(level),
         None => routes,
     };
-    let routes = routes.with_index();
+    let routes = ui::with_page(routes.with_index(), shown);
+    let routes =
+        if listener.local_addr()?.ip().is_loopback() { routes.only_by_local_names() } else { routes };
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
     Ok(())
+}
+
+/// Parts of a pool that the page for browsers shows.
+fn shown(
+    pool: &Pool,
+    config: Arc<Status>,
+    plan_store: Option<&Arc<PlanStore>>,
+    settings: &ServeSettings,
+) -> Shown {
+    let (state, shared) = (Arc::clone(pool.state()), Arc::clone(&pool.shared));
+    let plans = |plans: &Arc<PlanStore>| {
+        let (plans, clock) = (Arc::clone(plans), pool.clock.clone());
+        Box::new(move || scaling::plans_value(&plans, &clock)) as ui::Part
+    };
+    Shown {
+        pool: pool.name.clone(),
+        clock: pool.clock.clone(),
+        store: Arc::clone(&pool.store),
+        max_age: settings.metrics_staleness,
+        budget: Arc::clone(pool.budget()),
+        gate: pool.dispatcher.gate().cloned(),
+        records: pool.records.clone(),
+        model: Box::new(move || Model::find(&state)),
+        traffic: Box::new(move || shared.metrics.traffic()),
+        config: Box::new(move || config.value()),
+        plans: plan_store.map(plans),
+    }
 }

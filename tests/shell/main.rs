@@ -30,7 +30,11 @@ mod http;
 mod log_level;
 mod metrics_tls;
 mod observability;
+mod page;
 mod run;
 mod server;
 mod stop;
 mod tls;
+#[allow(dead_code, reason = "the tests of the protocol use more of it")]
+#[path = "../wire/support.rs"]
+mod wire;

@@ -112,6 +112,14 @@ async fn decisions_are_selected_and_followed() {
     assert_eq!(ids("?model=n"), Vec::<String>::new());
     assert!(ids(&format!("?endpoint={destination}")).contains(&"r-2".to_owned()));
     assert_eq!(ids("?slow"), Vec::<String>::new());
+    assert_eq!(ids("?number=2"), ["r-2"]);
+    assert_eq!(ids("?search=R-"), ["r-1", "r-2"]);
+    assert_eq!(ids(&format!("?search={destination}&failed")), ["r-2"]);
+    assert_eq!(ids("?search=nobody"), Vec::<String>::new());
+    let brief = &page(&picker, "?brief&last=1")["decisions"][0];
+    assert_eq!((&brief["number"], &brief["picked"]), (&2.into(), &destination.as_str().into()));
+    assert_eq!((&brief["outcome"]["status"], &brief["failed"]), (&503.into(), &true.into()));
+    assert!(brief.get("profiles").is_none() && brief.get("detailed").is_none());
     let (code, text, _) = explain(&picker.admin.to_string(), &["--last", "2"]).await;
     assert_eq!((code, text.lines().count()), (0, 3), "{text}");
     let (_, json, _) = explain(&picker.admin.to_string(), &["r-2", "--output", "json"]).await;

@@ -17,6 +17,7 @@ mod permit;
 mod refusal;
 mod series;
 mod stages;
+mod status;
 pub(super) mod task;
 mod wait;
 
@@ -41,6 +42,7 @@ pub use collector::GateCollector;
 pub use demand::{Demand, DemandOf};
 pub use metrics::GateMetrics;
 pub use permit::Permit;
+pub use status::GateStatus;
 
 /// Time until the end of a request shows in a detector that counts by itself.
 const LIVE_GRACE: Duration = Duration::from_millis(10);

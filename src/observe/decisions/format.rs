@@ -36,6 +36,30 @@ pub fn decision(record: &DecisionRecord) -> Value {
     })
 }
 
+/// A decision as one line of a list, as JSON.
+pub(super) fn brief(record: &DecisionRecord) -> Value {
+    let primary = record.primary().and_then(|profile| record.row(*profile.picks.first()?));
+    let picked = primary.map(|row| record.name(row));
+    let outcome = record.outcome();
+    json!({
+        "number": record.number,
+        "request_id": record.request_id,
+        "decided_unix_ms": record.unix_ms,
+        "model": record.model,
+        "picked": picked.map(|name| &*name.address),
+        "picked_id": picked.map(|name| &*name.id),
+        "refusal": record.refusal.as_ref().map(|refusal| json!({"status": refusal.status, "reason": refusal.reason})),
+        "slow": record.is_slow(),
+        "failed": record.is_failed(),
+        "outcome": outcome.map(|outcome| json!({
+            "ending": ending(outcome),
+            "status": outcome.status,
+            "first_token": outcome.first_token.map(rounded),
+            "total": rounded(outcome.total),
+        })),
+    })
+}
+
 fn row(record: &DecisionRecord, row: &Row) -> Value {
     let EndpointName { id, address } = record.name(row);
     let signals = &row.signals;
@@ -106,11 +130,6 @@ fn estimate(address: Option<&str>, estimate: &LatencyEstimate) -> Value {
 }
 
 fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
-    let ending = match outcome.ending {
-        Ending::Complete => "complete",
-        Ending::CutOff => "cut off",
-        Ending::Unseen => "not shown by the gateway",
-    };
     let primary = record.primary().and_then(|profile| record.row(*profile.picks.first()?));
     let served = outcome.served.as_deref().or_else(|| {
         // Without a word of the gateway the first pick is taken to have served.
@@ -122,7 +141,7 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
     let expected = record.estimate().filter(|_| is_first_pick);
     let error = expected.zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
     json!({
-        "ending": ending,
+        "ending": ending(outcome),
         "status": outcome.status,
         "grpc_status": outcome.grpc_status,
         "served_by": served,
@@ -134,6 +153,14 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
         "cached_tokens": outcome.cached_tokens,
         "first_token_error": error.map(rounded),
     })
+}
+
+fn ending(outcome: &Outcome) -> &'static str {
+    match outcome.ending {
+        Ending::Complete => "complete",
+        Ending::CutOff => "cut off",
+        Ending::Unseen => "not shown by the gateway",
+    }
 }
 
 /// A number with six digits behind the point; finite ones only are shown.

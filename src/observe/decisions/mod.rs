@@ -41,7 +41,8 @@ pub fn page(records: Option<&Records>, query: &str) -> Result<Vec<u8>, String> {
     // The last ones count most, but for one who follows and comes back for the rest.
     let most = selection.last();
     let mut take = |(sequence, record): &(u64, &Arc<DecisionRecord>)| {
-        let text = decision(record).to_string();
+        let show = if selection.is_brief() { format::brief } else { decision };
+        let text = show(record).to_string();
         bytes += text.len();
         let has_room = bytes <= MOST_BYTES || shown.is_empty();
         if has_room {

@@ -21,8 +21,11 @@ pub(super) struct Selection {
     id: Option<Box<str>>,
     model: Option<String>,
     endpoint: Option<String>,
+    number: Option<u64>,
+    search: Option<String>,
     only_slow: bool,
     only_failed: bool,
+    is_brief: bool,
 }
 
 impl Selection {
@@ -39,12 +42,18 @@ impl Selection {
                 "id" => selection.id = Some(bounded(&value, ID)),
                 "model" => selection.model = Some(value),
                 "endpoint" => selection.endpoint = Some(value),
+                "number" => {
+                    let number = value.parse().map_err(|_| "number has to be a whole number".to_owned())?;
+                    selection.number = Some(number);
+                }
+                "search" => selection.search = Some(value.to_lowercase()).filter(|text| !text.is_empty()),
+                "brief" => selection.is_brief = is_set("brief", &value)?,
                 "slow" => selection.only_slow = is_set("slow", &value)?,
                 "failed" => selection.only_failed = is_set("failed", &value)?,
                 other => {
                     let other = bounded(other, 40);
                     return Err(format!(
-                        "the query has no parameter {other:?}; known are last, since, id, model, endpoint, slow and failed"
+                        "the query has no parameter {other:?}; known are last, since, id, number, model, endpoint, search, slow, failed and brief"
                     ));
                 }
             }
@@ -62,6 +71,11 @@ impl Selection {
         self.since
     }
 
+    /// Returns `true` if a line of each decision is enough.
+    pub(super) fn is_brief(&self) -> bool {
+        self.is_brief
+    }
+
     /// Returns `true` if a record is asked for whose last change had this sequence.
     pub(super) fn matches(&self, record: &DecisionRecord, sequence: u64) -> bool {
         let is_model = |model: &String| {
@@ -69,11 +83,26 @@ impl Selection {
         };
         self.since.is_none_or(|since| sequence > since)
             && self.id.as_ref().is_none_or(|id| *id == record.request_id)
+            && self.number.is_none_or(|number| number == record.number)
+            && self.search.as_ref().is_none_or(|text| mentions(record, text))
             && self.model.as_ref().is_none_or(is_model)
             && self.endpoint.as_ref().is_none_or(|endpoint| picked(record, endpoint))
             && (!self.only_slow || record.is_slow())
             && (!self.only_failed || record.is_failed())
     }
+}
+
+/// Returns `true` if the id, the model, the reason of a refusal or an endpoint that was picked or served contains a
+/// text, which is in lower case.
+fn mentions(record: &DecisionRecord, text: &str) -> bool {
+    let contains = |name: &str| name.to_lowercase().contains(text);
+    let served = record.outcome().and_then(|outcome| outcome.served.as_deref());
+    let reason = record.refusal.as_ref().and_then(|refusal| refusal.reason);
+    let names =
+        [Some(&*record.request_id), Some(&*record.model), record.target_model.as_deref(), served, reason];
+    let firsts = record.profiles.iter().filter_map(|profile| record.row(*profile.picks.first()?));
+    names.into_iter().flatten().any(contains)
+        || firsts.map(|row| record.name(row)).any(|name| contains(&name.id) || contains(&name.address))
 }
 
 /// Returns `true` if a profile picked the endpoint, or it served the request. It is named by its address, its id
@@ -109,15 +138,21 @@ mod tests {
 
     #[test]
     fn queries_select_decisions() {
-        let all = Selection::parse("last=5&since=9&id=a&model=m&endpoint=e&slow&failed=true").unwrap();
+        let all = Selection::parse(
+            "last=5&since=9&id=a&number=7&model=m&endpoint=e&search=Big&slow&failed=true&brief",
+        )
+        .unwrap();
         let expected = Selection {
             last: Some(5),
             since: Some(9),
             id: Some("a".into()),
             model: Some("m".into()),
             endpoint: Some("e".into()),
+            number: Some(7),
+            search: Some("big".into()),
             only_slow: true,
             only_failed: true,
+            is_brief: true,
         };
         assert_eq!(all, expected);
         assert_eq!(
@@ -128,7 +163,17 @@ mod tests {
 
     #[test]
     fn wrong_queries_are_refused_with_a_sentence() {
-        for query in ["last=0", "last=x", "last=1001", "since=-1", "slow=maybe", "<b>=1", "%1b[31m"] {
+        for query in [
+            "last=0",
+            "last=x",
+            "number=x",
+            "brief=2",
+            "last=1001",
+            "since=-1",
+            "slow=maybe",
+            "<b>=1",
+            "%1b[31m",
+        ] {
             let error = Selection::parse(query).unwrap_err();
             assert!(error.len() < 200 && !error.chars().any(char::is_control), "{query}: {error}");
         }

@@ -155,6 +155,11 @@ impl Status {
         serde_json::to_string_pretty(&*self.page()).unwrap_or_default()
     }
 
+    /// The same as a value.
+    pub(in crate::server) fn value(&self) -> serde_json::Value {
+        serde_json::to_value(&*self.page()).unwrap_or_default()
+    }
+
     fn page(&self) -> std::sync::MutexGuard<'_, PageOf> {
         self.page.lock().unwrap_or_else(PoisonError::into_inner)
     }

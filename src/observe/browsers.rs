@@ -1,0 +1,69 @@
+//! Headers of requests that tell browsers from others, and the names that a browser was led here by.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::{ACCEPT, HOST};
+use http::uri::Authority;
+
+/// Returns `true` if the host that is asked for can't be a name of somebody else's DNS. Without a host it is no
+/// browser.
+pub(super) fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
+    let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
+    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    is_address || !name.contains('.') || name.ends_with(".localhost")
+}
+
+/// Returns `true` for browsers: nobody else names HTML.
+pub(super) fn wants_html(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepts.flat_map(|value| value.split(',')).any(|range| {
+        range.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("text/html"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn names_of_strangers_are_not_local() {
+        let table = [
+            ("127.0.0.1:9095", true),
+            ("[::1]:9095", true),
+            ("10.1.2.3", true),
+            ("localhost:9095", true),
+            ("usher.localhost", true),
+            ("usher", true),
+            ("attacker.example:9095", false),
+            ("127.0.0.1.attacker.example", false),
+            ("localhost.attacker.example.", false),
+            ("a b", false),
+        ];
+        for (host, expected) in table {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+            assert_eq!(is_local(&headers), expected, "{host}");
+        }
+        assert!(is_local(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn browsers_are_told_by_html() {
+        let table = [
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+            ("application/json, Text/HTML;q=0.5", true),
+            ("*/*", false),
+            ("text/plain", false),
+            ("", false),
+        ];
+        for (accept, expected) in table {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(wants_html(&headers), expected, "{accept}");
+        }
+        assert!(!wants_html(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,150 @@
+// Traffic, queues, capacity, learned speed and the picker itself.
+import { bytes, count, grouped, h, percent, put, rate, seconds, span } from './dom.js';
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+const TILES = [
+  ['requests', 'Requests per second'],
+  ['first', 'First token'],
+  ['token', 'Each token after it'],
+  ['whole', 'Whole request'],
+  ['hits', 'Prompt tokens cached'],
+  ['flight', 'Under way'],
+];
+
+const tiles = new Map();
+
+function makeTiles(list) {
+  for (const [key, title] of TILES) {
+    const value = h('span');
+    const note = h('small');
+    const box = h('dd', { 'data-tile': key }, value, note);
+    tiles.set(key, { value, note, box });
+    list.append(h('div', {}, h('dt', {}, title), box));
+  }
+  const picture = document.createElementNS(SVG, 'svg');
+  picture.setAttribute('viewBox', '0 0 120 26');
+  picture.setAttribute('preserveAspectRatio', 'none');
+  picture.setAttribute('aria-hidden', 'true');
+  const line = document.createElementNS(SVG, 'polyline');
+  picture.append(line);
+  tiles.get('requests').box.append(picture);
+  tiles.get('requests').line = line;
+}
+
+function tile(key, value, note) {
+  put(tiles.get(key).value, value);
+  put(tiles.get(key).note, note);
+}
+
+function times(rates, key, name) {
+  const half = rates.quantile(name, 0.5);
+  const most = rates.quantile(name, 0.9);
+  const text = (found) => `${found.isMore ? 'over ' : ''}${seconds(found.seconds)}`;
+  tile(key, half ? text(half) : '–', half ? `median; p90 ${text(most)}` : 'no response ended');
+}
+
+/** Shows rates and times. */
+export function showTraffic(list, state, rates) {
+  if (tiles.size === 0) makeTiles(list);
+  const { traffic } = state;
+  const routed = rates.perSecond('routed');
+  const refused = rates.perSecond('refused');
+  tile('requests', routed === null ? '–' : rate(routed), routed === null ? 'measuring' : `${rate(refused)} refused per second`);
+  const line = rates.line;
+  const top = Math.max(1, ...line);
+  const points = line.map((value, place) => `${place + 120 - line.length},${(25 - (value / top) * 24).toFixed(1)}`);
+  tiles.get('requests').line.setAttribute('points', points.join(' '));
+  times(rates, 'first', 'first_token');
+  times(rates, 'token', 'per_token');
+  times(rates, 'whole', 'duration');
+  const hits = rates.hitRate;
+  if (traffic.cached_tokens === null) tile('hits', '–', 'no server has told any');
+  else tile('hits', hits === null ? '–' : percent(hits), 'as servers counted them');
+  const tokens = rates.perSecond('output_tokens');
+  tile('flight', grouped(traffic.running), tokens === null ? '' : `${rate(tokens)} tokens per second come back`);
+}
+
+function table(head, rows) {
+  const cell = (tag, [text, isNumber], scope) => h(tag, { class: isNumber ? 'number' : 'name', scope }, text);
+  return h('div', { class: 'scroll' }, h('table', {},
+    h('thead', {}, h('tr', {}, ...head.map((each) => cell('th', each, 'col')))),
+    h('tbody', {}, ...rows.map((row) => h('tr', {}, ...row.map((each) => cell('td', each)))))));
+}
+
+/** Replaces the content of a box, if its data are others. */
+function refresh(box, data, make) {
+  const shown = JSON.stringify(data);
+  if (box.dataset.shown === shown) return;
+  box.dataset.shown = shown;
+  box.replaceChildren(...make());
+}
+
+const note = (text) => h('p', { class: 'muted' }, text);
+
+/** Shows the queues by priority. */
+export function showQueue(box, { queue }) {
+  refresh(box, queue, () => {
+    if (queue === null) return [note('Flow control is off: requests never wait here.')];
+    const full = queue.saturation === null ? 'not known' : percent(queue.saturation);
+    const all = `${count(queue.waiting, 'request')} wait (${bytes(queue.bytes)}). The pool is ${full} full.`;
+    const rows = queue.bands.map((band) => [
+      [String(band.priority), true], [grouped(band.waiting), true], [grouped(band.most), true], [bytes(band.bytes), true],
+    ]);
+    const head = [['Priority', true], ['Waiting', true], ['At most', true], ['Bodies', true]];
+    return [h('p', {}, all), rows.length > 0 ? table(head, rows) : note('No priority has been used.')];
+  });
+}
+
+/** What is shown of a policy. */
+function policyOf({ policy, plan, held }) {
+  if (plan === null) return { policy, note: held ? `No plan: ${held.why}` : 'No plan yet.' };
+  const rows = plan.roles.map((role) => [
+    [role.name, false], [`${role.ready} of ${role.current}`, true], [String(role.desired), true],
+    [role.reasons.join(', ') || 'as it is', false],
+  ]);
+  const state = [plan.state, ...plan.conditions].join(', ');
+  return { policy, rows, note: `State: ${state}${held ? `; held: ${held.why}` : ''}` };
+}
+
+/** Shows what policies ask for. */
+export function showCapacity(box, { plans }) {
+  const policies = plans?.plans.map(policyOf) ?? null;
+  refresh(box, policies, () => {
+    if (policies === null) return [note('There is no capacity policy.')];
+    if (policies.length === 0) return [note('No policy is known yet.')];
+    const head = [['Role', false], ['Ready', true], ['Wanted', true], ['Because', false]];
+    return policies.flatMap(({ policy, rows, note: text }) =>
+      [h('h3', { class: 'name' }, policy), ...(rows ? [table(head, rows)] : []), note(text)]);
+  });
+}
+
+/** Shows what the latency model has learned of each group of endpoints. */
+export function showSpeed(box, { latency }) {
+  const groups = latency?.groups.map((group) => ({
+    name: [group.accelerator, group.role].filter(Boolean).join(', ') || 'all endpoints',
+    prefill: grouped(group.prefill_throughput),
+    token: seconds(group.output_token_s),
+    samples: group.samples,
+  })) ?? null;
+  refresh(box, groups, () => {
+    if (groups === null) return [note('No plugin learns speeds (expected-latency-scorer does).')];
+    if (groups.length === 0) return [note('Nothing was learned yet.')];
+    const head = [['Endpoints', false], ['Prompt tokens/s', true], ['Output token', true], ['Learned from', true]];
+    return [table(head, groups.map(({ name, prefill, token, samples }) =>
+      [[name, false], [prefill, true], [token, true], [count(samples, 'request'), true]]))];
+  });
+}
+
+/** Shows the picker's version, configuration, memory and uptime. */
+export function showPicker(list, state) {
+  const { config, memory, records } = state;
+  const facts = [
+    ['Version', `${state.version}${/^[0-9a-f]{7,}$/.test(state.commit) ? ` (${state.commit.slice(0, 12)})` : ''}, up for ${span(state.now_ms / 1000)}`],
+    ['Configuration', `${config.file ?? config.source}, number ${config.generation}, ${config.current ? 'current' : 'older than its file'}`],
+    ['Memory', memory.limit === null ? `${bytes(memory.used)} counted, no limit` : `${bytes(memory.used)} of ${bytes(memory.limit)} counted`],
+    ['Refused for memory', grouped(memory.refused)],
+    ['Decisions', records === null ? 'not recorded' : `${grouped(records.decided)} made, ${grouped(records.kept)} kept`],
+  ];
+  refresh(list, facts, () => facts.flatMap(([name, text]) => [h('dt', {}, name), h('dd', {}, text)]));
+}

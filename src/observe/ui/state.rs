@@ -1,0 +1,180 @@
+//! State of a pool for its page, as JSON: everything that is small as it is, and of the endpoints those that
+//! changed.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::rows::Rows;
+use crate::endpoints::{Clock, Store};
+use crate::extproc::traffic::Traffic;
+use crate::flow::{BandLoad, Gate, GateStatus};
+use crate::memory::{Budget, Kind};
+use crate::observe::feed::State;
+use crate::records::{Records, Summary};
+use crate::schedule::latency::{Model, Report};
+use crate::version::{COMMIT, VERSION};
+
+/// A part that somebody else knows how to show.
+pub type Part = Box<dyn Fn() -> Value + Send>;
+
+/// Parts of a pool that its page shows.
+pub struct Shown {
+    /// Name of the pool.
+    pub pool: String,
+    /// Clock of the endpoints' readings.
+    pub clock: Clock,
+    /// Endpoints.
+    pub store: Arc<Store>,
+    /// Age from which on a reading doesn't count.
+    pub max_age: Duration,
+    /// Memory budget.
+    pub budget: Arc<Budget>,
+    /// Gate that requests wait at; `None`: there is no flow control.
+    pub gate: Option<Arc<Gate>>,
+    /// Last decisions; `None`: they aren't kept.
+    pub records: Option<Arc<Records>>,
+    /// Finds the latency model, which a reload may bring.
+    pub model: Box<dyn Fn() -> Option<Arc<Model>> + Send>,
+    /// Counts of requests.
+    pub traffic: Box<dyn Fn() -> Traffic + Send>,
+    /// The configuration that runs.
+    pub config: Part,
+    /// Capacity plans; `None`: there are no policies.
+    pub plans: Option<Part>,
+}
+
+/// Renders states of a pool, each with its changes since the one before.
+pub(super) struct Renderer {
+    shown: Shown,
+    rows: Rows,
+}
+
+/// All but the endpoints.
+#[derive(Serialize)]
+struct Head<'a> {
+    unix_ms: u64,
+    /// On the clock of the endpoints' times.
+    now_ms: u64,
+    version: &'a str,
+    commit: &'a str,
+    pool: &'a str,
+    stale_ms: u64,
+    memory: Memory,
+    traffic: Traffic,
+    queue: Option<Queue>,
+    latency: Option<Report>,
+    records: Option<Kept>,
+    config: Value,
+    plans: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    used: u64,
+    limit: Option<u64>,
+    refused: u64,
+}
+
+#[derive(Serialize)]
+struct Queue {
+    waiting: u64,
+    bytes: u64,
+    most: Option<u64>,
+    saturation: Option<f64>,
+    bands: Vec<Band>,
+}
+
+#[derive(Serialize)]
+struct Band {
+    priority: i32,
+    waiting: u64,
+    bytes: u64,
+    most: u64,
+    most_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Kept {
+    kept: usize,
+    capacity: usize,
+    sequence: u64,
+    decided: u64,
+    sampled_out: u64,
+}
+
+impl Renderer {
+    pub(super) fn new(shown: Shown) -> Self {
+        Self { shown, rows: Rows::default() }
+    }
+
+    /// The state now. `is_known`: the state before is known to those who get the changes.
+    pub(super) fn render(&mut self, is_known: bool) -> State {
+        let head = serde_json::to_string(&self.head()).unwrap_or_default();
+        let Shown { store, clock, max_age, model, .. } = &self.shown;
+        let model = model();
+        let changed = self.rows.update(&store.snapshot(), clock.now_ms(), *max_age, model.as_deref());
+        let head = head.strip_suffix('}').unwrap_or_default();
+        let with = |endpoints: String| format!("{head},\"endpoints\":{endpoints}}}");
+        let change = changed.filter(|_| is_known).map(&with);
+        State { full: with(self.rows.all()), change }
+    }
+
+    fn head(&self) -> Head<'_> {
+        let shown = &self.shown;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let budget = &shown.budget;
+        Head {
+            unix_ms: milliseconds(unix),
+            now_ms: shown.clock.now_ms(),
+            version: VERSION,
+            commit: COMMIT,
+            pool: &shown.pool,
+            stale_ms: milliseconds(shown.max_age),
+            memory: Memory {
+                used: Kind::ALL.iter().map(|kind| budget.used(*kind)).sum(),
+                limit: budget.limit(),
+                refused: budget.refused(),
+            },
+            traffic: (shown.traffic)(),
+            queue: shown.gate.as_ref().map(|gate| Queue::of(&gate.status())),
+            latency: (shown.model)().map(|model| model.report()),
+            records: shown.records.as_ref().map(|records| Kept::of(&records.summary())),
+            config: (shown.config)(),
+            plans: shown.plans.as_ref().map(|plans| plans()),
+        }
+    }
+}
+
+impl Queue {
+    fn of(status: &GateStatus) -> Self {
+        let band = |band: &BandLoad| Band {
+            priority: band.priority,
+            waiting: band.waiting.requests,
+            bytes: band.waiting.bytes,
+            most: band.limit.requests,
+            most_bytes: band.limit.bytes,
+        };
+        Self {
+            waiting: status.waiting.requests,
+            bytes: status.waiting.bytes,
+            most: Some(status.limit.requests).filter(|most| *most != u64::MAX),
+            // An empty pool is full without a number.
+            saturation: Some(status.saturation).filter(|saturation| saturation.is_finite()),
+            bands: status.bands.iter().map(band).collect(),
+        }
+    }
+}
+
+impl Kept {
+    fn of(summary: &Summary) -> Self {
+        let Summary { kept, capacity, sequence, decisions, sampled_out, .. } = *summary;
+        Self { kept, capacity, sequence, decided: decisions, sampled_out }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,95 @@
+//! The page for browsers on the admin port, in a real browser.
+
+mod barriers;
+mod browser;
+mod decisions;
+mod endpoints;
+mod screenshot;
+mod serving;
+mod state;
+
+use std::net::SocketAddr;
+
+use crate::support::listener;
+use crate::support::servers::Servers;
+use crate::support::usher::Usher;
+use crate::wire::{self, Connection, Stream};
+use browser::Browser;
+
+/// A picker whose admin port stays the same when it is started again, and its page in a browser.
+struct Stack {
+    usher: Usher,
+    admin: SocketAddr,
+    browser: Browser,
+    _servers: Servers,
+}
+
+impl Stack {
+    /// Starts a picker over four simulated servers with these flags, and opens its page; `None`: there is no browser
+    /// on this machine.
+    async fn start(flags: &[&str]) -> Option<Self> {
+        let browser = Browser::start(1280, 900).await?;
+        let servers = Servers::start().await;
+        let (usher, admin) = start(&servers.addresses, flags).await;
+        browser.open(&format!("http://{admin}/")).await;
+        let stack = Self { usher, admin, browser, _servers: servers };
+        stack.is_live().await;
+        Some(stack)
+    }
+
+    async fn is_live(&self) {
+        self.browser.until("document.querySelector('#connection')?.dataset.state === 'live'").await;
+    }
+
+    /// Sends a request with this id and model, and a response of status 200.
+    async fn exchange(&self, id: &str, model: &str) {
+        exchange(&Connection::to(self.usher.address).await, id, model).await;
+    }
+
+    /// Asserts that nothing went wrong in the browser, and that it asked nobody else.
+    fn assert_quiet(&self) {
+        assert_eq!(self.browser.errors(true), Vec::<String>::new());
+        let own = format!("http://{}/", self.admin);
+        let requests = self.browser.requests();
+        let others: Vec<_> = requests.iter().filter(|url| !url.starts_with(&own)).collect();
+        assert!(others.is_empty() && !requests.is_empty(), "{others:?}");
+    }
+}
+
+/// A picker over these endpoints, and its admin port, which it has again after a restart.
+async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> (Usher, SocketAddr) {
+    let admin = listener().local_addr().unwrap();
+    let port = format!("--admin-address={admin}");
+    let own =
+        [port.as_str(), "--secure-serving=false", "--drain-timeout=0s", "--refresh-metrics-interval=200ms"];
+    (Usher::start(endpoints, &[&own, flags].concat()).await, admin)
+}
+
+/// Sends a request with this id and model, and a streamed response of status 200.
+async fn exchange(connection: &Connection, id: &str, model: &str) {
+    respond(request(connection, id, model).await).await;
+}
+
+/// Sends a request with this id and model.
+async fn request(connection: &Connection, id: &str, model: &str) -> Stream {
+    let mut stream = connection.stream().await;
+    stream.send(wire::headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false));
+    let request = serde_json::json!({"model": model, "prompt": "a secret", "stream": true, "max_tokens": 9});
+    stream.send(wire::body(request.to_string(), true));
+    stream.request_headers().await;
+    stream.request_body().await;
+    stream
+}
+
+/// Sends a streamed response of status 200.
+async fn respond(mut stream: Stream) {
+    let headers = [(":status", "200"), ("content-type", "text/event-stream")];
+    stream.send(wire::response_headers(&headers, false));
+    stream.response_headers().await;
+    stream.send(wire::response_body("data: {\"choices\":[{\"text\":\"x\"}]}\n\n", false));
+    stream.response_body().await;
+    let usage = r#"{"prompt_tokens":8,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
+    let last = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n");
+    stream.send(wire::response_body(last, true));
+    stream.response_body().await;
+}

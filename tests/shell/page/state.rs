@@ -1,0 +1,155 @@
+//! The state of the pool on the page: live, with what is wrong on top, and what is off in words.
+
+use std::path::Path;
+
+use tokio::io::AsyncReadExt;
+
+use super::Stack;
+use super::serving::{LISTENERS, begin, read_events};
+
+const PROBLEMS: &str = "document.querySelector('#problems').innerText";
+
+/// Flow control, learned speeds.
+const ALL: &str = "--config-text={featureGates: [flowControl], plugins: [{type: approx-prefix-cache-producer}, {type: expected-latency-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 6}}], schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scorer}]}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}, maxRequests: 400}}";
+
+const POLICY: &str = "
+apiVersion: usher.dev/v1alpha1
+kind: CapacityPolicy
+metadata: {name: by-queue}
+spec:
+  interval: 1s
+  roles: {decode: {min: 1, max: 8}}
+  total: {metrics: [{name: running, target: 4}]}
+";
+
+fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_follows_the_pool_and_says_what_is_off() {
+    let Some(stack) = Stack::start(&["--decision-records=0"]).await else { return };
+    let browser = &stack.browser;
+    browser.until(&format!("{PROBLEMS}.includes('Nothing is wrong')")).await;
+    for (panel, says) in [
+        ("queue", "Flow control is off"),
+        ("capacity", "There is no capacity policy"),
+        ("speed", "No plugin learns speeds"),
+        ("decisions", "Decisions are not recorded"),
+        ("picker", "built-in, number 1, current"),
+    ] {
+        browser.until(&format!("document.querySelector('#{panel}').innerText.includes('{says}')")).await;
+    }
+    // Requests in the window, their times and their hits.
+    for number in 0..5 {
+        stack.exchange(&format!("r-{number}"), "m").await;
+    }
+    let tile = |name: &str| format!("document.querySelector('[data-tile={name}]').innerText");
+    browser.until(&format!("parseFloat({}) > 0", tile("requests"))).await;
+    browser.until(&format!("{}.startsWith('50 %')", tile("hits"))).await;
+    browser.until(&format!("/^[0-9.]+ (ms|s)/.test({})", tile("first"))).await;
+    // Endpoints come and go.
+    browser.until("document.querySelector('#endpoints-count').innerText === '4'").await;
+    stack.usher.set_endpoints(&[]).await;
+    browser.until(&format!("{PROBLEMS}.includes('No endpoints')")).await;
+    browser
+        .until("document.querySelector('#endpoints-empty').innerText === 'The pool has no endpoints.'")
+        .await;
+    stack.assert_quiet();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queues_plans_speeds_and_troubles_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.yaml");
+    std::fs::write(&policy, POLICY).unwrap();
+    let policy = format!("--capacity-policy={}", policy.display());
+    let Some(mut stack) = Stack::start(&[ALL, &policy]).await else { return };
+    stack.exchange("r-1", "m").await;
+    let browser = &stack.browser;
+    for (panel, says) in [
+        ("queue", "The pool is 0 % full"),
+        ("capacity", "by-queue"),
+        ("capacity", "decode"),
+        ("speed", "all endpoints"),
+    ] {
+        browser.until(&format!("document.querySelector('#{panel}').innerText.includes('{says}')")).await;
+    }
+    browser.until("document.querySelector('#rows').innerText.includes('tok/s')").await;
+    for server in 0..4 {
+        stack._servers.kill(server).await;
+    }
+    browser.until(&format!("{PROBLEMS}.includes('All endpoints ejected')")).await;
+    browser.until(&format!("{PROBLEMS}.includes(\"can't be scraped\")")).await;
+    browser.until("document.querySelector('#rows').innerText.includes('ejected')").await;
+    assert_eq!(browser.errors(true), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_that_failed_is_on_top_until_it_is_repaired() {
+    const GOOD: &str = "plugins: [{type: queue-scorer}]\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("epp.yaml");
+    std::fs::write(&file, GOOD).unwrap();
+    let Some(stack) = Stack::start(&[&format!("--config-file={}", file.display())]).await else { return };
+    let browser = &stack.browser;
+    browser.until(&format!("{PROBLEMS}.includes('Nothing is wrong')")).await;
+    replace(&file, "plugins: [{type: <b>no-such-scorer</b>}]\n");
+    browser.until(&format!("{PROBLEMS}.includes('Reload failed')")).await;
+    let shown = browser.value(PROBLEMS).await;
+    assert!(shown.as_str().unwrap().contains("<b>no-such-scorer</b>"), "{shown}");
+    replace(&file, GOOD);
+    browser.until(&format!("{PROBLEMS}.includes('Nothing is wrong')")).await;
+    stack.assert_quiet();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_survives_a_server_that_goes_away() {
+    let Some(mut stack) = Stack::start(&[]).await else { return };
+    stack.exchange("before", "m").await;
+    stack.browser.until("document.querySelector('#list-rows').innerText.includes('before')").await;
+    stack.usher.kill().await;
+    let connection = "document.querySelector('#connection').innerText";
+    stack.browser.until(&format!("/disconnected, last update \\d+ s ago/.test({connection})")).await;
+    stack.usher = stack.usher.restart().await;
+    stack.is_live().await;
+    stack.exchange("after", "m").await;
+    let list = "document.querySelector('#list-rows').innerText";
+    stack.browser.until(&format!("{list}.includes('after') && !{list}.includes('before')")).await;
+    assert_eq!(stack.browser.errors(false), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_stream_is_told_and_tried_again() {
+    let Some(stack) = Stack::start(&[]).await else { return };
+    let browser = &stack.browser;
+    // A tab that isn't visible listens no more.
+    let becomes = async |state: &str| {
+        let defined = format!(
+            "Object.defineProperty(document, 'visibilityState', {{value: '{state}', configurable: true}})"
+        );
+        browser.value(&format!("{defined}; document.dispatchEvent(new Event('visibilitychange'))")).await;
+    };
+    becomes("hidden").await;
+    browser.until("document.querySelector('#connection').innerText.includes('paused')").await;
+    let mut others = Vec::new();
+    while others.len() < LISTENERS {
+        let mut stream = begin(stack.admin, "GET", "/events", "text/event-stream").await;
+        // Until the server has seen that the page is gone there is a place less.
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        if &head == b"HTTP/1.1 200" {
+            read_events(&mut stream, 1).await;
+            others.push(stream);
+        }
+    }
+    browser.open(&format!("http://{}/", stack.admin)).await;
+    browser
+        .until("document.querySelector('#connection')?.innerText.includes('the server refuses the stream')")
+        .await;
+    drop(others);
+    stack.is_live().await;
+    assert_eq!(browser.errors(false), Vec::<String>::new());
+}
