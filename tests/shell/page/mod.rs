@@ -21,7 +21,7 @@ struct Stack {
     usher: Usher,
     admin: SocketAddr,
     browser: Browser,
-    _servers: Servers,
+    servers: Servers,
 }
 
 impl Stack {
@@ -32,7 +32,7 @@ impl Stack {
         let servers = Servers::start().await;
         let (usher, admin) = start(&servers.addresses, flags).await;
         browser.open(&format!("http://{admin}/")).await;
-        let stack = Self { usher, admin, browser, _servers: servers };
+        let stack = Self { usher, admin, browser, servers };
         stack.is_live().await;
         Some(stack)
     }

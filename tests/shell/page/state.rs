@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use tokio::io::AsyncReadExt;
+use usher::sim::{Fault, MetricsFault};
 
 use super::Stack;
 use super::serving::{LISTENERS, begin, read_events};
+use crate::support::servers::SERVERS;
 
 const PROBLEMS: &str = "document.querySelector('#problems').innerText";
 
@@ -66,7 +68,7 @@ async fn queues_plans_speeds_and_troubles_are_shown() {
     let policy = folder.path().join("policy.yaml");
     std::fs::write(&policy, POLICY).unwrap();
     let policy = format!("--capacity-policy={}", policy.display());
-    let Some(mut stack) = Stack::start(&[ALL, &policy]).await else { return };
+    let Some(stack) = Stack::start(&[ALL, &policy]).await else { return };
     stack.exchange("r-1", "m").await;
     let browser = &stack.browser;
     for (panel, says) in [
@@ -78,8 +80,10 @@ async fn queues_plans_speeds_and_troubles_are_shown() {
         browser.until(&format!("document.querySelector('#{panel}').innerText.includes('{says}')")).await;
     }
     browser.until("document.querySelector('#rows').innerText.includes('tok/s')").await;
-    for server in 0..4 {
-        stack._servers.kill(server).await;
+    // A port that nobody has any more may become somebody else's, so they go on to listen.
+    for server in 0..SERVERS {
+        let fault = Fault { metrics: Some(MetricsFault::Error), ..Fault::default() };
+        stack.servers.set_fault(server, &fault).await;
     }
     browser.until(&format!("{PROBLEMS}.includes('All endpoints ejected')")).await;
     browser.until(&format!("{PROBLEMS}.includes(\"can't be scraped\")")).await;
