@@ -62,6 +62,11 @@ impl RecordingFile {
         Ok(opened)
     }
 
+    /// Bytes that it has.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Returns `true` if so many bytes more have room.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes as u64) <= self.half

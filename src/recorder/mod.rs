@@ -9,6 +9,7 @@ mod file;
 mod members;
 mod message;
 mod numbers;
+mod output;
 mod sink;
 mod writer;
 

@@ -1,8 +1,7 @@
 //! The thread that writes a recording.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
@@ -13,32 +12,25 @@ use rand::RngExt;
 use usher_core::endpoints::Store;
 use usher_core::memory::{Budget, Kind, Reservation};
 use usher_core::recording::{
-    BLOCK_TOKENS, Ending, FORMAT, Header, Line, MAX_LINE, Outcome, Pick, ProfilePicks, Refusal, RequestLine,
-    VERSION,
+    BLOCK_TOKENS, Ending, FORMAT, Header, Line, Outcome, Pick, ProfilePicks, Refusal, RequestLine, VERSION,
 };
 use usher_core::request::estimate::BYTES_PER_TOKEN;
 
-use super::file::{OpenError, RecordingFile};
+use super::file::OpenError;
 use super::members::{Members, load};
 use super::message::{Decided, Ended, Message, ProfilePicked};
 use super::numbers::Numbers;
+use super::output::Output;
 use super::sink::{Counts, QUEUE, Recorder};
 
 /// Interval of lines about loads.
 const TICK: Duration = Duration::from_secs(1);
-
-/// First and longest pause before a file that could not be written is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Requests under way that are followed at most.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
 /// Hashes of blocks that are kept at least, without a memory budget; of flows and of sessions an eighth.
 const MOST_BLOCKS: u64 = 1 << 18;
-
-/// Bytes of lines that are written at once.
-const BATCH: usize = 256 << 10;
 
 /// Time for the thread to write the rest at the end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,18 +68,17 @@ impl Writer {
         store: &Arc<Store>,
         budget: &Arc<Budget>,
     ) -> Result<Self, OpenError> {
-        let file = RecordingFile::open(settings.path, settings.max_bytes)?;
         let start = Instant::now();
         let (sender, queue) = sync_channel(QUEUE);
         let (queued, counts) = (Arc::<AtomicU64>::default(), Arc::<Counts>::default());
         let stopping = Arc::<AtomicBool>::default();
+        let (header, lines) = (header(settings), Arc::clone(&counts));
+        let output = Output::open(settings.path, settings.max_bytes, header, start, lines)?;
         let most_blocks =
             budget.limit().map_or(MOST_BLOCKS, |limit| (limit / 32 / 40).clamp(1024, MOST_BLOCKS));
         let numbers = |share: u64| Numbers::new(usize::try_from(most_blocks / share).unwrap_or(1));
         let writing = Writing {
-            header: header(settings),
-            path: settings.path.to_owned(),
-            max_bytes: settings.max_bytes,
+            output,
             start,
             store: Arc::clone(store),
             members: Members::default(),
@@ -95,13 +86,6 @@ impl Writer {
             flows: numbers(8),
             sessions: numbers(8),
             under_way: HashMap::new(),
-            file: Some(file),
-            retry: RETRY,
-            retry_at: start,
-            lines: Vec::new(),
-            requests: 0,
-            count: 0,
-            is_fresh: true,
             queued: Arc::clone(&queued),
             counts: Arc::clone(&counts),
             reservation: Reservation::new(budget, Kind::Records),
@@ -163,9 +147,7 @@ struct Awaited {
 /// State of the thread.
 #[derive(Debug)]
 struct Writing {
-    header: Header,
-    path: PathBuf,
-    max_bytes: u64,
+    output: Output,
     start: Instant,
     store: Arc<Store>,
     members: Members,
@@ -173,17 +155,6 @@ struct Writing {
     flows: Numbers,
     sessions: Numbers,
     under_way: HashMap<u64, Awaited>,
-    /// `None`: it could not be written.
-    file: Option<RecordingFile>,
-    retry: Duration,
-    retry_at: Instant,
-    /// Lines to write.
-    lines: Vec<u8>,
-    /// Requests among them, and all of them.
-    requests: u64,
-    count: u64,
-    /// The file lacks its header.
-    is_fresh: bool,
     queued: Arc<AtomicU64>,
     counts: Arc<Counts>,
     reservation: Reservation,
@@ -211,7 +182,7 @@ impl Writing {
                     next = queue.try_recv().ok();
                 }
             }
-            self.flush();
+            self.output.flush();
             if self.stopping.load(Relaxed) {
                 queue.try_iter().for_each(|message| self.take(message));
                 return self.finish();
@@ -293,7 +264,7 @@ impl Writing {
     /// Looks at endpoints, requests that were forgotten, memory, and whether the file is still there.
     fn tick(&mut self, now: Instant) {
         let at_us = self.us(now);
-        self.begin_file();
+        self.output.begin_file(&mut self.members);
         self.update(at_us);
         for line in self.members.loads(at_us) {
             self.put(&line);
@@ -305,15 +276,11 @@ impl Writing {
             !was_gone
         });
         self.counts.dropped.fetch_add(lost, Relaxed);
-        self.flush();
-        if self.file.as_ref().is_some_and(|file| !file.is_there()) {
-            self.fail(&io::Error::other("the file was moved or removed"), now);
-            self.retry_at = now;
-        }
-        self.open(now);
+        self.output.flush();
+        self.output.look(now);
         let under_way = self.under_way.len() as u64 * 1024;
         let tables = self.blocks.bytes() + self.flows.bytes() + self.sessions.bytes() + self.members.bytes();
-        self.reservation.set(self.queued.load(Relaxed) + under_way + tables + self.lines.capacity() as u64);
+        self.reservation.set(self.queued.load(Relaxed) + under_way + tables + self.output.bytes());
     }
 
     /// Tells which endpoints came and went.
@@ -325,117 +292,18 @@ impl Writing {
     }
 
     fn request(&mut self, line: Box<RequestLine>) {
-        let written = self.put(&Line::Request(line));
-        if written {
-            self.requests += 1;
-        } else {
-            self.counts.dropped.fetch_add(1, Relaxed);
-        }
+        self.output.put_request(line, &mut self.members);
     }
 
-    /// Adds a line to those that are written next. Returns `false` if there is no file for it.
-    fn put(&mut self, line: &Line) -> bool {
-        if self.file.is_none() {
-            return false;
-        }
-        let Ok(mut text) = serde_json::to_vec(line) else { return false };
-        text.push(b'\n');
-        if text.len() > MAX_LINE {
-            return false;
-        }
-        self.begin_file();
-        if self.file.as_ref().is_some_and(|file| !file.has_room(self.lines.len() + text.len()))
-            && !self.rotate()
-        {
-            return false;
-        }
-        self.lines.extend_from_slice(&text);
-        self.count += 1;
-        if self.lines.len() >= BATCH {
-            self.flush();
-        }
-        true
-    }
-
-    /// Moves the file away and begins the next. Returns `false` if that fails.
-    fn rotate(&mut self) -> bool {
-        self.flush();
-        if let Some(Err(error)) = self.file.as_mut().map(RecordingFile::rotate) {
-            self.fail(&error, Instant::now());
-        }
-        self.is_fresh = true;
-        self.begin_file();
-        self.file.is_some()
-    }
-
-    /// Adds the header and all endpoints where a file begins, or goes on.
-    fn begin_file(&mut self) {
-        if self.file.is_none() || !std::mem::take(&mut self.is_fresh) {
-            return;
-        }
-        let at_us = self.us(Instant::now());
-        for line in [Line::Header(self.header.clone())].into_iter().chain(self.members.all(at_us)) {
-            if let Ok(text) = serde_json::to_vec(&line) {
-                self.lines.extend_from_slice(&text);
-                self.lines.push(b'\n');
-                self.count += 1;
-            }
-        }
-    }
-
-    /// Writes the lines that are there.
-    fn flush(&mut self) {
-        let Some(file) = self.file.as_mut().filter(|_| !self.lines.is_empty()) else { return };
-        match file.append(&self.lines) {
-            Ok(()) => {
-                self.counts.lines.fetch_add(self.count, Relaxed);
-                self.counts.bytes.fetch_add(self.lines.len() as u64, Relaxed);
-                self.clear();
-            }
-            Err(error) => self.fail(&error, Instant::now()),
-        }
-    }
-
-    fn clear(&mut self) {
-        self.lines.clear();
-        self.lines.shrink_to(BATCH);
-        (self.requests, self.count) = (0, 0);
-    }
-
-    /// Gives the file up for a while; its lines are lost.
-    fn fail(&mut self, error: &dyn std::fmt::Display, now: Instant) {
-        self.counts.errors.fetch_add(1, Relaxed);
-        self.counts.dropped.fetch_add(self.requests, Relaxed);
-        self.clear();
-        if self.file.take().is_some() {
-            self.retry = RETRY;
-            tracing::warn!(file = %self.path.display(), %error, "recording interrupted; requests are served, and not recorded");
-        } else {
-            self.retry = (self.retry * 2).min(LONGEST_RETRY);
-        }
-        self.retry_at = now + self.retry;
-    }
-
-    /// Tries the file again.
-    fn open(&mut self, now: Instant) {
-        if self.file.is_some() || now < self.retry_at {
-            return;
-        }
-        match RecordingFile::open(&self.path, self.max_bytes) {
-            Ok(file) => {
-                self.file = Some(file);
-                self.is_fresh = true;
-                tracing::info!(file = %self.path.display(), "recording goes on");
-            }
-            Err(error) => self.fail(&error, now),
-        }
+    fn put(&mut self, line: &Line) {
+        self.output.put(line, &mut self.members);
     }
 
     /// Writes requests that are under way, and ends.
     fn finish(mut self) {
         let now = Instant::now();
         let now_us = self.us(now);
-        self.open(now);
+        self.output.reopen(now);
         self.update(now_us);
         let mut left: Vec<_> = std::mem::take(&mut self.under_way).into_iter().collect();
         left.sort_unstable_by_key(|(number, _)| *number);
@@ -444,7 +312,7 @@ impl Writing {
             awaited.line.outcome = Some(Outcome { ending: Ending::UnderWay, total_us, ..Outcome::default() });
             self.request(awaited.line);
         }
-        self.flush();
+        self.output.flush();
     }
 
     /// Microseconds since the start of the run.

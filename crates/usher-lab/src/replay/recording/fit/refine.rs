@@ -26,6 +26,9 @@ const STEPS: [f64; 4] = [1.25, 1.1, 1.04, 1.015];
 /// Rounds of one step at most.
 const ROUNDS: usize = 3;
 
+/// Delay from which on it is looked for, in milliseconds: nothing is a multiple of 0.
+const LEAST_DELAY_MS: f64 = 1.0;
+
 /// Seconds below which an error is as good as none.
 const SLACK: f64 = 0.001;
 
@@ -165,6 +168,9 @@ pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>,
         (fixed.delay, 3, |constants| &mut constants.delay_ms),
     ];
     let mut best = start;
+    if !fixed.delay {
+        best.delay_ms = best.delay_ms.max(LEAST_DELAY_MS);
+    }
     let mut miss = trial.miss(&best, slower);
     for step in STEPS {
         for _ in 0..ROUNDS {
