@@ -157,16 +157,27 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Improves the constants one by one, and the factors of servers that differ, as long as that helps.
+/// Directions in which constants change: powers of a step for the rate, the step, the factor and the delay. The delay is
+/// the least certain at first; the last three are changes that nearly make up for each other.
+const DIRECTIONS: [[i32; 4]; 7] =
+    [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 3], [1, 0, 0, 6], [0, 1, -3, 0], [0, 1, 0, -6]];
+
+/// Constants, changed by a step in a direction.
+fn moved(constants: &Constants, direction: [i32; 4], step: f64, fixed: Fixed) -> Constants {
+    let Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms } = *constants;
+    let is_fixed = [fixed.prefill_rate, fixed.decode_step, fixed.batch_factor, fixed.delay];
+    let values = [prefill_rate, decode_step_ms, batch_factor, delay_ms];
+    let [prefill_rate, decode_step_ms, batch_factor, delay_ms] =
+        std::array::from_fn(
+            |at| {
+                if is_fixed[at] { values[at] } else { values[at] * step.powi(direction[at]) }
+            },
+        );
+    Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms }
+}
+
+/// Improves the constants, and the factors of servers that differ, as long as that helps.
 pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>, fixed: Fixed) -> Constants {
-    type Field = fn(&mut Constants) -> &mut f64;
-    // The delay is the least certain at first.
-    let fields: [(bool, i32, Field); 4] = [
-        (fixed.prefill_rate, 1, |constants| &mut constants.prefill_rate),
-        (fixed.decode_step, 1, |constants| &mut constants.decode_step_ms),
-        (fixed.batch_factor, 1, |constants| &mut constants.batch_factor),
-        (fixed.delay, 3, |constants| &mut constants.delay_ms),
-    ];
     let mut best = start;
     if !fixed.delay {
         best.delay_ms = best.delay_ms.max(LEAST_DELAY_MS);
@@ -175,11 +186,10 @@ pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>,
     for step in STEPS {
         for _ in 0..ROUNDS {
             let before = miss;
-            for (_, power, field) in fields.iter().filter(|(is_fixed, ..)| !is_fixed) {
-                for times in [step.powi(*power), step.powi(-*power)] {
-                    let mut tried = best;
-                    *field(&mut tried) *= times;
-                    let missed = trial.miss(&tried, slower);
+            for direction in DIRECTIONS {
+                for step in [step, 1.0 / step] {
+                    let tried = moved(&best, direction, step, fixed);
+                    let missed = if tried == best { miss } else { trial.miss(&tried, slower) };
                     if missed < miss {
                         (best, miss) = (tried, missed);
                         break;

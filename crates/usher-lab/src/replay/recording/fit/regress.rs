@@ -130,7 +130,7 @@ pub(super) fn estimate(observed: &Observations, given: Constants, fixed: Fixed) 
             constants.prefill_rate = 1.0 / token;
         }
         if !fixed.delay {
-            constants.delay_ms = delay * 1e3;
+            constants.delay_ms = 1e3 * rest(&firsts, &slower, constants.prefill_rate).unwrap_or(delay);
         }
         let expected = |row: &Row| {
             let [step, others, prompt] = row.terms;
@@ -140,6 +140,14 @@ pub(super) fn estimate(observed: &Observations, given: Constants, fixed: Fixed) 
         slower = factors(observed.servers, &tokens, &firsts, &expected, &first, constants.delay_ms / 1e3);
     }
     (constants, slower)
+}
+
+/// What first tokens take besides prompts, of the tenth that take least of it: others wait for the end of a step.
+fn rest(firsts: &[Row], slower: &[f64], prefill_rate: f64) -> Option<f64> {
+    let rest = |row: &Row| row.measured - slower[row.server] * row.terms[1] / prefill_rate;
+    let mut rests: Vec<f64> = firsts.iter().map(rest).filter(|rest| *rest >= 0.0).collect();
+    rests.sort_unstable_by(f64::total_cmp);
+    rests.get(rests.len() / 10).copied()
 }
 
 fn token_row(each: &Observed, work: &Work) -> Option<Row> {
