@@ -2,7 +2,7 @@
 //! ([`usher_core::recording`] is the format).
 //!
 //! A thread that decides hands a [`Decided`] to the [`Recorder`], and an [`Ended`] when the request has ended. Both go
-//! through a bounded queue to a thread of its own ([`writer`]), which numbers blocks and endpoints, joins the two to a
+//! through a bounded queue to a thread of its own (`writer`), which numbers blocks and endpoints, joins the two to a
 //! line and writes it. A queue that is full, or a disk, drops lines and counts them; no request waits or fails for it.
 
 mod file;
