@@ -13,6 +13,7 @@ pub mod flow;
 pub mod leader;
 pub mod observe;
 pub mod otel;
+pub mod recorder;
 pub mod records;
 pub mod registry;
 #[cfg(feature = "lab")]

@@ -9,7 +9,8 @@ use rand::Rng;
 
 use crate::endpoints::health::{OutlierDetector, RequestClass};
 use crate::endpoints::{CachedLocator, Candidates, Clock, Snapshot, SubsetHint};
-use crate::records::{Draft, Records, Refusal, Subject, Trace};
+use crate::recorder::Recorder;
+use crate::records::{Draft, Records, Refusal, Sinks, Subject, Trace};
 use crate::request::{Api, Request};
 use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{
@@ -44,6 +45,8 @@ pub struct Dispatcher {
     outlier_filter: Option<OutlierFilter>,
     /// `None`: nothing is recorded.
     records: Option<Arc<Records>>,
+    /// Records decisions into a file; `None`: there is none.
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// A request on its way to a destination.
@@ -95,6 +98,7 @@ impl Dispatcher {
             gate: None,
             outlier_filter: None,
             records: None,
+            recorder: None,
         }
     }
 
@@ -108,6 +112,13 @@ impl Dispatcher {
     #[must_use]
     pub fn recorded(mut self, records: Arc<Records>) -> Self {
         self.records = Some(records);
+        self
+    }
+
+    /// Records decisions into a file, too.
+    #[must_use]
+    pub fn recorded_by(mut self, recorder: Arc<Recorder>) -> Self {
+        self.recorder = Some(recorder);
         self
     }
 
@@ -269,13 +280,21 @@ impl Dispatcher {
 
     /// Records a request that was refused while it waited.
     fn record_waiting(&self, request: &Request, rejection: &Rejection) {
-        let Some(records) = &self.records else { return };
+        let sinks = self.sinks();
+        if sinks.is_none() {
+            return;
+        }
         let none = || Arc::new(Snapshot::new(0, Vec::new())).all();
         let candidates = self.locator.peek(&SubsetHint::Missing).unwrap_or_else(none);
         let (trace, now_ms) = (&Trace::default(), self.clock.now_ms());
         let (candidates, at) = (&candidates, Instant::now());
         let subject = Subject { request, candidates, prefix: None, input_tokens: None, trace, now_ms, at };
-        record_refusal(records, &subject, rejection);
+        record_refusal(sinks, &subject, rejection);
+    }
+
+    /// Where decisions are recorded.
+    fn sinks(&self) -> Sinks<'_> {
+        Sinks { records: self.records.as_ref(), recorder: self.recorder.as_ref() }
     }
 }
 
@@ -310,8 +329,9 @@ impl Deciding<'_> {
             findings.into_iter().for_each(|finding| finding(candidates, facts));
             scratch.trace_mut().clear();
             let mut routed = self.route(request, candidates, spread, rng, scratch, facts);
-            if let Some(records) = &self.dispatcher.records {
-                self.record(records, request, candidates, scratch, facts, &mut routed);
+            let sinks = self.dispatcher.sinks();
+            if !sinks.is_none() {
+                self.record(sinks, request, candidates, scratch, facts, &mut routed);
             }
             facts.clear();
             routed
@@ -328,7 +348,7 @@ impl Deciding<'_> {
     /// Records a decision, or why there is none.
     fn record(
         &self,
-        records: &Arc<Records>,
+        sinks: Sinks<'_>,
         request: &Request,
         candidates: &Candidates,
         scratch: &Scratch,
@@ -347,10 +367,10 @@ impl Deciding<'_> {
         };
         match routed {
             Ok(routed) => {
-                let draft = Draft::new(records, &subject, Some(routed.decision()), None);
+                let draft = Draft::new(sinks, &subject, Some(routed.decision()), None);
                 routed.record_as(draft);
             }
-            Err(rejection) => record_refusal(records, &subject, rejection),
+            Err(rejection) => record_refusal(sinks, &subject, rejection),
         }
     }
 
@@ -505,14 +525,16 @@ impl Deciding<'_> {
     }
 }
 
-fn record_refusal(records: &Arc<Records>, subject: &Subject<'_>, rejection: &Rejection) {
-    if !records.takes_refusal(subject.at) {
+fn record_refusal(sinks: Sinks<'_>, subject: &Subject<'_>, rejection: &Rejection) {
+    let records = sinks.records.filter(|records| records.takes_refusal(subject.at));
+    let sinks = Sinks { records, ..sinks };
+    if sinks.is_none() {
         return;
     }
     let body = rejection.body();
     let refusal = Refusal::new(rejection.code.status(), rejection.reason, &body);
     let id = subject.request.headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default();
-    Draft::new(records, subject, None, Some(refusal)).keep(&id);
+    Draft::new(sinks, subject, None, Some(refusal)).keep(&id);
 }
 
 /// Requests like this one, as far as its body tells.

@@ -6,21 +6,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use smallvec::SmallVec;
 use usher_core::endpoints::{Candidates, Endpoint, Gauge};
-use usher_core::request::Request;
 use usher_plugin::Decision;
-use usher_plugin::data::PrefixMatch;
 
 use super::record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+use super::recorded;
 use super::ring::Records;
+use super::subject::{MODEL, Subject};
 use super::text::bounded;
-use super::trace::{DETAILED, RunTrace, Trace};
+use super::trace::{DETAILED, RunTrace};
 use super::tracked::Tracked;
+use crate::recorder::{Decided, Recorder};
 
 /// Candidates of a large pool that each profile adds to a record: the best by their totals.
 const BEST: usize = 12;
-
-/// Characters of a model's name that are kept.
-const MODEL: usize = 128;
 
 /// Characters of a request's id that are kept.
 const ID: usize = 128;
@@ -28,52 +26,60 @@ const ID: usize = 128;
 /// Characters of a message that are kept.
 const MESSAGE: usize = 256;
 
-/// A decision, as its thread knows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    /// The request.
-    pub request: &'a Request,
-    /// Endpoints that it might go to.
-    pub candidates: &'a Candidates,
-    /// Part of its prompt in each endpoint's cache, where a plugin knows it.
-    pub prefix: Option<&'a PrefixMatch>,
-    /// Tokens of its prompt, where a plugin counts them.
-    pub input_tokens: Option<u64>,
-    /// Numbers of its profiles.
-    pub trace: &'a Trace,
-    /// Now, on the clock of the readings.
-    pub now_ms: u64,
-    /// Now.
-    pub at: Instant,
+/// Where decisions are recorded; `None`: not there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sinks<'a> {
+    /// The ring of the last ones.
+    pub records: Option<&'a Arc<Records>>,
+    /// The recording in a file.
+    pub recorder: Option<&'a Arc<Recorder>>,
 }
 
-/// A record that has no id yet, and is in no ring.
+impl Sinks<'_> {
+    /// Returns `true` if nothing is recorded.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.records.is_none() && self.recorder.is_none()
+    }
+}
+
+/// A record that has no id yet, and is in no ring and no file.
 #[derive(Debug)]
 pub struct Draft {
-    records: Arc<Records>,
-    record: Box<DecisionRecord>,
+    kept: Option<(Arc<Records>, Box<DecisionRecord>)>,
+    recorded: Option<(Arc<Recorder>, Box<Decided>)>,
+    is_refused: bool,
     decided: Instant,
 }
 
 impl Draft {
     /// A record of a decision, or of a request that was refused.
     pub fn new(
-        records: &Arc<Records>,
+        sinks: Sinks<'_>,
         subject: &Subject<'_>,
         decision: Option<&Decision>,
         refusal: Option<Refusal>,
     ) -> Self {
-        let record = Box::new(record(subject, decision, refusal));
-        Self { records: Arc::clone(records), record, decided: subject.at }
+        let recorded = sinks.recorder.map(|recorder| {
+            (Arc::clone(recorder), Box::new(recorded::decided(recorder, subject, decision, refusal.as_ref())))
+        });
+        let is_refused = refusal.is_some();
+        let kept =
+            sinks.records.map(|records| (Arc::clone(records), Box::new(record(subject, decision, refusal))));
+        Self { kept, recorded, is_refused, decided: subject.at }
     }
 
-    /// Puts it into the ring under the request's id, and follows the response of a request that was sent on.
-    /// `None` where it isn't kept.
-    pub fn keep(mut self, request_id: &str) -> Option<Tracked> {
-        self.record.request_id = bounded(request_id, ID);
-        let is_refused = self.record.refusal.is_some();
-        let kept = self.records.push(*self.record, self.decided)?;
-        (!is_refused).then(|| Tracked::new(self.records, kept, self.decided))
+    /// Puts it into the ring under the request's id, and into the file, and follows the response of a request that was
+    /// sent on. `None` where it isn't kept.
+    pub fn keep(self, request_id: &str) -> Option<Tracked> {
+        let recorded = self.recorded.and_then(|(recorder, decided)| recorder.decided(decided));
+        let kept = self.kept.and_then(|(records, mut record)| {
+            record.request_id = bounded(request_id, ID);
+            let kept = records.push(*record, self.decided)?;
+            Some((records, kept))
+        });
+        let is_tracked = !self.is_refused && (kept.is_some() || recorded.is_some());
+        is_tracked.then(|| Tracked::new(kept, recorded, self.decided))
     }
 }
 

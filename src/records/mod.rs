@@ -4,20 +4,25 @@
 //! that is kept of them: all of a small pool, the best candidates of a large one. With the request's id it enters
 //! [`Records`], a bounded ring, and [`Tracked`] adds what became of the request when its response ends. Nothing is
 //! formatted before somebody reads it, and nothing of a prompt is in it.
+//!
+//! Where decisions are recorded into a file, too, the same draft goes to the [recorder](crate::recorder).
 
 mod draft;
 mod outcome;
 mod pace;
 mod record;
+mod recorded;
 mod ring;
+mod subject;
 mod text;
 mod trace;
 mod tracked;
 
-pub use draft::{Draft, Subject};
+pub use draft::{Draft, Sinks};
 pub use outcome::{Ending, Outcome};
 pub use record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
 pub use ring::{Records, Summary};
+pub use subject::Subject;
 pub use text::bounded;
 pub use trace::{DETAILED, RunTrace, Shape, Step, Trace};
 pub use tracked::{Response, Tracked};

@@ -42,7 +42,7 @@ impl Ring {
             now_ms: 5,
             at: self.start + after,
         };
-        Draft::new(&self.records, &subject, None, refusal).keep(id)
+        Draft::new(Sinks { records: Some(&self.records), recorder: None }, &subject, None, refusal).keep(id)
     }
 
     fn end(&self, tracked: Tracked, after: Duration) {
@@ -53,7 +53,8 @@ impl Ring {
         let end = self.start + after;
         tracked.begins(ResponseStatus { http: Some(200), grpc, overloaded: false }, &Served::Unknown);
         tracked.first_token(end);
-        let response = Response { usage: Usage::default(), is_stream, ending: Ending::Complete };
+        let response =
+            Response { usage: Usage::default(), generated: 0, is_stream, ending: Ending::Complete };
         tracked.ends(&response, end);
     }
 }
@@ -85,7 +86,8 @@ fn the_oldest_decisions_leave_first() {
 fn failed_requests_stay_longer_than_others() {
     let ring = Ring::new(64, 1);
     let tracked = ring.decide("failed", AT_ONCE, None).unwrap();
-    let response = Response { usage: Usage::default(), is_stream: false, ending: Ending::CutOff };
+    let response =
+        Response { usage: Usage::default(), generated: 0, is_stream: false, ending: Ending::CutOff };
     tracked.ends(&response, ring.start);
     ring.decide("refused", AT_ONCE, Some(Refusal::new(429, Some("full"), "x\ny")));
     for second in 1..200 {
@@ -121,7 +123,8 @@ fn a_request_that_hangs_is_kept_while_others_come_and_go() {
         ring.end(usual, Duration::from_secs(second));
     }
     assert_eq!(ids(&ring.records)[0], "hanging");
-    let response = Response { usage: Usage::default(), is_stream: true, ending: Ending::CutOff };
+    let response =
+        Response { usage: Usage::default(), generated: 0, is_stream: true, ending: Ending::CutOff };
     hanging.ends(&response, ring.start + Duration::from_secs(200));
     for second in 200..400 {
         ring.decide("usual", Duration::from_secs(second), None);
@@ -177,7 +180,8 @@ fn failed_requests_that_were_sampled_out_are_kept() {
         (0..10).filter_map(|_| ring.decide("failed", Duration::from_secs(99), None)).collect();
     assert_eq!(tracked.len(), 10);
     let failed = tracked.pop().unwrap();
-    let response = Response { usage: Usage::default(), is_stream: true, ending: Ending::CutOff };
+    let response =
+        Response { usage: Usage::default(), generated: 0, is_stream: true, ending: Ending::CutOff };
     failed.ends(&response, ring.start + Duration::from_secs(100));
     let kept = ids(&ring.records);
     assert!(kept.contains(&"failed".to_owned()) && kept.len() >= before.len() - 2, "{kept:?}");

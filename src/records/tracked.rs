@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use usher_core::endpoints::health::ResponseStatus;
+use usher_core::recording;
 use usher_core::request::Served;
 use usher_core::request::usage::Usage;
 
@@ -11,6 +12,7 @@ use super::outcome::{Ending, Outcome};
 use super::record::Kept;
 use super::ring::Records;
 use super::text::bounded;
+use crate::recorder::{Ended, UnderWay};
 
 /// Characters of an address that are kept.
 const ADDRESS: usize = 64;
@@ -20,6 +22,8 @@ const ADDRESS: usize = 64;
 pub struct Response {
     /// Tokens, as the server counted them.
     pub usage: Usage,
+    /// Generated tokens that passed, as it looked.
+    pub generated: u64,
     /// It came token by token.
     pub is_stream: bool,
     /// Its end.
@@ -29,8 +33,8 @@ pub struct Response {
 /// A recorded request that is under way.
 #[derive(Debug)]
 pub struct Tracked {
-    records: Arc<Records>,
-    kept: Kept,
+    kept: Option<(Arc<Records>, Kept)>,
+    recorded: Option<UnderWay>,
     decided: Instant,
     status: Option<u16>,
     grpc_status: Option<u32>,
@@ -39,8 +43,12 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    pub(super) fn new(records: Arc<Records>, kept: Kept, decided: Instant) -> Self {
-        Self { records, kept, decided, status: None, grpc_status: None, served: None, first_token: None }
+    pub(super) fn new(
+        kept: Option<(Arc<Records>, Kept)>,
+        recorded: Option<UnderWay>,
+        decided: Instant,
+    ) -> Self {
+        Self { kept, recorded, decided, status: None, grpc_status: None, served: None, first_token: None }
     }
 
     /// The headers of the response have come.
@@ -58,7 +66,7 @@ impl Tracked {
 
     /// The request has ended.
     pub fn ends(self, response: &Response, now: Instant) {
-        let Response { usage, is_stream, ending } = *response;
+        let Response { usage, generated, is_stream, ending } = *response;
         let since = |at: Instant| at.saturating_duration_since(self.decided).as_secs_f64();
         let first_token = self.first_token.filter(|_| is_stream);
         let tokens = usage.completion_tokens.filter(|tokens| is_stream && *tokens > 1);
@@ -77,6 +85,31 @@ impl Tracked {
             output_tokens: usage.completion_tokens,
             cached_tokens: usage.cached_tokens,
         };
-        self.records.end(&self.kept, outcome);
+        if let Some(recorded) = self.recorded {
+            recorded.ended(ended(&outcome, generated));
+        }
+        if let Some((records, kept)) = self.kept {
+            records.end(&kept, outcome);
+        }
+    }
+}
+
+/// An outcome as a recording keeps it.
+fn ended(outcome: &Outcome, generated: u64) -> Ended {
+    Ended {
+        ending: match outcome.ending {
+            Ending::Complete => recording::Ending::Complete,
+            Ending::CutOff => recording::Ending::CutOff,
+            Ending::Unseen => recording::Ending::Unseen,
+        },
+        status: outcome.status,
+        grpc_status: outcome.grpc_status,
+        served: outcome.served.clone(),
+        first_token: outcome.first_token,
+        total: outcome.total,
+        prompt_tokens: outcome.prompt_tokens,
+        cached_tokens: outcome.cached_tokens,
+        output_tokens: outcome.output_tokens,
+        seen_tokens: generated,
     }
 }

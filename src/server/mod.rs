@@ -9,6 +9,7 @@ mod numbers;
 mod origin;
 mod pool;
 mod ports;
+mod recording;
 mod reload;
 mod setup;
 mod start;
@@ -29,6 +30,7 @@ use crate::extproc::service::ProcessCall;
 use crate::extproc::stop::Stops;
 use crate::leader::Term;
 use crate::memory::{Budget, files, keep_measuring, watch_uploads};
+use crate::recorder::Writer;
 use crate::scrape::ScrapeMetrics;
 use crate::settings::ServeSettings;
 
@@ -51,8 +53,13 @@ pub use setup::Setup;
 /// the system refuses a thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
     let mut background = Background::default();
-    let result = serve(setup, listeners, &mut stops, &mut background).await;
+    let mut recording = None;
+    let result = serve(setup, listeners, &mut stops, &mut background, &mut recording).await;
     background.end().await;
+    // Last: what has ended until now is in it.
+    if let Some(recording) = recording {
+        recording.stop();
+    }
     if let Ok(ended) = &result {
         tracing::info!(gracefully = *ended == Ended::Gracefully, "stopped");
     }
@@ -69,6 +76,7 @@ async fn serve(
     listeners: Listeners,
     stops: &mut Stops,
     background: &mut Background,
+    recording: &mut Option<Writer>,
 ) -> Result<Ended, RunError> {
     let Setup {
         settings,
@@ -99,6 +107,7 @@ async fn serve(
     let of_plugins = scheduler_metrics.clone();
     let scheduler_metrics = &scheduler_metrics;
     let tracer = traces::start(&settings.tracing, &registry, background)?;
+    *recording = recording::start(&settings, &store, state.budget(), &registry)?;
     let parts = pool::Parts {
         settings: &settings,
         pipeline,
@@ -108,6 +117,7 @@ async fn serve(
         locator,
         outliers,
         tracer,
+        recorder: recording.as_ref().map(|recording| Arc::clone(recording.recorder())),
     };
     let pool = Pool::new(parts, &registry)?;
     register_process(pool.budget(), &registry)?;

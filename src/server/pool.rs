@@ -21,6 +21,7 @@ use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
 use crate::otel::Tracer;
+use crate::recorder::Recorder;
 use crate::records::Records;
 use crate::registry::{MetricsSource, Pipeline};
 use crate::request::{ParserKind, Parsers, RuleBook};
@@ -72,6 +73,8 @@ pub(super) struct Parts<'a> {
     pub(super) outliers: Option<Arc<OutlierDetector>>,
     /// Traces its requests, if they are traced.
     pub(super) tracer: Option<Tracer>,
+    /// Records its decisions into a file, if they are.
+    pub(super) recorder: Option<Arc<Recorder>>,
 }
 
 impl Pool {
@@ -80,7 +83,17 @@ impl Pool {
     /// # Errors
     /// When the name of a metric is taken.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
-        let Parts { settings, pipeline, scheduler_metrics, state, store, locator, outliers, tracer } = parts;
+        let Parts {
+            settings,
+            pipeline,
+            scheduler_metrics,
+            state,
+            store,
+            locator,
+            outliers,
+            tracer,
+            recorder,
+        } = parts;
         let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let gate =
@@ -101,6 +114,9 @@ impl Pool {
             .then(|| Arc::new(Records::new(&name, settings.decision_records, state.budget())));
         if let Some(records) = &records {
             dispatcher = dispatcher.recorded(Arc::clone(records));
+        }
+        if let Some(recorder) = recorder {
+            dispatcher = dispatcher.recorded_by(recorder);
         }
         if let Some(gate) = gate.transpose()? {
             // A gate is dropped with its dispatcher, whatever the budget does.

@@ -63,6 +63,8 @@ pub struct ServeSettings {
     pub capacity_single_replica: bool,
     /// Decisions that are kept to explain them; 0: none.
     pub decision_records: usize,
+    /// Recording of decisions and outcomes in a file; `None`: there is none.
+    pub recording: Option<RecordingSettings>,
     /// Level and format of the log.
     pub log: LogSettings,
     /// Traces.
@@ -306,6 +308,15 @@ pub struct PrometheusSettings {
     pub ca_file: Option<PathBuf>,
     /// File with the bearer token that it is shown, read again for every query.
     pub token_file: Option<PathBuf>,
+}
+
+/// A recording for `usher replay`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordingSettings {
+    /// The file. The one before it has `.1` behind its name.
+    pub file: PathBuf,
+    /// Bytes of both at most.
+    pub max_bytes: u64,
 }
 
 /// Level and format of the log.

@@ -22,6 +22,7 @@ mod load;
 mod mtls;
 mod outliers;
 mod pd;
+mod recording;
 #[cfg(target_os = "linux")]
 mod relay;
 mod restarts;

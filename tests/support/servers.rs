@@ -37,9 +37,14 @@ impl Servers {
             num_blocks: 400_000,
             ..EngineConfig::default()
         };
+        Self::start_with(vec![engine; count]).await
+    }
+
+    /// Starts a server with each of these engines.
+    pub(crate) async fn start_with(engines: Vec<EngineConfig>) -> Self {
         let mut servers = Self { running: Vec::new(), addresses: Vec::new() };
-        for first_index in 0..count {
-            let config = SimConfig { first_index, engine: engine.clone(), ..SimConfig::default() };
+        for (first_index, engine) in engines.into_iter().enumerate() {
+            let config = SimConfig { first_index, engine, ..SimConfig::default() };
             let server = start(config, vec![listener()]).await.unwrap();
             servers.addresses.push(server.addresses()[0]);
             servers.running.push(Some(server));

@@ -21,6 +21,7 @@ mod plugins;
 #[path = "../support/protos.rs"]
 mod protos;
 mod queries;
+mod recording;
 mod reference;
 mod reload;
 mod requests;

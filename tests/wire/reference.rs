@@ -88,7 +88,10 @@ async fn others() -> String {
         format!("- {{name: p, address: 127.0.0.1, port: '{port}', labels: {{llm-d.ai/role: decode}}}}\n");
     let config = format!("--config-text={OTHERS}");
     let policy = "--capacity-policy=deploy/capacity/rules.yaml";
-    let flags = [config.as_str(), "--allow-experimental-plugins", "--sick-pods", "--gen-ai-metrics", policy];
+    let folder = tempfile::tempdir().unwrap();
+    let record = format!("--record={}", folder.path().join("recording.jsonl").display());
+    let flags =
+        [config.as_str(), "--allow-experimental-plugins", "--sick-pods", "--gen-ai-metrics", policy, &record];
     let picker = Picker::start_with(&entry, &flags).await;
     exchange(&picker, true).await;
     let deadline = Instant::now() + Duration::from_secs(60);

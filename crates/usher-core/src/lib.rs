@@ -7,4 +7,5 @@ pub mod memory;
 pub mod metrics;
 pub mod prefix;
 pub mod random;
+pub mod recording;
 pub mod request;

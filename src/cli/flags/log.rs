@@ -5,8 +5,8 @@ use tracing::Level;
 
 use super::pflag::{BOOL, given};
 use super::unused::Unused;
-use crate::config::units::parse_bool;
-use crate::settings::LogSettings;
+use crate::config::units::{parse_bool, parse_quantity};
+use crate::settings::{LogSettings, RecordingSettings};
 
 /// Logs and traces.
 #[derive(Debug, Args)]
@@ -32,6 +32,15 @@ pub struct LogFlags {
     /// At most 65536.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = decision_records)]
     pub decision_records: usize,
+
+    /// Record decisions and outcomes of requests into this file, for usher replay --recording: lengths, times and
+    /// numbers in place of text. It goes on where a recording is there.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<String>,
+
+    /// Bytes of the recording, at least 64Ki: at half of them the file becomes FILE.1, which it replaces.
+    #[arg(long, value_name = "SIZE", default_value = "256Mi", value_parser = record_size)]
+    pub record_max_bytes: u64,
 
     /// Accepted for compatibility: there are no stack traces in the log.
     #[arg(long, value_name = "LEVEL")]
@@ -82,6 +91,11 @@ impl LogFlags {
         );
         Ok(LogSettings { level, json })
     }
+
+    pub(super) fn recording(&self) -> Option<RecordingSettings> {
+        let file = given(&self.record)?.into();
+        Some(RecordingSettings { file, max_bytes: self.record_max_bytes })
+    }
 }
 
 /// Most decisions that can be kept.
@@ -90,6 +104,16 @@ const MOST_RECORDS: usize = 1 << 16;
 fn decision_records(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|_| "no whole number".to_owned())?;
     if number > MOST_RECORDS { Err(format!("at most {MOST_RECORDS}")) } else { Ok(number) }
+}
+
+/// Smallest recording.
+const LEAST_RECORDING: u64 = 64 << 10;
+
+fn record_size(text: &str) -> Result<u64, String> {
+    match parse_quantity(text)? {
+        ..LEAST_RECORDING => Err(format!("{text:?} is too little; write at least 64Ki")),
+        bytes => Ok(bytes),
+    }
 }
 
 /// llm-d-router's verbosities: 2 default, 3 verbose, 4 debug, 5 trace.

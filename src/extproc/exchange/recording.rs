@@ -45,7 +45,12 @@ impl Exchange {
     }
 
     fn record_as(&self, tracked: Tracked, ending: Ending, now: Instant) {
-        let response = Response { usage: self.response.used(), is_stream: self.is_shown_stream(), ending };
+        let response = Response {
+            usage: self.response.used(),
+            generated: self.response.generated(),
+            is_stream: self.is_shown_stream(),
+            ending,
+        };
         tracked.ends(&response, now);
     }
 }

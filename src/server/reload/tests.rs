@@ -77,6 +77,7 @@ impl Fixture {
             locator: None,
             outliers: None,
             tracer: None,
+            recorder: None,
         };
         let pool = Pool::new(parts, &registry).unwrap();
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));

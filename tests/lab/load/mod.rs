@@ -45,7 +45,7 @@ async fn report(child: Child) -> Value {
 }
 
 /// The report of a whole run.
-async fn load(target: impl ToString, arguments: &[&str]) -> Value {
+pub(crate) async fn load(target: impl ToString, arguments: &[&str]) -> Value {
     report(spawn(&target.to_string(), arguments)).await
 }
 
@@ -59,7 +59,7 @@ async fn refusal(target: impl ToString, arguments: &[&str]) -> (String, i32) {
 
 /// Asserts how many requests were due, completed and failed.
 #[track_caller]
-fn assert_requests(report: &Value, completed: u64, failed: u64) {
+pub(crate) fn assert_requests(report: &Value, completed: u64, failed: u64) {
     let want = serde_json::json!({"due": completed + failed, "completed": completed, "failed": failed});
     assert_eq!(report["requests"], want, "{report:#}");
 }

@@ -1,6 +1,7 @@
 //! `usher replay` as a program.
 
 mod prediction;
+mod recording;
 mod sizes;
 mod suite;
 mod support;

@@ -14,6 +14,8 @@
 //! 2. `policy` decides, and `world` lets everything happen in its order.
 //! 3. `summary` counts.
 //!
+//! A [`Recording`] has the requests and servers of production, and constants for the servers.
+//!
 //! A [`Script`] has the same requests for servers in real time.
 //!
 //! [`compare_sizes`] lets a capacity policy start and end the servers, too (`scale`).
@@ -27,6 +29,7 @@ mod draw;
 mod error;
 mod generate;
 mod policy;
+mod recording;
 mod reference;
 mod requests;
 mod scale;
@@ -47,6 +50,7 @@ pub use configured::{Build, BuildError, Configured, Follower, Reading, Route};
 pub use error::ReplayError;
 pub use generate::Workload;
 pub use policy::{Picker, Policy};
+pub use recording::{Constants, Fit, Fixed, Member, ReadError, Recorded, Recording, Slower, fit};
 pub use reference::Formula;
 pub use requests::Requests;
 pub use scale::{ScaleComparison, ScaleSettings, ScaleSummary, compare_sizes};
@@ -60,6 +64,9 @@ pub use world::{Events, Fate, Fates, Interconnect, World};
 
 use error::LONGEST;
 use summary::Measure;
+
+/// Name of what was measured, among the policies of a comparison.
+pub const RECORDED: &str = "recorded";
 
 /// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,6 +109,20 @@ pub struct Note {
 pub fn run(
     settings: &Settings,
     build: &Build<'_>,
+    progress: impl FnMut(usize),
+) -> Result<Comparison, ReplayError> {
+    run_beside(settings, None, build, progress)
+}
+
+/// The same beside outcomes of the same requests that were measured, under the name [`RECORDED`]; decisions are
+/// compared with theirs then.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_beside(
+    settings: &Settings,
+    recorded: Option<&Fates>,
+    build: &Build<'_>,
     mut progress: impl FnMut(usize),
 ) -> Result<Comparison, ReplayError> {
     let Settings { servers, arrivals, policies, seed, .. } = settings;
@@ -141,9 +162,12 @@ pub fn run(
         }));
     }
     let by = Measure { ttft_limit: settings.ttft_limit, tpot_limit: settings.tpot_limit };
-    let summary = |((name, _), fates): (&(String, Policy), &Fates)| {
-        Summary::new(name.clone(), servers, fates, all.first().unwrap_or(fates), by)
+    let summary = |name: &str, fates: &Fates| {
+        let first = recorded.or(all.first()).unwrap_or(fates);
+        Summary::new(name.to_owned(), servers, fates, first, by)
     };
+    let measured = recorded.map(|fates| summary(RECORDED, fates));
+    let replayed = policies.iter().zip(&all).map(|((name, _), fates)| summary(name, fates));
     let open = arrivals.iter().all(|arrival| !arrival.follows());
     Ok(Comparison {
         requests: arrivals.len() as u64,
@@ -153,7 +177,7 @@ pub fn run(
         servers: servers.len() as u64,
         ttft_limit_s: settings.ttft_limit.as_secs_f64(),
         tpot_limit_ms: settings.tpot_limit.as_secs_f64() * 1e3,
-        policies: policies.iter().zip(&all).map(summary).collect(),
+        policies: measured.into_iter().chain(replayed).collect(),
         notes,
     })
 }

@@ -1,5 +1,6 @@
 //! Policies that decide where requests go: the real scheduler of a configuration, or a baseline.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -51,9 +52,16 @@ enum Kind {
     },
     /// The formula of another picker.
     Reference(Box<Reference>),
+    /// The server of each request, and the one that computes its prompt, if another.
+    Recorded(Arc<[(usize, Option<usize>)]>),
 }
 
 impl Picker {
+    /// Picks that were recorded, by position.
+    pub(super) fn recorded(picks: Arc<[(usize, Option<usize>)]>) -> Self {
+        Self(Kind::Recorded(picks))
+    }
+
     /// A picker with the plugins of a configuration.
     pub fn configured(configured: Box<dyn Configured>) -> Self {
         Self(Kind::Configured(configured))
@@ -102,6 +110,10 @@ impl Picker {
             Kind::Configured(configured) => {
                 return configured.pick(now, &mut |parsers| requests.read(position, parsers));
             }
+            Kind::Recorded(picks) => {
+                let (server, prefiller) = picks.get(position).copied().ok_or_else(Rejection::no_endpoints)?;
+                return Ok(Route { server, prefiller, follower: None });
+            }
             Kind::Random { servers, .. } if servers.is_empty() => None,
             Kind::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
             Kind::RoundRobin { next, servers } => {
@@ -139,6 +151,7 @@ impl Picker {
             Kind::Reference(reference) => {
                 reference.set_servers(servers.iter().map(|(number, _)| *number).collect());
             }
+            Kind::Recorded(_) => {}
         }
     }
 

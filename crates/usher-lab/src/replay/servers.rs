@@ -42,12 +42,14 @@ pub struct Server {
     pub engine: EngineConfig,
     /// When it becomes a candidate, with an empty cache; zero: it is one from the start.
     pub joins: Duration,
+    /// When it gets no more requests; `None`: it stays.
+    pub leaves: Option<Duration>,
 }
 
 impl Server {
     /// A server without labels.
     pub fn new(name: impl Into<String>, engine: EngineConfig) -> Self {
-        Self { name: name.into(), labels: BTreeMap::new(), engine, joins: Duration::ZERO }
+        Self { name: name.into(), labels: BTreeMap::new(), engine, joins: Duration::ZERO, leaves: None }
     }
 
     /// Location from its labels.

@@ -48,6 +48,7 @@ impl Settings {
         for server in &mut self.servers {
             server.slow_down(1.0 / times);
             faster(&mut server.joins);
+            server.leaves.iter_mut().for_each(faster);
         }
         for arrival in &mut self.arrivals {
             faster(&mut arrival.at);

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::recorded::{Fitted, Wanted};
 use super::suite::{Suite, SuiteArgs};
 use crate::cli::demo::TRACE;
 use crate::cli::engine::EngineArgs;
 use crate::cli::range::{scrape_interval, share};
 use crate::load::trace::{self, Row};
 use crate::replay::{
-    Arrival, Formula, Interconnect, LatencyClass, MOST_SERVERS, Policy, Server, Settings, Workload, classify,
-    of_trace, parse_servers, repeat, speed_up, utilize,
+    Arrival, Fixed, Formula, Interconnect, LatencyClass, MOST_SERVERS, Policy, Server, Settings, Workload,
+    classify, of_trace, parse_servers, repeat, speed_up, utilize,
 };
 use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links};
 use usher_core::config::source::{read_file, unreadable};
@@ -61,13 +62,17 @@ pub struct ReplayArgs {
     /// Generated requests.
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Requests")]
     pub workload: Option<WorkloadName>,
-    /// Requests at most. Default: all of a trace; 10000 of a workload.
+    /// Requests and servers of a recording that usher serve --record wrote, with FILE.1 before it. May be
+    /// given several times, for replicas. Simulated engines are fitted to the times that were measured.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "workload", "latency_class", "servers", "servers_file"], help_heading = "Requests")]
+    pub recording: Vec<PathBuf>,
+    /// Requests at most. Default: all of a trace or a recording; 10000 of a workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     pub requests: Option<u64>,
     /// Users of conversations and agents; each waits for the response before the next request.
     #[arg(long, value_name = "N", default_value_t = USERS as u64, value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     pub users: u64,
-    /// Speed of the trace, as a multiple of the recorded one. Default: 1.
+    /// Speed of the trace or the recording, as a multiple of the recorded one. Default: 1.
     #[arg(long, value_name = "FACTOR", value_parser = above_zero, conflicts_with_all = ["utilization", "workload"], help_heading = "Requests")]
     pub speed: Option<f64>,
     /// Refused: what --speed was called.
@@ -119,9 +124,10 @@ pub struct ReplayArgs {
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub metrics_staleness_threshold: Duration,
-    /// Latency of client, gateway and picker, added to that of the server.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
-    pub gateway_delay: Duration,
+    /// Latency of client, gateway and picker, added to that of the server. [default: 0, or fitted to a
+    /// recording]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub gateway_delay: Option<Duration>,
     /// Limit on the time to the first token of a good response.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ttft_limit: Duration,
@@ -276,6 +282,16 @@ pub struct Plan {
     pub source: String,
     /// Speed in multiples of the recording's; `None`: they were not recorded.
     pub speed: Option<f64>,
+    /// What a recording adds; `None`: there is none.
+    pub recorded: Option<Fitted>,
+}
+
+/// Servers and requests.
+struct World {
+    servers: Vec<Server>,
+    arrivals: Vec<Arrival>,
+    source: String,
+    recorded: Option<Fitted>,
 }
 
 impl ReplayArgs {
@@ -290,12 +306,13 @@ impl ReplayArgs {
         if self.config.is_empty() && self.baseline.is_empty() {
             return Err("nobody decides; give --config-file FILE or --baseline NAME".to_owned());
         }
-        let servers = self.read_servers()?;
+        let interconnect =
+            Interconnect { links: self.links.clone(), kv_bytes_per_token: self.kv_bytes_per_token };
+        let World { servers, mut arrivals, source, recorded } = self.world(&interconnect)?;
         let mut policies = self.policies()?;
         if !self.baseline.contains(&Baseline::RoundRobin) {
             policies.push(Baseline::RoundRobin.policy()?);
         }
-        let (mut arrivals, source) = self.arrivals()?;
         let closed = arrivals.iter().any(Arrival::follows);
         if closed && self.utilization.is_some() {
             return Err("--utilization has no meaning where users wait for answers; give --users".to_owned());
@@ -312,25 +329,54 @@ impl ReplayArgs {
             .iter()
             .map(|class| LatencyClass { is_named: !self.hide_targets, ..*class })
             .collect();
-        classify(&mut arrivals, &classes, self.seed);
-        let recorded = !closed && self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
+        if recorded.is_none() {
+            classify(&mut arrivals, &classes, self.seed);
+        }
+        let fitted_delay = recorded.as_ref().map(Fitted::delay);
+        let has_speed = !closed && self.workload.is_none_or(|workload| workload == WorkloadName::Chat);
         let settings = Settings {
             servers,
-            interconnect: Interconnect {
-                links: self.links.clone(),
-                kv_bytes_per_token: self.kv_bytes_per_token,
-            },
+            interconnect,
             arrivals,
             policies,
             seed: self.seed,
             scrape_interval: self.scrape_interval,
             metrics_staleness: self.metrics_staleness_threshold,
-            gateway_delay: self.gateway_delay,
+            gateway_delay: self.gateway_delay.or(fitted_delay).unwrap_or_default(),
             ttft_limit: self.ttft_limit,
             tpot_limit: self.tpot_limit,
             streams: true,
         };
-        Ok(Plan { settings, source, speed: recorded.then_some(speed.unwrap_or(1.0)) })
+        Ok(Plan { settings, source, speed: has_speed.then_some(speed.unwrap_or(1.0)), recorded })
+    }
+
+    /// Servers, requests with their source, and with a recording what was measured.
+    fn world(&self, interconnect: &Interconnect) -> Result<World, String> {
+        if self.recording.is_empty() {
+            let servers = self.read_servers()?;
+            let (arrivals, source) = self.arrivals()?;
+            return Ok(World { servers, arrivals, source, recorded: None });
+        }
+        let engine = EngineConfig { seed: self.seed, ..self.engine.config() };
+        engine.validate().map_err(|error| error.to_string())?;
+        let fixed = Fixed {
+            prefill_rate: self.engine.prefill_rate.is_some(),
+            decode_step: self.engine.decode_step.is_some(),
+            batch_factor: self.engine.batch_factor.is_some(),
+            delay: self.gateway_delay.is_some(),
+        };
+        let wanted = Wanted {
+            files: &self.recording,
+            limit: usize::try_from(self.requests.unwrap_or(MOST_REQUESTS)).unwrap_or(usize::MAX),
+            engine: &engine,
+            delay: self.gateway_delay.unwrap_or_default(),
+            fixed,
+            interconnect,
+            seed: self.seed,
+        };
+        let (servers, arrivals, fitted) = wanted.read()?;
+        let names: Vec<String> = self.recording.iter().map(|path| path.display().to_string()).collect();
+        Ok(World { servers, arrivals, source: names.join(", "), recorded: Some(fitted) })
     }
 
     /// Settings of the suite: the policies that are given, or that of the README, and all
@@ -354,7 +400,9 @@ impl ReplayArgs {
         let users = usize::try_from(self.users).unwrap_or(usize::MAX);
         let count = self.requests.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         match (self.workload, &self.trace) {
-            (None, None) => Err("there is no request; give --trace FILE or --workload NAME".to_owned()),
+            (None, None) => {
+                Err("there is no request; give --trace FILE, --workload NAME or --recording FILE".to_owned())
+            }
             (None, Some(path)) => {
                 let rows = rows(path, count.unwrap_or(usize::MAX))?;
                 Ok((of_trace(&rows, self.seed), path.display().to_string()))

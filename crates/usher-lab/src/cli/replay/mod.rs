@@ -1,6 +1,7 @@
 //! `usher replay`: what would change if the configuration did?
 
 mod args;
+mod recorded;
 mod report;
 mod single;
 mod suite;
@@ -8,7 +9,7 @@ mod suite;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use crate::replay::{Build, ReplayError, run as replay};
+use crate::replay::{Build, ReplayError, run_beside as replay};
 pub use args::{Baseline, Plan, ReplayArgs, WorkloadName};
 pub use args::{MOST_REQUESTS, NO_RATE, above_zero, rows};
 use report::Report;
@@ -36,7 +37,8 @@ pub fn run(args: &ReplayArgs, build: &Build<'_>) -> Result<(), CliError> {
     // Only a terminal gets it: elsewhere nobody would read it.
     let mut progress = io::stderr().is_terminal().then(Progress::default);
     let mut shown = Instant::now();
-    let comparison = replay(&plan.settings, build, |done| {
+    let measured = plan.recorded.as_ref().map(|recorded| &recorded.fates);
+    let comparison = replay(&plan.settings, measured, build, |done| {
         if let Some(progress) = &mut progress
             && shown.elapsed() >= PAUSE
         {
@@ -49,8 +51,14 @@ pub fn run(args: &ReplayArgs, build: &Build<'_>) -> Result<(), CliError> {
         ReplayError::Metrics(_) => CliError::Failed(error.to_string()),
         error => CliError::Usage(error.to_string()),
     })?;
-    let Plan { source, speed, settings } = &plan;
-    let report = Report { source, speed: *speed, seed: settings.seed, comparison: &comparison };
+    let Plan { source, speed, settings, recorded } = &plan;
+    let report = Report {
+        source,
+        speed: *speed,
+        seed: settings.seed,
+        recording: recorded.as_ref(),
+        comparison: &comparison,
+    };
     args.output.print(&report).map_err(|error| CliError::Failed(format!("cannot print the result: {error}")))
 }
 

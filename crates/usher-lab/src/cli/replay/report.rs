@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::recorded::Fitted;
 use crate::replay::{ClassGoodput, Comparison, Latency, Note, Summary};
 use usher_terminal::{Column, PAGE, grouped, line, paragraph, table};
 
@@ -48,6 +49,9 @@ pub(super) struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) speed: Option<f64>,
     pub(super) seed: u64,
+    /// The fit to a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) recording: Option<&'a Fitted>,
     #[serde(flatten)]
     pub(super) comparison: &'a Comparison,
 }
@@ -76,6 +80,9 @@ impl Display for Report<'_> {
             format!(", asked for {:.0} % of what they can do without a cached prefix", share * 100.0)
         });
         line(f, "servers", format_args!("{servers}{share}"))?;
+        if let Some(recording) = self.recording {
+            write!(f, "{recording}")?;
+        }
         let names = Names::of(policies);
         let width = Some(f.width().unwrap_or(PAGE));
         let rows = |cells: fn(&Summary) -> Vec<String>| -> Vec<Vec<String>> {
@@ -273,7 +280,8 @@ mod tests {
         let text =
             "a sentence about a configuration that is longer than a line of a narrow terminal".to_owned();
         comparison.notes.push(Note { policies: vec![name.to_owned()], text });
-        let report = Report { source: "poisson", speed: None, seed: 0, comparison: &comparison };
+        let report =
+            Report { source: "poisson", speed: None, seed: 0, recording: None, comparison: &comparison };
         assert_eq!(misfits(&report), Vec::<String>::new());
         let text = report.to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

@@ -1,9 +1,10 @@
 //! Flags of a single run: the suite says itself what they say.
 
 /// Arguments that `--suite` refuses, by the names of their fields.
-pub(super) const SINGLE: [&str; 30] = [
+pub(super) const SINGLE: [&str; 31] = [
     "trace",
     "workload",
+    "recording",
     "requests",
     "users",
     "speed",

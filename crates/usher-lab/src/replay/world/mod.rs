@@ -113,6 +113,13 @@ impl World {
         self.picker.scrape(number, &self.engines[number]);
     }
 
+    /// A server gets no more requests; those that it has end there.
+    fn leave(&mut self, number: usize) {
+        self.joining.remove(&number);
+        self.pool.retain(|(other, _)| *other != number);
+        self.picker.set_servers(&self.pool);
+    }
+
     fn happen(&mut self, at: Duration, due: Due, again: bool) {
         self.picker.set_clock(at);
         match due {
@@ -131,6 +138,7 @@ impl World {
             }
             Due::Ready(pod) => self.comes_up(pod, at),
             Due::Join(server) => self.join(server),
+            Due::Leave(server) => self.leave(server),
             Due::Arrive(position) => self.arrive(position, at),
             Due::Size => self.resize(at, again),
             Due::Engine(server) => {

@@ -28,6 +28,8 @@ pub(super) enum Due {
     Ready(u64),
     /// The server with this number joins the pool.
     Join(usize),
+    /// The server with this number leaves the pool.
+    Leave(usize),
     /// Look how many pods there should be.
     Size,
     /// The request at this position comes.
@@ -101,6 +103,9 @@ impl World {
             picker.set_servers(&pool);
             due.extend(joining.iter().map(|(number, server)| Reverse((server.joins, Due::Join(*number)))));
         }
+        let leaving =
+            servers.iter().enumerate().filter_map(|(number, server)| Some((server.leaves?, number)));
+        due.extend(leaving.map(|(at, number)| Reverse((at, Due::Leave(number)))));
         if picker.scrape_interval().is_some() {
             for (position, engine) in engines.iter().enumerate() {
                 // The pool was there before the first request.

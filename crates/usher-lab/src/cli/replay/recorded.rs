@@ -1,0 +1,115 @@
+//! `usher replay --recording`: what a recording gives to a replay.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::replay::{
+    Arrival, Constants, Fates, Fit, Fixed, Interconnect, MOST_SERVERS, Recording, Server, fit,
+};
+use crate::sim::EngineConfig;
+use usher_terminal::{line, paragraph};
+
+/// Measured outcomes, and the engines that were fitted to them.
+#[derive(Debug, Serialize)]
+pub struct Fitted {
+    /// The fit.
+    #[serde(flatten)]
+    pub fit: Fit,
+    /// Sentences about the recording.
+    pub notes: Vec<String>,
+    /// What was measured.
+    #[serde(skip)]
+    pub fates: Fates,
+}
+
+impl Fitted {
+    /// Time that requests take outside of servers.
+    pub fn delay(&self) -> Duration {
+        Duration::try_from_secs_f64(self.fit.constants.delay_ms / 1e3).unwrap_or_default()
+    }
+}
+
+/// A recording to read, and what is said of its engines.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Its files.
+    pub files: &'a [PathBuf],
+    /// Requests that are read at most.
+    pub limit: usize,
+    /// Engines, where nothing is fitted.
+    pub engine: &'a EngineConfig,
+    /// Time that requests take outside of servers, where that isn't fitted.
+    pub delay: Duration,
+    /// Constants that are given.
+    pub fixed: Fixed,
+    /// Links that prompts move over.
+    pub interconnect: &'a Interconnect,
+    /// Seed of the texts.
+    pub seed: u64,
+}
+
+impl Wanted<'_> {
+    /// Reads it, and fits engines to it. Returns the servers, the requests, and what was measured.
+    ///
+    /// # Errors
+    /// A line that says what is wrong with which file.
+    pub fn read(&self) -> Result<(Vec<Server>, Vec<Arrival>, Fitted), String> {
+        let mut recording = Recording::read(self.files).map_err(|error| error.to_string())?;
+        recording.requests.truncate(self.limit);
+        let count = recording.members.len();
+        if count == 0 {
+            return Err("the recording names no endpoint, so there is nothing to replay on".to_owned());
+        }
+        if count > MOST_SERVERS {
+            return Err(format!(
+                "the recording names {count} endpoints, and a replay has {MOST_SERVERS} at most"
+            ));
+        }
+        let given = Constants {
+            prefill_rate: self.engine.prefill_tokens_per_second,
+            decode_step_ms: self.engine.decode_step.as_secs_f64() * 1e3,
+            batch_factor: self.engine.batch_factor,
+            delay_ms: self.delay.as_secs_f64() * 1e3,
+        };
+        let mut servers = recording.servers(self.engine);
+        let fit = fit(&recording, &mut servers, self.interconnect, given, self.fixed);
+        let (arrivals, fates) = (recording.arrivals(self.seed), recording.fates());
+        Ok((servers, arrivals, Fitted { fit, notes: recording.notes, fates }))
+    }
+}
+
+impl Display for Fitted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Fit { measured, constants, slower, unfitted, ttft_error, tpot_error } = &self.fit;
+        let Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms } = constants;
+        if unfitted.is_none() {
+            line(
+                f,
+                "engines",
+                format_args!(
+                    "fitted to {measured} responses: {prefill_rate:.0} prompt tokens per second, {decode_step_ms:.2} ms per decode step, batch factor {batch_factor:.4}, delay {delay_ms:.1} ms"
+                ),
+            )?;
+        }
+        for each in slower {
+            line(f, "", format_args!("{} takes {:.2} times as long", each.server, each.slower))?;
+        }
+        if let Some((ttft, tpot)) = ttft_error.zip(*tpot_error) {
+            let (ttft, tpot) = (ttft * 100.0, tpot * 100.0);
+            line(
+                f,
+                "error",
+                format_args!(
+                    "first token {ttft:.0} %, per output token {tpot:.0} % (medians, of the recorded picks replayed)"
+                ),
+            )?;
+        }
+        for note in unfitted.iter().chain(&self.notes) {
+            paragraph(f, format_args!("note: {note}"))?;
+        }
+        Ok(())
+    }
+}

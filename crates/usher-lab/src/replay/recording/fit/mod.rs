@@ -1,0 +1,99 @@
+//! Constants with which simulated engines take the times that a recording measured.
+//!
+//! Of the model linear, as its constants are few enough to be found in times of requests: [`regress`] gives a first
+//! estimate from what engines were doing while each request was there, and [`refine`] improves it by replays of the
+//! recorded picks. A request counts with the prompt tokens that were computed, so no cache is simulated.
+
+mod constants;
+mod observe;
+mod refine;
+mod regress;
+
+use serde::Serialize;
+
+use self::constants::apply;
+use self::observe::observe;
+use self::refine::Trial;
+use super::collect::Recording;
+use crate::replay::servers::Server;
+use crate::replay::world::Interconnect;
+use crate::sim::ModelKind;
+
+pub use self::constants::{Constants, Fixed};
+
+/// Streamed responses below which nothing is fitted.
+const FEWEST: usize = 50;
+
+/// A server that takes longer, or less long, than the others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slower {
+    /// Its name.
+    pub server: String,
+    /// Times as long as the median server.
+    pub slower: f64,
+}
+
+/// A fit, and how good it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// Streamed responses with measured times.
+    pub measured: u64,
+    /// Constants, fitted or given.
+    pub constants: Constants,
+    /// Servers that clearly differ.
+    pub slower: Vec<Slower>,
+    /// Why nothing was fitted; `None`: it was.
+    pub unfitted: Option<String>,
+    /// Median error of the first tokens' times in a replay of the recorded picks, as a share of the measured.
+    pub ttft_error: Option<f64>,
+    /// Median error of the times per output token.
+    pub tpot_error: Option<f64>,
+}
+
+/// Fits these servers, which are those of the recording, to what it measured, and sets their constants. `given`: the
+/// constants where nothing can be fitted; `fixed`: those that stay.
+pub fn fit(
+    recording: &Recording,
+    servers: &mut [Server],
+    interconnect: &Interconnect,
+    given: Constants,
+    fixed: Fixed,
+) -> Fit {
+    let observed = observe(recording);
+    let mut slower = vec![1.0; servers.len()];
+    let is_linear = servers.iter().all(|server| server.engine.model.kind() == ModelKind::Linear);
+    let unfitted = match observed.usable().count() {
+        _ if !is_linear => {
+            Some("only the model linear is fitted; the constants are those of the flags".to_owned())
+        }
+        count if count < FEWEST => Some(format!(
+            "{count} streamed responses have measured times, and a fit needs {FEWEST}; the constants are those of the flags"
+        )),
+        _ => None,
+    };
+    let mut constants = given;
+    if unfitted.is_none() {
+        (constants, slower) = regress::estimate(&observed, given, fixed);
+        if let Some(trial) = Trial::of_window(&observed, servers, interconnect) {
+            constants = refine::refine(&trial, constants, &mut slower, fixed);
+        }
+    }
+    let [ttft_error, tpot_error] = Trial::of_all(&observed, servers, interconnect)
+        .map_or([None; 2], |trial| trial.errors(&constants, &slower));
+    if is_linear {
+        for (server, slower) in servers.iter_mut().zip(&slower) {
+            apply(server, &constants, *slower);
+        }
+    }
+    let differs = |(server, slower): (&Server, &f64)| {
+        (*slower != 1.0).then(|| Slower { server: server.name.clone(), slower: *slower })
+    };
+    Fit {
+        measured: observed.usable().count() as u64,
+        constants,
+        slower: servers.iter().zip(&slower).filter_map(differs).collect(),
+        unfitted,
+        ttft_error,
+        tpot_error,
+    }
+}

@@ -1,0 +1,157 @@
+//! The file of a recording and its predecessor, which together have a bound.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use usher_core::recording::{MAX_LINE, Probe, VERSION, probe};
+
+/// Reason why a file can't be used. Its text is the end of a sentence that begins with the file.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refuses it.
+    #[error("cannot be opened: {0}; name a file in a folder that this process may write")]
+    System(#[from] io::Error),
+    /// It is a folder, a pipe or a device.
+    #[error("is no regular file; name a file that usher may write, move and replace")]
+    NoFile,
+    /// Something else is there.
+    #[error("exists and is no recording; name another file, or move it away")]
+    Other,
+    /// It is locked.
+    #[error("is written by another process; give each picker a file of its own")]
+    InUse,
+}
+
+/// An open recording. What is appended makes it grow to half of the bound; then it [moves](Self::rotate) to `FILE.1`,
+/// which it replaces.
+#[derive(Debug)]
+pub(super) struct RecordingFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// Bytes of each of the two files at most.
+    half: u64,
+}
+
+impl RecordingFile {
+    /// Opens a file to append to it, or creates it with mode 0600. A file that is large, or of another version, becomes
+    /// `FILE.1` first. A last line that was cut short is ended.
+    ///
+    /// # Errors
+    /// When there is something that isn't a recording, or another process writes it, or the system refuses.
+    pub(super) fn open(path: &Path, max_bytes: u64) -> Result<Self, OpenError> {
+        let half = max_bytes / 2;
+        let previous = previous(path);
+        // It will be replaced one day.
+        kind(&previous)?;
+        let kind = kind(path)?;
+        let mut file = append(path)?;
+        lock(&file)?;
+        let mut bytes = file.metadata()?.len();
+        if kind == Kind::OtherVersion || bytes >= half {
+            fs::rename(path, &previous)?;
+            file = append(path)?;
+            lock(&file)?;
+            bytes = 0;
+        }
+        let mut opened = Self { path: path.to_owned(), file, bytes, half };
+        opened.end_line()?;
+        Ok(opened)
+    }
+
+    /// Bytes that it has.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns `true` if so many bytes more have room.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.saturating_add(bytes as u64) <= self.half
+    }
+
+    /// Appends whole lines.
+    ///
+    /// # Errors
+    /// When the system refuses; a part of them may be there then.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.file.write_all(lines)?;
+        self.bytes += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Makes it `FILE.1`, and begins a new one.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn rotate(&mut self) -> Result<(), OpenError> {
+        fs::rename(&self.path, previous(&self.path))?;
+        *self = Self::open(&self.path, self.half * 2)?;
+        Ok(())
+    }
+
+    /// Returns `true` if the path still names this file.
+    pub(super) fn is_there(&self) -> bool {
+        let known = |of: io::Result<fs::Metadata>| of.ok().map(|of| (of.dev(), of.ino()));
+        let now = known(fs::metadata(&self.path));
+        now.is_some() && now == known(self.file.metadata())
+    }
+
+    /// Ends the last line, if it was cut short.
+    fn end_line(&mut self) -> io::Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let mut last = [0];
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last == *b"\n" { Ok(()) } else { self.append(b"\n") }
+    }
+}
+
+/// Name of the file before.
+fn previous(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".1");
+    name.into()
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+fn lock(file: &File) -> Result<(), OpenError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse),
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// There is none, or it is empty, or can be appended to.
+    Usable,
+    /// A recording of another version.
+    OtherVersion,
+}
+
+fn kind(path: &Path) -> Result<Kind, OpenError> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kind::Usable),
+        Err(error) => return Err(error.into()),
+        Ok(metadata) if !metadata.is_file() => return Err(OpenError::NoFile),
+        Ok(metadata) if metadata.len() == 0 => return Ok(Kind::Usable),
+        Ok(_) => {}
+    }
+    let mut first = Vec::new();
+    BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut first)?;
+    match probe(&first) {
+        Probe::Recording(VERSION) => Ok(Kind::Usable),
+        Probe::Recording(_) => Ok(Kind::OtherVersion),
+        Probe::Other => Err(OpenError::Other),
+    }
+}

@@ -1,0 +1,132 @@
+//! `usher replay --recording`.
+
+use serde_json::{Value, json};
+
+use super::support::{DEFAULT, Files, json as replayed, number, text, usher};
+use crate::load::{assert_requests, load};
+use crate::support::nobody;
+use crate::support::usher::Usher;
+
+/// Keeps away from servers with the label `draining`.
+const LABELS: &str = "
+plugins:
+- type: label-selector-filter
+  parameters: {matchExpressions: [{key: draining, operator: DoesNotExist}]}
+- {type: random-picker}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: random-picker}]}
+";
+
+fn line(kind: &str, value: &Value) -> String {
+    json!({kind: value}).to_string() + "\n"
+}
+
+fn header() -> String {
+    let header = json!({"format": "usher-recording", "version": 1, "usher": "0", "run": "r", "started_unix_ms": 0,
+        "pool": "p", "block_tokens": 32, "token_bytes": 4});
+    line("header", &header)
+}
+
+fn endpoint(id: u32, labels: &Value) -> String {
+    let endpoint = json!({"at_us": 0, "id": id, "name": format!("default/pod-{id}"),
+        "address": format!("10.0.0.{id}:8000"), "labels": labels});
+    line("endpoint", &endpoint)
+}
+
+/// A request to the endpoint 0, with a prompt of ten blocks, of which all share the first eight.
+fn request(number: u64) -> Value {
+    json!({"at_us": number * 50_000, "model": "m", "stream": true, "prompt_tokens": 320,
+        "blocks": [[0, 8], [100 + 2 * number, 2]],
+        "picks": [{"profile": "default", "is_primary": true, "picks": [{"id": 0}]}],
+        "outcome": {"ending": "complete", "status": 200, "first_token_us": 50_000, "total_us": 250_000,
+            "prompt_tokens": 300, "cached_tokens": 150, "output_tokens": 21}})
+}
+
+fn recording() -> String {
+    let requests: String = (0..100).map(|number| line("request", &request(number))).collect();
+    header() + &endpoint(0, &json!({})) + &endpoint(1, &json!({"draining": "yes"})) + &requests
+}
+
+#[test]
+fn what_was_measured_is_beside_what_would_be() {
+    let files = Files::new();
+    let path = files.write("recording.jsonl", &recording());
+    let labels = files.write("labels.yaml", LABELS);
+    let run = replayed(&["--recording", &path, "--config", &labels, "--config", DEFAULT]);
+    assert_eq!((&run["requests"], &run["servers"], &run["speed"]), (&100.into(), &2.into(), &1.0.into()));
+    let [recorded, labels, default, round_robin] = &run["policies"].as_array().unwrap()[..] else {
+        panic!("{run}")
+    };
+    assert_eq!(recorded["policy"], "recorded");
+    assert!((number(&recorded["ttft"]["p50_s"]) - 0.05).abs() < 1e-9);
+    assert!((number(&recorded["tpot"]["p99_s"]) - 0.01).abs() < 1e-9);
+    assert!((number(&recorded["token_hits"]) - 0.5).abs() < 1e-9, "as the server counts");
+    assert_eq!((&recorded["decisions_differ"], &labels["decisions_differ"]), (&0.0.into(), &0.0.into()));
+    assert_eq!((&round_robin["decisions_differ"], &default["answered"]), (&0.5.into(), &100.into()));
+    // All but the first find the shared blocks.
+    assert!((number(&labels["token_hits"]) - 0.8 * 0.99).abs() < 0.01, "{labels}");
+    let recording = &run["recording"];
+    assert_eq!((&recording["measured"], &recording["unfitted"]), (&100.into(), &Value::Null));
+    assert!(number(&recording["tpot_error"]) < 0.1, "{recording}");
+}
+
+#[test]
+fn the_report_says_what_was_fitted_and_left_out() {
+    let files = Files::new();
+    let path = files.write("recording.jsonl", &(recording() + "{\"request\":{\"at_"));
+    let report = text(&["--recording", &path, "--config", DEFAULT]);
+    assert!(report.contains("\nengines        fitted to 100 responses: "), "{report}");
+    assert!(report.contains("\nerror          first token "), "{report}");
+    assert!(report.contains("the last line is cut short"), "{report}");
+    assert!(report.contains("\nrecorded "), "{report}");
+    let few = text(&["--recording", &path, "--config", DEFAULT, "--requests", "20"]);
+    assert!(few.contains("note: 20 streamed responses have measured times, and a fit"), "{few}");
+    let given = ["--prefill-rate=1000", "--decode-step=5ms", "--batch-factor=0", "--gateway-delay=3ms"];
+    let given = replayed(&[&["--recording", path.as_str(), "--config", DEFAULT], &given[..]].concat());
+    let constants =
+        json!({"prefill_rate": 1000.0, "decode_step_ms": 5.0, "batch_factor": 0.0, "delay_ms": 3.0});
+    assert_eq!(given["recording"]["constants"], constants);
+}
+
+#[test]
+fn what_is_no_recording_is_a_usage_error_in_a_line() {
+    let files = Files::new();
+    let good = files.write("good.jsonl", &recording());
+    let newer = files.write("newer.jsonl", "{\"header\":{\"format\":\"usher-recording\",\"version\":2}}\n");
+    let empty = files.write("empty.jsonl", "");
+    let other = files.write("other.jsonl", "{}\n");
+    let no_endpoint = files.write("none.jsonl", &(header() + &line("request", &request(0))));
+    let cases: [(&[&str], &str); 8] = [
+        (&["--recording", &newer], "version 2 of the format, and this usher reads versions up to 1"),
+        (&["--recording", &empty], "there is no request in"),
+        (&["--recording", &other], "is no recording: its first line is no header"),
+        (&["--recording", &no_endpoint], "names no endpoint"),
+        (&["--recording", "missing.jsonl"], "cannot read missing.jsonl"),
+        (&["--recording", &good, "--trace", "t"], "cannot be used with"),
+        (&["--recording", &good, "--workload", "poisson"], "cannot be used with"),
+        (&["--recording", &good, "--servers", "2"], "cannot be used with"),
+    ];
+    for (arguments, expected) in cases {
+        let output = usher(&[&["--config", DEFAULT], arguments].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+        assert_eq!(error.lines().filter(|line| !line.is_empty()).count(), 1, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_picker_records_what_replay_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording.jsonl").display().to_string();
+    let record = format!("--record={path}");
+    let endpoints = [nobody(), ([127, 0, 0, 2], nobody().port() ^ 1).into()];
+    let mut usher = Usher::start(&endpoints, &[&record, "--secure-serving=false"]).await;
+    let shape = ["--requests=80", "--concurrency=4", "--stream", "--output-tokens=6", "--tokens=200"];
+    assert_requests(&load(usher.address, &shape).await, 80, 0);
+    usher.terminate().await;
+    let run = tokio::task::spawn_blocking(move || replayed(&["--recording", &path, "--config", DEFAULT]));
+    let run = run.await.unwrap();
+    assert_eq!((&run["requests"], &run["servers"]), (&80.into(), &2.into()));
+    assert_eq!((&run["policies"][0]["answered"], &run["recording"]["measured"]), (&80.into(), &80.into()));
+}
