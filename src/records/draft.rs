@@ -20,6 +20,9 @@ use crate::recorder::{Decided, Recorder};
 /// Candidates of a large pool that each profile adds to a record: the best by their totals.
 const BEST: usize = 12;
 
+/// Totals that are compared with the last of the best at once.
+const TOGETHER: usize = 16;
+
 /// Characters of a request's id that are kept.
 const ID: usize = 128;
 
@@ -174,13 +177,20 @@ impl Positions {
 /// The best candidates of a run with their totals, best first.
 fn best(run: &RunTrace) -> SmallVec<[(u32, f64); BEST]> {
     let mut best: SmallVec<[(u32, f64); BEST]> = SmallVec::new();
-    for (&position, &total) in run.survivors.iter().zip(&run.totals) {
-        if best.len() == BEST && best.last().is_some_and(|(_, last)| total <= *last) {
+    for (positions, totals) in run.survivors.chunks(TOGETHER).zip(run.totals.chunks(TOGETHER)) {
+        // Nearly all are below the best: they are compared together, without branches.
+        let last = best.last().filter(|_| best.len() == BEST).map(|(_, last)| *last);
+        if last.is_some_and(|last| !totals.iter().fold(false, |any, total| any | (*total > last))) {
             continue;
         }
-        best.truncate(BEST - 1);
-        let place = best.partition_point(|(_, other)| *other >= total);
-        best.insert(place, (position, total));
+        for (&position, &total) in positions.iter().zip(totals) {
+            if best.len() == BEST && best.last().is_some_and(|(_, last)| total <= *last) {
+                continue;
+            }
+            best.truncate(BEST - 1);
+            let place = best.partition_point(|(_, other)| *other >= total);
+            best.insert(place, (position, total));
+        }
     }
     best
 }
