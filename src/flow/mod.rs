@@ -4,6 +4,7 @@
 mod attempts;
 mod concurrent;
 mod conditional;
+mod decider;
 mod dispatcher;
 mod gate;
 mod legacy_admission;

@@ -62,7 +62,9 @@ impl Engine {
         let limit = self.config.context_limit();
         let refusal = if tokens > limit {
             Some(Rejected::TooLong { limit })
-        } else if self.taken() + self.waiting.len() >= self.config.max_running + self.config.max_waiting {
+        } else if self.taken() + self.waiting.len()
+            >= self.config.max_running.saturating_add(self.config.max_waiting)
+        {
             Some(Rejected::QueueFull)
         } else {
             None
