@@ -9,11 +9,17 @@ use http::uri::Authority;
 /// Returns `true` if the host that is asked for can't be a name of somebody else's DNS. Without a host it is no
 /// browser.
 pub(super) fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
+    let Some(host) = headers.get(HOST).filter(|host| !host.is_empty()) else { return true };
     let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
     let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
     let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
     is_address || !name.contains('.') || name.ends_with(".localhost")
+}
+
+/// Returns `true` if a page of another site asks, and not to show the answer as a page of its own. Browsers say so.
+pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
+    let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    says("sec-fetch-site", "cross-site") && !says("sec-fetch-mode", "navigate")
 }
 
 /// Returns `true` for browsers: nobody else names HTML.
@@ -43,12 +49,29 @@ mod tests {
             ("127.0.0.1.attacker.example", false),
             ("localhost.attacker.example.", false),
             ("a b", false),
+            ("", true),
         ];
         for (host, expected) in table {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
             assert_eq!(is_local(&headers), expected, "{host}");
         }
         assert!(is_local(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn requests_of_other_sites_are_foreign_unless_they_lead_here() {
+        let table = [
+            (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")][..], true),
+            (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")], false),
+            (&[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")], false),
+            (&[], false),
+        ];
+        for (headers, expected) in table {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+            assert_eq!(is_foreign(&headers.collect()), expected);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Refusal};
-use super::browsers::{is_local, wants_html};
+use super::browsers::{is_foreign, is_local, wants_html};
 use super::feed::Feed;
 use super::log_level::LogLevel;
 use super::page::Page;
@@ -182,6 +182,9 @@ impl Routes {
         if self.is_local && !is_local(request.headers()) {
             let said = "this port answers to an IP address, localhost or a name without a dot only; --admin-address opens it to others\n";
             return text(StatusCode::FORBIDDEN, said);
+        }
+        if self.is_local && is_foreign(request.headers()) {
+            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
         }
         let path = request.uri().path();
         let Some(route) = self.routes.iter().find(|route| route.path == path) else {

@@ -51,7 +51,7 @@ impl RecordingFile {
         let mut file = append(path)?;
         lock(&file)?;
         let mut bytes = file.metadata()?.len();
-        if kind == Kind::OtherVersion || bytes >= half {
+        if kind == Kind::Unusable || bytes >= half {
             fs::rename(path, &previous)?;
             file = append(path)?;
             lock(&file)?;
@@ -135,8 +135,15 @@ fn lock(file: &File) -> Result<(), OpenError> {
 enum Kind {
     /// There is none, or it is empty, or can be appended to.
     Usable,
-    /// A recording of another version.
-    OtherVersion,
+    /// A recording that can't be appended to: of another version, or with a header that was cut short.
+    Unusable,
+}
+
+/// Returns `true` for the beginning of a header, also of zeros as some file systems leave behind.
+fn is_begun(text: &[u8]) -> bool {
+    const HEADER: &[u8] = b"{\"header\":";
+    let begins = text.iter().zip(HEADER).all(|(a, b)| a == b);
+    begins || text.iter().all(|byte| *byte == 0)
 }
 
 fn kind(path: &Path) -> Result<Kind, OpenError> {
@@ -151,7 +158,9 @@ fn kind(path: &Path) -> Result<Kind, OpenError> {
     BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut first)?;
     match probe(&first) {
         Probe::Recording(VERSION) => Ok(Kind::Usable),
-        Probe::Recording(_) => Ok(Kind::OtherVersion),
+        Probe::Recording(_) => Ok(Kind::Unusable),
+        // A header that was cut short: the disk was full, or the machine went down.
+        Probe::Other if first.last() != Some(&b'\n') && is_begun(&first) => Ok(Kind::Unusable),
         Probe::Other => Err(OpenError::Other),
     }
 }

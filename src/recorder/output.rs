@@ -37,6 +37,8 @@ pub(super) struct Output {
     count: u64,
     /// The file lacks its header.
     is_fresh: bool,
+    /// Nothing has been written since the last failure.
+    is_interrupted: bool,
     /// Bytes of header and endpoints at the last start of a file, and of lines that followed.
     preamble: u64,
     written: u64,
@@ -55,6 +57,8 @@ impl Output {
         start: Instant,
         counts: Arc<Counts>,
     ) -> Result<Self, OpenError> {
+        // Behind a link the file and the one before it stay side by side.
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let file = RecordingFile::open(path, max_bytes)?;
         Ok(Self {
             header,
@@ -70,6 +74,7 @@ impl Output {
             requests: 0,
             count: 0,
             is_fresh: true,
+            is_interrupted: false,
             counts,
         })
     }
@@ -142,6 +147,9 @@ impl Output {
         let Some(file) = self.file.as_mut().filter(|_| !self.lines.is_empty()) else { return };
         match file.append(&self.lines) {
             Ok(()) => {
+                if std::mem::take(&mut self.is_interrupted) {
+                    tracing::info!(file = %self.path.display(), "recording goes on");
+                }
                 self.counts.lines.fetch_add(self.count, Relaxed);
                 self.counts.bytes.fetch_add(self.lines.len() as u64, Relaxed);
                 self.clear();
@@ -161,7 +169,9 @@ impl Output {
         self.counts.errors.fetch_add(1, Relaxed);
         self.counts.dropped.fetch_add(self.requests, Relaxed);
         self.clear();
-        if self.file.take().is_some() {
+        self.file = None;
+        // A file that can be opened may still refuse what is written.
+        if !std::mem::replace(&mut self.is_interrupted, true) {
             self.retry = RETRY;
             tracing::warn!(file = %self.path.display(), %error, "recording interrupted; requests are served, and not recorded");
         } else {
@@ -180,7 +190,6 @@ impl Output {
                 self.written = file.bytes();
                 self.file = Some(file);
                 self.is_fresh = true;
-                tracing::info!(file = %self.path.display(), "recording goes on");
             }
             Err(error) => self.fail(&error, now),
         }

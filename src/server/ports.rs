@@ -73,8 +73,11 @@ pub(super) fn admin(
         None => routes,
     };
     let routes = ui::with_page(routes.with_index(), shown);
-    let routes =
-        if listener.local_addr()?.ip().is_loopback() { routes.only_by_local_names() } else { routes };
+    let routes = if listener.local_addr()?.ip().to_canonical().is_loopback() {
+        routes.only_by_local_names()
+    } else {
+        routes
+    };
     let open_to_all = Protection { budget: Arc::clone(pool.budget()), ..Protection::default() };
     background.pages.push(HttpServer::start_protected(listener, routes, open_to_all)?);
     Ok(())

@@ -33,7 +33,7 @@ function onState(state) {
   showPicker(find('picker'), state);
   endpoints.take(state);
   decisions.take(state);
-  if (dialog.open && unfinished !== null) load(unfinished.query, unfinished.name);
+  if (dialog.open && unfinished !== null && !isLoading) load(unfinished.query, unfinished.name);
 }
 
 function onConnection({ since, refused, isPaused, isLive }) {
@@ -52,13 +52,19 @@ function onConnection({ since, refused, isPaused, isLive }) {
 /** What the dialog shows, while a response of it has not ended. */
 let unfinished = null;
 
+/** Number of what the dialog shows: a late answer to an earlier question is not shown. */
+let asked = 0;
+let isLoading = false;
+
 async function load(query, name) {
-  const box = find('explained');
+  const [box, number] = [find('explained'), asked];
   let shown;
+  isLoading = true;
   try {
     const answer = await fetch(`decisions?${query}`, { cache: 'no-store' });
     if (!answer.ok) throw new Error(await answer.text());
     const page = await answer.json();
+    if (number !== asked) return;
     const isOver = page.decisions.every((decision) => decision.refusal || decision.outcome);
     unfinished = isOver ? null : { query, name };
     if (!page.recording) shown = [h('p', {}, 'Decisions are not recorded (--decision-records=0).')];
@@ -66,14 +72,17 @@ async function load(query, name) {
     else shown = page.decisions.map(explanation);
   } catch (error) {
     // What is there stays there.
-    if (unfinished !== null) return;
+    if (unfinished !== null || number !== asked) return;
     shown = [h('p', { class: 'bad-text' }, `The explanation can't be read: ${error.message}`)];
+  } finally {
+    if (number === asked) isLoading = false;
   }
   const isNew = box.children.length !== shown.length || shown.some((each, place) => !each.isEqualNode(box.children[place]));
   if (isNew) box.replaceChildren(...shown);
 }
 
 function explain(query, name) {
+  asked += 1;
   unfinished = null;
   find('explained').replaceChildren(h('p', { class: 'muted' }, 'loading'));
   if (!dialog.open) dialog.showModal();
@@ -94,7 +103,7 @@ function onAddress() {
   } catch {
     // Not encoded: it is what it says.
   }
-  if (kind === 'request') explain(`id=${encodeURIComponent(name)}`, `request ${name}`);
+  if (kind === 'request') explain(`id=${encodeURIComponent(name)}&last=20`, `request ${name}`);
   else explain(`number=${encodeURIComponent(name)}`, `number ${name}`);
 }
 
@@ -103,6 +112,7 @@ dialog.addEventListener('click', (event) => {
   if (event.target === dialog) dialog.close();
 });
 dialog.addEventListener('close', () => {
+  asked += 1;
   unfinished = null;
   if (location.hash.includes('=')) history.replaceState(null, '', location.pathname + location.search);
 });

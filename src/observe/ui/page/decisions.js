@@ -124,6 +124,7 @@ export class Decisions {
         this.#at = performance.now();
         const answer = await fetch(`decisions?${query}`, { cache: 'no-store' });
         if (answer.ok) this.#show(await answer.json(), search !== '' || this.which.value !== '');
+        else this.#say(`The decisions can't be read: ${await answer.text()}`);
       }
     } catch {
       // The server is away: the next state brings another look.

@@ -23,7 +23,7 @@ function ofEndpoints({ endpoints: { rows }, stale_ms }) {
     found.push(['bad', 'All endpoints ejected', `All ${all} fail, so requests go to endpoints that fail.`]);
   } else if (ejected > 0) {
     const isMost = ejected * 2 > all;
-    const text = isMost ? 'that is more than half, so all are used.' : 'they fail, and get probes only.';
+    const text = isMost ? 'that is more than half, so some requests go to them.' : 'they fail, and get probes only.';
     found.push([isMost ? 'bad' : 'warn', `${count(ejected, 'endpoint')} ejected`, `of ${all}: ${text}`]);
   }
   const failing = of((row) => row[ROW.failures] > 0);

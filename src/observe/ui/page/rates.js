@@ -6,6 +6,12 @@ const WINDOW = 10;
 /** States that are kept, for the line. */
 const KEPT = 120;
 
+/** Whether a count, or that of a distribution, is less than before. */
+function hasFallen(before, now) {
+  const count = (value) => value?.count ?? value;
+  return Object.keys(now).some((name) => count(now[name]) < count(before[name]));
+}
+
 /** The latest counts. */
 export class Rates {
   #samples = [];
@@ -14,8 +20,8 @@ export class Rates {
   add(state) {
     const sample = { at: state.now_ms / 1000, traffic: state.traffic };
     const last = this.#samples.at(-1);
-    // A clock or a count that goes back is of another process.
-    if (last && (sample.at < last.at || sample.traffic.routed < last.traffic.routed)) this.#samples = [];
+    // A clock or a count that goes back is of another process, or of series that are gone.
+    if (last && (sample.at < last.at || hasFallen(last.traffic, sample.traffic))) this.#samples = [];
     if (last && sample.at === last.at) this.#samples.pop();
     this.#samples.push(sample);
     if (this.#samples.length > KEPT) this.#samples.shift();

@@ -77,7 +77,15 @@ impl Wanted<'_> {
         let mut servers = recording.servers(self.engine);
         let fit = fit(&recording, &mut servers, self.interconnect, given, self.fixed);
         let (arrivals, fates) = (recording.arrivals(self.seed), recording.fates());
-        Ok((servers, arrivals, Fitted { fit, notes: recording.notes, fates }))
+        let mut notes = recording.notes;
+        let all = fates.requests.iter().filter(|fate| !fate.refused).count();
+        let measured = fates.requests.iter().filter(|fate| !fate.refused && fate.first.is_some()).count();
+        if measured < all {
+            notes.push(format!(
+                "recorded: {measured} of {all} responses have a first token that was measured; the others are in no time of its row and count as not good"
+            ));
+        }
+        Ok((servers, arrivals, Fitted { fit, notes, fates }))
     }
 }
 
@@ -96,6 +104,13 @@ impl Display for Fitted {
         }
         for each in slower {
             line(f, "", format_args!("{} takes {:.2} times as long", each.server, each.slower))?;
+        }
+        if unfitted.is_none() && ttft_error.is_none() {
+            line(
+                f,
+                "error",
+                format_args!("not known: the engines refused the recorded picks, as prompts too large"),
+            )?;
         }
         if let Some((ttft, tpot)) = ttft_error.zip(*tpot_error) {
             let (ttft, tpot) = (ttft * 100.0, tpot * 100.0);

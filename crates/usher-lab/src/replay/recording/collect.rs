@@ -109,6 +109,8 @@ pub(super) struct Collector {
     runs: Vec<Run>,
     by_name: HashMap<Box<str>, usize>,
     current: Option<usize>,
+    /// Time of the last line.
+    latest: u64,
     requests: Vec<(u64, Recorded)>,
     members: Vec<(u64, Option<u64>, Member)>,
     by_address: HashMap<(String, String), usize>,
@@ -122,8 +124,12 @@ impl Collector {
         self.current.is_some()
     }
 
-    /// What follows is of this run.
+    /// What follows is of this run. A list of all endpoints comes next: those that aren't on it have left, however
+    /// the file before ended.
     pub(super) fn header(&mut self, header: &Header) {
+        for (joined, left, _) in &mut self.members {
+            left.get_or_insert(self.latest.max(*joined));
+        }
         let runs = &mut self.runs;
         let number = *self.by_name.entry(header.run.clone()).or_insert_with(|| {
             runs.push(Run {
@@ -140,6 +146,14 @@ impl Collector {
     /// Takes a line; `false`: its numbers can't be.
     pub(super) fn line(&mut self, line: Line) -> bool {
         let Some(current) = self.current else { return false };
+        let at_us = match &line {
+            Line::Header(_) => 0,
+            Line::Endpoint(EndpointLine { at_us, .. }) => *at_us,
+            Line::Gone(gone) => gone.at_us,
+            Line::Loads(loads) => loads.at_us,
+            Line::Request(request) => request.at_us,
+        };
+        self.latest = self.latest.max(self.runs[current].start_us.saturating_add(at_us));
         match line {
             Line::Header(header) => self.header(&header),
             Line::Endpoint(endpoint) => self.endpoint(current, endpoint),
@@ -158,7 +172,9 @@ impl Collector {
     fn endpoint(&mut self, current: usize, line: EndpointLine) {
         let EndpointLine { at_us, id, name, address, labels, block_size, num_blocks } = line;
         let at = self.runs[current].start_us.saturating_add(at_us);
-        let key = (String::from(name), String::from(address));
+        // A terminal may show them.
+        let plain = |text: Box<str>| text.replace(char::is_control, "\u{fffd}");
+        let key = (plain(name), plain(address));
         let members = &mut self.members;
         let position = *self.by_address.entry(key.clone()).or_insert_with(|| {
             members.push((at, None, Member { name: key.0, address: key.1, ..Member::default() }));
