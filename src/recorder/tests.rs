@@ -206,6 +206,18 @@ fn recordings_of_other_versions_are_moved_and_other_files_refused() {
 }
 
 #[test]
+fn a_header_that_was_cut_short_is_moved_away() {
+    let bench = Bench::new(1 << 20);
+    for cut in ["{\"hea", "{\"header\":{\"format\":\"usher-rec", "\0\0\0"] {
+        fs::write(bench.path(), cut).unwrap();
+        bench.start().unwrap().stop();
+        assert!(matches!(lines(&bench.path())[0], Line::Header(_)), "{cut:?}");
+        let previous = bench.folder.path().join("recording.jsonl.1");
+        assert_eq!(fs::read_to_string(previous).unwrap(), cut);
+    }
+}
+
+#[test]
 fn two_pickers_do_not_share_a_file() {
     let bench = Bench::new(1 << 20);
     let writer = bench.start().unwrap();

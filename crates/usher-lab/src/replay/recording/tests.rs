@@ -114,6 +114,34 @@ fn shared_blocks_are_shared_text() {
 }
 
 #[test]
+fn servers_that_a_restart_does_not_list_have_left() {
+    let mut restarted = header("later");
+    restarted.started_unix_ms += 60_000;
+    let recorded = text(&[
+        Line::Header(header("r")),
+        endpoint(1),
+        endpoint(2),
+        of(request(5_000_000, 1, 96, &[])),
+        of(request(9_000_000, 2, 96, &[])),
+        Line::Header(restarted),
+        endpoint(2),
+        of(request(1_000_000, 2, 96, &[])),
+    ]);
+    let recording = read(recorded.as_bytes()).unwrap();
+    let left: Vec<_> = recording.members.iter().map(|member| (&*member.name, member.left)).collect();
+    assert_eq!(left, [("default/pod-1", Some(Duration::from_secs(4))), ("default/pod-2", None)]);
+}
+
+#[test]
+fn control_characters_of_names_are_not_kept() {
+    let Line::Endpoint(mut hostile) = endpoint(1) else { unreachable!() };
+    hostile.name = "default/\u{1b}[2Jpod".into();
+    let lines = [Line::Header(header("r")), Line::Endpoint(hostile), of(request(0, 1, 96, &[]))];
+    let recording = read(text(&lines).as_bytes()).unwrap();
+    assert_eq!(recording.members[0].name, "default/\u{fffd}[2Jpod");
+}
+
+#[test]
 fn outputs_that_are_not_known_are_the_median() {
     let outcome = |ending, output_tokens, seen_tokens| {
         Some(Outcome { ending, output_tokens, seen_tokens, ..Outcome::default() })
