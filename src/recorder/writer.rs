@@ -29,6 +29,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Requests under way that are followed at most.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
+/// Most bytes of the numbers of blocks of requests under way. One more is dropped.
+const MOST_BLOCK_BYTES: u64 = 16 << 20;
+
 /// Hashes of blocks that are kept at least, without a memory budget; of flows and of sessions an eighth.
 const MOST_BLOCKS: u64 = 1 << 18;
 
@@ -86,6 +89,7 @@ impl Writer {
             flows: numbers(8),
             sessions: numbers(8),
             under_way: HashMap::new(),
+            block_bytes: 0,
             queued: Arc::clone(&queued),
             counts: Arc::clone(&counts),
             reservation: Reservation::new(budget, Kind::Records),
@@ -155,6 +159,8 @@ struct Writing {
     flows: Numbers,
     sessions: Numbers,
     under_way: HashMap<u64, Awaited>,
+    /// Bytes of the numbers of blocks of those, and of those that have ended since the last tick.
+    block_bytes: u64,
     queued: Arc<AtomicU64>,
     counts: Arc<Counts>,
     reservation: Reservation,
@@ -221,7 +227,8 @@ impl Writing {
             refused.map(|refused| Refusal { status: refused.status, reason: refused.reason.map(Into::into) });
         if line.refusal.is_some() {
             self.request(Box::new(line));
-        } else if self.under_way.len() < MOST_UNDER_WAY {
+        } else if self.under_way.len() < MOST_UNDER_WAY && self.block_bytes < MOST_BLOCK_BYTES {
+            self.block_bytes += block_bytes(&line);
             self.under_way
                 .insert(number, Awaited { line: Box::new(line), decided_us, alive, is_gone: false });
         } else {
@@ -278,7 +285,8 @@ impl Writing {
         self.counts.dropped.fetch_add(lost, Relaxed);
         self.output.flush();
         self.output.look(now);
-        let under_way = self.under_way.len() as u64 * 1024;
+        self.block_bytes = self.under_way.values().map(|awaited| block_bytes(&awaited.line)).sum();
+        let under_way = self.under_way.len() as u64 * 1024 + self.block_bytes;
         let tables = self.blocks.bytes() + self.flows.bytes() + self.sessions.bytes() + self.members.bytes();
         self.reservation.set(self.queued.load(Relaxed) + under_way + tables + self.output.bytes());
     }
@@ -319,4 +327,9 @@ impl Writing {
     fn us(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.start).as_micros()).unwrap_or(u64::MAX)
     }
+}
+
+/// Bytes of the numbers of a request's blocks.
+fn block_bytes(line: &RequestLine) -> u64 {
+    size_of_val(line.blocks.as_ref() as &[_]) as u64
 }
