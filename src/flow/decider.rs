@@ -96,7 +96,7 @@ impl Decider {
         record_refusal(sinks, &subject, rejection);
     }
 
-    /// Where decisions are recorded.
+    /// Ring and file that decisions are recorded in.
     fn sinks(&self) -> Sinks<'_> {
         Sinks { records: self.records.as_ref(), recorder: self.recorder.as_ref() }
     }

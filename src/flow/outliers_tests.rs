@@ -106,7 +106,7 @@ fn relief_is_for_the_part_of_the_work_that_is_short() {
 }
 
 #[test]
-fn whoever_refuses_connections_gets_nothing_while_another_is_there() {
+fn refusing_endpoints_get_nothing_beside_others() {
     let pool = Pool::new(&[""; 3]);
     let refuse = |index: usize| {
         let health = Arc::clone(pool.store.snapshot().endpoints()[index].health());

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_other_sites_are_foreign_unless_they_lead_here() {
+    fn cross_site_requests_are_foreign_but_for_navigation() {
         let table = [
             (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")][..], true),
             (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")], false),

@@ -1,4 +1,4 @@
-//! What threads that decide tell the writer.
+//! Messages of deciding threads to the writer.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -14,7 +14,7 @@ pub struct Decided {
     pub at: Instant,
     /// Time of the request's headers.
     pub received: Instant,
-    /// What is written as it is; blocks, flow, session, picks, refusal and outcome are filled in by the writer.
+    /// Fields that are written as they are; blocks, flow, session, picks, refusal and outcome are filled in by the writer.
     pub line: RequestLine,
     /// Blocks of the prompt.
     pub blocks: Blocks,

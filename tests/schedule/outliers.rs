@@ -277,7 +277,7 @@ fn shares(pool: &Pool, requests: usize, verdict: impl Fn(&str) -> Verdict) -> [u
 }
 
 #[test]
-fn with_more_ejected_scorers_do_not_prefer_those_that_fail_fast() {
+fn beyond_half_ejected_fast_failures_are_not_preferred() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     (2..=4).for_each(|number| pool.eject(number));
     let fails = |to: &str| if to == "10.0.0.1:8000" { Verdict::Good } else { Verdict::Failed(503) };

@@ -139,7 +139,7 @@ pub struct RequestLine {
     /// Reason why it went nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
-    /// What became of it; `None` if it went nowhere.
+    /// Outcome of the request; `None` if it went nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }

@@ -192,7 +192,7 @@ impl Table<'_> {
         load.unseen() as f64 * self.mean_prompt
     }
 
-    /// What was learned of the endpoint's speed; `None` where nothing was.
+    /// Learned speed of an endpoint; `None` where nothing was learned.
     pub fn learned(&self, endpoint: &Endpoint) -> Option<Speed> {
         let entry = self.entries.get(endpoint.slot().number() as usize)?.as_ref()?;
         (entry.backlog.group().samples() > 0).then(|| entry.backlog.speed())

@@ -282,7 +282,7 @@ pub struct Plan {
     pub source: String,
     /// Speed in multiples of the recording's; `None`: they were not recorded.
     pub speed: Option<f64>,
-    /// What a recording adds; `None`: there is none.
+    /// Fit and outcomes of a recording; `None` without one.
     pub recorded: Option<Fitted>,
 }
 

@@ -20,7 +20,7 @@ pub struct Fitted {
     pub fit: Fit,
     /// Sentences about the recording.
     pub notes: Vec<String>,
-    /// What was measured.
+    /// Measured outcomes, in the order of arrival.
     #[serde(skip)]
     pub fates: Fates,
 }

@@ -102,7 +102,7 @@ struct Run {
     members: HashMap<u32, usize>,
 }
 
-/// What lines have told so far. Times are in microseconds since 1970.
+/// State of reading a recording's lines. Times are in microseconds since 1970.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     pub(super) notes: Vec<String>,
@@ -124,8 +124,8 @@ impl Collector {
         self.current.is_some()
     }
 
-    /// What follows is of this run. A list of all endpoints comes next: those that aren't on it have left, however
-    /// the file before ended.
+    /// Begins a run, or goes on with one. A list of all its endpoints follows: any endpoint that isn't on it has
+    /// left, however the file before ended.
     pub(super) fn header(&mut self, header: &Header) {
         for (joined, left, _) in &mut self.members {
             left.get_or_insert(self.latest.max(*joined));

@@ -45,7 +45,7 @@ pub(super) struct Observations {
 }
 
 impl Observations {
-    /// Those with measured times.
+    /// Requests with measured times.
     pub(super) fn usable(&self) -> impl Iterator<Item = &Observed> {
         self.all.iter().filter(|observed| observed.is_measured)
     }

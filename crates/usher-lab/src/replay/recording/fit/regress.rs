@@ -68,7 +68,7 @@ impl Spread {
     }
 }
 
-/// What a server does over time.
+/// Work of a server over time.
 struct Work {
     /// Seconds of requests that decode.
     decoding: Vec<Spread>,
@@ -142,7 +142,7 @@ pub(super) fn estimate(observed: &Observations, given: Constants, fixed: Fixed) 
     (constants, slower)
 }
 
-/// What first tokens take besides prompts, of the tenth that take least of it: others wait for the end of a step.
+/// Time of first tokens besides their prompts, of the tenth with the least: others wait for the end of a step.
 fn rest(firsts: &[Row], slower: &[f64], prefill_rate: f64) -> Option<f64> {
     let rest = |row: &Row| row.measured - slower[row.server] * row.terms[1] / prefill_rate;
     let mut rests: Vec<f64> = firsts.iter().map(rest).filter(|rest| *rest >= 0.0).collect();
