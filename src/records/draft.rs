@@ -17,12 +17,6 @@ use super::trace::{DETAILED, RunTrace};
 use super::tracked::Tracked;
 use crate::recorder::{Decided, Recorder};
 
-/// Candidates of a large pool that each profile adds to a record: the best by their totals.
-const BEST: usize = 12;
-
-/// Totals that are compared with the last of the best at once.
-const TOGETHER: usize = 16;
-
 /// Characters of a request's id that are kept.
 const ID: usize = 128;
 
@@ -157,7 +151,8 @@ impl Positions {
             run.picks.iter().for_each(|pick| kept.add(*pick));
         }
         for run in subject.trace.runs() {
-            best(run).iter().for_each(|(position, _)| kept.add(*position));
+            let best = run.best.iter().filter_map(|place| run.survivors.get(*place as usize));
+            best.for_each(|position| kept.add(*position));
         }
         kept
     }
@@ -172,27 +167,6 @@ impl Positions {
         let row = self.0.iter().position(|known| *known == position)?;
         u16::try_from(row).ok()
     }
-}
-
-/// The best candidates of a run with their totals, best first.
-fn best(run: &RunTrace) -> SmallVec<[(u32, f64); BEST]> {
-    let mut best: SmallVec<[(u32, f64); BEST]> = SmallVec::new();
-    for (positions, totals) in run.survivors.chunks(TOGETHER).zip(run.totals.chunks(TOGETHER)) {
-        // Nearly all are below the best: they are compared together, without branches.
-        let last = best.last().filter(|_| best.len() == BEST).map(|(_, last)| *last);
-        if last.is_some_and(|last| !totals.iter().fold(false, |any, total| any | (*total > last))) {
-            continue;
-        }
-        for (&position, &total) in positions.iter().zip(totals) {
-            if best.len() == BEST && best.last().is_some_and(|(_, last)| total <= *last) {
-                continue;
-            }
-            best.truncate(BEST - 1);
-            let place = best.partition_point(|(_, other)| *other >= total);
-            best.insert(place, (position, total));
-        }
-    }
-    best
 }
 
 fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -> ProfileRecord {
@@ -234,7 +208,7 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
         // The first of equal ones, as estimates are made for that.
         .reduce(|best, other| if total(other.0) > total(best.0) { other } else { best })
         .map(|(_, row)| *row);
-    let columns = run.columns.chunks_exact(run.survivors.len().max(1));
+    let columns = run.columns();
     let mut scores = Vec::with_capacity(columns.len() * places.len());
     for column in columns {
         scores.extend(places.iter().map(|(place, _)| column.get(*place).copied().unwrap_or_default()));

@@ -8,6 +8,12 @@ use usher_plugin::LatencyEstimate;
 /// Candidates up to which all of them are recorded; of larger pools the best are.
 pub const DETAILED: usize = 64;
 
+/// Candidates of a large pool that each profile adds to a record: the best by their totals.
+const BEST: usize = 12;
+
+/// Totals that are compared with the last of the best at once.
+const TOGETHER: usize = 16;
+
 /// Part of a profile that is the same in all its runs.
 #[derive(Debug, Default, PartialEq)]
 pub struct Shape {
@@ -39,8 +45,12 @@ pub struct RunTrace {
     pub(super) dropped: Vec<(u16, u32)>,
     pub(super) survivors: Vec<u32>,
     pub(super) totals: Vec<f64>,
-    pub(super) columns: Vec<f32>,
+    /// Places among the survivors of the best totals of a large pool, best first.
+    pub(super) best: SmallVec<[u32; BEST]>,
     pub(super) estimates: SmallVec<[(u32, LatencyEstimate); 2]>,
+    columns: Vec<Vec<f32>>,
+    /// Columns of this run; the rest are buffers of earlier ones.
+    scored: usize,
     before: Vec<u32>,
 }
 
@@ -54,7 +64,8 @@ impl RunTrace {
         self.dropped.clear();
         self.survivors.clear();
         self.totals.clear();
-        self.columns.clear();
+        self.best.clear();
+        self.scored = 0;
         self.estimates.clear();
     }
 
@@ -89,18 +100,35 @@ impl RunTrace {
         self.survivors.extend_from_slice(survivors);
     }
 
-    /// The next scorer's column.
-    pub fn scored(&mut self, column: &[f32]) {
-        self.columns.extend_from_slice(column);
+    /// Takes the next scorer's column, and leaves the buffer of an earlier one for it.
+    pub fn scored(&mut self, column: &mut Vec<f32>) {
+        if self.scored == self.columns.len() {
+            self.columns.push(Vec::new());
+        }
+        if let Some(buffer) = self.columns.get_mut(self.scored) {
+            std::mem::swap(buffer, column);
+            self.scored += 1;
+        }
     }
 
-    /// The totals.
-    pub fn totalled(&mut self, totals: &[f64]) {
-        self.totals.extend_from_slice(totals);
+    /// Columns of the scorers, in the order in which they ran.
+    pub(super) fn columns(&self) -> &[Vec<f32>] {
+        self.columns.get(..self.scored).unwrap_or_default()
+    }
+
+    /// Takes the totals, and leaves the buffer of earlier ones for them.
+    pub fn totalled(&mut self, totals: &mut Vec<f64>) {
+        std::mem::swap(&mut self.totals, totals);
+        if self.totals.len() > DETAILED {
+            self.best = best(&self.totals);
+        }
     }
 
     /// Place among the survivors of the one with the highest total besides the one at `first`.
     pub fn best_but(&self, first: usize) -> Option<usize> {
+        if self.totals.len() > DETAILED {
+            return self.best.iter().map(|place| *place as usize).find(|place| *place != first);
+        }
         let others = self.totals.iter().enumerate().filter(|(place, _)| *place != first);
         others.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(place, _)| place)
     }
@@ -108,6 +136,40 @@ impl RunTrace {
     /// Latency that a scorer expects at a position of the snapshot.
     pub fn estimated(&mut self, position: u32, estimate: LatencyEstimate) {
         self.estimates.push((position, estimate));
+    }
+}
+
+/// Places of the highest totals, highest first; of equal ones the first.
+fn best(totals: &[f64]) -> SmallVec<[u32; BEST]> {
+    // Nothing is below minus infinity but numbers that are none.
+    let (mut highest, mut places) = ([f64::NEG_INFINITY; BEST], [0; BEST]);
+    for (first, together) in (0..).step_by(TOGETHER).zip(totals.chunks(TOGETHER)) {
+        // Nearly all are below the best: they are compared together, without branches.
+        let last = highest[BEST - 1];
+        if !together.iter().fold(false, |any, total| any | (*total > last)) {
+            continue;
+        }
+        for (place, &total) in (first..).zip(together) {
+            if total > highest[BEST - 1] {
+                insert(&mut highest, &mut places, total, place);
+            }
+        }
+    }
+    let found = highest.iter().take_while(|total| **total > f64::NEG_INFINITY).count();
+    places.iter().take(found).copied().collect()
+}
+
+/// Moves one in before the first that is lower, by selects instead of branches, which would be mispredicted.
+#[inline]
+fn insert(highest: &mut [f64; BEST], places: &mut [u32; BEST], total: f64, place: u32) {
+    for at in (1..BEST).rev() {
+        let (is_above, is_here) = (total > highest[at - 1], total > highest[at]);
+        let here = (if is_here { total } else { highest[at] }, if is_here { place } else { places[at] });
+        highest[at] = if is_above { highest[at - 1] } else { here.0 };
+        places[at] = if is_above { places[at - 1] } else { here.1 };
+    }
+    if total > highest[0] {
+        (highest[0], places[0]) = (total, place);
     }
 }
 
@@ -186,6 +248,31 @@ mod tests {
         run.filters(&many);
         run.filtered(0, &many[..10]);
         assert_eq!((run.steps[0].left, run.dropped.len()), (10, 0));
+    }
+
+    #[test]
+    fn the_best_totals_come_first_and_of_equal_ones_the_first() {
+        let totals: Vec<f64> = (0..1000).map(|place| f64::from(place * 7 % 100)).collect();
+        let mut sorted: Vec<u32> = (0..1000).collect();
+        sorted.sort_by(|a, b| totals[*b as usize].total_cmp(&totals[*a as usize]));
+        let mut run = RunTrace::default();
+        run.totalled(&mut totals.clone());
+        assert_eq!(run.best.as_slice(), &sorted[..BEST]);
+        assert_eq!(run.best_but(sorted[0] as usize), Some(sorted[1] as usize));
+        assert_eq!(run.best_but(999), Some(sorted[0] as usize));
+    }
+
+    #[test]
+    fn columns_of_an_earlier_run_are_not_those_of_this() {
+        let mut run = RunTrace::default();
+        for columns in [3, 1] {
+            run.begin(0, &Arc::default());
+            for number in 0..columns {
+                let mut column = vec![number as f32; 2];
+                run.scored(&mut column);
+            }
+            assert_eq!(run.columns().len(), columns);
+        }
     }
 
     #[test]

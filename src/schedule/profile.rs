@@ -119,9 +119,6 @@ impl Profile {
             scorer.placed.plugin.score(cx, view, column);
             scorer.add(column, totals);
             charge(&scorer.placed.duration, mark);
-            if let Some(trace) = &mut trace {
-                trace.scored(column);
-            }
             if let Some(times) = &mut times {
                 let PluginId { plugin_type, name, .. } = &scorer.placed.id;
                 times.scorers.push(ScorerRun::new(plugin_type, name, scorer.weight, column, *mark));
@@ -131,17 +128,20 @@ impl Profile {
                 let (scorer, weight) = (Arc::clone(&scorer.placed.id.name), scorer.weight);
                 columns.push(Column { scorer, weight, scores: column.clone() });
             }
+            if let Some(trace) = &mut trace {
+                trace.scored(column);
+            }
         }
         picks.clear();
         self.picker.plugin.pick(cx, view, totals, rng, picks);
         charge(&self.picker.duration, mark);
+        let chosen = picks.positions().iter().filter_map(|&p| survivors.get(p as usize).copied()).collect();
+        let scores = || Box::new(Scores { survivors: survivors.to_vec(), totals: totals.clone(), columns });
+        let record = (record != Record::No).then(scores);
         if let Some(trace) = trace {
             trace.totalled(totals);
             self.estimate(cx, view, picks.positions(), trace);
         }
-        let chosen = picks.positions().iter().filter_map(|&p| survivors.get(p as usize).copied()).collect();
-        let scores = || Box::new(Scores { survivors: survivors.to_vec(), totals: totals.clone(), columns });
-        let record = (record != Record::No).then(scores);
         let run = Run { profile: self.position, picks: chosen, record };
         if run.picks.is_empty() {
             let text = format!("the picker of profile '{}' picked nothing", self.name);
