@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_holds_counts_more_than_what_was_sent() {
+    fn cached_tokens_outweigh_sent_requests_for_removal() {
         let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
         let all: Vec<&PodObject> = pods.iter().collect();
         let load = |name: &str| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_not_ready_and_costs_of_others_go_before() {
+    fn unready_pods_and_foreign_deletion_costs_go_first() {
         let given = json!({"controller.kubernetes.io/pod-deletion-cost": "-5"});
         let pods = [of("p-0", true, &json!({})), of("p-1", true, &given), of("p-3", false, &json!({}))];
         let all: Vec<&PodObject> = pods.iter().collect();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_after_their_last_answer_or_the_timeout() {
+    fn draining_ends_with_the_last_response_or_the_timeout() {
         let pods = [of("p-1", true, &json!({})), of("p-0", true, &json!({}))];
         let all: Vec<&PodObject> = pods.iter().collect();
         let mut drain = Drain::default();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_set_and_taken_away_once() {
+    fn drain_annotations_are_set_and_removed_once() {
         let (bare, marked) =
             (of("a", true, &json!({})), of("a", true, &json!({COST: LOW, DRAINING: "true"})));
         assert_eq!(marking(&bare, true).unwrap()["metadata"]["annotations"][COST], LOW);

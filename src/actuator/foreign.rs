@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn one_foreign_write_is_the_baseline_and_two_are_a_writer() {
+    fn two_foreign_writes_within_a_minute_are_a_writer() {
         let mut writers = Writers::default();
         let mut see = |replicas, at| writers.see(replicas, s(at), s(15));
         assert!(see(4, 0), "what is there first is nobody's");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_again_after_a_pause_is_given_longer_ones() {
+    fn pauses_grow_for_a_persistent_foreign_writer() {
         let mut writers = Writers::default();
         // Every 15 s an HPA writes 3 where another number is, and every second we write 8.
         let (mut ours, mut replicas) = (Vec::new(), 8);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_and_no_more_than_may() {
+    fn oldest_gated_pods_are_opened_first_up_to_the_limit() {
         let pods = [
             of("a", 5, &[GATE], &json!([])),
             of("b", 9, &["other", GATE], &json!([])),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_have_come_least_far_are_given_back() {
+    fn pods_least_advanced_are_deleted_first() {
         let ready = json!([{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]);
         let scheduled = json!([{"type": "PodScheduled", "status": "True"}]);
         let pods = [
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_asks_for_itself_stays() {
+    fn own_affinity_of_a_pod_is_kept() {
         let place = Placement { layer: "rack".to_owned(), domain: "r1".to_owned() };
         let there = json!({
             "podAntiAffinity": {"x": 1},

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_paused_goes_on() {
+    fn only_deployments_paused_by_usher_are_resumed() {
         let knob = of("apps/v1", "Deployment").unwrap();
         let deployment = |paused: bool, ours: bool| {
             let annotations = if ours { json!({PAUSED: "true"}) } else { json!({}) };

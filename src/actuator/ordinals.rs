@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_stay_are_told_by_their_ordinals() {
+    fn lowest_ordinals_stay() {
         let pods = pods(&[(4, true), (0, false), (1, true), (3, true)]);
         let pods: Vec<&PodObject> = pods.iter().collect();
         let names = |of: Vec<&PodObject>| of.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_packed_than_a_step_needs() {
+    fn packing_stops_at_the_size_of_the_step() {
         let nodes = [node("a", "r1", 8, &json!({}))];
         let needs = needs(1, &json!({}));
         for (most, expected) in [(3, 4), (4, 4), (5, 6), (100, 8)] {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_of_which_nothing_is_known_has_room_everywhere() {
+    fn role_with_unknown_requests_has_room_everywhere() {
         let nodes = [node("a", "r1", 8, &json!({}))];
         let needs = needs(2, &json!({}));
         let layers =
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_before_a_pods_containers_counts_where_it_is_more() {
+    fn larger_init_container_requests_count() {
         let needs = needs(
             1,
             &json!({

@@ -404,7 +404,7 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_need_get_alone_and_hidden_ones_are_told() {
+async fn unreadable_owner_is_reported_as_unknown() {
     let policy = policy("p", "mode: Apply,");
     for (is_refused, code, expected, writes) in [
         // Deployments can't be listed here at all.
@@ -427,7 +427,7 @@ async fn owners_need_get_alone_and_hidden_ones_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_a_budget_refuses_is_told_once() {
+async fn refused_eviction_is_reported_once() {
     let drains = "behavior: {scaleDown: {drainTimeout: 0s}},";
     let policy = policy("p", &format!("mode: Apply, deploy: {{steps: {{decode: 1}}}}, {drains}"));
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_controller_says_whose_it_is() {
+    fn pod_belongs_to_the_target_of_its_controller() {
         let by = |api: &str, kind: &str, name: &str| json!([{"apiVersion": api, "kind": kind, "name": name, "controller": true}]);
         let hash = json!({"pod-template-hash": "5d4f"});
         let deployment = target("apps/v1", "Deployment", "decode");

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart_by_their_status() {
+    fn problems_follow_the_response_status() {
         let of = |code| Problem::from(&Status { code, message: "m".to_owned(), ..Status::default() });
         assert_eq!(of(404), Problem::NotFound("m".to_owned()));
         assert_eq!(of(410), Problem::Expired("m".to_owned()));

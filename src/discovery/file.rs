@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_json_say_the_same() {
+    fn yaml_and_json_give_equal_endpoints() {
         let yaml = r#"
 endpoints:
 - {name: a, address: 10.0.0.1, port: "8000", labels: {llm-d.ai/role: decode, zone: "1"}}
@@ -284,7 +284,7 @@ endpoints:
     }
 
     #[test]
-    fn a_bad_entry_costs_itself_alone() {
+    fn invalid_entry_is_skipped_alone() {
         // entry, what the report says
         let table = [
             ("just text", "not a map (write name, address and port)"),
@@ -316,7 +316,7 @@ endpoints:
     }
 
     #[test]
-    fn unknown_fields_are_reported_and_cost_nothing() {
+    fn unknown_fields_are_reported_and_ignored() {
         let (specs, problems) = read_ok(
             "endpoints: [{name: a, address: 10.0.0.1, port: '80', lables: {}, weight: 2}]\nversion: 2\n",
         );
@@ -348,7 +348,7 @@ endpoints:
     }
 
     #[test]
-    fn the_last_of_a_duplicated_name_counts() {
+    fn last_entry_of_a_duplicate_name_wins() {
         let entry =
             |name: &str, last: u8| format!("- {{name: {name}, address: 10.0.0.{last}, port: '80'}}\n");
         let text = format!("endpoints:\n{}{}{}", entry("a", 1), entry("b", 2), entry("a", 3));
@@ -360,7 +360,7 @@ endpoints:
     }
 
     #[test]
-    fn what_is_no_list_of_endpoints_is_an_error() {
+    fn file_without_an_endpoints_list_is_an_error() {
         for empty in ["endpoints: []", "endpoints:\n", "{\"endpoints\": []}"] {
             assert_eq!(parse(empty).unwrap(), (vec![], vec![]), "{empty}");
         }

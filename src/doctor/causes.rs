@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_folded_under_its_first_cause() {
+    fn findings_are_folded_under_their_first_cause() {
         let report = report(
             vec![
                 ("path", vec![&rules::GATEWAY_FAILS]),

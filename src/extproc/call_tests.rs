@@ -104,7 +104,7 @@ fn run(call: &mut CallBody<Echo, Sent>) -> (Vec<Vec<u8>>, Option<HeaderMap>) {
 }
 
 #[test]
-fn a_call_ends_with_what_happened() {
+fn call_ends_with_its_grpc_status() {
     let message = framed(b"\x01one");
     let cut = |bytes: &[u8]| [&message, bytes].concat();
     let too_large = framed(&[1; 1001]);
@@ -132,7 +132,7 @@ fn a_call_ends_with_what_happened() {
 }
 
 #[test]
-fn a_client_that_takes_its_call_back_is_no_error_and_one_that_breaks_off_is() {
+fn client_cancel_is_ok_and_a_broken_stream_is_an_error() {
     for (reason, status) in [(h2::Reason::CANCEL, "0"), (h2::Reason::PROTOCOL_ERROR, "2")] {
         let mut call = call(Sent { broken: Some(reason), ..Sent::default() }, LIMITS);
         assert_eq!(run(&mut call).1.unwrap()["grpc-status"], status, "{reason:?}");
@@ -140,7 +140,7 @@ fn a_client_that_takes_its_call_back_is_no_error_and_one_that_breaks_off_is() {
 }
 
 #[test]
-fn trailers_and_silence_of_the_client_change_nothing() {
+fn client_trailers_do_not_end_the_call() {
     let message = framed(b"\x01x");
     let frames = [Frame::data(message.clone().into()), Frame::trailers(HeaderMap::new())];
     let mut open = call(Sent { frames: frames.into(), ends: false, ..Sent::default() }, LIMITS);
@@ -172,7 +172,7 @@ fn a_reply_that_is_too_large_ends_the_call() {
 }
 
 #[test]
-fn what_takes_time_is_sent_when_it_is_there() {
+fn pending_decision_is_sent_when_ready() {
     let mut call = call(
         Sent { frames: [Frame::data(framed(&[0]).into())].into(), ends: false, ..Sent::default() },
         LIMITS,
@@ -188,7 +188,7 @@ fn what_takes_time_is_sent_when_it_is_there() {
 }
 
 #[test]
-fn what_is_left_unread_is_dropped_when_the_call_ends_though_its_replies_wait() {
+fn unread_messages_are_dropped_when_the_call_ends() {
     let limits = MessageLimits { receive: 1000, send: 10 };
     let first = [framed(b"\x01first"), framed(b"\x01much too large"), framed(b"\x01third")].concat();
     let frames = [first, vec![0, 0, 0]].map(|frame| Frame::data(frame.into()));

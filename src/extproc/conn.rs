@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_is_told_at_once_that_its_stream_is_reset() {
+    async fn stream_reset_is_sent_at_once() {
         let (mut client, server) = duplex(64 * 1024);
         let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
         let (unread, end) = (Arc::clone(room.unread()), CancellationToken::new());

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn with_leader_election_the_leader_is_ready_and_everybody_lives() {
+    fn only_the_leader_is_ready_and_all_replicas_are_live() {
         let leader = HealthView { leads: Some(true), ..READY };
         // View, then the answer for readiness, "" and the ext_proc service.
         let table = [

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handshake_counts_and_is_not_too_long() {
+    async fn handshake_bytes_are_counted_and_limited() {
         let budget = Arc::new(Budget::default());
         let openings = openings(&budget);
         let (mut opening, place) = begin(&openings, 1);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_being_opened_make_room_where_there_are_too_many() {
+    fn oldest_handshakes_close_at_the_connection_limit() {
         let openings = openings(&Arc::default());
         let begin = |last, open| openings.begin(peer(last), open, 10);
         let [first, second, other] = [(1, 0), (1, 8), (2, 9)].map(|(last, open)| begin(last, open).unwrap());

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_protocols_are_told_by_their_first_bytes() {
+    async fn other_protocols_are_detected_by_their_first_bytes() {
         let table = [
             (&b"GET / HTTP/1.1\r\n"[..], io::ErrorKind::InvalidData),
             (b"PRI * HTTP/1", io::ErrorKind::InvalidData),

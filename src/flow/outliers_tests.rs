@@ -91,7 +91,7 @@ fn healthy_endpoints_get_two_shares_at_most() {
 }
 
 #[test]
-fn relief_is_for_the_part_of_the_work_that_is_short() {
+fn relief_adds_ejected_endpoints_of_the_short_role() {
     let pool = Pool::new(&["prefill", "prefill", "decode", "decode", "decode"]);
     pool.eject(2);
     pool.eject(3);
@@ -106,7 +106,7 @@ fn relief_is_for_the_part_of_the_work_that_is_short() {
 }
 
 #[test]
-fn refusing_endpoints_get_nothing_beside_others() {
+fn refusing_endpoints_get_no_relief_requests() {
     let pool = Pool::new(&[""; 3]);
     let refuse = |index: usize| {
         let health = Arc::clone(pool.store.snapshot().endpoints()[index].health());
@@ -125,7 +125,7 @@ fn refusing_endpoints_get_nothing_beside_others() {
 }
 
 #[test]
-fn what_is_known_of_a_view_follows_recoveries_and_the_pool() {
+fn cached_healthy_set_follows_recoveries_and_the_pool() {
     let pool = Pool::new(&[""; 3]);
     pool.eject(0);
     assert_eq!(pool.healthy(), Some(vec![1, 2]));
@@ -147,7 +147,7 @@ fn what_is_known_of_a_view_follows_recoveries_and_the_pool() {
 }
 
 #[test]
-fn no_part_of_the_work_is_left_to_nobody() {
+fn every_role_keeps_an_endpoint() {
     let pool = Pool::new(&["prefill", "prefill", "prefill", "prefill", "decode", "decode"]);
     pool.eject(4);
     assert_eq!(pool.healthy(), Some(vec![0, 1, 2, 3, 5]));
@@ -158,7 +158,7 @@ fn no_part_of_the_work_is_left_to_nobody() {
 }
 
 #[test]
-fn the_endpoint_that_is_due_has_its_part_of_the_work_alone() {
+fn probed_endpoint_replaces_all_others_of_its_role() {
     let pool = Pool::new(&["prefill", "decode", "decode", "both", "prefill", "unknown"]);
     pool.eject(1);
     assert_eq!(pool.attempt(), None, "not yet due");

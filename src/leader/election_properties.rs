@@ -121,7 +121,7 @@ proptest! {
     /// Replicas that can all reach the server, each at its own pace: never two hold the
     /// lease, and the lease of one that writes in time is never taken.
     #[test]
-    fn of_replicas_of_one_revision_one_leads(turns in proptest::collection::vec(1u64..450, 1..200)) {
+    fn one_replica_of_a_revision_keeps_the_lease(turns in proptest::collection::vec(1u64..450, 1..200)) {
         let mut world = World::new(&[(0, 1), (0, 2), (0, 3)]);
         let mut first = None;
         for late in turns {
@@ -136,7 +136,7 @@ proptest! {
 
     /// Of a server that refuses hand-overs, and nothing else, the leader keeps its lease.
     #[test]
-    fn while_no_hand_over_succeeds_the_leader_leads_on(
+    fn leader_keeps_the_lease_while_handovers_fail(
         revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
         turns in proptest::collection::vec(1u64..50, 200..600),
     ) {
@@ -157,7 +157,7 @@ proptest! {
     /// leader on one is ready at any time, one holds the lease at most, and the newest
     /// that lives leads in the end and for good.
     #[test]
-    fn while_the_lease_is_handed_over_somebody_is_ready(
+    fn one_replica_is_ready_during_every_handover(
         revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..6),
         turns in proptest::collection::vec((1u64..200, 0usize..40, losses()), 50..150),
     ) {
@@ -200,7 +200,7 @@ proptest! {
     /// Of replicas that are cut off or start anew now and then, and a Lease that is deleted, never two
     /// act on the cluster.
     #[test]
-    fn at_no_time_two_act(
+    fn two_replicas_never_act_at_once(
         turns in proptest::collection::vec((1u64..300, 0usize..9, 0u64..12_000, 0usize..40), 1..300),
     ) {
         let mut world = World::new(&[(0, 1), (0, 2), (1, 3)]);
@@ -232,7 +232,7 @@ proptest! {
     /// Beside replicas whose revision is not known, and those of another picker: one that is ready without
     /// the lease is that for as long as a lease and lingering last, and what it takes to look.
     #[test]
-    fn nobody_is_ready_for_good_beside_the_holder(
+    fn ready_replica_without_the_lease_ends_in_bounded_time(
         revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
         others in proptest::collection::vec(any::<bool>(), 1..3),
         turns in proptest::collection::vec((1u64..200, 0usize..20, losses()), 50..150),

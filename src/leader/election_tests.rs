@@ -43,7 +43,7 @@ fn leader() -> (Election, Record) {
 }
 
 #[test]
-fn a_lease_that_nobody_holds_is_taken_at_once_and_kept() {
+fn free_lease_is_taken_at_once_and_kept() {
     for free in [None, record("1", "", 1)] {
         let mut a = election("a");
         assert_eq!(a.saw(free, S), Next::Write);
@@ -181,7 +181,7 @@ fn a_leader_hands_over_and_stays_ready_for_a_while() {
 }
 
 #[test]
-fn a_leader_hands_to_nobody_who_is_not_newer() {
+fn leader_hands_over_only_to_a_newer_revision() {
     let table = [candidate("a", "new", 20), candidate("b", "old", 20), candidate("b", "new", 5), None];
     for asks in table {
         let (mut a, led) = leader();
@@ -193,7 +193,7 @@ fn a_leader_hands_to_nobody_who_is_not_newer() {
 }
 
 #[test]
-fn a_leader_takes_back_what_nobody_took_and_hands_over_later() {
+fn leader_takes_back_a_lease_not_taken_over() {
     let (mut a, led) = leader();
     let asked = Record { asks: candidate("b", "new", 20), ..led.clone() };
     assert_eq!(a.saw(Some(asked.clone()), S * 2), Next::Hand("b".to_owned()));
@@ -213,7 +213,7 @@ fn a_leader_takes_back_what_nobody_took_and_hands_over_later() {
 }
 
 #[test]
-fn one_that_handed_over_takes_over_while_it_is_still_ready() {
+fn former_leader_takes_over_again_while_still_ready() {
     let (mut a, led) = leader();
     let asked = Record { asks: candidate("b", "new", 20), ..led.clone() };
     a.saw(Some(asked), S * 2);
@@ -234,7 +234,7 @@ fn one_that_handed_over_takes_over_while_it_is_still_ready() {
 }
 
 #[test]
-fn a_hand_over_whose_answer_is_lost_counts_if_it_happened() {
+fn handover_with_a_lost_response_counts_if_written() {
     let (_, led) = leader();
     let asked = |by: &str, hash: &str| Record { asks: candidate(by, hash, 20), ..led.clone() };
     let handed = Record { holder: "b".to_owned(), renewed: "2".to_owned(), ..led.clone() };
@@ -270,7 +270,7 @@ fn a_hand_over_whose_answer_is_lost_counts_if_it_happened() {
 }
 
 #[test]
-fn a_leader_whose_hand_over_was_late_hands_over_to_who_asks_by_then() {
+fn late_handover_is_retried_with_the_current_candidate() {
     let (mut a, led) = leader();
     let asked = |by: &str, hash: &str| Record { asks: candidate(by, hash, 20), ..led.clone() };
     assert_eq!(a.saw(Some(asked("b", "new")), S * 2), Next::Hand("b".to_owned()));
@@ -286,7 +286,7 @@ fn a_leader_whose_hand_over_was_late_hands_over_to_who_asks_by_then() {
 }
 
 #[test]
-fn one_that_handed_over_is_not_ready_for_good_beside_one_that_knows_nothing_of_that() {
+fn former_leader_loses_readiness_beside_another_picker() {
     // Another picker keeps the annotation or drops it, and writes none of its own.
     for keeps in [true, false] {
         let (mut a, led) = leader();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_changes_nothing_of_the_leaders_and_handing_makes_another_the_holder() {
+    fn asking_keeps_the_holder_and_handover_changes_it() {
         let (a, b) = (election("a", "x"), election("b", "y"));
         let held = taken(None, &name(), &a);
         assert_eq!((record(&held).leader, record(&held).asks), (a.candidate(), None));

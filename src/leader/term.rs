@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_nobody_waits_for_may_be_carried_out_yet() {
+    async fn abandoned_write_may_still_be_carried_out() {
         let term = Term::endless(Clock::stopped());
         let write = term.write(std::future::pending::<Result<(), Problem>>());
         assert!(tokio::time::timeout(Duration::from_secs(1), write).await.is_err());

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
+    fn spans_beyond_the_queue_size_are_dropped_and_counted() {
         let queue = Queue::new(3, 2, TraceMetrics::register(&Registry::new()).unwrap());
         (0..5).for_each(|_| queue.push(record()));
         assert_eq!(queue.metrics().queue_full.get(), 2);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exporter_is_told_when_there_is_enough() {
+    fn exporter_wakes_when_a_batch_is_full() {
         let queue = Queue::new(10, 2, TraceMetrics::register(&Registry::new()).unwrap());
         let mut enough = Box::pin(queue.enough());
         assert!(enough.as_mut().now_or_never().is_none());

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plugin_names_has_to_be_declared() {
+    fn reference_to_an_undeclared_plugin_is_refused() {
         let error = order("handler: {decidr: 1}\ndecider: {}\n").unwrap_err();
         assert_eq!(error.position(), Some(Position { line: 1, column: 11 }));
         assert_eq!(error.message(), "plugin 'handler': it refers to the undeclared plugin 'decidr'");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_refused() {
+    fn reference_cycles_are_refused() {
         let error = order("a: {}\nb: {c: 1}\nc: {b: 1}\n").unwrap_err();
         assert_eq!(error.position(), Some(Position { line: 2, column: 1 }));
         assert_eq!(error.message(), "these plugins refer to each other: b, c");

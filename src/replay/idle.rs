@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_one_that_there_is() {
+    fn every_listed_plugin_type_exists() {
         for (name, _) in NEEDS {
             assert!(find_type(name).is_some(), "{name}");
         }
     }
 
     #[test]
-    fn what_lacks_in_requests_is_said() {
+    fn plugins_idle_for_lack_of_request_data_are_named() {
         let session = include_str!("../../deploy/config/session-affinity.yaml");
         let expected = "no request names a session, so 'session-affinity-scorer' never acts";
         assert_eq!(said(session, &[], false).as_deref(), Some(expected));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_without_candidates_stands_for_its_plugins() {
+    fn profile_without_candidates_is_named_for_its_plugins() {
         let pd = include_str!("../../deploy/config/pd.yaml");
         let expected = "no server has a role for prefill, so profile 'prefill' and \
                         'always-disagg-pd-decider' never act; no server has a role, so 'decode-filter' never acts";
@@ -201,7 +201,7 @@ schedulingProfiles:
     }
 
     #[test]
-    fn what_lacks_in_labels_is_said() {
+    fn plugins_idle_for_lack_of_labels_are_named() {
         let ranges = include_str!("../../deploy/config/context-length.yaml");
         let label = "llm-d.ai/context-length-range";
         let expected = format!("no server has the label {label}, so 'context-length-aware' never acts");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_asked_for_who_ticks_most_often() {
+    fn shared_query_runs_at_the_shortest_interval() {
         let groups = Groups::read(&two(), &sources(true)).unwrap();
         let five = Duration::from_secs(5);
         assert_eq!(groups.queries(), BTreeMap::from([("sum(x)".into(), five), ("z".into(), five)]));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_that_nobody_asks_are_warned_of() {
+    fn queries_without_a_prometheus_address_are_warned_of() {
         let warnings = Groups::read(&two(), &sources(false)).unwrap().warnings;
         assert_eq!(warnings.len(), 4, "{warnings:?}");
         for (warning, named) in
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_without_its_source_is_told_how() {
+    fn query_without_its_source_has_a_hint() {
         let text = policy("p", "5s", "total: {metrics: [{name: 'sum(rate(x[1m]))', target: 4}]}");
         let errors = Groups::read(&text, &sources(true)).unwrap_err();
         let error = errors[0].in_file("f");

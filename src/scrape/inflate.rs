@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_stopped_before_it_takes_memory() {
+    fn decompression_bomb_is_stopped_with_bounded_memory() {
         let packed = gzip(&vec![b'#'; 30 << 20]);
         let mut most = 0;
         let mut inflater = Inflater::new(4 << 20);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_cut_is_refused() {
+    fn damaged_or_truncated_gzip_is_refused() {
         let packed = gzip(b"a 1\n");
         for cut in 1..packed.len() {
             assert!(inflate(99, &[&packed[..cut]]).is_err(), "{cut}");

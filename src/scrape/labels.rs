@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_refused() {
+    fn malformed_labels_are_refused() {
         for inside in
             ["", "a", "a=", "a=\"", "a=\"1", "a=\"1\"", r#"a="1\"#, r#"a="1\"}"#, ",}", r#"1a="1"}"#]
         {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_changes_nothing() {
+    fn invalid_model_list_changes_nothing() {
         let load = Load::default();
         page(r#"{"data":[{"id":"a"}]}"#).apply(&load, 5).unwrap();
         let many = format!(r#"{{"data":[{}{{"id":"z"}}]}}"#, r#"{"id":"a"},"#.repeat(MAX_MODELS));

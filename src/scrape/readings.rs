@@ -345,7 +345,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
     }
 
     #[test]
-    fn values_beyond_their_range() {
+    fn out_of_range_values_are_clamped_or_refused() {
         let load = Load::default();
         let page = "vllm:kv_cache_usage_perc 1.5\nvllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"-1\"} 1";
         let problems = read(&load, 5, page);
@@ -354,7 +354,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
     }
 
     #[test]
-    fn a_value_stands_in_for_the_label() {
+    fn metric_value_replaces_the_info_label() {
         let load = Load::default();
         let spec = EngineSpec { num_blocks: Some(MetricSpec::named("blocks")), ..EngineSpec::vllm() };
         let page = format!("blocks 70\n{PAGE}");
@@ -436,7 +436,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
     }
 
     #[test]
-    fn what_was_not_applied_is_forgotten() {
+    fn restart_discards_unapplied_readings() {
         let engine = Arc::new(Engine::new(EngineSpec::vllm()));
         let mut readings = Readings::new(Arc::clone(&engine));
         let load = Load::default();

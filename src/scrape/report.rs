@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_and_a_flutter_rarely() {
+    fn state_change_is_logged_once_and_flapping_rarely() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut failing = LoggedState::new(false);

@@ -76,7 +76,7 @@ fn the_framing_says_where_a_body_ends() {
 }
 
 #[test]
-fn what_is_no_answer_is_refused_wherever_it_is_split() {
+fn malformed_response_is_refused_at_any_split() {
     let malformed = |text: &str| {
         let (_, read) = read_split(text.as_bytes());
         assert!(matches!(read, Err(ResponseError::Malformed(_))), "{text:?}: {read:?}");
@@ -105,7 +105,7 @@ fn what_is_no_answer_is_refused_wherever_it_is_split() {
 }
 
 #[test]
-fn an_answer_that_ends_early_is_cut() {
+fn truncated_response_is_an_error() {
     let answers = [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na 1",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\na 1\r\n0\r\nt: 1\r\n\r\n",
@@ -122,7 +122,7 @@ fn an_answer_that_ends_early_is_cut() {
 }
 
 #[test]
-fn what_should_be_short_is_bounded() {
+fn head_chunk_lines_and_trailers_are_bounded() {
     let too_long = |answer: String| {
         let pieces: Vec<&[u8]> = answer.as_bytes().chunks(1000).collect();
         for read in [read(&[answer.as_bytes()]).1, read(&pieces).1] {
@@ -165,7 +165,7 @@ fn the_head_tells_status_encoding_and_length() {
 }
 
 #[test]
-fn one_answer_follows_the_other() {
+fn reader_stops_at_the_end_of_each_response() {
     let mut reader = ResponseReader::default();
     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na and more";
     for _ in 0..2 {
@@ -180,7 +180,7 @@ fn one_answer_follows_the_other() {
 
 proptest! {
     #[test]
-    fn any_body_comes_back_from_any_chunks(
+    fn chunked_body_is_read_back_at_any_split(
         body in prop::collection::vec(any::<u8>(), 0..300),
         chunk in 1_usize..50,
         piece in 1_usize..50,
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..200), piece in 1_usize..20) {
+    fn random_bytes_are_read_alike_at_any_split(bytes in prop::collection::vec(any::<u8>(), 0..200), piece in 1_usize..20) {
         let pieces: Vec<&[u8]> = bytes.chunks(piece).collect();
         let answer = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", bytes.as_slice()].concat();
         let later: Vec<&[u8]> = answer.chunks(piece).collect();

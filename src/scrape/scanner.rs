@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_where_it_should_be_is_found_soon() {
+    fn samples_out_of_order_are_found_after_a_full_scan() {
         let apart = PAGE.replace("z 1\n", "z 1\na:x 9\n");
         let want = 4;
         let mut pages = vec![PAGE];

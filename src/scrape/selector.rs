@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_quoted() {
+    fn invalid_selector_is_quoted_in_the_error() {
         let table = [
             "",
             "1up",

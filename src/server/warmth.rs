@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_knows_nothing_until_it_leads_may_lead() {
+    fn replica_without_preloaded_state_may_lead() {
         let (health, store) = (Arc::new(HealthState::new(true)), Arc::new(Store::default()));
         let warmth = Warmth::new(&health, &store, &Clock::stopped(), false);
         assert_eq!(warmth.fitness(), Able);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_no_subject() {
+    fn unsupported_or_truncated_certificate_has_no_subject() {
         let bmp = DnValue::BmpString("old".try_into().unwrap());
         assert_eq!(Subject::of(&certificate(name(&[(DnType::CommonName, bmp)]))), None);
         let whole = certificate(name(&[(DnType::CommonName, DnValue::Utf8String("a".to_owned()))]));
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = Subject::of(&bytes);
         }
     }

@@ -96,8 +96,8 @@ fn peak(length: usize, end: usize, lengths: &[usize]) -> usize {
 }
 
 #[test]
-fn what_is_held_is_bounded_by_the_largest_message() {
-    if passed_alone("call_memory::what_is_held_is_bounded_by_the_largest_message") {
+fn call_memory_is_bounded_by_the_largest_message() {
+    if passed_alone("call_memory::call_memory_is_bounded_by_the_largest_message") {
         return;
     }
     // In tiny frames, in such as are copied together, kept, or both in turn, and in one.

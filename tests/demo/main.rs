@@ -223,7 +223,7 @@ fn requests_wait_for_servers_and_are_all_served() {
 }
 
 #[test]
-fn a_sick_pod_is_found_only_with_the_detection_and_leaves_nothing() {
+fn sick_pod_recovers_only_with_outlier_detection() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--servers", "4", "--scenario", "sick-pod", "--requests", "300", "--output", "json"];
     let output = working_demo(&folder, &arguments).output().unwrap();
@@ -290,7 +290,7 @@ fn servers_come_and_go_with_the_load_and_no_request_fails() {
 }
 
 #[test]
-fn nobody_goes_on_with_servers_that_come_and_go() {
+fn autoscale_scenario_refuses_keep_and_trace() {
     for (flags, part) in [(&["--keep"][..], "--keep"), (&["--trace", "x"][..], "autoscale replays no trace")]
     {
         let folder = tempfile::tempdir().unwrap();
@@ -305,7 +305,7 @@ fn nobody_goes_on_with_servers_that_come_and_go() {
 }
 
 #[test]
-fn half_of_an_odd_number_is_one_line() {
+fn odd_server_count_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let output = demo(&folder, &["--servers", "5", "--scenario", "pd"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -314,7 +314,7 @@ fn half_of_an_odd_number_is_one_line() {
 }
 
 #[test]
-fn a_sick_pod_needs_others_and_no_trace() {
+fn sick_pod_scenario_refuses_one_server_and_a_trace() {
     for (flags, part) in [(["--servers", "1"], "at least 2"), (["--trace", "x"], "leave it out")] {
         let folder = tempfile::tempdir().unwrap();
         let servers: &[&str] =
@@ -401,7 +401,7 @@ fn ctrl_c_in_the_middle_is_one_line_and_leaves_nothing() {
 }
 
 #[test]
-fn a_port_in_use_is_one_line() {
+fn port_in_use_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -415,7 +415,7 @@ fn a_port_in_use_is_one_line() {
 }
 
 #[test]
-fn an_envoy_that_is_missing_or_broken_is_one_line() {
+fn missing_or_broken_envoy_is_a_one_line_error() {
     for (envoy, part) in
         [("/nowhere/envoy", "/nowhere/envoy"), ("/bin/false", "Envoy ended (exit status: 1)")]
     {
@@ -428,7 +428,7 @@ fn an_envoy_that_is_missing_or_broken_is_one_line() {
 }
 
 #[test]
-fn no_python_is_one_line() {
+fn missing_python_is_a_one_line_error() {
     let (folder, path) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     symlink("/bin/sh", path.path().join("sh")).unwrap();
     let mut command = demo(&folder, &["--port", "0"]);
@@ -438,7 +438,7 @@ fn no_python_is_one_line() {
 }
 
 #[test]
-fn no_network_is_one_line() {
+fn missing_network_is_a_one_line_error() {
     // pip asks an index that is not there.
     let folder = tempfile::tempdir().unwrap();
     let mut command = demo(&folder, &["--port", "0"]);
@@ -452,7 +452,7 @@ fn no_network_is_one_line() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_used_is_one_line() {
+fn unusable_trace_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.jsonl");
     for (text, part) in [(None, "cannot read"), (Some("{}\n"), "line 1: missing field `timestamp`")] {

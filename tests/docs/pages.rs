@@ -45,7 +45,7 @@ fn the_examples_load() {
 }
 
 #[test]
-fn every_number_of_flow_control_is_where_it_is_said() {
+fn every_flow_control_metric_is_documented() {
     let file = std::fs::read_to_string(FLOW_CONTROL).unwrap();
     let registry = Registry::new();
     let metrics = GateMetrics::register(&registry, "pool").unwrap();

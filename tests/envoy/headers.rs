@@ -44,7 +44,7 @@ pub(crate) async fn trusted_headers_of_clients_are_removed(envoy: &Envoy, stack:
 }
 
 #[test]
-fn every_shipped_gateway_configuration_removes_them() {
+fn every_shipped_gateway_removes_client_routing_headers() {
     let all: BTreeSet<&str> = ROUTING_HEADERS.into_iter().chain(TRUSTED_HEADERS).collect();
     for path in [
         "deploy/envoy/original-dst.yaml",

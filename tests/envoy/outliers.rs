@@ -47,7 +47,7 @@ async fn send(envoy: &Envoy, total: usize) -> (usize, Vec<usize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_fails_at_once_draws_nothing_and_comes_back() {
+async fn fast_failing_server_gets_few_requests_and_recovers() {
     let mut servers = Servers::start_many(TEN).await;
     let usher = Usher::start(&servers.addresses, &["--sick-pods"]).await;
     // The destination is in a header, so Envoy need not know all of them.

@@ -69,7 +69,7 @@ fn upload(count: usize) -> Request<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_nobody_reads_pass_whatever_their_size() {
+async fn unparsed_bodies_of_any_size_pass_through() {
     let server = server().await;
     let flags = ["--secure-serving=false", "--sick-pods=false", "--memory-budget=96Mi"];
     let usher = Usher::start(&[server], &flags).await;

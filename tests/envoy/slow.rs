@@ -104,7 +104,7 @@ async fn others_are_answered(configuration: &str, protocol: Protocol) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_keep_nobody_else_waiting() {
+async fn slow_readers_do_not_delay_other_clients() {
     for configuration in [ORIGINAL_DST, OVERRIDE_HOST] {
         for protocol in BOTH {
             others_are_answered(configuration, protocol).await;

@@ -83,7 +83,7 @@ fn the_program_takes_what_the_chart_gives_it() {
 }
 
 #[test]
-fn pods_may_do_little_and_say_who_they_are() {
+fn pods_are_restricted_and_know_their_identity() {
     let Some(helm) = Helm::find() else { return };
     for values in values_files() {
         let objects = helm.rendered(&values);
@@ -124,7 +124,7 @@ fn pods_may_do_little_and_say_who_they_are() {
 }
 
 #[test]
-fn what_is_wrong_in_the_values_is_said() {
+fn invalid_values_are_named_in_the_error() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
     let table: [(&[&str], &[&str]); 33] = [
@@ -242,7 +242,7 @@ fn what_is_wrong_in_the_values_is_said() {
 }
 
 #[test]
-fn more_than_scale_is_asked_for_by_name() {
+fn rights_beyond_scaling_are_granted_by_opt_in() {
     let Some(helm) = Helm::find() else { return };
     let policies = "router.epp.capacityPolicies";
     let labels = format!(
@@ -400,7 +400,7 @@ fn rolled(replicas: i64, surge: i64, unavailable: i64, elects: bool) -> (bool, i
 }
 
 #[test]
-fn a_rollout_ends_and_somebody_is_ready_all_the_time() {
+fn rollout_ends_and_always_has_a_ready_pod() {
     let Some(helm) = Helm::find() else { return };
     for replicas in 1..=5i64 {
         for elects in [true, false] {

@@ -107,7 +107,7 @@ async fn the_charts_rights_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_verb_less_it_says_which() {
+async fn missing_verb_is_named() {
     let (Some(helm), Some(server)) = (Helm::find(), Server::shared().await) else { return };
     // values, resource, verb
     let table = [

@@ -134,7 +134,7 @@ async fn each_right_that_is_missing_is_named_with_its_rule() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_rights_to_ask_who_may_read_metrics_are_looked_at() {
+async fn missing_metrics_review_rights_are_found() {
     let Some(server) = Server::own().await else { return };
     let space = server.space(&least()).await;
     let doctor = Doctor::new(&server, server.port, &space);
@@ -153,7 +153,7 @@ async fn the_rights_to_ask_who_may_read_metrics_are_looked_at() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_pool_lacks_is_found() {
+async fn pool_misconfigurations_are_found() {
     let Some(server) = Server::shared().await else { return };
     let client = server.client().await;
     let space = server.space(&[least(), vec![reading()]].concat()).await;
@@ -202,7 +202,7 @@ async fn what_a_pool_lacks_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_the_kinds_and_one_that_is_away() {
+async fn missing_crds_and_unreachable_api_server_are_found() {
     let Some(server) = Server::own().await else { return };
     let space = server.space(&least()).await;
     let found = Doctor::new(&server, server.port, &space).examines(&["--pool-name", "p"]).await;
@@ -255,7 +255,7 @@ const SCALED_OBJECTS: Definition = Definition {
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_policies_lack_is_found() {
+async fn policy_misconfigurations_are_found() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POOLS, POLICIES]).await;
     let reads = [

@@ -85,7 +85,7 @@ fn holds(whole: &Value, part: &Value) -> bool {
 }
 
 #[test]
-fn nothing_that_an_example_says_is_lost() {
+fn every_field_of_the_examples_is_read() {
     let mut kinds = Vec::new();
     let mut all = examples();
     // Without helm what is written down is enough.

@@ -87,7 +87,7 @@ async fn a_leader_that_is_cut_off_goes_on_until_it_learns_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_could_not_be_ready_keeps_the_lease_from_nobody() {
+async fn unready_replica_does_not_hold_the_lease() {
     let Some(server) = Server::shared().await else { return };
     let space = space(server, "10.4.2.1").await;
     let broken = Picker::of_pool(server, &space, &[ELECTS, "--config-text", GRPC_ONLY]).await;

@@ -53,7 +53,7 @@ async fn becomes(picker: &Picker, token: &str, status: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_read_metrics_who_have_the_right_to() {
+async fn metrics_readers_are_authorized_by_kubernetes() {
     let Some(mut server) = Server::own().await else { return };
     let space = server.space(&least()).await;
     let picker = Picker::of_pool(&server, &space, &["-v=5"]).await;
@@ -116,7 +116,7 @@ async fn those_read_metrics_who_have_the_right_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_check_everybody_reads() {
+async fn metrics_are_open_with_authorization_disabled() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     let picker = Picker::of_pool(server, &space, &["--metrics-endpoint-auth=false"]).await;
@@ -190,7 +190,7 @@ async fn ask_with(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_certificate_says_who_reads() {
+async fn client_certificate_identifies_the_metrics_reader() {
     let Some(server) = Server::shared().await else { return };
     server.grant_everywhere("tls-reviews", user("epp"), &reviews()).await;
     let group = json!({"kind": "Group", "name": "monitoring", "apiGroup": "rbac.authorization.k8s.io"});

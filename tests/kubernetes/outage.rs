@@ -28,7 +28,7 @@ async fn connected(picker: &Picker, connected: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_known_serves_on_and_what_changed_is_caught_up_with() {
+async fn requests_are_served_during_an_api_server_outage() {
     let Some(mut server) = Server::own().await else { return };
     server.define(&[POOLS, OBJECTIVES, REWRITES]).await;
     let space = server.space(&least()).await;
@@ -89,7 +89,7 @@ async fn a_picker_waits_for_an_api_server_that_is_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_without_a_word_are_noticed() {
+async fn silently_dropped_connections_are_detected() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;

@@ -67,7 +67,7 @@ async fn the_definitions_are_accepted_as_structural() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_shipped_policies_and_whatever_a_policy_can_say_are_taken() {
+async fn shipped_policies_and_all_fields_are_accepted() {
     let Some(server) = with_kinds().await else { return };
     let (client, space) = (server.client().await, server.space(&[]).await);
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies", space.name);
@@ -120,7 +120,7 @@ async fn the_shipped_policies_and_whatever_a_policy_can_say_are_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_makes_no_sense_is_refused_by_the_api_server() {
+async fn invalid_policies_are_refused_by_the_api_server() {
     let Some(server) = with_kinds().await else { return };
     let (client, space) = (server.client().await, server.space(&[]).await);
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies?dryRun=All", space.name);

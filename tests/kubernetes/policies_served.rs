@@ -81,7 +81,7 @@ async fn ticks(picker: &Picker, name: &str, more: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_of_the_cluster_are_followed_and_told() {
+async fn cluster_policies_are_followed_and_get_a_status() {
     let Some(server) = Server::own().await else { return };
     let (client, space) = (server.client().await, server.space(&rights()).await);
     let address = Ipv4Addr::new(127, 8, 0, 1);
@@ -175,7 +175,7 @@ fn of_deployment(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn standing_still_is_told_with_its_reason() {
+async fn frozen_policy_reports_its_reason() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POLICIES]).await;
     // It may look at replicas, and not write them.
@@ -308,7 +308,7 @@ async fn policies_that_share_a_target_all_stand_still() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_who_leads_tells() {
+async fn only_the_leader_writes_policy_status() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POLICIES]).await;
     let client = server.client().await;
@@ -343,7 +343,7 @@ async fn only_who_leads_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_right_to_tell_it_says_so_and_plans() {
+async fn missing_status_right_is_logged_and_planning_continues() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POLICIES]).await;
     let space = server.space(&rights()[..2]).await;
@@ -354,7 +354,7 @@ async fn without_the_right_to_tell_it_says_so_and_plans() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topology_gives_layers_and_is_told_what_nodes_say() {
+async fn topology_gives_layers_and_gets_a_status_from_nodes() {
     let Some(server) = Server::own().await else { return };
     server.define(&[POLICIES, TOPOLOGIES]).await;
     let (client, space) = (server.client().await, server.space(&rights()).await);

@@ -22,7 +22,7 @@ async fn a_missing_right_is_named_and_counts_once_it_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_right_to_the_lease_nobody_leads() {
+async fn replica_without_lease_rights_never_leads() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;

@@ -76,7 +76,7 @@ fn live_servers_are_those_of_the_replay() {
 }
 
 #[test]
-fn command_lines_are_such_as_the_programs_take() {
+fn generated_command_lines_are_valid() {
     for policy in [PolicyName::ExpectedLatency, PolicyName::PeerDefault] {
         let parsed = usher::cli::parse(commands::usher(&place(2), policy).into_iter().map(Into::into));
         assert!(matches!(parsed, Ok(Command::Serve(_))), "{policy:?}: {parsed:?}");
@@ -194,7 +194,7 @@ fn figures_are_in_simulated_time_and_compared_with_the_median_of_the_replays() {
 }
 
 #[test]
-fn a_busy_machine_and_failed_requests_are_said() {
+fn busy_machine_and_failed_requests_are_reported() {
     let mut run = run(summary(20 * MS, 0), vec![summary(20 * MS, 0)]);
     run.load.machine = Some(0.95);
     run.failures = (3, Some("status 503".to_owned()));

@@ -143,7 +143,7 @@ fn a_budget_is_met_or_missed_by_medians() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_not_judged() {
+fn metrics_without_a_baseline_are_not_judged() {
     let no_limit = [run(USHER, 1, 0.1)];
     assert_eq!(judge(Metric::CpuPerRequest, Bound::Times(1.5), &no_limit).met, None);
     let nothing = runs([0.0; 3], [0.1; 3]);
@@ -340,7 +340,7 @@ fn the_page_says_what_is_met_and_what_is_missed() {
 }
 
 #[test]
-fn a_load_that_was_not_what_it_should_be_is_named_beside_the_result() {
+fn missed_load_targets_are_named_beside_the_result() {
     let table: [(fn(&mut LoadReport), &str); 3] = [
         (|load| load.requests_per_second = 480.0, "| 1.00 | yes, the rate was not reached |"),
         (|load| load.generator_cpu_share = Some(0.97), "| 1.00 | yes, the generator was at its limit |"),
@@ -356,7 +356,7 @@ fn a_load_that_was_not_what_it_should_be_is_named_beside_the_result() {
 }
 
 #[test]
-fn the_page_hides_no_failure() {
+fn report_shows_failures_and_missing_runs() {
     let mut runs = runs([0.1; 3], [0.1; 3]);
     runs[4].load.requests.failed = 12;
     runs[4].load.errors.insert("timeout".to_owned(), 12);

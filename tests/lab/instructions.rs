@@ -13,7 +13,7 @@ fn numbers(cases: &[(&str, u64)]) -> Numbers {
 }
 
 #[test]
-fn five_percent_more_pass_and_one_instruction_more_does_not() {
+fn up_to_five_percent_more_instructions_pass() {
     let expected = numbers(&[("a", 1000), ("b", 1000), ("c", 1000)]);
     let comparison = compare(&expected, &numbers(&[("a", 1050), ("b", 1051), ("c", 950)]));
     assert_eq!(comparison.worse, ["b"]);
@@ -28,7 +28,7 @@ fn five_percent_more_pass_and_one_instruction_more_does_not() {
 }
 
 #[test]
-fn fewer_pass_and_the_number_can_be_lowered() {
+fn fewer_instructions_pass_with_a_hint_to_accept() {
     let comparison = compare(&numbers(&[("a", 1000)]), &numbers(&[("a", 949)]));
     assert!(comparison.worse.is_empty());
     assert_eq!(
@@ -76,7 +76,7 @@ fn another_processor_is_not_compared() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_numbers_are_read_back() {
     let written = numbers(&[("request-200", 61234), ("request-100k", 7_000_000)]);
     assert_eq!(Numbers::parse(&written.to_string()), Ok(written));
 }

@@ -111,7 +111,7 @@ proptest! {
 }
 
 #[test]
-fn a_step_that_nobody_carries_out_never_times_out() {
+fn held_step_never_times_out() {
     for on_timeout in ["Fail", "Hold", "Trim"] {
         let mut cluster = Cluster::new(&spec((4, 2), (8, 4), on_timeout), 1);
         cluster.is_held = true;

@@ -19,7 +19,7 @@ fn spec(more: &str) -> String {
 }
 
 #[test]
-fn what_makes_no_sense_is_an_error() {
+fn contradictory_settings_are_errors() {
     for (more, part) in [
         ("deploy: {steps: {decode: 4, prefil: 2}}", "'prefil' is no role"),
         ("deploy: {steps: {decode: 0}}", "write 1 to"),
@@ -42,7 +42,7 @@ fn what_makes_no_sense_is_an_error() {
 }
 
 #[test]
-fn what_may_be_meant_is_a_warning() {
+fn settings_without_effect_are_warnings() {
     for (more, parts) in [
         ("deploy: {steps: {decode: 4, prefill: 2}}", &[][..]),
         ("scaling: {maxSkewPercent: 0}", &[]),
@@ -96,7 +96,7 @@ fn defaults_are_those_that_are_documented() {
 
 /// Steps in percent as in RBG's tables, with exact arithmetic (285, where theirs has 286).
 #[test]
-fn percentages_are_a_view_of_the_same_machine() {
+fn skew_percentages_give_the_expected_steps() {
     let spec = "{roles: {decode: {min: 200, max: 200}, prefill: {min: 300, max: 300}}, scaling: {maxSkewPercent: 5}}";
     let mut cluster = crate::cluster::Cluster::new(spec, 1);
     let mut seen = Vec::new();

@@ -170,7 +170,7 @@ fn pods_that_are_not_created_yet_are_not_past_the_gate() {
 }
 
 #[test]
-fn what_somebody_else_wrote_is_where_rules_begin() {
+fn rules_start_from_externally_written_replicas() {
     let rule = "{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 8, cooldown: 1h}";
     let spec = |mode: &str| {
         format!(
@@ -202,7 +202,7 @@ fn what_somebody_else_wrote_is_where_rules_begin() {
 }
 
 #[test]
-fn what_counts_as_up_is_said() {
+fn success_setting_decides_which_pods_are_up() {
     let none = json!({});
     for (success, states) in
         [("Scheduled", "scheduled"), ("Running", "running"), ("Ready", "ready"), ("Serving", "serving")]
@@ -244,7 +244,7 @@ fn a_step_that_takes_too_long_is_held() {
 }
 
 #[test]
-fn a_step_that_is_stuck_says_what_is_open_of_it_though_all_that_is_desired_is_ready() {
+fn stuck_step_reports_its_missing_pods() {
     let update = "update: {maxSkewPercent: 10, maxUnavailablePercent: 20}";
     let spec = |decode: u32, more: &str| {
         format!(
@@ -284,7 +284,7 @@ fn a_step_that_is_stuck_says_what_is_open_of_it_though_all_that_is_desired_is_re
 }
 
 #[test]
-fn a_step_can_be_given_back_and_tried_again() {
+fn trimmed_step_is_retried_a_limited_number_of_times() {
     let mut group = Group::new(&deploy(", batchTimeout: 60s, onTimeout: Trim"));
     let none = json!({});
     let four = [("decode", 4, "ready"), ("prefill", 2, "ready")];
@@ -308,7 +308,7 @@ fn a_step_can_be_given_back_and_tried_again() {
 }
 
 #[test]
-fn a_group_that_failed_waits_for_other_goals() {
+fn failed_group_resumes_only_with_a_new_goal() {
     let spec = deploy(", batchTimeout: 60s, onTimeout: Fail");
     let mut group = Group::new(&spec);
     let none = json!({});
@@ -324,7 +324,7 @@ fn a_group_that_failed_waits_for_other_goals() {
 }
 
 #[test]
-fn a_group_gives_way_to_another_when_it_is_told_to() {
+fn blocked_group_gives_way_on_a_deadlock() {
     let mut group = Group::new(&deploy(", batchTimeout: 60s"));
     let none = json!({});
     let stuck = [("decode", 6, "ready"), ("prefill", 2, "ready"), ("prefill", 2, "unschedulable")];

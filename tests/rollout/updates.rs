@@ -197,7 +197,7 @@ fn pods_of_an_older_revision_at_their_gates_hold_no_update_up_for_ever() {
 /// A step that never comes up, and pods behind it at their gates, in front of which a StatefulSet stops: it replaces
 /// the highest ordinals first, each when those above it are ready.
 #[test]
-fn an_update_takes_pods_away_that_wait_at_their_gate_for_nothing() {
+fn update_removes_gated_pods_of_a_stuck_step() {
     let mut cluster = Cluster::new(SPEC, 7);
     (cluster.has_gates, cluster.startup) = (true, (1 << 40, 1 << 40));
     for _ in 0..50 {

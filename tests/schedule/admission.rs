@@ -101,7 +101,7 @@ saturationDetector: {pluginRef: concurrency-detector}
 }
 
 #[test]
-fn with_flow_control_nothing_is_refused_here() {
+fn flow_control_disables_admission_refusals() {
     let pool = pool(&format!("featureGates: [flowControl]\n{BY_QUEUE}"), &[40.0]);
     assert!(pool.route(&of_priority(-1)).is_ok());
 }

@@ -19,7 +19,7 @@ fn id() -> AttributeId {
 }
 
 #[test]
-fn what_is_read_is_known_by_its_name() {
+fn readings_are_found_by_name() {
     let all = candidates(&[(fresh(4.0), fresh(0.5))]);
     all.view().get(0).load().running.set(7.0, NOW);
     all.view().get(0).load().attribute(id()).set(9.0, NOW);
@@ -78,7 +78,7 @@ fn pick(pipeline: &Pipeline, candidates: &Candidates) -> String {
 }
 
 #[test]
-fn what_a_page_says_decides_and_a_reloaded_configuration_finds_it() {
+fn scraped_attribute_decides_and_survives_a_reload() {
     let state = State::default();
     let pipeline = build(CONFIG, &state).unwrap();
     let engines = &pipeline.sources[0].engines[0];
@@ -104,7 +104,7 @@ plugins:
 }
 
 #[test]
-fn a_configuration_shows_what_it_reads_and_from_whom() {
+fn resolved_plugins_show_attributes_and_producers() {
     let pipeline = build(CONFIG, &State::default()).unwrap();
     let of = |name: &str| pipeline.resolved.plugins.iter().find(|plugin| plugin.name == name).unwrap();
     let scorer = of("endpoint-attribute-scorer");
@@ -130,7 +130,7 @@ fn a_configuration_shows_what_it_reads_and_from_whom() {
 }
 
 #[test]
-fn an_attribute_has_to_come_from_somewhere() {
+fn attribute_without_a_producer_is_refused() {
     let scorer = |rest: &str| {
         format!(
             "- {{name: s, type: endpoint-attribute-scorer, parameters: {{algorithm: {{type: linear_lower_is_better}}, {rest}}}}}\n"

@@ -111,7 +111,7 @@ fn the_filter_compares() {
 }
 
 #[test]
-fn the_filter_falls_back_only_where_it_is_told_to() {
+fn filter_falls_back_only_when_configured() {
     let all = endpoints(&[fresh(1.0), None, fresh(2.0)]);
     let algorithm = "algorithm: {threshold: {operator: GreaterThan, value: 5}}";
     let table: [(&str, &[u32]); 4] = [

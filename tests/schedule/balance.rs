@@ -287,19 +287,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn every_step_is_booked_where_it_belongs(steps in proptest::collection::vec(step(), 0..50)) {
+    fn random_request_steps_book_the_right_endpoint(steps in proptest::collection::vec(step(), 0..50)) {
         run(steps, false);
     }
 
     #[test]
-    fn whatever_happens_and_however_late_all_comes_back(steps in proptest::collection::vec(step(), 0..50)) {
+    fn bookings_are_released_after_late_random_steps(steps in proptest::collection::vec(step(), 0..50)) {
         run(steps, true);
     }
 }
 
 /// Every step at which a request may end, with and without another endpoint that serves.
 #[test]
-fn a_request_that_ends_at_any_step_leaves_nothing() {
+fn request_that_ends_at_any_step_leaves_no_booking() {
     for (is_long, stream) in [(true, true), (true, false), (false, true), (false, false)] {
         for served in [None, Some(0), Some(3), Some(4), Some(5), Some(ENDPOINTS)] {
             let whole = [

@@ -103,7 +103,7 @@ async fn the_prompt_is_booked_until_the_first_token_and_the_request_to_the_end()
 }
 
 #[tokio::test]
-async fn the_booking_moves_to_who_served() {
+async fn booking_moves_to_the_serving_endpoint() {
     let pool = Pool::new(LEAST_BUSY, 2);
     let mut routed = pool.send(&completion("four")).await;
     let first = pool.booked().iter().position(|booked| *booked == (1, 1)).unwrap();

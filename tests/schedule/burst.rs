@@ -109,7 +109,7 @@ async fn only_prompts_are_held_and_not_too_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_request_goes_to_who_is_there_then() {
+async fn held_request_goes_to_an_endpoint_of_the_current_pool() {
     let pool = pool("", at(&["10.0.0.1:8000"]));
     let (one, two) = (prompt("ab"), prompt("ab"));
     let mut held = Box::pin(pool.dispatch(&one));

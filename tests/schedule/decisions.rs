@@ -29,7 +29,7 @@ fn first_picks(scheduler: &Scheduler, candidates: &Candidates, rounds: usize) ->
 }
 
 #[test]
-fn equals_are_picked_equally_often() {
+fn endpoints_of_equal_score_are_picked_equally_often() {
     let all = candidates(&[(None, None); 5]);
     let fixed = || vec![(Arc::new(Fixed(vec![0.5, 1.0, 1.0, 0.0, 1.0])) as Arc<dyn Scorer>, 2.0)];
     for count in [1, 2] {
@@ -41,7 +41,7 @@ fn equals_are_picked_equally_often() {
 }
 
 #[test]
-fn a_random_pick_is_equally_often_each() {
+fn random_picker_picks_each_endpoint_equally_often() {
     let all = candidates(&[(None, None); 4]);
     for count in [1, 3] {
         let picker = Arc::new(RandomPicker::new(NonZeroUsize::new(count).unwrap()));
@@ -98,7 +98,7 @@ fn a_drained_profile_is_answered_with_429_and_its_reason() {
 }
 
 #[test]
-fn what_is_no_number_counts_as_zero_and_is_counted() {
+fn invalid_scores_count_as_zero_and_are_counted() {
     let registry = Registry::new();
     let metrics = SchedulerMetrics::register(&registry).unwrap();
     let mut builder = Profile::builder("default", &metrics);
@@ -117,7 +117,7 @@ fn what_is_no_number_counts_as_zero_and_is_counted() {
 }
 
 #[test]
-fn a_record_keeps_what_was_asked_for() {
+fn decision_record_has_the_requested_detail() {
     let all = candidates(&[(fresh(1.0), None), (fresh(3.0), None)]);
     let scheduler = single(None, vec![(Arc::new(QueueScorer), 1.0)], top(1));
     assert!(decide(&scheduler, &all, 1, Record::No).unwrap().primary().record.is_none());
@@ -195,7 +195,7 @@ fn a_profile_that_fails_may_be_left_out() {
 }
 
 #[test]
-fn the_error_of_a_profile_says_more_than_the_handlers() {
+fn profile_error_takes_precedence_over_the_handler_error() {
     assert_eq!(chain("first", vec![], vec![1]).unwrap_err(), ScheduleError::Drained);
     // Nothing failed, but the handler wants what isn't there.
     let error = chain("third", vec![1], vec![1]).unwrap_err();

@@ -247,7 +247,7 @@ fn stages_run_as_their_order_and_their_deciders_say() {
 }
 
 #[test]
-fn the_older_handler_knows_two_stages_and_writes_no_header() {
+fn pd_profile_handler_has_two_stages_and_no_header() {
     let params = PdParams::decode(&Node::parse("{}").unwrap()).unwrap();
     let of_it = |case: &Case| {
         case.order == StageOrder::DecodeFirst
@@ -295,7 +295,7 @@ fn with_cached(tokens: u64, matched: [u32; 2]) -> Decision {
 }
 
 #[test]
-fn what_is_cached_where_it_decodes_is_not_computed_elsewhere() {
+fn prompt_cached_at_the_decode_endpoint_skips_prefill() {
     // Tokens, cached blocks of the decoding endpoint and of the other, another one computes.
     let table = [
         (99, [0, 0], false),
@@ -327,7 +327,7 @@ schedulingProfiles:
 ";
 
 #[test]
-fn the_second_of_prefill_and_decode_is_near_the_first() {
+fn second_stage_is_picked_near_the_first() {
     let pod = |role, host| [("llm-d.ai/role", role), ("kubernetes.io/hostname", host)];
     let pods = [
         pod("decode", "a"),

@@ -38,7 +38,7 @@ fn the_header_lists_endpoints_in_their_order() {
 }
 
 #[test]
-fn a_request_goes_where_its_test_wants_it() {
+fn test_header_selects_the_endpoint() {
     let config = "
 plugins:
 - type: header-based-testing-filter

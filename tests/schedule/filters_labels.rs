@@ -10,7 +10,7 @@ use usher::schedule::{
 use crate::pool::{Pool, all, asking, filtered, labelled, profile_of};
 
 #[test]
-fn roles_are_those_of_the_peer() {
+fn role_labels_match_llm_d_router() {
     // label, encodes, prefills, decodes
     let table = [
         (None, [false, false, true]),

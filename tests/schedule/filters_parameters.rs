@@ -10,7 +10,7 @@ fn config(plugin_type: &str, parameters: &str) -> String {
 }
 
 #[test]
-fn defaults_are_those_of_the_peer() {
+fn defaults_match_llm_d_router() {
     let selector = json!({"matchLabels": {}, "matchExpressions": []});
     let stages = json!({"encodeProfile": "encode"});
     let table = [
@@ -66,7 +66,7 @@ fn defaults_are_those_of_the_peer() {
 }
 
 #[test]
-fn what_is_written_counts() {
+fn configured_parameters_take_effect() {
     let expression = json!({"key": "example.com/tier", "operator": "NotIn", "values": ["iron", ""]});
     let table = [
         (
@@ -104,7 +104,7 @@ fn what_is_written_counts() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_its_place() {
+fn invalid_parameters_are_refused_with_position() {
     let selector = "label-selector-filter";
     // type, parameters, where the error is, message, hint
     let table = [

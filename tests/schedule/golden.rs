@@ -188,7 +188,7 @@ fn decisions(trace: &str) -> String {
 }
 
 #[test]
-fn five_hundred_requests_go_where_they_went() {
+fn decisions_for_five_hundred_requests_match_the_golden_file() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let trace = std::fs::read_to_string(data.join("mooncake.jsonl")).unwrap();
     assert_eq!(trace.lines().count(), 500);

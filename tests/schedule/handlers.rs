@@ -184,7 +184,7 @@ fn the_pods_of_other_stages_are_named_in_headers() {
 }
 
 #[test]
-fn both_names_of_the_header_writer_write() {
+fn both_types_of_the_header_handler_write_headers() {
     for writer in ["disagg-headers-handler", "prefill-header-handler"] {
         let config = BY_HEADER.replace("PARAMETERS", "");
         let config = config.replace(
@@ -199,7 +199,7 @@ fn both_names_of_the_header_writer_write() {
 }
 
 #[test]
-fn who_served_is_told_to_the_test() {
+fn verifier_header_names_the_serving_endpoint() {
     let pool = Pool::new("plugins: [{type: destination-endpoint-served-verifier}]\n", labelled(&[&[]]));
     let table = [
         (Served::Unknown, "fail: missing envoy lb metadata"),

@@ -139,7 +139,7 @@ fn hang_with(
 }
 
 #[test]
-fn one_of_eight_that_hangs_costs_a_handful_of_requests() {
+fn one_hanging_server_of_eight_costs_few_requests() {
     let unwatched = HealthParams { first_byte: Duration::ZERO, ..HealthParams::default() };
     let whole = |patience_ms, service_ms| Case { patience_ms, first_ms: None, service_ms };
     let stream =
@@ -163,7 +163,7 @@ fn one_of_eight_that_hangs_costs_a_handful_of_requests() {
 }
 
 #[test]
-fn an_upload_waits_for_its_answer_from_its_end_on() {
+fn first_byte_timeout_starts_at_the_end_of_the_upload() {
     let case = Case { patience_ms: 5_000, first_ms: None, service_ms: 400 };
     let mut request = request_of(false);
     request.is_uploading = true;
@@ -177,7 +177,7 @@ fn an_upload_waits_for_its_answer_from_its_end_on() {
 }
 
 #[test]
-fn whoever_hangs_costs_as_little_where_expected_delays_decide() {
+fn hanging_server_costs_few_requests_with_latency_scores() {
     let config = "
 plugins: [{type: expected-latency-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scorer}]}]

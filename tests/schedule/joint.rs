@@ -152,7 +152,7 @@ fn a_near_pair_is_chosen_unless_it_waits_longer_than_the_far_one_takes() {
 }
 
 #[test]
-fn equal_links_make_no_difference() {
+fn equal_links_leave_the_pair_to_the_scores() {
     let pairing = Pairing::new("links: {none: 1000}", &[0.9, 1.0], &[1.0, 0.5], racks(&["a", "b", "a", "b"]));
     for seed in 0..20 {
         assert_eq!(pairing.pair(seed), Ok((1, 2)), "the scores decide");
@@ -175,7 +175,7 @@ fn a_burst_spreads_over_both_sides_of_equal_racks() {
 }
 
 #[test]
-fn what_is_cached_need_not_be_computed() {
+fn cached_blocks_reduce_the_expected_prefill_time() {
     let mut pairing = Pairing::new(LINKS, &[1.0, 1.0], &[1.0], racks(&["a", "b", "b"]));
     let cached = |blocks| PrefixMatch { total: 20, block_size: 50, matched: vec![blocks, 0, 0] };
     pairing.facts.set(Key::new(1), cached(16));
@@ -185,7 +185,7 @@ fn what_is_cached_need_not_be_computed() {
 }
 
 #[test]
-fn a_full_kv_cache_is_out_unless_all_are() {
+fn full_kv_cache_is_avoided_unless_all_are_full() {
     let pairing = Pairing::new("kvCacheLimit: 0.9", &[1.0], &[1.0, 0.1], racks(&["a", "a", "a"]));
     let usage = |position: usize, usage: f64| {
         pairing.candidates.snapshot().endpoints()[position].load().kv_usage.set(usage, NOW);
@@ -266,7 +266,7 @@ schedulingProfiles:
 }
 
 #[test]
-fn plugins_of_a_pool_expect_one_rate() {
+fn conflicting_prefill_rates_are_refused() {
     let built = |handler: &str, scorer: &str| {
         let config = format!(
             "

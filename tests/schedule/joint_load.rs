@@ -98,7 +98,7 @@ fn a_burst_within_one_scrape_interval_spreads_evenly() {
 }
 
 #[test]
-fn scrapes_that_show_nothing_yet_do_not_hide_what_is_booked() {
+fn idle_scrapes_do_not_hide_booked_requests() {
     let handler = "pairing: joint, deciders: {prefill: always-disagg-pd-decider}";
     let (pool, _) = fleet(&config(handler, "", ["", ""]), 2, 4);
     let mut routed = Vec::new();
@@ -116,7 +116,7 @@ fn scrapes_that_show_nothing_yet_do_not_hide_what_is_booked() {
 }
 
 #[test]
-fn a_kv_cache_that_is_promised_is_not_free() {
+fn booked_kv_cache_counts_as_used() {
     let handler = "pairing: joint, kvCacheLimit: 0.5, deciders: {prefill: always-disagg-pd-decider}";
     let (pool, _) = fleet(&config(handler, "", ["", ""]), 1, 2);
     for (position, running) in [(1, 0.0), (2, 50.0)] {
@@ -148,7 +148,7 @@ fn a_prompt_stays_where_most_of_it_is_cached() {
 }
 
 #[test]
-fn what_the_decoding_endpoint_has_is_not_moved() {
+fn prompt_cached_at_the_decode_endpoint_is_not_transferred() {
     // Either endpoint decodes; only the second has the prompt, and is far away.
     let mut pairing = Pairing::new(LINKS, &[1.0], &[1.0, 1.0], racks(&["a", "a", "b"]));
     assert_eq!(pairing.pair(1), Ok((0, 1)), "0.1 s instead of 1 s");
@@ -266,7 +266,7 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
 }
 
 #[test]
-fn profiles_that_choose_alone_weigh_their_own_part() {
+fn separate_profiles_weigh_only_their_own_stage() {
     let scorer = "- type: expected-latency-scorer";
     let with = ", {pluginRef: expected-latency-scorer}";
     let always = "deciders: {prefill: always-disagg-pd-decider}";

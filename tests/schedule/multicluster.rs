@@ -46,7 +46,7 @@ fn clusters_are_scored_as_pods_are() {
 }
 
 #[test]
-fn somebody_has_to_know_the_numbers() {
+fn multicluster_scorer_needs_its_attribute_source() {
     let error = pipeline("plugins: [{type: multicluster-queue-scorer}]\n", &State::default()).unwrap_err();
     let message = "plugin 'multicluster-queue-scorer': it reads the attribute 'llm-d.ai/multicluster-queue-size' of the plugin 'core-metrics-extractor', which doesn't have it";
     assert_eq!(error.message(), message);

@@ -32,7 +32,7 @@ fn attributes(prefix: &str, count: usize) -> String {
 }
 
 #[test]
-fn readers_of_producers_that_do_not_exist_are_told_so_however_many() {
+fn missing_producers_are_named_however_many() {
     let state = State::default();
     let error = pipeline(&in_flight(&["a", "b", "c", "d", "e"], false), &state).unwrap_err();
     let message = "plugin 's-a': it reads InFlightLoad from the plugin 'a', which is not declared";
@@ -46,7 +46,7 @@ fn readers_of_producers_that_do_not_exist_are_told_so_however_many() {
 }
 
 #[test]
-fn readers_of_attributes_that_do_not_exist_are_told_so_however_many() {
+fn missing_attributes_are_named_however_many() {
     let scorer = |number: usize| {
         format!(
             "- {{name: s{number}, type: endpoint-attribute-scorer, parameters: {{attributeKey: a{number}, algorithm: {{type: linear_lower_is_better}}}}}}\n"

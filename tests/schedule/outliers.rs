@@ -201,7 +201,7 @@ fn an_ejected_endpoint_is_probed_whatever_the_scores_and_comes_back() {
 }
 
 #[test]
-fn a_probe_is_not_answered_twice_at_once() {
+fn only_one_probe_is_in_flight_per_endpoint() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     pool.eject(1);
     pool.pass(SECOND);
@@ -219,7 +219,7 @@ fn a_probe_is_not_answered_twice_at_once() {
 }
 
 #[test]
-fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
+fn filters_apply_to_probes_and_keep_an_endpoint() {
     let pool = Pool::new(BY_HEADER, &[None; 4]);
     pool.eject(2);
     pool.pass(SECOND);
@@ -235,7 +235,7 @@ fn filters_hold_for_probes_and_nobody_is_left_without_an_endpoint() {
 }
 
 #[test]
-fn an_ejected_endpoint_gets_nothing_that_is_too_much_for_the_others() {
+fn ejected_endpoint_gets_no_overflow_of_saturated_ones() {
     let pool = Pool::new(BY_ROOM, &[None; 4]);
     pool.eject(1);
     let _busy: Vec<_> = (0..3).map(|_| pool.send(ANY)).collect();
@@ -289,7 +289,7 @@ fn beyond_half_ejected_fast_failures_are_not_preferred() {
 }
 
 #[test]
-fn of_a_pool_that_fails_as_a_whole_the_first_that_works_again_is_found() {
+fn first_recovery_is_found_when_the_whole_pool_is_ejected() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     (1..=4).for_each(|number| pool.eject(number));
     pool.pass(SECOND);
@@ -306,7 +306,7 @@ fn of_a_pool_that_fails_as_a_whole_the_first_that_works_again_is_found() {
 }
 
 #[test]
-fn pairs_are_found_where_all_that_compute_prompts_are_ejected() {
+fn pairs_are_picked_when_all_prefill_endpoints_are_ejected() {
     let roles = [Some("prefill"), Some("prefill"), Some("decode"), Some("decode")];
     let pool = Pool::new(PAIRS, &roles);
     for number in 1..=3 {
@@ -324,7 +324,7 @@ fn pairs_are_found_where_all_that_compute_prompts_are_ejected() {
 }
 
 #[test]
-fn an_ejected_endpoint_that_the_filters_refuse_leaves_the_request_to_the_healthy() {
+fn request_stays_on_healthy_endpoints_the_filters_allow() {
     let pool = Pool::new(BY_HEADER, &[None; 4]);
     (2..=4).for_each(|number| pool.eject(number));
     for _ in 0..50 {
@@ -333,7 +333,7 @@ fn an_ejected_endpoint_that_the_filters_refuse_leaves_the_request_to_the_healthy
 }
 
 #[test]
-fn a_page_is_no_probe_and_no_proof() {
+fn passthrough_requests_do_not_probe_or_recover() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let page = || {
         let headers = [(":method", "GET"), (":path", "/v1/models")].into_iter().collect();
@@ -356,7 +356,7 @@ fn a_page_is_no_probe_and_no_proof() {
 }
 
 #[test]
-fn whoever_another_served_for_has_failed() {
+fn response_by_a_fallback_counts_as_a_failure() {
     let pool = Pool::new(TWO_PICKS, &[None; 4]);
     let served = |by: &str| {
         let mut routed = pool.send(&[]);
@@ -385,7 +385,7 @@ fn whoever_another_served_for_has_failed() {
 }
 
 #[test]
-fn without_word_of_who_served_a_probe_has_no_fallback() {
+fn probe_has_no_fallback_without_served_metadata() {
     let pool = Pool::new(TWO_PICKS, &[None; 4]);
     pool.eject(4);
     pool.pass(SECOND);
@@ -393,7 +393,7 @@ fn without_word_of_who_served_a_probe_has_no_fallback() {
 }
 
 #[test]
-fn of_a_pair_the_one_that_decodes_answers_for_it() {
+fn failed_pair_ejects_the_decode_endpoint() {
     let roles = [Some("prefill"), Some("prefill"), Some("decode"), Some("decode")];
     let pool = Pool::new(PAIRS, &roles);
     for _ in 0..3 {
@@ -445,7 +445,7 @@ fn a_server_that_finishes_responses_is_not_ejected_for_its_scrapes() {
 }
 
 #[test]
-fn whoever_no_request_can_probe_keeps_no_one_else_from_a_probe() {
+fn unprobed_prefill_endpoint_does_not_block_decode_probes() {
     let roles = [Some("prefill"), Some("decode"), Some("prefill"), Some("decode")];
     let pool = Pool::new(PAIRS, &roles);
     let prefill = Arc::clone(pool.endpoint(1).health());
@@ -516,7 +516,7 @@ fn outage(config: &str, params: HealthParams) -> Outage {
 }
 
 #[test]
-fn one_of_ten_that_fails_gets_less_than_a_hundredth_and_is_back_in_five_seconds() {
+fn failing_endpoint_gets_few_requests_and_recovers_soon() {
     for config in [BY_REQUESTS, EXPECTED_LATENCY] {
         let unwatched = outage(config, HealthParams { failures: u32::MAX, ..HealthParams::default() });
         assert!(unwatched.broken > 0.3, "it draws requests: {}", unwatched.broken);
@@ -549,7 +549,7 @@ fn a_stream_that_only_begins_is_no_success() {
 }
 
 #[test]
-fn whoever_refuses_connections_gets_no_probe() {
+fn endpoint_refusing_connections_gets_no_probe() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let health = Arc::clone(pool.endpoint(4).health());
     health.scrape_succeeded();

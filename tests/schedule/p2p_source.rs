@@ -88,7 +88,7 @@ impl Case {
 }
 
 #[test]
-fn who_has_more_than_the_computing_pod_is_named() {
+fn endpoint_with_more_cached_blocks_is_the_source() {
     // parameters, blocks, profiles and what they pick, who may be named
     type Row = (&'static str, &'static [u32], &'static [(&'static str, usize)], &'static [usize]);
     let table: [Row; 11] = [
@@ -127,7 +127,7 @@ fn shares(endpoints: &[(u32, Reading)]) -> BTreeMap<usize, usize> {
 }
 
 #[test]
-fn of_those_within_a_block_of_the_most_who_waits_less_is_named_more_often() {
+fn near_best_sources_are_weighted_by_shorter_queues() {
     // blocks and queues, expected shares
     type Row = (&'static [(u32, Reading)], &'static [(usize, usize)]);
     let table: [Row; 4] = [
@@ -152,7 +152,7 @@ fn of_those_within_a_block_of_the_most_who_waits_less_is_named_more_often() {
 
 proptest! {
     #[test]
-    fn it_names_whom_a_plain_loop_names(
+    fn source_matches_a_plain_reference_loop(
         endpoints in prop::collection::vec((0u32..6, 0u8..20), 1..7),
         computing in any::<prop::sample::Index>(),
         delta in 1u32..300,
@@ -186,13 +186,13 @@ proptest! {
 }
 
 #[test]
-fn without_an_id_somebody_is_named_all_the_same() {
+fn source_is_named_without_a_request_id() {
     let endpoints = [(5, fresh(0.0)), (5, fresh(0.0)), (0, None)];
     assert!(matches!(Case::new("{}", &endpoints, &[("default", 2)]).named(""), Some(0 | 1)));
 }
 
 #[test]
-fn a_configuration_names_who_was_sent_the_prompt() {
+fn source_header_names_the_endpoint_sent_the_prompt() {
     // Where a request goes is what its header says.
     let config = "
 plugins:

@@ -75,7 +75,7 @@ fn without_any_total_each_is_equally_likely() {
 }
 
 #[test]
-fn what_has_no_total_comes_last_in_random_order() {
+fn endpoints_without_a_score_come_last_in_random_order() {
     let picks = rounds(&[0.0, 0.5, -1.0, 1.0], 7, ROUNDS);
     assert!(picks.iter().all(|picks| picks.len() == 4), "no more than there are");
     for picks in &picks {
@@ -86,13 +86,13 @@ fn what_has_no_total_comes_last_in_random_order() {
 }
 
 #[test]
-fn an_endless_total_is_picked_always() {
+fn infinite_score_is_always_picked() {
     let picks = rounds(&[1e300, f64::INFINITY, 1.0], 1, 500);
     assert!(picks.iter().all(|picks| picks.as_slice() == [1]));
 }
 
 #[test]
-fn a_configuration_says_how_many() {
+fn max_num_of_endpoints_sets_the_number_of_picks() {
     let table =
         [("", 1), ("maxNumOfEndpoints: 2", 2), ("maxNumOfEndpoints: 9", 3), ("maxNumOfEndpoints: 0", 1)];
     for picker in ["max-score-picker", "random-picker", "weighted-random-picker"] {

@@ -29,7 +29,7 @@ fn assert_says(pipeline: &Pipeline, text: &str) {
 }
 
 #[test]
-fn parameters_that_the_peer_ignores_are_ignored_aloud() {
+fn ignored_parameters_are_noted() {
     for plugin_type in [
         "queue-scorer",
         "kv-cache-utilization-scorer",
@@ -195,7 +195,7 @@ fn names(pipeline: &Pipeline) -> Vec<&str> {
 }
 
 #[test]
-fn defaults_are_added_in_the_order_of_the_peer() {
+fn defaults_are_added_in_the_order_of_llm_d_router() {
     let parsers = ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
     let parsers = parsers.into_iter().filter(|name| find_type(name).unwrap().is_supported());
     let expected: Vec<&str> = ["active-request-scorer", "single-profile-handler", "max-score-picker"]
@@ -213,7 +213,7 @@ fn defaults_are_added_in_the_order_of_the_peer() {
 }
 
 #[test]
-fn what_is_declared_is_not_added_again() {
+fn declared_plugins_are_not_added_as_defaults() {
     let pipeline = build(
         "
 plugins:
@@ -255,7 +255,7 @@ fn both_versions_and_none_are_accepted() {
 }
 
 #[test]
-fn what_is_written_and_what_is_not_can_be_told_apart() {
+fn defaulted_parameters_are_marked() {
     let pipeline = build(
         "
 plugins:
@@ -323,7 +323,7 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer}]}]
 }
 
 #[test]
-fn what_the_defaults_add_may_be_referred_to() {
+fn default_plugins_can_be_referenced() {
     let pipeline = build("schedulingProfiles: [{name: p, plugins: [{pluginRef: max-score-picker}]}]\n");
     assert!(!pipeline.resolved.profiles[0].picker.defaulted);
 }
@@ -346,7 +346,7 @@ requestHandler:
 }
 
 #[test]
-fn metrics_are_polled_unless_that_is_configured_or_not_wanted() {
+fn metrics_source_is_added_unless_disabled() {
     assert_eq!(build("dataLayer: {injectDefaults: true}\n").sources.len(), 1);
     let silent = build("dataLayer: {injectDefaults: false}\n");
     assert_eq!(silent.sources.len(), 0);
@@ -430,7 +430,7 @@ fn flow_control_needs_its_gate() {
 }
 
 #[test]
-fn what_would_tell_of_changes_is_accepted_with_whatever_listens() {
+fn notification_sources_are_accepted_without_effect() {
     let pipeline = build(
         "
 plugins:

@@ -53,7 +53,7 @@ fn totals(routed: &Routed) -> Vec<f64> {
 }
 
 #[test]
-fn prompts_are_cached_where_they_are_computed() {
+fn prompt_is_cached_at_its_prefill_endpoint() {
     for handler in HANDLERS {
         let pool = pool(handler, "type: prefix-cache-scorer");
         let first = pool.ask(&prompt(1));
@@ -64,7 +64,7 @@ fn prompts_are_cached_where_they_are_computed() {
 }
 
 #[test]
-fn cold_prompts_take_turns_where_they_are_computed() {
+fn cold_prompts_rotate_over_prefill_endpoints() {
     for handler in HANDLERS {
         let pool = pool(handler, "type: no-hit-lru-scorer");
         let picks: Vec<u32> = (0..4).map(|number| computing(&pool.ask(&prompt(number)))).collect();
@@ -73,7 +73,7 @@ fn cold_prompts_take_turns_where_they_are_computed() {
 }
 
 #[test]
-fn prompts_wait_where_they_are_computed() {
+fn expected_latency_counts_waiting_prefills() {
     for handler in HANDLERS {
         let pool = pool(handler, "type: expected-latency-scorer");
         let routed: Vec<_> = (0..8).map(|number| pool.ask(&prompt(number))).collect();
@@ -83,7 +83,7 @@ fn prompts_wait_where_they_are_computed() {
 }
 
 #[test]
-fn what_is_computed_is_no_longer_in_flight() {
+fn computed_prompt_is_no_longer_in_flight() {
     for handler in HANDLERS {
         let pool = pool(handler, "type: active-request-scorer");
         let mut first = pool.ask(&prompt(1));

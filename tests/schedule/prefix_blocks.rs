@@ -73,7 +73,7 @@ impl Approx {
 }
 
 #[test]
-fn a_block_has_sixty_four_tokens_of_whatever_they_are() {
+fn block_has_sixty_four_tokens_of_any_modality() {
     let text = |bytes: usize| completion(&"a".repeat(bytes).into());
     let ids = |count: u32| completion(&(0..count).collect::<Vec<_>>().into());
     let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
@@ -107,7 +107,7 @@ fn a_block_has_sixty_four_tokens_of_whatever_they_are() {
 }
 
 #[test]
-fn what_differs_has_other_blocks_from_there_on() {
+fn differing_content_changes_all_later_blocks() {
     let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
     let text = |text: &str| json!({"type": "text", "text": text});
     let long = text(&"a".repeat(252));
@@ -152,7 +152,7 @@ fn what_differs_has_other_blocks_from_there_on() {
 }
 
 #[test]
-fn the_first_candidate_says_how_large_blocks_are() {
+fn first_candidate_decides_the_block_size() {
     let all = pool(3, |_, _| {});
     for (endpoint, size) in all.snapshot().endpoints().iter().zip([128.0, 256.0, 0.0]) {
         endpoint.load().block_size.set(size, NOW);
@@ -176,7 +176,7 @@ fn the_first_candidate_says_how_large_blocks_are() {
 }
 
 #[test]
-fn a_match_goes_from_the_first_block_on_and_no_further_than_asked() {
+fn match_is_a_prefix_up_to_the_configured_maximum() {
     let letters = |letters: &str| -> Request {
         let text: String = letters.chars().map(|letter| letter.to_string().repeat(256)).collect();
         completion(&text.into())

@@ -80,7 +80,7 @@ fn by_prefix() -> String {
 }
 
 #[test]
-fn prompts_go_where_they_were() {
+fn repeated_prompt_goes_to_the_same_endpoint() {
     let pool = Pool::new(&by_prefix(), four());
     let homes: Vec<(String, String)> =
         ["ab", "cd", "ef", "gh", "ij"].map(|letters| (letters.into(), pool.place(&prompt(letters)))).into();
@@ -143,7 +143,7 @@ fn each_of_several_prompts_counts() {
 }
 
 #[test]
-fn scores_are_kept_until_they_are_taken() {
+fn scores_are_kept_until_taken() {
     let pool = Pool::new(&by_prefix(), four());
     let mut routed = pool.ask(&prompt("abcd"));
     assert!(routed.decision().runs().iter().any(|run| run.record.is_some()));
@@ -152,7 +152,7 @@ fn scores_are_kept_until_they_are_taken() {
 }
 
 #[test]
-fn a_request_is_also_where_it_was_served() {
+fn prompt_is_also_cached_at_the_serving_endpoint() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let mut routed = pool.ask(&prompt("abcd"));
     let other = if name(&routed) == "pod-0" { 2 } else { 1 };
@@ -167,7 +167,7 @@ fn a_request_is_also_where_it_was_served() {
 }
 
 #[test]
-fn a_prompt_is_used_until_its_answer_ends() {
+fn prompt_recency_counts_from_the_end_of_its_response() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
     let (load, now) = pool.load(0);
     load.block_size.set(64.0, now);
@@ -187,7 +187,7 @@ fn a_prompt_is_used_until_its_answer_ends() {
 }
 
 #[test]
-fn a_new_configuration_knows_what_the_old_one_learned() {
+fn reloaded_configuration_keeps_the_prefix_index() {
     let pool = Pool::new(&by_prefix(), four());
     let home = pool.place(&prompt("abcd"));
     let other = profile_of(&["type: queue-scorer", "type: prefix-cache-scorer"]);
@@ -195,7 +195,7 @@ fn a_new_configuration_knows_what_the_old_one_learned() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten() {
+fn removed_endpoint_is_dropped_from_the_index() {
     let pool = Pool::new(&by_prefix(), four());
     let home = pool.place(&prompt("abcd"));
     pool.caches().flush();
@@ -229,7 +229,7 @@ fn endpoints_report_the_size_of_blocks_and_of_caches() {
 }
 
 #[test]
-fn what_requests_find_is_counted_under_both_names() {
+fn hit_metrics_are_exported_under_both_names() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000"]));
     for letters in ["ab", "abcd", "abcd"] {
         pool.place(&prompt(letters));
@@ -249,7 +249,7 @@ fn what_requests_find_is_counted_under_both_names() {
 }
 
 #[test]
-fn only_who_has_it_gets_a_conditional_request() {
+fn conditional_request_goes_only_to_a_cached_prefix() {
     let pool = Pool::new(&by_prefix(), at(&["10.0.0.1:8000", "10.0.0.2:8000"]));
     let conditional = |letters: &str| {
         let body = json!({"model": "m", "prompt": text(letters)});
@@ -270,7 +270,7 @@ fn only_who_has_it_gets_a_conditional_request() {
 }
 
 #[test]
-fn cold_prompts_go_round() {
+fn cold_prompts_rotate_over_endpoints() {
     let config = profile_of(&["type: no-hit-lru-scorer"]);
     let pool = Pool::new(&config, four());
     let cold = |number: usize| prompt(&char::from(b'A' + number as u8).to_string());
@@ -337,7 +337,7 @@ fn decide(
 }
 
 #[test]
-fn who_computes_the_prompt_has_it_too() {
+fn prefill_endpoint_also_caches_the_prompt() {
     for (other, expected) in [("prefill", [2, 2, 0]), ("encode", [2, 0, 0])] {
         let registry = Registry::new();
         let metrics = SchedulerMetrics::register(&registry).unwrap();

@@ -120,7 +120,7 @@ fn some_requests_explore_and_the_seed_says_which() {
 
 proptest! {
     #[test]
-    fn it_keeps_what_a_plain_loop_keeps(
+    fn filter_matches_a_plain_reference_loop(
         endpoints in prop::collection::vec((0u32..=TOTAL, 0u64..400), 0..9),
         threshold in -0.1f64..=1.0,
         penalty in -10.0f64..400.0,

@@ -17,7 +17,7 @@ fn counting(text: &str) -> Value {
 }
 
 #[test]
-fn defaults_are_those_of_the_peer() {
+fn defaults_match_llm_d_router() {
     let index = json!({
         "autoTune": true,
         "blockSizeTokens": 16,
@@ -76,7 +76,7 @@ fn defaults_are_those_of_the_peer() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_its_place() {
+fn invalid_parameters_are_refused_with_position() {
     let (scorer, filter) = ("prefix-cache-scorer", "prefix-cache-affinity-filter");
     let burst = "burst-prefix-cache-producer";
     // type, parameters, where the error is, message, hint

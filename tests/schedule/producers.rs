@@ -93,7 +93,7 @@ fn images(urls: &[&str]) -> Request {
 const TOKEN_LOAD: &str = "plugins: [{type: token-load-scorer}]\n";
 
 #[tokio::test]
-async fn tokens_spread_and_a_long_prompt_keeps_others_away() {
+async fn token_load_is_balanced_around_a_long_prompt() {
     let pool = Pool::new(TOKEN_LOAD, 2);
     let long = pool.send(&completion(100, "")).await;
     let mut routed = Vec::new();
@@ -114,7 +114,7 @@ async fn an_image_is_booked_with_its_tokens() {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_shown_by_flow() {
+async fn in_flight_load_is_exported_by_flow() {
     let pool = Pool::new(TOKEN_LOAD, 1);
     let labels = |flow: &str| {
         format!(
@@ -137,7 +137,7 @@ async fn what_is_in_flight_is_shown_by_flow() {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_moves_to_who_served() {
+async fn in_flight_load_moves_to_the_serving_endpoint() {
     let pool = Pool::new(TOKEN_LOAD, 2);
     let mut routed = pool.send(&completion(5, "f")).await;
     let first = name(&routed);
@@ -171,7 +171,7 @@ plugins:
 const EMBEDDINGS: &str = "plugins: [{type: mm-embeddings-cache-scorer}]\n";
 
 #[tokio::test]
-async fn images_go_where_they_were_encoded() {
+async fn repeated_images_go_to_the_same_endpoint() {
     let pool = Pool::new(EMBEDDINGS, 8);
     let (cat, dog) = (images(&["http://cat"]), images(&["http://dog", "http://bird"]));
     let (first_cat, first_dog) = (name(&pool.send(&cat).await), name(&pool.send(&dog).await));
@@ -188,7 +188,7 @@ async fn images_go_where_they_were_encoded() {
 }
 
 #[tokio::test]
-async fn an_image_is_also_where_it_was_served() {
+async fn image_is_also_cached_at_the_serving_endpoint() {
     let pool = Pool::new(EMBEDDINGS, 2);
     let cat = images(&["http://cat"]);
     let mut routed = pool.send(&cat).await;
@@ -219,7 +219,7 @@ plugins:
 }
 
 #[tokio::test]
-async fn prompts_go_where_their_length_belongs() {
+async fn prompt_goes_to_the_endpoint_for_its_length() {
     let lengths = [Some("0-100"), Some("101-1000"), Some("broken")];
     let score = "plugins: [{type: context-length-aware}]\n";
     let filter = "plugins: [{type: context-length-aware, parameters: {enableFiltering: true}}]\n";

@@ -33,7 +33,7 @@ fn saturation(detector: &dyn SaturationDetector, endpoints: &Candidates) -> f64 
 const OLD: Reading = Some((0.0, 201));
 
 #[test]
-fn utilization_is_the_mean_of_what_is_fuller() {
+fn utilization_is_the_mean_of_the_higher_ratios() {
     let table: [(&[Numbers], f64); 12] = [
         (&[], 1.0),
         (&[(fresh(0.0), fresh(0.0))], 0.0),
@@ -57,7 +57,7 @@ fn utilization_is_the_mean_of_what_is_fuller() {
 }
 
 #[test]
-fn the_utilization_filter_keeps_what_has_room_or_all() {
+fn utilization_filter_keeps_unsaturated_endpoints_or_all() {
     let full = (fresh(9.0), fresh(0.9));
     let table: [(f64, &[Numbers], &[u32]); 8] = [
         (0.0, &[(fresh(5.0), fresh(0.0)), (fresh(4.0), fresh(0.5)), (fresh(0.0), fresh(0.8))], &[1]),
@@ -102,7 +102,7 @@ fn by_concurrency(
 }
 
 #[test]
-fn concurrency_is_what_is_under_way_of_what_may_be() {
+fn concurrency_is_in_flight_load_over_the_maximum() {
     use ConcurrencyMode::{Hybrid, Requests, Tokens};
     let table: [(ConcurrencyMode, &[(u32, u32)], f64); 10] = [
         (Requests, &[], 1.0),
@@ -125,7 +125,7 @@ fn concurrency_is_what_is_under_way_of_what_may_be() {
 }
 
 #[test]
-fn the_concurrency_filter_keeps_what_has_room_and_nothing_else() {
+fn concurrency_filter_keeps_only_unsaturated_endpoints() {
     use ConcurrencyMode::{Hybrid, Requests, Tokens};
     let table: [(ConcurrencyMode, f64, &[(u32, u32)], &[u32]); 7] = [
         (Requests, 0.0, &[(9, 5000), (10, 0), (11, 0)], &[0]),
@@ -144,7 +144,7 @@ fn the_concurrency_filter_keeps_what_has_room_and_nothing_else() {
 }
 
 #[test]
-fn what_is_sent_and_not_seen_counts_as_waiting() {
+fn unseen_requests_count_as_waiting() {
     let detector = by_utilization(0.0);
     // Waiting and KV usage, requests that were sent since, and the saturation with them.
     let table: [(Numbers, u32, f64); 7] = [
@@ -173,7 +173,7 @@ fn what_is_sent_and_not_seen_counts_as_waiting() {
 }
 
 #[test]
-fn what_one_more_request_adds_is_what_it_adds() {
+fn level_predicts_saturation_with_more_requests() {
     use ConcurrencyMode::{Hybrid, Requests, Tokens};
     // Mode, what is under way at two endpoints, and the level with three requests of 2,000
     // bytes together.

@@ -191,7 +191,7 @@ fn numbers(endpoint: &Endpoint) -> [f64; 5] {
 }
 
 #[tokio::test]
-async fn what_a_server_says_arrives_over_one_connection() {
+async fn scrapes_share_one_connection() {
     let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(2).await;
@@ -218,7 +218,7 @@ async fn a_server_that_closes_after_each_answer_is_no_failure() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_or_stalls_delays_nobody() {
+async fn hanging_server_delays_no_other_scrape() {
     let (good, hung) = (Server::start(Does::Responds(page(3, 7))).await, Server::start(Does::Hangs).await);
     let stalled = Server::start(Does::Stalls(page(9, 9))).await;
     let config = ScrapeConfig { timeout: Duration::from_secs(3600), ..ScrapeConfig::default() };
@@ -244,7 +244,7 @@ async fn a_scrape_ends_with_its_timeout_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_page_changes_nothing() {
+async fn invalid_page_keeps_the_old_readings() {
     let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig { max_body_bytes: 1000, ..hurried() });
     server.more(2).await;
@@ -271,7 +271,7 @@ async fn what_is_no_page_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_fails_alone() {
+async fn unreachable_server_fails_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -284,7 +284,7 @@ async fn a_server_that_is_not_there_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_family_that_vanishes_gets_older_alone() {
+async fn missing_metric_family_ages_alone() {
     let server = Server::start(Does::Responds(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(2).await;
@@ -305,7 +305,7 @@ async fn a_family_that_vanishes_gets_older_alone() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_moves_is_followed() {
+async fn new_address_of_an_endpoint_is_scraped() {
     let old = Server::start(Does::Responds(page(1, 1))).await;
     let new = Server::start(Does::Responds(page(2, 2))).await;
     let pool = Pool::start(&[&old], ScrapeConfig::default());
@@ -319,7 +319,7 @@ async fn an_endpoint_that_moves_is_followed() {
 }
 
 #[tokio::test]
-async fn a_removed_endpoint_is_left_alone_and_a_new_one_is_found() {
+async fn scraping_follows_removed_and_added_endpoints() {
     let gone = Server::start(Does::Responds(page(1, 1))).await;
     let stays = Server::start(Does::Responds(page(2, 2))).await;
     let comes = Server::start(Does::Responds(page(3, 3))).await;

@@ -169,7 +169,7 @@ impl ProfileHandler for Tries {
 }
 
 #[test]
-fn only_what_a_profile_could_have_picked_takes_the_place_of_its_picks() {
+fn picks_are_replaced_only_by_unfiltered_candidates() {
     let table: [(usize, &[u32], bool); 9] = [
         (0, &[2], true),
         (0, &[3, 1], true),

@@ -36,7 +36,7 @@ async fn until(what: &str, load: &Load, read: impl Fn(&Load) -> bool) {
 }
 
 #[tokio::test]
-async fn the_picker_knows_what_the_engine_does() {
+async fn scraped_metrics_match_the_engine_state() {
     let engine = EngineConfig {
         max_running: 2,
         // The first prompt takes half a second: time enough for the second to arrive before

@@ -131,7 +131,7 @@ fn loose_requests_pack_while_tighter_ones_come() {
 }
 
 #[test]
-fn nothing_is_kept_free_for_a_target_that_no_endpoint_keeps() {
+fn unreachable_target_reserves_no_endpoint() {
     let (_, model) = model();
     let candidates = running(&[80.0, 0.0]);
     drop(decoding(&model, endpoint(&pool(1, |_, _| {}), 0), 1.0));
@@ -164,7 +164,7 @@ fn a_request_stays_away_from_those_whose_targets_it_would_break() {
 }
 
 #[test]
-fn a_target_that_nobody_can_keep_takes_no_protection_from_others() {
+fn unreachable_targets_do_not_displace_reachable_ones() {
     let (_, model) = model();
     let candidates = running(&[30.0, 30.0]);
     let _crowd: Vec<_> = (0..30).map(|_| decoding(&model, endpoint(&candidates, 0), 20.0)).collect();

@@ -90,7 +90,7 @@ fn the_scorer_follows_its_table() {
 }
 
 #[test]
-fn without_a_peer_nobody_is_near_and_everybody_stays() {
+fn topology_plugins_do_nothing_without_a_first_pick() {
     let all = endpoints(&[place(HERE), place(HERE), UNKNOWN]);
     let (mut out, mut kept) = (vec![0.0; 3], all.indices().to_vec());
     with_context(|cx| {
@@ -106,7 +106,7 @@ fn without_a_peer_nobody_is_near_and_everybody_stays() {
 }
 
 #[test]
-fn the_filter_keeps_who_is_near_enough() {
+fn filter_keeps_endpoints_within_the_minimum_affinity() {
     let places = [
         place("h1 r1 z1 g1"),
         place("h2 r1 z1 g1"),

@@ -93,7 +93,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn the_build_is_told_to_people_and_to_programs() {
+fn version_is_printed_as_text_and_json() {
     let said = |arguments: &[&str]| {
         let output = output(arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
@@ -252,7 +252,7 @@ fn a_second_signal_ends_at_once_with_exit_code_1() {
 }
 
 #[test]
-fn with_an_endpoints_file_everybody_reads_the_metrics() {
+fn endpoints_file_disables_metrics_authorization() {
     let mut process = Process::start(&["--metrics-endpoint-auth"]);
     let lines = process.lines_until("serving");
     let [.., serving] = &lines[..] else { panic!("{lines:?}") };
@@ -306,7 +306,7 @@ fn says(flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn limits_that_contradict_each_other_and_times_of_zero_are_told() {
+fn contradictory_limits_and_zero_ttls_are_noted() {
     let config = |flow: &str| format!("featureGates: [flowControl]\nflowControl: {{{flow}}}\n");
     let larger = "a larger body than maxBytes is refused";
     // flags and flow control; what is said

@@ -94,7 +94,7 @@ plugins
 }
 
 #[test]
-fn json_says_who_produces_what_is_read() {
+fn json_names_the_producer_of_each_attribute() {
     let (_, out, _) = check("-", TEXT, Output::Json);
     let report = only(&out);
     let pipeline = &report["pipeline"];
@@ -197,7 +197,7 @@ flow control      any number of requests and 1048576 bytes
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_shows_the_resolved_pipeline() {
     let (code, out, _) = check("deploy/config/default.yaml", "", Output::Json);
     let report = only(&out);
     assert_eq!((code, &report["valid"]), (0, &Value::Bool(true)));
@@ -229,7 +229,7 @@ dataLayer:
 ";
 
 #[test]
-fn shared_state_is_one_warning_whatever_is_said_of_it() {
+fn shared_state_settings_give_one_warning() {
     let (code, out, err) = check("-", SHARED, Output::Json);
     assert_eq!((code, err.as_str()), (0, ""));
     let report = only(&out);
@@ -287,7 +287,7 @@ pub(crate) fn places(err: &str) -> Vec<&str> {
 }
 
 #[test]
-fn all_errors_are_told_and_their_consequences_are_not() {
+fn all_errors_are_reported_without_their_consequences() {
     let text = "\
 plugins:
 - {name: queue, type: queue-scorrer}
@@ -396,7 +396,7 @@ fn several_files_are_checked_at_once() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_so() {
+fn unreadable_file_is_named_in_the_error() {
     let (code, _, err) = check("does/not/exist.yaml", "", Output::Text);
     assert_eq!(code, 2);
     assert!(err.starts_with("does/not/exist.yaml: the configuration can't be read: "), "{err}");
@@ -481,7 +481,7 @@ fn a_picker_that_has_learned_nothing_is_noted() {
 }
 
 #[test]
-fn a_picker_without_the_model_and_one_that_is_not_there_are_told_apart() {
+fn picker_without_a_model_differs_from_an_unreachable_one() {
     let (thread, url) = admin("null");
     let (code, report, _) = check_at(&url);
     thread.join().unwrap();

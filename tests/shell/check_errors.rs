@@ -6,7 +6,7 @@ use usher::cli::check::Output;
 use crate::check::{check, only, places};
 
 #[test]
-fn an_error_around_another_and_one_within_another_are_told() {
+fn nested_errors_are_both_reported() {
     let text = "\
 plugins:
 - type: queue-scorer
@@ -29,7 +29,7 @@ plugins:
 }
 
 #[test]
-fn more_errors_than_are_told_are_said_to_be_there() {
+fn omitted_errors_are_mentioned() {
     let keys = |count: usize| -> String { (0..count).map(|number| format!("key{number}: 1\n")).collect() };
     let (_, _, err) = check("-", &keys(50), Output::Text);
     assert!(err.ends_with("\n50 errors\n"), "{err}");

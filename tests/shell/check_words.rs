@@ -124,7 +124,7 @@ schedulingProfiles:
 }
 
 #[test]
-fn changes_of_plugins_weights_and_parameters_are_told() {
+fn changes_of_plugins_weights_and_parameters_are_listed() {
     let new = "
 plugins:
 - {type: queue-scorer}

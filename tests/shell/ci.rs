@@ -29,7 +29,7 @@ fn tests_that_hang_are_ended_and_named() {
 }
 
 #[test]
-fn other_programs_end_as_they_do() {
+fn limited_program_keeps_its_exit_code() {
     for code in [0, 1, 101] {
         let Output { status, stderr, .. } = limited(&format!("exit {code}"));
         assert_eq!((status.code(), stderr), (Some(code), Vec::new()));

@@ -65,7 +65,7 @@ fn a_picker_agrees_with_itself_where_nothing_is_left_to_chance() {
 }
 
 #[test]
-fn equals_are_chance_and_no_difference() {
+fn random_picks_count_as_chance() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", "plugins: [{type: random-picker}]\n");
     let report = report(&usher(), &["--config-file", &config]);
@@ -155,7 +155,7 @@ fn statuses_and_headers_are_kinds_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_said_in_one_line() {
+fn failed_comparison_is_a_one_line_error() {
     let usage = output(compare(&[]));
     assert_eq!(usage.status.code(), Some(2));
     assert!(String::from_utf8(usage.stderr).unwrap().starts_with("usage: deploy/compare.sh PEER_COMMAND"));
@@ -244,7 +244,7 @@ fn runs(pid: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn nothing_is_left_behind_by_one_that_is_interrupted_or_killed() {
+fn interrupted_or_killed_comparison_stops_its_pickers() {
     for (signal, code) in [("-INT", Some(1)), ("-TERM", Some(1)), ("-KILL", None)] {
         let folder = tempfile::tempdir().unwrap();
         let (mut comparison, picker) = started(folder.path());

@@ -89,7 +89,7 @@ async fn the_oldest_that_have_not_asked_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn the_silent_and_those_who_do_not_read_give_their_place_back() {
+async fn silent_and_stalled_connections_are_closed() {
     // More than sockets hold.
     const PAGE: usize = 32 << 20;
     let listener = listener();
@@ -127,7 +127,7 @@ async fn the_silent_and_those_who_do_not_read_give_their_place_back() {
 }
 
 #[tokio::test]
-async fn a_stop_closes_who_does_not_read() {
+async fn stop_closes_stalled_readers_after_five_seconds() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let routes = Routes::new().with_metrics(|| vec![b'x'; 32 << 20]);

@@ -18,7 +18,7 @@ async fn log_level(usher: &Usher, method: &str, body: &str) -> HttpResponse {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_level_changes_while_it_runs() {
+async fn log_level_changes_at_run_time() {
     let servers = Servers::start().await;
     let usher = Usher::start(&servers.addresses, &[PLAIN, ADMIN]).await;
     let decide = async || {

@@ -60,7 +60,7 @@ fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) ->
 }
 
 #[tokio::test]
-async fn another_authority_counts_once_it_is_in_the_file() {
+async fn changed_client_ca_file_is_reloaded() {
     let (folder, ours, old, new) = (tempdir().unwrap(), Authority::new(), Authority::new(), Authority::new());
     let (certificate, key) = ours.sign(ExtendedKeyUsagePurpose::ServerAuth);
     std::fs::write(folder.path().join("tls.crt"), certificate).unwrap();
@@ -141,7 +141,7 @@ async fn metrics_are_served_over_tls() {
 }
 
 #[tokio::test]
-async fn who_is_checked_shows_a_certificate_for_clients_of_the_right_authority() {
+async fn only_client_certificates_of_the_client_ca_are_accepted() {
     use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     let (folder, ours, clients) = (tempdir().unwrap(), Authority::new(), Authority::new());
     let (_server, address) = serve(folder.path(), &ours, Some(&clients));

@@ -10,7 +10,7 @@ use usher::extproc::stop::{Stop, Stops};
 use crate::support::listener;
 
 #[tokio::test]
-async fn nothing_is_left_running_at_the_end() {
+async fn shutdown_leaves_no_task_running() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("endpoints.yaml");
     // Nobody listens there: a scrape is always under way or about to be.

@@ -211,7 +211,7 @@ async fn refusal(picker: &Picker, path: &str, text: &[u8]) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn what_is_no_request_of_its_api_is_refused() {
+async fn invalid_request_of_each_api_is_refused() {
     let picker = Picker::start(&ONE, &[ALL]).await;
     let predict = framed(&PredictRequest::around("{}"));
     let predict_path = format!("{PREDICTION}/RawPredict");
@@ -270,7 +270,7 @@ async fn a_path_that_no_parser_claims_is_refused() {
 }
 
 #[tokio::test]
-async fn parsers_that_nobody_lists_leave_their_paths_alone() {
+async fn paths_of_unlisted_parsers_pass_through() {
     let picker = Picker::start(&ONE, &[]).await;
     for path in ["/generate", "/vllm.grpc.engine.VllmEngine/Generate"] {
         let mut stream = picker.stream().await;

@@ -127,7 +127,7 @@ fn refused(status: &Status, parts: &[&str]) {
 }
 
 #[tokio::test]
-async fn keda_is_told_what_is_desired() {
+async fn keda_gets_the_desired_replicas() {
     let two = "roles: {prefill: {min: 3, max: 8}, decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}";
     let still = policy("still", &format!("paused: true, {two}"));
     let policies = format!("{}---\n{}---\n{still}", policy("pd", two), from_zero());

@@ -75,7 +75,7 @@ fn decisions(picker: &Picker, family: &str, kind: &str) -> Option<f64> {
 const OLDER: &str = "llm_d_inference_scheduler_disagg_decision_total";
 
 #[tokio::test]
-async fn all_stages_have_their_endpoints() {
+async fn each_stage_gets_its_endpoints() {
     let handler = "- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider, encode: always-disagg-multimodal-decider}}}";
     let picker = picker(&config(handler), &["encode", "prefill", "decode", "encode"]).await;
     let text = ask(&picker, false).await;
@@ -98,7 +98,7 @@ async fn all_stages_have_their_endpoints() {
 }
 
 #[tokio::test]
-async fn one_of_those_who_compute_prompts_is_named() {
+async fn one_prefill_endpoint_is_named() {
     let handler =
         "- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}";
     let picker = picker(&config(handler), &["prefill", "decode", "prefill", "prefill-decode"]).await;
@@ -111,7 +111,7 @@ async fn one_of_those_who_compute_prompts_is_named() {
 }
 
 #[tokio::test]
-async fn what_finds_nobody_is_left_out_unless_it_decodes() {
+async fn only_a_missing_decode_endpoint_refuses_the_request() {
     let handler = "- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider, encode: always-disagg-multimodal-decider}}}";
     let prefill_first = handler.replace(
         "{deciders: {prefill: always-disagg-pd-decider, ",
@@ -136,7 +136,7 @@ async fn what_finds_nobody_is_left_out_unless_it_decodes() {
 }
 
 #[tokio::test]
-async fn the_older_handler_and_its_header_writer_do_the_same() {
+async fn pd_profile_handler_names_prefill_and_decode_endpoints() {
     let plugins = "- {type: prefill-header-handler}\n- {type: pd-profile-handler, parameters: {deciderPluginName: always-disagg-pd-decider, primaryPort: 8000}}";
     let picker = picker(&config(plugins), &["prefill", "decode"]).await;
     let asked = ask(&picker, true).await;

@@ -167,7 +167,7 @@ async fn hostile_ids_and_queries_are_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_says_why_it_can_not() {
+async fn explain_errors_name_their_reason() {
     let picker = Picker::start(&TWO, &["--decision-records=0"]).await;
     exchange(&picker, "r-1", "200").await;
     assert_eq!(page(&picker, "")["recording"], false);

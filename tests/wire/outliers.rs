@@ -83,7 +83,7 @@ async fn until(what: &str, mut step: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_status_of_503_ejects_and_nothing_else_is_sent_there() {
+async fn status_503_ejects_an_endpoint_from_all_requests() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     let mut failed = 0;
@@ -106,7 +106,7 @@ async fn a_status_of_503_ejects_and_nothing_else_is_sent_there() {
 }
 
 #[tokio::test]
-async fn whoever_works_again_is_back_after_some_probes() {
+async fn working_endpoint_recovers_after_some_probes() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, MANY_PROBES].concat()).await;
     let connection = picker.connect().await;
     until("a demotion", async || {
@@ -126,7 +126,7 @@ async fn whoever_works_again_is_back_after_some_probes() {
 }
 
 #[tokio::test]
-async fn statuses_that_are_the_requests_doing_eject_nothing() {
+async fn statuses_unrelated_to_health_eject_no_endpoint() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     let heads: [&[(&str, &str)]; 5] = [
@@ -169,7 +169,7 @@ async fn a_call_that_ends_before_its_first_message_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_fallback_that_serves_speaks_against_the_first_choice() {
+async fn response_by_a_fallback_counts_against_the_first_pick() {
     let config = "--config-text=\
 plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]\n\
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]";
@@ -193,7 +193,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 }
 
 #[tokio::test]
-async fn when_most_are_ejected_each_is_tried() {
+async fn every_endpoint_is_tried_when_most_are_ejected() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     // The gateway can't reach anybody.

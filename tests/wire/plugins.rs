@@ -66,7 +66,7 @@ fn numbers(reply: &ProcessingResponse) -> Vec<(String, String, f64)> {
 }
 
 #[tokio::test]
-async fn a_session_token_leads_back_to_who_served() {
+async fn session_token_leads_back_to_the_serving_endpoint() {
     let picker = picker(&FOUR, "{type: session-affinity-filter}").await;
     let (_, first, set) = exchange(&picker, &[]).await;
     let name = FOUR.iter().find(|(_, address, _)| first == format!("{address}:1")).unwrap().0;

@@ -116,7 +116,7 @@ async fn trailers_end_a_body() {
 }
 
 #[tokio::test]
-async fn subset_hints_decide_who_may_be_picked() {
+async fn subset_hints_limit_the_candidates() {
     let endpoints = [("a", "127.0.0.1", 1), ("b", "127.0.0.1", 2), ("c", "127.0.0.2", 1), ("d", "::1", 1)];
     let picker = Picker::start(&endpoints, &[]).await;
     let table = [

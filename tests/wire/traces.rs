@@ -193,7 +193,7 @@ async fn a_refusal_and_a_client_that_goes_away_are_errors() {
 }
 
 #[tokio::test]
-async fn only_sampled_requests_are_sent_and_all_contexts_go_on() {
+async fn only_sampled_spans_are_exported_and_contexts_pass_on() {
     let collector = Collector::start().await;
     let never = [("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0")];
     let picker = picker(TWO, &url(collector.address), &[CONFIG], &never).await;
@@ -318,7 +318,7 @@ async fn spans_go_over_tls_with_headers() {
 }
 
 #[tokio::test]
-async fn what_waits_is_sent_before_the_process_ends() {
+async fn queued_spans_are_exported_at_shutdown() {
     let collector = Collector::start().await;
     let variables = [("OTEL_TRACES_SAMPLER", "always_on"), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let picker = picker(TWO, &url(collector.address), &[CONFIG], &variables).await;

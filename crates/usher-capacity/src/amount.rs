@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_what_they_say() {
+    fn decimal_arithmetic_is_exact() {
         assert!(amount(4.4).is_within(amount(4.0), 10));
         assert!(amount(3.6).is_within(amount(4.0), 10));
         assert!(!amount(4.400_000_001).is_within(amount(4.0), 10));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_too_large_does_no_harm() {
+    fn nan_is_refused_and_infinity_is_clamped() {
         assert_eq!(Amount::of(f64::NAN), None);
         let most = amount(f64::INFINITY);
         assert_eq!(most, amount(1e300));

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_past_that_is_resumed_keeps_what_is_there_for_a_window() {
+    fn resumed_history_keeps_the_size_for_a_window() {
         let mut behavior = Behavior::default();
         behavior.up.stabilization = S(30);
         let mut past = Past::resumed(10, S(1000));

@@ -166,7 +166,7 @@ mod tests {
     const HALF: u32 = ONE / 2;
 
     #[test]
-    fn vectors_of_the_specification() {
+    fn weights_and_pods_match_the_specification() {
         let band = |min, max| Some(Band { min, max });
         let nine = [pressure(9.0, 1.0), pressure(1.0, 1.0)];
         let w = weights(&[7, 1], &nine, HALF).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     const PRICED: super::super::cost::Priced = super::super::cost::Priced { min: 1, max: 8, cost: 100.0 };
 
     #[test]
-    fn nobody_pressed_means_no_weights() {
+    fn weights_are_none_without_pressure() {
         assert_eq!(weights(&[1, 1], &[pressure(0.0, 1.0), pressure(-5.0, 1.0)], HALF), None);
         assert_eq!(weights(&[3, 5], &[pressure(1.0, 1.0), pressure(0.0, 1.0)], 0), Some(vec![3, 5]));
         assert_eq!(weights(&[3, 5], &[pressure(1.0, 1.0), pressure(0.0, 1.0)], ONE), Some(vec![1, 0]));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_pressure_counts_and_absurd_ones_do_no_harm() {
+    fn larger_pressure_wins_and_weights_are_bounded() {
         let (a, b) = (pressure(1.0, 3.0), pressure(0.333_333_333, 1.0));
         assert_eq!(a.max(b), a);
         assert_eq!(b.max(a), a);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_the_specification() {
+    fn allocation_matches_the_specification() {
         let roles = [priced(0, 4, 100.0), priced(1, 8, 60.0)];
         for (total, shares) in [(3, [1, 2]), (5, [2, 3]), (8, [4, 4]), (12, [4, 8])] {
             assert_eq!(allocate(total, &roles, 200), shares, "{total}");
@@ -92,7 +92,7 @@ mod tests {
 
     /// kthena's table of what is restored (`optimizer_test.go`).
     #[test]
-    fn kthenas_table_holds() {
+    fn allocation_matches_kthenas_test_table() {
         let table: [(&[Priced], u32, &[u32]); 5] = [
             (&[priced(1, 4, 10.0), priced(1, 3, 5.0)], 5, &[2, 3]),
             (&[priced(2, 5, 10.0)], 0, &[2]),
@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_pods_take_from_nobody(
+        fn larger_total_shrinks_no_role(
             roles in prop::collection::vec((0u32..6, 0u32..20, 0u32..4), 1..5),
             expansion in prop::sample::select(vec![0u32, 50, 100, 150, 200, 1000]),
         ) {

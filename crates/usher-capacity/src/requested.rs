@@ -82,7 +82,7 @@ mod tests {
     use crate::{History, Inputs, Pod, PodState, tick};
 
     #[test]
-    fn what_a_rule_asked_for_counts_until_it_is_there_or_late() {
+    fn requested_pods_count_until_created_or_overdue() {
         let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {d: {min: 1, max: 8}}\n  rules: [{name: up, role: d, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 300s}]\n";
         let policy = file::parse(text).unwrap().remove(0).policy;
         let (mut history, mut requested) = (History::default(), Requested::default());

@@ -85,7 +85,7 @@ mod tests {
 
     /// kthena's tables (`sliding_window_test.go`), up to where theirs forget what is in force.
     #[test]
-    fn kthenas_tables_hold() {
+    fn window_matches_kthenas_test_tables() {
         let window = |values: [u32; 4]| {
             let mut window = Window::default();
             for (at, value) in [1, 3, 5, 7].into_iter().zip(values) {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_looks_at_is_dropped() {
+    fn expired_samples_are_dropped() {
         let mut window = Window::default();
         for at in 0..10_000 {
             window.push(S(at), at as u32, S(60));

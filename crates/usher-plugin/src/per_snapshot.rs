@@ -79,7 +79,7 @@ mod tests {
     use usher_core::endpoints::{EndpointSpec, Store};
 
     #[test]
-    fn it_is_made_once_for_each_snapshot_and_the_latest_stays() {
+    fn value_is_computed_once_per_snapshot_and_latest_is_kept() {
         let stores = [(); 3].map(|()| Store::default());
         stores[2].replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
         // All but the last have the same generation.

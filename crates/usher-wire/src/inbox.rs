@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_before_it_is_kept() {
+    fn invalid_message_is_refused_at_its_prefix() {
         // prefix, code
         let table = [
             ([1, 0, 0, 0, 1], tonic::Code::Unimplemented),

@@ -306,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_comes_out_however_it_is_read(
+        fn written_messages_are_read_back_in_any_step_size(
             messages in prop::collection::vec(
                 (0usize..40, prop::collection::vec(0usize..3000, 0..4), 0usize..3),
                 0..5,

@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(parts in prop::collection::vec((1u8..16, prop::collection::vec(any::<u8>(), 0..300)), 0..6)) {
+        fn written_fields_are_read_back(parts in prop::collection::vec((1u8..16, prop::collection::vec(any::<u8>(), 0..300)), 0..6)) {
             let mut out = Vec::new();
             let mut length = 0;
             for (number, content) in &parts {

@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_gets_stuck_is_said_of_who_has_a_part_in_it_and_of_who_waits_for_it() {
+    fn stuck_step_is_reported_for_its_roles_and_waiting_roles() {
         let open = |pods, up, is_update| Some(Open { pods, up, is_update });
         // Ready, desired, and what is open; what is said.
         let table = [

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_more_than_twice_off_is_told() {
+    fn only_speeds_off_by_more_than_twice_are_warned_of() {
         let groups = [group("a", 500.0, true), group("b", 1900.0, true), group("c", 2100.0, true)];
         let told = compare(&groups, 1000.0).warnings;
         assert_eq!(told.len(), 1);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_said_with_how_much_there_is() {
+    fn too_few_samples_are_noted_with_their_count() {
         let Learned { warnings, notes } =
             compare(&[group("a", 9.0, false), group("b", 1000.0, true)], 1000.0);
         assert_eq!(warnings, [""; 0]);

@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_have_their_position() {
         // selector, place, what is said
         let table = [
             ("", 1, "the name of a label is expected, not the end"),
@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[a-c=!<>(), ä/.\\-]{0,16}") {
+        fn random_text_never_panics(text in "[a-c=!<>(), ä/.\\-]{0,16}") {
             let _ = check(&text);
         }
     }

@@ -28,7 +28,7 @@ fn unused(flags: &[&str], file_discovery: bool) -> Vec<&'static str> {
 }
 
 #[test]
-fn defaults_are_the_peers() {
+fn defaults_match_llm_d_router() {
     let settings = serve(&[]).unwrap();
     assert_eq!(settings.listen.grpc_port, 9002);
     assert_eq!(settings.listen.health_port, 9003);
@@ -405,7 +405,7 @@ fn help_shows_every_flag_under_a_heading() {
 }
 
 #[test]
-fn keda_has_an_address_and_something_to_be_told() {
+fn keda_needs_an_address_and_a_policy() {
     let policy = "--capacity-policy=p.yaml";
     let settings = serve(&[policy, "--keda-address=[::]:9006"]).unwrap();
     assert_eq!(settings.listen.keda.unwrap().to_string(), "[::]:9006");

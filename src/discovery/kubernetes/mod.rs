@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_told_once_while_it_lasts() {
+    fn lasting_problem_is_reported_once() {
         let mut known = BTreeSet::new();
         let mut told = |problems: &[&str]| unheard(&mut known, problems.iter().map(|&text| text.to_owned()));
         assert_eq!(told(&["a", "b"]), ["a", "b"]);

@@ -122,7 +122,7 @@ mod tests {
     const VLLM: &str = "vllm:num_requests_waiting{model_name=\"m\"} 0\nvllm:num_requests_running 1\n";
 
     #[test]
-    fn what_a_page_lacks_is_named_with_its_reason() {
+    fn missing_metrics_are_named_with_a_reason() {
         let whole =
             format!("{VLLM}vllm:kv_cache_usage_perc 0.1\nvllm:cache_config_info{{block_size=\"16\"}} 1\n");
         assert_eq!(found("vllm", &whole), []);

@@ -173,7 +173,7 @@ impl Parts<'_> {
 type Change = fn(&mut Parts<'_>);
 
 #[test]
-fn what_is_sound_has_no_findings() {
+fn sound_setup_has_no_findings() {
     assert_eq!(found(|_| {}), Vec::<&str>::new());
     assert_eq!(
         found(|seen| seen.envoy.config = {
@@ -186,7 +186,7 @@ fn what_is_sound_has_no_findings() {
 }
 
 #[test]
-fn faults_of_the_way_are_found() {
+fn faults_of_the_request_path_are_found() {
     let table: [(Change, &[&str]); 13] = [
         (|seen| seen.gateway.routed[0].reason = "rejected-no-endpoints".to_owned(), &["no-endpoints"]),
         (|seen| seen.gateway.routed[0].reason = "rejected-saturated".to_owned(), &["pool-saturated"]),
@@ -347,7 +347,7 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
 }
 
 #[test]
-fn nothing_that_was_not_seen_is_passed_over_in_silence() {
+fn checks_without_data_are_skipped_with_a_reason() {
     let no = || "there is none".to_owned();
     let blind = Observations {
         version: "1.2.3",

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_being_repeated() {
+    fn invalid_address_is_refused_without_being_repeated() {
         for text in ["", "gateway:80", "ftp://x", "http://user:secret@gw", "http://gw/?key=secret", "http://"]
         {
             let error = HttpClient::parse(text).unwrap_err();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_are_made_when_they_are_needed_and_go_when_they_are_not() {
+    fn unlisted_bands_are_created_on_demand_and_swept() {
         let rules = BandRules::default();
         let mut bands = Bands::new(&[(0, rules.clone()), (7, rules.clone()), (0, rules.clone())]);
         assert_eq!(priorities(&bands), [7, 0]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_of_known_priorities_are_there_and_stay_until_they_are_no_longer_known() {
+    fn bands_of_objectives_exist_while_their_priority_does() {
         let mut bands = Bands::new(&[(0, BandRules::default())]);
         let rules = |priority: i32| BandRules {
             max_requests: if priority < 0 { 1 } else { 2 },
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_change_limits_and_list_bands_and_nobody_loses_a_place() {
+    fn reload_changes_bands_without_losing_requests() {
         let rules = |max_requests| BandRules { max_requests, ..BandRules::default() };
         let mut bands = Bands::new(&[(0, rules(10)), (7, rules(5))]);
         let arrival = Arrival {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_for_long_is_forgotten() {
+    fn idle_flows_expire_after_the_ttl() {
         let mut flows = Flows::new(Some(Memory { ttl: 100, sweep: 10 }));
         let (old, new) = (flows.enter("old", 0), flows.enter("new", 0));
         flows.leave(old.index, 5);

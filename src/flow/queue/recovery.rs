@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_wait_until_endpoints_stop_coming_but_not_for_long() {
+    fn dispatch_waits_for_the_pool_to_settle_with_a_limit() {
         let mut recovery = Recovery::default();
         assert!(recovery.is_empty_pool() && !recovery.is_open(0));
         assert!(recovery.change(1000, 1, true));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_nobody_waited() {
+    fn dispatch_stays_open_without_waiting_requests() {
         let mut recovery = Recovery::default();
         recovery.change(5, 3, false);
         assert!(recovery.is_open(5) && !recovery.is_of_crowd(0));

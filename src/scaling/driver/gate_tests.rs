@@ -153,7 +153,7 @@ async fn a_new_leader_takes_over_only_pods_that_were_let_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_is_shown_at_once_and_told_when_it_is_renewed() {
+async fn lost_lease_is_shown_at_once_and_written_on_renewal() {
     let spec = SPEC.replace("30m", "10s");
     let fake = server();
     let (driver, term, goes) = acting(&fake, &spec);

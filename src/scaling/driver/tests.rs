@@ -88,7 +88,7 @@ fn a_restart_and_a_new_leader_wait_for_the_window_before_they_remove_pods() {
 }
 
 #[test]
-fn pods_that_start_are_there_and_serve_nobody() {
+fn starting_pods_count_as_current_and_not_ready() {
     let live = live(2);
     let pod =
         |name: &str| StartingPod { namespace: "default".to_owned(), name: name.to_owned(), labels: labels() };
@@ -162,7 +162,7 @@ fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (Stat
 }
 
 #[test]
-fn the_next_leader_knows_what_the_last_one_said() {
+fn next_leader_resumes_from_the_policy_status() {
     let trims = stepped(", onTimeout: Trim");
     // One of eight pods is not ready. Who doesn't know that the group was up takes it for its last step.
     assert_eq!(after(61, &trims, 7, &PolicyStatus::default()), (State::Blocked, 4));
@@ -311,7 +311,7 @@ fn requests_of_others_keep_pods() {
 }
 
 #[test]
-fn model_servers_that_say_nothing_of_requests_are_taken_for_busy_until_they_answer() {
+fn unscraped_model_servers_count_as_busy() {
     let live = live(3);
     let mut running = Running::new(idle_rule("in_flight"), S(0));
     for at in [0, 300, 3_600] {

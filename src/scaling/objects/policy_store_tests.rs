@@ -47,7 +47,7 @@ fn scaling(target: &str) -> Value {
 }
 
 #[test]
-fn the_last_good_version_of_each_stays() {
+fn last_valid_version_of_each_policy_stays_in_force() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let all = vec![object("one", 1, of(4)), object("two", 1, of(5))];
     assert_eq!(policy_store.apply(News::Policies(Change::All(all.clone()))), Changed::Policies);
@@ -110,7 +110,7 @@ fn refused_version_still_pauses_the_one_before() {
 }
 
 #[test]
-fn what_got_past_validation_is_replaced_and_told() {
+fn out_of_range_values_are_replaced_and_reported() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     put(&mut policy_store, object("one", 1, json!({"roles": {"a": {"min": -3, "max": 9_000_000}}})));
     let groups = policy_store.settle(&sources());
@@ -224,7 +224,7 @@ fn where_several_replicas_could_act_nothing_is_written() {
 }
 
 #[test]
-fn policies_of_other_pools_are_others_business() {
+fn policies_of_other_pools_are_ignored() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let with = |pool: &str| {
         let mut spec = of(4);
@@ -268,7 +268,7 @@ fn a_topology_gives_its_layers_to_those_that_name_it() {
 }
 
 #[test]
-fn what_is_said_of_a_policy_is_no_change_of_it() {
+fn status_update_is_no_policy_change() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     put(&mut policy_store, object("one", 1, of(4)));
     in_force(&mut policy_store);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_once_per_interval() {
+    fn changed_status_is_written_once_per_interval() {
         let (mut written, times) = (WrittenStatuses::default(), times());
         let first = written.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
         assert_eq!(first.status.desired, Some(1));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_tried_again_later() {
+    fn failed_status_write_is_retried_later() {
         let (mut written, times) = (WrittenStatuses::default(), times());
         let now = plans(1, RuleOutcome::Quiet, None);
         let first = written.due(&now, SECOND, &times).remove(0);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_next_leader_goes_by_is_told_at_once() {
+    fn state_for_the_next_leader_is_written_at_once() {
         let (mut written, times) = (WrittenStatuses::default(), times());
         let first = written.due(&plans(1, RuleOutcome::Quiet, None), SECOND, &times).remove(0);
         written.note(first, SECOND, Ok(()));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_event_holds_no_other_up_and_an_unanswered_one_all() {
+    fn refused_event_delays_itself_and_unanswered_one_delays_all() {
         let other = Known { name: "q".to_owned(), uid: "v".to_owned(), ..known("Invalid") };
         let plans = Plans { policies: Vec::new(), objects: [known("Invalid"), other].into() };
         for (outcome, waits) in [(EventOutcome::Refused, 1), (EventOutcome::Unanswered, 2)] {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_refused_is_told_so_without_a_plan() {
+    fn refused_policy_gets_a_status_without_a_plan() {
         let (mut written, times) = (WrittenStatuses::default(), times());
         let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
         let due = written.due(&refused, SECOND, &times).remove(0);

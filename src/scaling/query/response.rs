@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_none() {
+    fn results_without_one_finite_number_are_errors() {
         let sample = |value: &str| format!(r#"{{"metric":{{}},"value":[1,"{value}"]}}"#);
         let two = format!("[{},{}]", sample("1"), sample("2"));
         let table = [
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_is_one_short_line() {
+    fn server_error_is_one_short_line() {
         let refused = br#"{"status":"error","errorType":"bad_data","error":"parse error:\nunexpected }"}"#;
         assert_eq!(number(refused), Err(ResponseError::Refused("parse error: unexpected }".to_owned())));
         assert_eq!(complaint(refused).as_deref(), Some("parse error: unexpected }"));

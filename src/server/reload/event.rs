@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_about_the_pod_and_says_who_reports_it() {
+    fn event_names_the_pod_and_the_reporting_component() {
         let about = About { api_version: "v1", kind: "Pod", name: "epp-0", uid: "u" };
         let body = body("prod", about, (Kind::Warning, "ConfigRefused", "epp.yaml:3:1: no"));
         assert_eq!(body["involvedObject"]["name"], "epp-0");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_waits_where_there_is_no_cluster() {
+    async fn event_is_dropped_without_a_cluster() {
         let mut events = Events::about(None, Some(("prod".to_owned(), "epp-0".to_owned())));
         events.refused(&"x".repeat(10_000));
         assert!(events.waiting.is_none());

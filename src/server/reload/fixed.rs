@@ -134,7 +134,7 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
     }
 
     #[test]
-    fn what_cannot_change_is_named_and_the_rest_is_not() {
+    fn only_fixed_settings_are_named_on_reload() {
         let table: [(&str, &str, &[&str]); 10] = [
             ("maxRequests: 7", "maxRequests: 8", &[]),
             ("{priority: 5, maxRequests: 7}", "{priority: 6}", &[]),

@@ -103,7 +103,7 @@ fn stages_are_written_in_maps_or_flat() {
 }
 
 #[test]
-fn what_a_handler_can_not_do_is_refused() {
+fn unsupported_handler_parameters_are_refused() {
     let both = "given in the flat form of older versions, and also under profiles or deciders";
     let always = "with stageOrder prefill-first, prefill always runs and can't have a decider";
     let twice = "is given to two stages";
@@ -218,7 +218,7 @@ fn numbers_of_deciders_are_not_negative() {
 }
 
 #[test]
-fn the_older_handler_takes_what_it_took() {
+fn pd_profile_handler_accepts_its_old_parameters() {
     let built = build(&config(
         PD,
         "{deciderPluginName: cached, decodeProfile: '', prefixPluginType: x, prefixPluginName: queue-scorer, primaryPort: 0}",
@@ -260,7 +260,7 @@ fn the_older_handler_takes_what_it_took() {
 }
 
 #[test]
-fn somebody_has_to_decode() {
+fn missing_decode_profile_is_refused() {
     let text = "
 plugins:
 - {type: queue-scorer}
@@ -321,7 +321,7 @@ fn stages_that_never_run_are_noted() {
 }
 
 #[test]
-fn what_deciders_look_at_is_read() {
+fn producers_of_decider_inputs_are_added() {
     for (handler, parameters) in [(DISAGG, "{}"), (PD, "{deciderPluginName: always-disagg-pd-decider}")] {
         let built = build(&config(handler, parameters)).unwrap();
         for plugin in [handler, "cached"] {

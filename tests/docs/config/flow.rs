@@ -52,7 +52,7 @@ plugins:
 }
 
 #[test]
-fn what_is_not_said_is_as_with_the_peer() {
+fn unset_limits_take_the_llm_d_router_defaults() {
     for section in ["", "flowControl: {}", "flowControl: {maxRequests: 0, maxBytes: '0', priorityBands: []}"]
     {
         assert_eq!(rules(section), FlowControlRules::default(), "{section}");
@@ -71,7 +71,7 @@ fn what_is_not_said_is_as_with_the_peer() {
 }
 
 #[test]
-fn times_to_live_follow_each_other() {
+fn no_endpoint_ttl_defaults_to_the_request_ttl() {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     // The section, and both times.
     let table = [
@@ -143,7 +143,7 @@ fn a_limit_that_is_never_reached_is_noted() {
 }
 
 #[test]
-fn rules_by_which_nobody_goes_or_everybody_stays_are_noted() {
+fn rules_that_wait_forever_or_admit_no_request_are_noted() {
     let has = |section: &str, text: &str| pipeline(section).notes.iter().any(|note| note.contains(text));
     let (room, endpoint) = ("defaultRequestTTL is 0", "noEndpointRequestTTL is 0");
     assert!(has("flowControl: {defaultRequestTTL: 0s}", room));
@@ -224,7 +224,7 @@ schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {plugin}}}]}}]
 }
 
 #[test]
-fn the_resolved_section_says_what_counts() {
+fn resolved_section_shows_effective_values() {
     let pipeline =
         pipeline("flowControl: {maxRequests: 50, defaultRequestTTL: 90s, noEndpointRequestTTL: 0s}");
     let resolved = serde_json::to_value(&pipeline.resolved).unwrap();

@@ -207,7 +207,7 @@ fn assert_parameters_refused(plugin_type: &str, parameters: &str, column: u32, m
 }
 
 #[test]
-fn every_type_of_the_peer_is_known_and_supported_or_refused_by_name() {
+fn every_llm_d_router_type_is_supported_or_refused_by_name() {
     for plugin_type in plugin_types() {
         let PluginType { name, .. } = *plugin_type;
         let text = format!("plugins: [{{type: {name}, parameters: {}}}{}]\n", required(name), beside(name));

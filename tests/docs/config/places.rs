@@ -126,7 +126,7 @@ const PHASES: [(&str, &str, &str); 11] = [
 ];
 
 #[test]
-fn the_defect_of_the_earlier_phase_is_told() {
+fn error_of_the_earlier_phase_is_reported() {
     for (first, (section, value, message)) in PHASES.iter().enumerate() {
         for (other_section, other, _) in &PHASES[first + 1..] {
             if section == other_section && *section != "plugins" {

@@ -23,7 +23,7 @@ fn each_key_alone_is_accepted_with_one_warning_that_names_it() {
 }
 
 #[test]
-fn a_plugin_alone_is_enough_for_the_warning_and_nothing_is_enough_for_none() {
+fn syncer_plugin_alone_is_warned_of() {
     for (plugin_type, parameters) in
         [("local-syncer", "{anything: 1}"), ("redis-syncer", "{db: 3}"), ("redis-syncer", "{}")]
     {

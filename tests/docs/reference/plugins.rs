@@ -101,7 +101,7 @@ fn every_plugin_type_has_its_row() {
 }
 
 #[test]
-fn what_is_said_of_parameters_is_so() {
+fn documented_defaults_match_the_code() {
     let mut compared = 0;
     for plugin_type in plugin_types().filter(|plugin_type| plugin_type.is_supported()) {
         let (name, parameters) = (plugin_type.name, (plugin_type.parameters)());

@@ -59,7 +59,7 @@ async fn turn(actuator: &mut usher::actuator::Actuator, policy: &Policy, case: C
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_no_policy_is_for_are_released_by_hand() {
+async fn pods_without_a_policy_are_released_by_command() {
     let Some(server) = Server::own().await else { return };
     server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
     let group = Group::new(&server, &pair("")).await;
@@ -116,7 +116,7 @@ async fn pods_that_no_policy_is_for_are_released_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_policy_has_left_behind_is_released_by_hand() {
+async fn leftovers_of_a_policy_are_released_by_command() {
     let Some(server) = Server::own().await else { return };
     server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
     let group = Group::new(&server, &pair("")).await;

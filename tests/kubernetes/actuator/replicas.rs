@@ -16,7 +16,7 @@ const fn custom(file: &'static str, plural: &'static str) -> Definition {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn they_are_written_to_whatever_has_them() {
+async fn replicas_are_written_to_every_scalable_kind() {
     let Some(server) = Server::own().await else { return };
     server.define(&[crate::objects::POOLS, ENGINES, PLAINS]).await;
     let role = |name: &str, version: &str, kind: &str, more: &str| {
@@ -57,7 +57,7 @@ async fn they_are_written_to_whatever_has_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn they_follow_the_steps() {
+async fn replicas_follow_the_steps() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &pair("")).await;
     group.workload("Deployment", "decode", 0).await;

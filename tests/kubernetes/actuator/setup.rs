@@ -51,7 +51,7 @@ pub(super) fn plan(policy: &Policy, replicas: &[u32]) -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_the_server_said_nothing_of_for_long_are_not_acted_on() {
+async fn stale_pod_list_is_not_acted_on() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, policy());
     group.workload("Deployment", "decode", 1).await;
@@ -75,7 +75,7 @@ async fn pods_that_the_server_said_nothing_of_for_long_are_not_acted_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_that_somebody_else_changed_meanwhile_stay_as_they_are() {
+async fn concurrent_replica_change_is_not_overwritten() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, policy());
     group.workload("Deployment", "decode", 1).await;

@@ -11,7 +11,7 @@ use crate::support::servers::Servers;
 use crate::support::usher::Usher;
 
 #[tokio::test]
-async fn what_a_server_does_wrong_is_counted_by_kind() {
+async fn server_faults_are_counted_by_kind() {
     let table = [
         (Fault::LosesRequestByte, "body-mismatch", "came back"),
         (Fault::LosesResponseByte, "answer-mismatch", "came back"),
@@ -71,7 +71,7 @@ async fn ctrl_c_ends_a_run_with_its_report() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_none_is_one_line() {
+async fn invalid_target_is_a_one_line_error() {
     let servers = Servers::start().await;
     let fake = Fake::start(Fault::None);
     let table = [

@@ -67,7 +67,7 @@ fn a_seed_gives_one_result() {
 }
 
 #[test]
-fn a_request_without_text_is_a_request() {
+fn request_without_prompt_or_output_is_answered() {
     let files = Files::new();
     let trace = files
         .write("trace.jsonl", "{\"timestamp\":7,\"input_length\":0,\"output_length\":0,\"hash_ids\":[]}\n");
@@ -80,7 +80,7 @@ fn a_request_without_text_is_a_request() {
 }
 
 #[test]
-fn a_configuration_decides_as_itself() {
+fn same_configuration_decides_alike() {
     let files = Files::new();
     let random = files.write("random.yaml", RANDOM);
     let run = json(&[
@@ -233,7 +233,7 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
 }
 
 #[test]
-fn attributes_that_nobody_reports_are_named() {
+fn attributes_without_a_source_are_named() {
     let files = Files::new();
     let hot = files.write(
         "hot.yaml",
@@ -258,7 +258,7 @@ dataLayer:
 }
 
 #[test]
-fn flow_control_is_said_to_be_left_out() {
+fn ignored_flow_control_is_noted() {
     let run = json(&[
         "--config-file",
         "deploy/config/flow-control.yaml",
@@ -366,7 +366,7 @@ fn chat_repeats_the_trace_with_other_texts() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line_with_its_file() {
+fn input_errors_are_one_line_naming_the_file() {
     let files = Files::new();
     let broken = files.write("broken.yaml", "plugins:\n- {type: no-such-scorer}\n");
     let trace = files.write(

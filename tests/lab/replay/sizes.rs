@@ -66,7 +66,7 @@ fn compare(settings: &ScaleSettings) -> ScaleComparison {
 }
 
 #[test]
-fn a_burst_makes_it_grow_and_what_stays_stays() {
+fn burst_scales_policy_and_hpa_but_not_fixed_sizes() {
     let settings = burst();
     let result = compare(&settings);
     let [own, hpa, mean, most] = &result.ways[..] else { panic!("{result:#?}") };
@@ -96,7 +96,7 @@ fn a_burst_makes_it_grow_and_what_stays_stays() {
 }
 
 #[test]
-fn a_start_takes_its_time() {
+fn slower_pod_start_lowers_goodput() {
     let with_start = |start| compare(&ScaleSettings { start, ..burst() }).ways.remove(0);
     let (soon, late) = (with_start(S(1)), with_start(S(90)));
     assert!(soon.in_time.requests > late.in_time.requests, "{soon:#?} {late:#?}");
@@ -114,7 +114,7 @@ fn a_steady_load_changes_nothing_in_the_end() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_said() {
+fn incomparable_policies_are_named_in_the_error() {
     let total = "total: {metrics: [{name: queue_depth, target: 4}]}";
     for (spec, part) in [
         ("roles: {d: {max: 9}}, rules: [{name: r, role: d, metric: queue_depth, comparator: GREATER_THAN, threshold: 5, step: 1}]".to_owned(), "`total`"),

@@ -58,7 +58,7 @@ fn times(fates: &Fates) -> Vec<(u128, u128)> {
 }
 
 #[test]
-fn one_after_the_other_a_request_takes_its_prompt_and_then_a_step_per_token() {
+fn sequential_requests_take_prefill_and_a_step_per_token() {
     // The second waits for a step of the first and shares its steps; the third comes late.
     let arrivals = [arrival(0, &[1], 250, 3), arrival(1000, &[2], 80, 1), arrival(2000, &[3], 40, 5)];
     for policy in [Policy::RoundRobin, Policy::Random, Policy::Configured(None)] {
@@ -69,7 +69,7 @@ fn one_after_the_other_a_request_takes_its_prompt_and_then_a_step_per_token() {
 }
 
 #[test]
-fn what_arrives_together_is_in_a_step_together() {
+fn requests_arriving_together_share_a_step() {
     let arrivals = [arrival(5, &[1], 30, 1), arrival(5, &[2], 50, 2), arrival(5, &[3], 60, 1)];
     // 100 tokens a step: 30 + 50 + 20, then 40 and a token of the second's.
     let fates = run(&Policy::RoundRobin, &engine(), 1, &arrivals);
@@ -86,7 +86,7 @@ fn a_prefix_is_found_where_it_was_computed() {
 }
 
 #[test]
-fn whoever_refuses_every_request_is_accounted_for() {
+fn refused_requests_are_counted_by_reason() {
     let small = EngineConfig { max_running: 1, max_waiting: 1, max_model_len: 500, ..engine() };
     let mut arrivals: Vec<Arrival> = (0..10).map(|seed| arrival(0, &[seed], 50, 2)).collect();
     arrivals.push(arrival(1, &[1], 600, 1));
@@ -106,7 +106,7 @@ fn whoever_refuses_every_request_is_accounted_for() {
 }
 
 #[test]
-fn what_is_under_way_is_given_back_when_it_ends() {
+fn in_flight_requests_are_released_at_their_end() {
     let small = EngineConfig { max_running: 1, max_waiting: 1, ..engine() };
     let servers = Server::equal(2, &small);
     let arrivals: Vec<Arrival> = (0..10).map(|n| arrival(n, &[u64::from(n)], 50, 2)).collect();
@@ -193,7 +193,7 @@ fn a_prompt_is_computed_moved_and_answered() {
 }
 
 #[test]
-fn prompts_are_spread_by_what_is_under_way() {
+fn prompts_are_spread_by_in_flight_load() {
     let arrivals: Vec<Arrival> = (0..4).map(|n| arrival(n, &[u64::from(n)], 200, 1)).collect();
     let fates = disaggregated(&[("prefill", "a"), ("prefill", "b"), ("decode", "a")], &arrivals, &engine());
     let count = |position| fates.requests.iter().filter(|fate| fate.prefiller == Some(position)).count();
@@ -202,7 +202,7 @@ fn prompts_are_spread_by_what_is_under_way() {
 }
 
 #[test]
-fn a_prompt_that_nobody_else_takes_is_computed_where_it_is_answered() {
+fn prompt_refused_by_prefill_is_computed_by_decode() {
     let small = EngineConfig { max_model_len: 100, ..engine() };
     let fates = disaggregated(&[("prefill", "a"), ("decode", "b")], &[arrival(0, &[1], 200, 3)], &small);
     assert_eq!(times(&fates), [(200, 220)]);
@@ -238,7 +238,7 @@ fn clients_see_tokens_later_by_the_delay_of_the_gateway() {
 }
 
 #[test]
-fn requests_that_follow_a_refused_one_come_all_the_same() {
+fn requests_after_a_refused_one_still_arrive() {
     let small = EngineConfig { max_model_len: 100, ..engine() };
     let second = Arrival { after: [0].into(), ..arrival(10, &[2], 50, 1) };
     let fates = run(&Policy::RoundRobin, &small, 1, &[arrival(0, &[1], 200, 1), second]);
@@ -265,7 +265,7 @@ fn a_server_that_joins_later_gets_nothing_before() {
 }
 
 #[test]
-fn formulas_of_others_prefer_what_is_cached_and_idle() {
+fn reference_formulas_prefer_cached_and_idle_servers() {
     let arrivals = [
         arrival(0, &[1], 640, 1),
         // Where the first one was; behind it, where nothing waits.

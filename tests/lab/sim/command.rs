@@ -21,7 +21,7 @@ fn args(line: &str) -> SimArgs {
 }
 
 #[test]
-fn the_defaults_of_the_flags_are_those_of_the_configuration() {
+fn flag_defaults_match_the_configuration_defaults() {
     assert_eq!(args("").config(), SimConfig::default());
     assert_eq!(args("--instant").config().engine, EngineConfig::instant());
     assert_eq!(args("--metrics-of trtllm-serve").config().dialect, Dialect::TrtllmServe);

@@ -99,7 +99,7 @@ async fn a_prompt_is_computed_where_the_header_says() {
 }
 
 #[tokio::test]
-async fn what_moves_takes_its_time_by_the_layer() {
+async fn kv_transfer_time_follows_the_network_layer() {
     let names = |list: [&str; 6]| list.map(str::to_owned).to_vec();
     let config = DisaggConfig {
         places: [
@@ -133,7 +133,7 @@ async fn what_moves_takes_its_time_by_the_layer() {
 }
 
 #[tokio::test]
-async fn a_forged_header_makes_it_call_nobody() {
+async fn forged_header_triggers_no_outgoing_call() {
     let trap = TcpListener::bind("127.0.0.1:0").unwrap();
     trap.set_nonblocking(true).unwrap();
     let port = trap.local_addr().unwrap().port();
@@ -184,7 +184,7 @@ async fn a_forged_header_makes_it_call_nobody() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_nobody_computes_is_computed_by_the_decoder() {
+async fn failed_prefill_is_computed_by_the_decoder() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = DisaggConfig { peer_timeout: Duration::from_millis(50), ..DisaggConfig::default() };
     let group = pair(EngineConfig::instant(), config, 1.0).await;
@@ -274,7 +274,7 @@ async fn images_are_encoded_where_the_header_says() {
 }
 
 #[tokio::test]
-async fn a_stage_that_there_is_not_is_refused() {
+async fn unknown_stage_is_refused() {
     let group = instant().await;
     let at = group.addresses()[0];
     let (parts, body, _) = exchange(at, with("x-sim-stage", "dream", &prompt(1)), Http1).await;
@@ -324,7 +324,7 @@ async fn a_client_that_leaves_frees_both_servers() {
 }
 
 #[tokio::test]
-async fn five_hundred_at_once_are_all_shared() {
+async fn five_hundred_concurrent_requests_are_disaggregated() {
     const REQUESTS: usize = 500;
     let names = |list: &str| list.split(',').map(str::to_owned).collect();
     let config = SimConfig {

@@ -25,7 +25,7 @@ async fn a_request_can_ask_for_a_status_a_delay_or_be_wrong_about_it() {
 }
 
 #[tokio::test]
-async fn reset_and_drop_after_break_off_where_they_say() {
+async fn reset_and_drop_after_faults_break_the_connection() {
     let group = instant().await;
     let at = group.addresses()[0];
     for protocol in [Http1, Http2] {

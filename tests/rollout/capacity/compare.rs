@@ -58,7 +58,7 @@ fn a_policy_is_compared_with_an_hpa_and_with_pods_that_stay() {
 }
 
 #[test]
-fn equal_rows_are_explained() {
+fn equal_rows_have_an_explaining_note() {
     let page = include_str!("../../../docs/guide/capacity.md");
     let command = page.lines().find(|line| line.contains("usher capacity compare --policy")).unwrap();
     let arguments: Vec<&str> = command.split_whitespace().skip(2).collect();
@@ -70,7 +70,7 @@ fn equal_rows_are_explained() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_one_line() {
+fn invalid_comparison_is_a_one_line_error() {
     let table = [
         (["--policy", "deploy/capacity/pd.yaml"], "pd.yaml: a policy with one role"),
         (["--policy", "deploy/capacity/rules.yaml"], "rules.yaml: a policy with `total`"),

@@ -98,7 +98,7 @@ fn policies() -> Vec<&'static str> {
 }
 
 #[test]
-fn the_policy_by_a_query_does_what_is_said_below_it() {
+fn documented_query_policy_behaves_as_described() {
     let written = policies();
     assert_eq!(written.len(), 1);
     let mut read = file::parse(written[0]).unwrap();

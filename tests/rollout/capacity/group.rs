@@ -28,7 +28,7 @@ fn the_examples_are_valid() {
 
 /// Each change to a policy is refused with an error that has this text; an empty text: the change is valid.
 #[test]
-fn policies_that_make_no_sense_are_refused_where_it_says_so() {
+fn invalid_policies_are_refused_with_position() {
     let table = [
         ("min: 2", "min: 9", ":13:7: spec.roles.prefill.min is above max"),
         ("max: 16", "max: 0", "spec.roles.decode.max is out of range"),

@@ -155,7 +155,7 @@ fn pods_that_wait_for_others_to_grow_do_not_count_for_the_size() {
 }
 
 #[test]
-fn a_restart_forgets_neither_who_grows_nor_who_waits_for_that() {
+fn restart_keeps_growing_and_waiting_roles() {
     let kept = "roles: {d: {min: 1, max: 40}, p: {min: 1, max: 40}}\n\
         coordination: {mode: \"Preferred\", alpha: 0.75, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}";
     for (spec, pressure) in [
@@ -183,7 +183,7 @@ fn a_restart_forgets_neither_who_grows_nor_who_waits_for_that() {
 }
 
 #[test]
-fn a_pod_that_never_comes_up_keeps_nobody_waiting_after_a_restart() {
+fn pod_that_never_starts_blocks_no_role_after_a_restart() {
     let mut cluster = Full::new(&spec(""), 40, [10, 10]);
     let last = cluster.tick(20, [1.0, 1.0]);
     // Its node is gone, and nobody has asked for more.

@@ -15,7 +15,7 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_stand_is_refused_with_its_place() {
+fn invalid_policies_are_refused_with_position() {
     let rule = |more: &str| format!("{AB}, rules: [{{name: r, role: a, metric: m, {more}}}]");
     let up = "comparator: GREATER_THAN, threshold: 5, step: 1";
     let two = |first: &str, second: &str| {
@@ -127,7 +127,7 @@ fn what_cannot_stand_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_looks_odd_is_warned_of() {
+fn suspicious_policies_have_warnings() {
     let total = "total: {metrics: [{name: m, target: 1}]}";
     let table = [
         (format!("{AB}, behavior: {{}}"), "no effect without total"),
@@ -159,7 +159,7 @@ fn sanitised(spec: &Value) -> Policy {
 }
 
 #[test]
-fn what_got_past_is_replaced_and_counted() {
+fn out_of_range_values_are_replaced_and_counted() {
     let roles = json!({"a": {"min": 1, "max": 4}, "b": {"min": 1, "max": 4}});
     let rule = |step: i64| json!([{"name": "r", "role": "a", "metric": "m", "comparator": "GREATER_THAN", "threshold": 1, "step": step}]);
     let table = [
@@ -205,7 +205,7 @@ fn metadata_is_that_of_any_object() {
 }
 
 #[test]
-fn what_is_wrong_is_said_once() {
+fn each_error_is_reported_once() {
     let found = errors(&document("roles: {a: {max: 4, scaleTargetRef: {kind: X, name: x}}}"));
     assert_eq!(found.len(), 1, "{found:?}");
 }

@@ -134,7 +134,7 @@ fn at_random(lost: &mut StdRng) -> Lost {
 }
 
 #[test]
-fn whatever_is_lost_the_plan_comes_back_to_where_it_was() {
+fn plan_returns_to_its_sizes_after_lost_inputs() {
     let mut rng = StdRng::seed_from_u64(905);
     for case in 0..60 {
         let (spec, sizes, load) = match case % 3 {
@@ -221,7 +221,7 @@ fn a_constant_load_settles_and_turns_at_most_once() {
 
 /// Over whole bands and bounds; what splits below them is a million times at random beside its code.
 #[test]
-fn shares_keep_the_sum_the_bounds_and_where_they_can_the_bands() {
+fn shares_keep_sum_bounds_and_feasible_bands() {
     let mut rng = StdRng::seed_from_u64(908);
     let (mut kept, mut unkept) = (0, 0);
     for case in 0..200_000 {
@@ -263,7 +263,7 @@ fn shares_keep_the_sum_the_bounds_and_where_they_can_the_bands() {
 /// with sizes that are written late, pods that come up late or not at all, other leaders, and outages of the
 /// numbers that share it.
 #[test]
-fn a_group_of_kept_size_keeps_it_on_the_way_to_its_shares() {
+fn group_size_stays_constant_while_shares_change() {
     let mut rng = StdRng::seed_from_u64(909);
     let mut moved = 0;
     for case in 0..400 {

@@ -148,7 +148,7 @@ fn a_role_of_which_a_pod_does_not_answer_loses_no_share() {
 }
 
 #[test]
-fn a_move_of_one_pod_is_not_worth_it() {
+fn move_of_one_pod_is_within_the_dead_band() {
     let mut group = Group::new(&pair(", alpha: 1"));
     for (current, pressure, expected) in
         [((5, 3), (6, 2), [5, 3]), ((4, 4), (6, 2), [6, 2]), ((6, 2), (6, 2), [6, 2])]

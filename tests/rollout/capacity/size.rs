@@ -60,7 +60,7 @@ fn numbers_from_outside_size_a_group_without_pods() {
 }
 
 #[test]
-fn what_waits_starts_pods_and_one_at_least() {
+fn waiting_requests_start_at_least_one_pod() {
     let spec = "roles: {a: {max: 20}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}\nbehavior: {scaleDown: {stabilization: 0s}}";
     let mut group = Group::new(spec);
     let plan = group.tick(0, &json!({"a": 0}), &[], &json!({}));

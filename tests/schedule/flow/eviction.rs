@@ -18,7 +18,7 @@ fn is_revoked(routed: &Routed) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_request_of_negative_priority_ends_for_another() {
+async fn negative_priority_request_is_evicted_for_another() {
     let pool = Pool::new(&config(1, "enableEviction: true"), 3);
     let (old, new) = (pool.pass(of("a", -1)).await, pool.pass(of("a", -1)).await);
     let important = pool.pass(of("a", 0)).await;
@@ -47,7 +47,7 @@ async fn a_running_request_of_negative_priority_ends_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_ends_unless_it_is_asked_for() {
+async fn no_request_is_evicted_when_eviction_is_disabled() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", -1)).await;
     let waits = pool.send(of("a", 0));
@@ -94,7 +94,7 @@ async fn running_with(pool: &Pool, priority: i32) -> Exchange {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_client_of_a_request_that_is_given_up_is_told_so() {
+async fn client_of_an_evicted_request_gets_an_error() {
     let pool = Pool::new(&config(1, "enableEviction: true"), 1);
     let mut exchange = running(&pool).await;
     let context = &mut Context::from_waker(Waker::noop());
@@ -124,7 +124,7 @@ async fn the_client_of_a_request_that_is_given_up_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_complete_is_left_alone() {
+async fn completed_response_is_not_evicted() {
     let pool = Pool::new(&config(1, "enableEviction: true"), 1);
     let mut exchange = running(&pool).await;
     let next = pool.send(of("a", 0));

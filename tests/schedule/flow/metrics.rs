@@ -10,7 +10,7 @@ use crate::flow::pool::{Pool, config, of, settle};
 use crate::lines::Lines;
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_is_shown_under_both_names() {
+async fn queue_metrics_are_exported_under_both_names() {
     let pool = Pool::new(&config(2, "maxRequests: 20\npriorityBands: [{priority: 5, maxBytes: 1000}]"), 1);
     let running = [pool.pass(of("a", 0)).await, pool.pass(of("a", 0)).await];
     let waiting = [pool.send(of("a", 0)), pool.send(of("b", 0)), pool.send(of("b", 5))];
@@ -155,7 +155,7 @@ fn series_of(pool: &Pool, family: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn models_that_nobody_asks_for_any_more_make_room_for_others() {
+async fn idle_models_free_their_label() {
     let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
     for number in 0..1200 {
         drop(pool.pass(asking_for(&format!("model-{number}"), "a")).await);
@@ -288,7 +288,7 @@ async fn flows_of_models_that_have_no_label_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn stale_endpoints_are_counted_where_that_matters() {
+async fn utilization_detector_counts_stale_endpoints() {
     let config = "
 featureGates: [flowControl]
 plugins: [{type: random-picker}]

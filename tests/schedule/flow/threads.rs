@@ -8,7 +8,7 @@ use usher::endpoints::SubsetHint;
 use crate::flow::pool::{Pool, config, of};
 
 #[tokio::test]
-async fn a_pool_is_never_overrun_and_nobody_is_forgotten() {
+async fn threads_never_exceed_capacity_or_lose_a_request() {
     const THREADS: usize = 4;
     const EACH: usize = 400;
     const ROOM: i64 = 6;

@@ -18,7 +18,7 @@ fn refused(rejection: &Rejection) -> (u16, Option<&'static str>, Option<u32>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_for_room_and_goes_when_another_ends() {
+async fn queued_request_is_dispatched_when_another_ends() {
     let pool = Pool::new(&config(1, ""), 1);
     let first = pool.pass(of("a", 0)).await;
     let second = pool.send(of("a", 0));
@@ -34,7 +34,7 @@ async fn a_request_waits_for_room_and_goes_when_another_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_leaves_the_queue() {
+async fn disconnect_removes_the_request_from_the_queue() {
     let pool = Pool::new(&config(1, "priorityBands: [{priority: 0, maxRequests: 1}]"), 1);
     let first = pool.pass(of("a", 0)).await;
     let gone = pool.send(of("a", 0));
@@ -57,7 +57,7 @@ async fn a_client_that_goes_away_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_when_it_may_go_lets_the_next_go() {
+async fn disconnect_at_dispatch_frees_room_for_the_next_request() {
     let pool = Pool::new(&config(1, ""), 1);
     let first = pool.pass(of("a", 0)).await;
     let (gone, next) = (pool.send(of("a", 0)), pool.send(of("a", 0)));
@@ -69,7 +69,7 @@ async fn a_client_that_goes_away_when_it_may_go_lets_the_next_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_before_it_hears_of_its_end_takes_nobody_with_it() {
+async fn dropped_expired_request_leaves_its_reused_slot() {
     let pool = Pool::new(&config(1, "defaultRequestTTL: 5s"), 1);
     let first = pool.pass(of("a", 0)).await;
     let request = of("late", 0);
@@ -89,7 +89,7 @@ async fn who_goes_away_before_it_hears_of_its_end_takes_nobody_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_at_its_time_and_not_before() {
+async fn queued_request_expires_at_its_ttl() {
     let rules = "defaultRequestTTL: 5s\nnoEndpointRequestTTL: 2s";
     let pool = Pool::new(&config(1, rules), 1);
     let first = pool.pass(of("a", 0)).await;
@@ -111,7 +111,7 @@ async fn waiting_ends_at_its_time_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_time_to_live_means_for_ever() {
+async fn zero_ttl_never_expires() {
     let pool = Pool::new(&config(1, "defaultRequestTTL: 0s"), 0);
     let waits = pool.send(of("a", 0));
     advance(Duration::from_secs(100_000)).await;
@@ -121,7 +121,7 @@ async fn no_time_to_live_means_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_let_nobody_through_end_in_refusals_that_are_counted() {
+async fn queue_limits_refuse_and_count_requests() {
     let first = |rejection: Rejection| refused(&rejection);
     let saturated = (429, Some("rejected-saturated"), Some(1));
     // No request is so small, and no more than one may wait.
@@ -154,7 +154,7 @@ flowControl: {usageLimitPolicyPluginRef: static-usage-limit-policy, defaultReque
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_before_an_empty_pool_says_that_it_is_empty() {
+async fn full_queue_of_an_empty_pool_reports_no_endpoints() {
     let pool = Pool::new(&config(1, "maxRequests: 1"), 0);
     let _waits = pool.send(of("a", 0));
     settle().await;
@@ -165,7 +165,7 @@ async fn a_full_queue_before_an_empty_pool_says_that_it_is_empty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_waits_is_answered_at_once() {
+async fn request_that_skips_the_queue_is_answered_at_once() {
     let pool = Pool::new(&config(1, ""), 0);
     let mut without_body = of("a", 0);
     without_body.skips_queue = true;
@@ -181,7 +181,7 @@ async fn what_never_waits_is_answered_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subset_is_looked_up_when_the_request_goes() {
+async fn subset_is_resolved_at_dispatch() {
     let pool = Pool::new(&config(1, ""), 1);
     let first = pool.pass(of("a", 0)).await;
     let second = SubsetHint::from_entries(["10.0.0.2:8000"]);
@@ -198,7 +198,7 @@ async fn a_subset_is_looked_up_when_the_request_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn priorities_flows_and_deadlines_decide_who_goes() {
+async fn priorities_flows_and_deadlines_order_dispatch() {
     let rules = "
 priorityBands:
 - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy}
@@ -239,7 +239,7 @@ priorityBands:
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_used_most_goes_last_in_a_program_aware_band() {
+async fn program_with_most_service_is_dispatched_last() {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut running = pool.pass(of("big", 0)).await;
     let (big, small) = (pool.send(of("big", 0)), pool.send(of("small", 0)));
@@ -251,7 +251,7 @@ async fn who_used_most_goes_last_in_a_program_aware_band() {
 }
 
 /// The flow that goes first once the other's answer of so many tokens, as it looked, has ended as it does.
-async fn who_goes(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
+async fn dispatched_first(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut honest = pool.pass(of("honest", 0)).await;
     honest.response_ends(&Usage { completion_tokens: Some(1000), ..Usage::default() }, 1000);
@@ -273,7 +273,7 @@ async fn who_goes(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'stati
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_usage_counts_by_what_was_seen_of_it() {
+async fn response_without_usage_counts_its_streamed_tokens() {
     let says = |completion_tokens| Some(Usage { completion_tokens, ..Usage::default() });
     // Tokens of the other's answer, its usage, whether it is complete, who goes.
     let table = [
@@ -288,13 +288,13 @@ async fn an_answer_without_usage_counts_by_what_was_seen_of_it() {
         (250_000, says(Some(1100)), true, "honest"),
     ];
     for (seen, usage, is_complete, goes) in table {
-        assert_eq!(who_goes(seen, usage, is_complete).await, goes, "{seen} {usage:?} {is_complete}");
+        assert_eq!(dispatched_first(seen, usage, is_complete).await, goes, "{seen} {usage:?} {is_complete}");
     }
 }
 
 /// A stream that hangs up has streamed what it did.
 #[tokio::test(start_paused = true)]
-async fn an_exchange_that_is_dropped_tells_what_was_streamed() {
+async fn dropped_exchange_reports_its_streamed_tokens() {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let exchange = crate::flow::eviction::streamed(&pool, 4_000).await;
     let (dropped, other) = (pool.send(of("default-flow", 0)), pool.send(of("other", 0)));
@@ -304,7 +304,7 @@ async fn an_exchange_that_is_dropped_tells_what_was_streamed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readings_let_requests_go_and_what_was_sent_since_counts() {
+async fn dispatch_counts_requests_sent_since_the_last_scrape() {
     let config = "
 featureGates: [flowControl]
 plugins: [{type: random-picker}]
@@ -375,7 +375,7 @@ async fn memory_is_freed_from_the_lowest_priority_and_the_newest_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_picker_that_stops_lets_nobody_wait() {
+async fn shutdown_refuses_queued_and_new_requests() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", 0)).await;
     let waits = pool.send(of("a", 0));
@@ -388,7 +388,7 @@ async fn a_picker_that_stops_lets_nobody_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_are_kept_from_requests_have_no_room() {
+async fn ejected_endpoints_add_no_capacity() {
     let pool = Pool::new(&config(1, ""), 4);
     let endpoints = pool.store.snapshot();
     for endpoint in &endpoints.endpoints()[..2] {
@@ -404,7 +404,7 @@ async fn endpoints_that_are_kept_from_requests_have_no_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_with_large_headers_and_a_tiny_body_frees_memory_too() {
+async fn shed_request_frees_its_large_headers() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", 0)).await;
     let long = "v".repeat(60_000);

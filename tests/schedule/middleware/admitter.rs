@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn requests_below_zero_are_refused_as_often_as_that() {
+fn negative_priority_is_refused_at_the_expected_rate() {
     let params = ProbabilisticAdmitterParams { power: 2.0, k: 1.0, ..DEFAULTS };
     let (admitter, half_full) = (ProbabilisticAdmitter::new(params), candidates(&[(fresh(2.5), fresh(0.0))]));
     let mut rng = StdRng::seed_from_u64(11);
@@ -109,7 +109,7 @@ fn requests_below_zero_are_refused_as_often_as_that() {
 }
 
 #[tokio::test]
-async fn a_refused_client_is_told_to_come_again() {
+async fn refused_response_has_a_retry_after() {
     let store = Arc::new(Store::default());
     store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
     let dispatcher =

@@ -25,7 +25,7 @@ plugins:
 ";
 
 #[test]
-fn a_follower_is_timed_wherever_it_comes_from() {
+fn follower_durations_are_recorded_for_every_middleware() {
     let store = Arc::new(Store::default());
     let labels = [("app", "llm"), ("revision", "a")];
     let spec = |number: u8| EndpointSpec {

@@ -106,7 +106,7 @@ fn chosen(screened: &mut Screened, all: &Candidates) -> usize {
 }
 
 #[test]
-fn one_revision_is_kept_as_often_as_it_weighs() {
+fn revision_is_picked_in_proportion_to_its_weight() {
     let all = pool();
     // Endpoints of both roles: 4 to 3. Of the largest, which is decode: 2 to 2.
     let table = [("{}", "sum", 3.0 / 7.0, 4.0 / 7.0), ("{mode: max-role}", "max-role", 0.5, 0.5)];
@@ -184,7 +184,7 @@ fn without_gating_only_headers_choose() {
 }
 
 #[test]
-fn the_answer_says_what_served() {
+fn response_headers_name_revision_and_role() {
     let (all, mut screened) = (pool(), Screened::new(&params("{}")));
     let table: [(usize, &[(&str, &str)]); 4] = [
         (4, &[("x-revision", "new"), ("x-role", "prefill")]),
@@ -206,7 +206,7 @@ fn the_answer_says_what_served() {
 }
 
 #[test]
-fn shares_follow_the_pool() {
+fn revision_shares_follow_the_pool() {
     let store = Store::default();
     let spec = |name: &str, revision: &str| {
         let mut spec = EndpointSpec::new(name, ([10, 0, 0, name.len() as u8], 8000));
@@ -298,7 +298,7 @@ fn pod() -> impl Strategy<Value = Pod> {
 
 proptest! {
     #[test]
-    fn what_is_kept_equals_its_reference(
+    fn kept_endpoints_match_the_reference(
         pods in proptest::collection::vec(pod(), 1..16),
         pinned in proptest::option::weighted(0.3, 0u8..3),
         preferred in proptest::option::weighted(0.3, 0u8..3),

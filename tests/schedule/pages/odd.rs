@@ -22,7 +22,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_page_that_is_compressed_unasked_is_read() {
+async fn unrequested_compression_is_decoded() {
     let packed = gzip(page(3).as_bytes());
     let server = Server::start(move |head| {
         assert!(!head.contains("accept-encoding"), "{head}");
@@ -34,7 +34,7 @@ async fn a_page_that_is_compressed_unasked_is_read() {
 }
 
 #[tokio::test]
-async fn compression_is_asked_for_where_that_is_wanted() {
+async fn compression_is_requested_when_enabled() {
     let server = Server::start(|head| {
         assert!(head.contains("\r\naccept-encoding: gzip\r\n"), "{head}");
         with("content-encoding: gzip\r\n", &gzip(page(3).as_bytes()))
@@ -64,7 +64,7 @@ async fn recovers(what: &str, config: ScrapeConfig, reason: &str, bad: Vec<Step>
 }
 
 #[tokio::test]
-async fn what_is_no_page_is_counted_by_its_reason_and_tried_again() {
+async fn invalid_pages_are_counted_by_reason_and_retried() {
     let small = || ScrapeConfig { max_body_bytes: 100_000, ..hurried() };
     let close = |bytes: &[u8]| vec![Step::Send(bytes.to_vec()), Step::Close];
     let huge = vec![b'#'; 2_000_000];
@@ -112,7 +112,7 @@ async fn a_hundred_megabytes_in_chunks_are_read_up_to_the_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_drips_is_given_up_and_delays_nobody() {
+async fn slow_trickle_times_out_and_delays_no_other_endpoint() {
     let (lines, _guard) = Lines::start();
     let slow =
         Server::start(|_| vec![Step::Drip(b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_waiting 9\n".to_vec())])
@@ -169,7 +169,7 @@ async fn a_label_of_a_megabyte_is_refused_alone() {
 }
 
 #[tokio::test]
-async fn values_that_cannot_be_are_refused_alone_counted_and_told_once() {
+async fn invalid_values_are_refused_counted_and_logged_once() {
     let of = |line: &str| format!("{line}\n{}", page(3).replace("vllm:num_requests_waiting", "vllm:other"));
     for line in [
         "vllm:num_requests_waiting",
@@ -212,7 +212,7 @@ async fn bytes_behind_an_answer_end_the_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_log_hears_of_changes_and_not_of_every_failure() {
+async fn scrape_failures_are_logged_once_per_change() {
     let (lines, _guard) = Lines::start();
     let server =
         Server::start(|_| vec![Step::Send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n".to_vec())]).await;

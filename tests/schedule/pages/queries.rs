@@ -37,7 +37,7 @@ fn status(line: &str, body: &str) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn the_whole_query_arrives_below_the_prefix_with_the_token_of_now() {
+async fn query_is_sent_with_the_prefix_and_current_token() {
     let server = Server::start(|head| {
         let token = head.lines().find_map(|line| line.strip_prefix("authorization: Bearer "));
         ok(&TWO.replace("2.5", token.unwrap_or("0")))
@@ -96,7 +96,7 @@ async fn a_token_that_cannot_be_used_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_said() {
+async fn invalid_query_responses_are_named_in_the_error() {
     let bad = r#"{"status":"error","errorType":"bad_data","error":"1:5: parse error"}"#;
     let table = [
         (status("500 Internal Server Error", "oops"), "answered 500 Internal Server Error"),
@@ -127,7 +127,7 @@ async fn what_is_no_answer_is_said() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_left() {
+async fn endless_query_response_is_aborted() {
     let head = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
     let server =
         Server::start(move |_| vec![Step::Send(head.clone()), Step::Repeat(vec![b' '; 1 << 16], 1 << 14)])
@@ -139,13 +139,13 @@ async fn an_answer_without_end_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_is_left() {
+async fn hanging_query_server_times_out() {
     let error = answered(vec![Step::Hang]).await.unwrap_err();
     assert!(matches!(error, QueryError::Timeout), "{error}");
 }
 
 #[tokio::test]
-async fn tls_is_of_the_authority_that_is_given() {
+async fn tls_verifies_against_the_configured_ca() {
     let (files, others) = (Files::make(), Files::make());
     let server = Server::start_tls(files.acceptor("server", false), |_| ok(TWO)).await;
     let over_tls = |host: &str, ca: PathBuf| PrometheusSettings {

@@ -81,7 +81,7 @@ dataLayer: {injectDefaults: false, sources: [{pluginRef: models-data-source, ext
 ";
 
 #[tokio::test]
-async fn models_of_an_endpoint() {
+async fn models_and_their_parents_are_read() {
     let text = r#"{"object":"list","data":[{"id":"llama","parent":null},{"id":"sql","parent":"llama"}]}"#;
     let server = Server::start(move |head| {
         assert!(head.starts_with("GET /v1/models HTTP/1.1\r\n"), "{head}");
@@ -97,7 +97,7 @@ async fn models_of_an_endpoint() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_of_models_is_an_error_of_the_extractor() {
+async fn invalid_model_list_is_an_extractor_error() {
     let (good, bad) = (r#"{"data":[{"id":"llama"}]}"#, r#"{"models":["sql"]}"#);
     let asked = AtomicUsize::new(0);
     let server = Server::start(move |_| ok(if asked.fetch_add(1, Relaxed) == 0 { good } else { bad })).await;

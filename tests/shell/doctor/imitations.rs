@@ -90,7 +90,7 @@ async fn a_web_server_is_not_taken_for_a_picker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_envoys_or_not_there_is_skipped_with_its_reason() {
+async fn checks_without_an_envoy_admin_are_skipped_with_a_reason() {
     let gateway = url(server(|_, _| (200, "", String::new())).await);
     let fake = url(server(|_, _| (200, "", "{\"version\": \"nothing\"}".to_owned())).await);
     let down = url(nobody());
@@ -150,7 +150,7 @@ async fn credentials_are_sent_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_usage_is_one_line() {
+async fn wrong_usage_is_a_one_line_error() {
     let table: [(&[&str], &str); 6] = [
         (&[], "nothing to look at"),
         (&["--gateway", "127.0.0.1:8081"], "http://HOST:PORT"),

@@ -34,7 +34,7 @@ pub async fn is_healthy(address: std::net::SocketAddr) {
 
 /// 50,000 calls of `Check` without a message, on one connection to each port that has health.
 #[tokio::test]
-async fn checks_that_are_not_complete_cost_nobody_anything() {
+async fn incomplete_health_checks_are_bounded() {
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     for address in [process.extproc, process.health] {

@@ -29,7 +29,7 @@ async fn made_room(process: &Process) {
 }
 
 #[tokio::test]
-async fn idle_connections_lock_nobody_out() {
+async fn idle_connections_block_no_new_stream() {
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let idle = idle(&process);

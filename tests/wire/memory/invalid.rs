@@ -43,7 +43,7 @@ async fn a_body_is_refused_at_its_first_wrong_byte() {
 
 /// However much is behind it: nothing of that is kept.
 #[tokio::test]
-async fn what_follows_a_wrong_byte_takes_no_memory() {
+async fn bytes_after_an_invalid_byte_take_no_memory() {
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     for _ in 0..8 {

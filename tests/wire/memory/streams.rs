@@ -41,7 +41,7 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
 
 /// Whoever opens a stream need not send anything to hold it.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
+async fn silent_streams_stay_below_the_memory_budget() {
     const SILENT: usize = 15_000;
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
@@ -66,7 +66,7 @@ async fn the_process_stays_below_its_budget_however_many_streams_say_nothing() {
 
 /// A client that takes nothing can't be told that it is refused.
 #[tokio::test]
-async fn streams_that_were_refused_lock_nobody_out_whatever_window_their_client_has() {
+async fn refused_streams_are_freed_at_any_client_window() {
     const SILENT: u32 = 12_000;
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();

@@ -28,7 +28,7 @@ const EACH: usize = 256 << 10;
 /// 80 MiB are sent on streams that can't be answered, so that nobody reads them, to a process
 /// with a small budget. Half of that is the resident part of a debug build's file alone.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whatever_nobody_reads() {
+async fn unread_data_stays_below_the_memory_budget() {
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();
     let mut connections = Vec::new();

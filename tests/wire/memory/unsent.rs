@@ -51,7 +51,7 @@ async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
 
 /// Requests that are read as a whole and on their way, of a gateway that takes a byte of the replies.
 #[tokio::test]
-async fn bodies_that_are_not_taken_lock_nobody_out() {
+async fn unsent_bodies_block_no_other_gateway() {
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let mut gateways: Vec<_> = (0..5).map(|_| connect(&process, 1)).collect();

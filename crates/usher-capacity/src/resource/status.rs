@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_told_without_what_changes_all_the_time() {
+    fn status_ignores_changing_metric_values() {
         let fired = [Some("2026-01-01T00:00:00Z".to_owned()), None];
         let first = of(&plan(), &fired, &PolicyStatus::default(), "t1");
         assert_eq!((first.observed_generation, first.current, first.desired), (Some(3), Some(1), Some(2)));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_keep_their_time_until_they_turn() {
+    fn transition_time_changes_only_with_the_condition() {
         let mut blocked = plan();
         blocked.state = State::Blocked;
         blocked.conditions = vec![Condition::TopologyUnsatisfied];
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_or_not_ticked_yet_keeps_what_was_said() {
+    fn refused_policy_keeps_its_previous_status() {
         let first = of(&plan(), &[], &PolicyStatus::default(), "t1");
         let verdict = Verdict { is_accepted: false, reason: "Invalid", message: "no".to_owned() };
         let refused = status(
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_tells_of_the_last_write_to_each_role() {
+    fn status_has_the_last_write_to_each_role() {
         let write = |role: &str, time: &str| LastWrite {
             role: role.to_owned(),
             time: time.to_owned(),

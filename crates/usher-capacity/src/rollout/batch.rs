@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn a_role_without_a_step_goes_its_own_way() {
+    fn role_without_a_step_scales_independently() {
         let role_counts = [counts(0, 0, 8), counts(0, 0, 3)];
         assert_eq!(up(&role_counts, &[4, 0]), [4, 3]);
         assert_eq!(down(&[counts(8, 8, 0), counts(3, 3, 1)], &[4, 0], &[false, false]), [4, 1]);
     }
 
     #[test]
-    fn shrinking_mirrors_growing_and_decode_goes_last() {
+    fn shrinking_reverses_the_steps_with_decode_last() {
         let (steps, late) = ([4, 2], [true, false]);
         let mut there = [16, 8];
         let mut seen = Vec::new();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_give_way_as_it_takes() {
+    fn smallest_number_of_groups_gives_way() {
         let three = |spare| [waiting("", 4, spare, 1), waiting("", 4, spare, 2), waiting("", 4, spare, 3)];
         assert_eq!(give_way(&three(8)), [2], "what it gives back is enough for two");
         assert_eq!(give_way(&three(4)), [1, 2]);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_document_is_refused() {
+    fn invalid_or_multiple_documents_are_refused() {
         let table: [(&str, &str, Option<(u32, u32)>); 9] = [
             ("", "the document is empty", None),
             ("# only a comment\n", "the document is empty", None),

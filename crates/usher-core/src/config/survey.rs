@@ -141,7 +141,7 @@ surprise: true
     }
 
     #[test]
-    fn what_is_right_is_read_once() {
+    fn valid_document_is_read_once() {
         let root = Node::parse("plugins: []\n").unwrap();
         let mut reads = 0;
         let survey = Survey::of(&root, |root| {
@@ -153,7 +153,7 @@ surprise: true
     }
 
     #[test]
-    fn an_error_without_a_place_and_one_of_the_whole_end_it() {
+    fn error_without_position_or_at_the_root_ends_survey() {
         let root = Node::parse("a: 1\nb: 2\n").unwrap();
         for error in [ConfigError::new("bad"), ConfigError::at(root.at, "bad")] {
             let mut reads = 0;
@@ -193,7 +193,7 @@ surprise: true
     }
 
     #[test]
-    fn an_error_of_a_part_around_another_is_told() {
+    fn error_in_an_enclosing_item_is_reported() {
         let text = "list:\n- first: 1\n  second: {third: 2}\n";
         let third = ("third", (3, 12), "third is wrong");
         let around = [third, ("first", (2, 3), "this item is there twice")];
@@ -203,7 +203,7 @@ surprise: true
     }
 
     #[test]
-    fn an_error_within_a_plugin_whose_name_is_taken_is_told() {
+    fn error_in_a_duplicate_plugin_is_reported() {
         let text = "plugins:\n- type: a\n- type: a\n  parameters: {b: 1}\n";
         let root = Node::parse(text).unwrap();
         let survey = Survey::of(&root, |root| {

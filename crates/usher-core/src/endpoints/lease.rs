@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_place_while_somebody_holds_it() {
+    fn lease_of_a_name_lasts_until_its_last_holder_drops() {
         let mut leases = Leases::of([10, 11]);
         let (a, b) = (leases.take("a").unwrap(), leases.take("b").unwrap());
         assert_eq!((a.id(), b.id()), (10, 11));

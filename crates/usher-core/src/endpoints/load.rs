@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_follows_what_comes_and_forgets_what_is_old() {
+    fn moving_average_restarts_after_a_gap() {
         let gauge = Gauge::default();
         gauge.blend(0.8, 1_000);
         gauge.blend(1.6, 2_000);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_since_the_readings_were_asked_for_is_unseen() {
+    fn requests_sent_after_a_scrape_began_are_unseen() {
         let load = Arc::new(Load::default());
         let first = load.book();
         let asked = load.sent();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_booking_is_given_back_and_moves() {
+    fn booking_moves_and_is_released_on_drop() {
         let (a, b) = (Arc::new(Load::default()), Arc::new(Load::default()));
         let mut booking = a.book();
         assert_eq!((a.in_flight(), b.in_flight()), (1, 0));

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_keeps_slot_and_load() {
+    fn kept_endpoint_keeps_slot_and_load() {
         let store = Store::default();
         store.replace(vec![spec("a", "10.0.0.1:8000"), spec("b", "10.0.0.2:8000")]);
         let before = store.snapshot();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_or_address_under_a_name_begins_anew() {
+    fn replaced_pod_or_address_starts_with_fresh_state() {
         let pod = |uid: &str, address| EndpointSpec { uid: Some(uid.to_owned()), ..spec("a", address) };
         let table = [
             (pod("1", "10.0.0.1:8000"), true),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_equal_list_changes_nothing_and_wakes_nobody() {
+    fn equal_list_does_not_notify_subscribers() {
         let store = Store::default();
         let mut changed = store.subscribe();
         store.replace(vec![spec("a", "10.0.0.1:8000")]);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_duplicated_name_counts() {
+    fn last_entry_of_a_duplicate_name_wins() {
         let store = Store::default();
         let change =
             store.replace(vec![spec("a", "10.0.0.1:1"), spec("b", "10.0.0.2:1"), spec("a", "10.0.0.3:1")]);

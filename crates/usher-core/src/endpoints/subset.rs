@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_allows_nothing() {
+    fn invalid_address_in_a_hint_matches_no_endpoint() {
         assert_eq!(hint(&["pod-1", "", "10.0.0.1:notaport", "10.0.0.1:99999"]), hint(&[]));
         assert_ne!(hint(&[]), SubsetHint::Missing);
     }

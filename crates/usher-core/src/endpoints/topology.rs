@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_nobody_is_is_forgotten_and_its_number_with_it() {
+    fn unused_topology_places_are_removed() {
         let mut places = PlaceInterner::default();
         let stays = places.of(&labels(["a", "-", "z", "-"]));
         let goes = places.of(&labels(["b", "-", "z", "-"]));

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_silent_make_room_and_then_those_with_the_most_connections() {
+    fn silent_then_most_connected_clients_are_closed_first() {
         // Connections by age: the address, in capitals where it has begun.
         for (open, chosen) in
             [("A", 0), ("aB", 0), ("Ab", 1), ("GNNN", 1), ("NGNGN", 0), ("GGNn", 3), ("gNnN", 2), ("GHI", 0)]

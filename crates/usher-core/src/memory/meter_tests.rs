@@ -18,7 +18,7 @@ fn limit_for(room: u64) -> u64 {
 }
 
 #[test]
-fn the_limit_is_what_the_base_leaves() {
+fn limit_is_the_budget_minus_uncounted_memory() {
     // resident, counted; what is for all that is counted
     for (resident, counted, room) in [(100, 0, 1350), (500, 400, 1350), (900, 300, 850), (1480, 1080, 1090)] {
         let reading = read(&mut Meter::new(PROCESS), 0, resident, counted, 0);
@@ -76,7 +76,7 @@ fn nothing_grows_where_resident_memory_is_near_the_budget() {
 }
 
 #[test]
-fn a_process_that_is_too_large_by_itself_serves_little_and_then_nothing() {
+fn limit_shrinks_to_zero_as_resident_memory_grows() {
     for (resident, limit) in
         [(1440, limit_for(30)), (1460, limit_for(20)), (1498, limit_for(1)), (1510, 0), (5000, 0)]
     {

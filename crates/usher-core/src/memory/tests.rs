@@ -20,7 +20,7 @@ fn bodies(budget: &Arc<Budget>) -> Reservation {
 }
 
 #[test]
-fn what_is_held_counts_until_it_is_dropped() {
+fn reservation_counts_until_dropped() {
     let budget = budget(100);
     let (mut one, mut other) = (bodies(&budget), bodies(&budget));
     assert_eq!(one.grow_to(60, any), Ok(()));
@@ -35,7 +35,7 @@ fn what_is_held_counts_until_it_is_dropped() {
 }
 
 #[test]
-fn streams_count_while_they_are_open_and_may_be_some_more_than_the_limit_says() {
+fn open_streams_may_slightly_exceed_the_limit() {
     let (limit, each) = (160 * Budget::STREAM, Budget::STREAM);
     let budget = budget(limit);
     let opened = (0..200).take_while(|_| budget.open_stream()).count() as u64;
@@ -67,7 +67,7 @@ fn a_running_request_has_room_for_its_message_in_a_flood_of_streams() {
 const MI: u64 = 1 << 20;
 
 #[test]
-fn only_what_is_unsent_depends_on_the_budget() {
+fn only_the_reply_window_scales_with_the_budget() {
     // budget, window for replies in KiB
     for (process, unsent) in [(16 * MI, 16), (64 * MI, 64), (1024 * MI, 256), (1 << 50, 256)] {
         let windows = Windows { unsent: unsent << 10, ..Windows::LARGEST };
@@ -164,7 +164,7 @@ fn reservations_that_are_joined_count_as_one() {
 }
 
 #[test]
-fn a_part_is_left_for_what_is_not_counted() {
+fn part_of_the_process_memory_stays_unbudgeted() {
     const MI: u64 = 1 << 20;
     // budget, what is counted, of that for prefixes
     for (bytes, limit, prefixes) in [
@@ -236,7 +236,7 @@ impl Sheds for Waiting {
 }
 
 #[test]
-fn requests_that_wait_make_room_before_anybody_is_refused() {
+fn queued_requests_are_shed_before_refusals() {
     let budget = budget(800);
     let waiting = Waiting::start(&budget, 7, 100, false);
     assert_eq!(budget.shed(), 0);
@@ -274,7 +274,7 @@ impl Sheds for Ranked {
 }
 
 #[test]
-fn nobody_pushes_out_who_matters_more() {
+fn only_lower_priorities_are_shed() {
     let budget = budget(800);
     let hold = |priority: i32| {
         let mut held = bodies(&budget);
@@ -301,7 +301,7 @@ fn nobody_pushes_out_who_matters_more() {
 }
 
 #[test]
-fn those_that_wait_are_asked_for_a_lump() {
+fn queued_requests_are_shed_in_batches() {
     let budget = budget(1600);
     let waiting = Waiting::start(&budget, 1400, 1, true);
     assert_eq!(waiting.asked(), 0);
@@ -314,7 +314,7 @@ fn those_that_wait_are_asked_for_a_lump() {
 }
 
 #[test]
-fn what_is_given_back_at_once_is_not_waited_for() {
+fn memory_freed_while_shedding_is_used_at_once() {
     let budget = budget(800);
     let waiting = Waiting::start(&budget, 7, 100, true);
     let mut body = bodies(&budget);
@@ -329,7 +329,7 @@ proptest! {
     /// Whatever is reserved, refused, joined and dropped in whichever order: the numbers
     /// are those of a plain list, never above the limit, and zero in the end.
     #[test]
-    fn the_numbers_are_those_of_what_is_held(
+    fn counters_match_the_held_reservations(
         steps in prop::collection::vec((0..6usize, 0..4u8, 0..400u64), 0..80),
     ) {
         let budget = budget(1000);

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_say_nothing_have_no_timeout_and_make_room_first() {
+    fn silent_streams_are_shed_first_and_never_time_out() {
         let budget = Arc::new(Budget::new(800, u64::MAX));
         let start = Instant::now();
         let mut held = Reservation::new(&budget, Kind::Bodies);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_say_nothing_leave_room_for_those_that_come() {
+    fn silent_streams_make_room_for_new_streams() {
         let budget = Arc::new(Budget::new(160 * Budget::STREAM, 0));
         let start = Instant::now();
         let mut silent = Vec::new();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_are_over_do_not_pile_up() {
+    fn finished_uploads_are_removed() {
         let budget = Budget::default();
         let _open = budget.begin_upload(0, 0, Waker::noop());
         (0..10_000).for_each(|_| drop(budget.begin_upload(0, 0, Waker::noop())));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_does_not_look_at_bodies_of_which_none_may_go() {
+    fn refusal_skips_upload_scan_without_candidates() {
         let budget = Arc::new(Budget::new(800, u64::MAX));
         let start = Instant::now();
         let mut held = Reservation::new(&budget, Kind::Bodies);

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_at_once_count_what_is_there() {
+    fn concurrent_threads_keep_series_counts_exact() {
         let table = ClientSeries::<String, ()>::default();
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_series_stay_however_long_nobody_uses_them() {
+    fn few_idle_series_are_kept() {
         let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
         fill(&table, "model", MAX_LABEL_VALUES / 2 - 1, start, &gone);
         ask(&table, "late", start + 100 * IDLE, &gone);

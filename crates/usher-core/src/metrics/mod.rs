@@ -228,7 +228,7 @@ mod tests {
     use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
 
     #[test]
-    fn the_older_form_adds_up_over_the_labels_that_it_did_not_have() {
+    fn legacy_metric_sums_over_its_missing_labels() {
         let registry = Registry::new();
         let opts = Opts::new("new_total", "[ALPHA] Things.");
         let counter = IntCounterVec::new(opts, &["model", "flow"]).unwrap();

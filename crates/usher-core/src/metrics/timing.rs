@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_threads_counted_is_read_as_one() {
+    fn histogram_sums_observations_of_all_threads() {
         let registry = Registry::new();
         let timings = Timings::new("t_seconds", "Help.", &["of"]).unwrap();
         registry.register(Box::new(timings.clone())).unwrap();

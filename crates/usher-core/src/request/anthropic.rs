@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_request_is_refused() {
+    fn messages_request_without_messages_is_refused() {
         let table = [
             "[1]",
             "{}",

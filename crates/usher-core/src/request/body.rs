@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replacing_a_span_is_what_it_is_on_plain_bytes(
+        fn replacing_a_span_matches_plain_bytes(
             parts in prop::collection::vec((0u8..4, 0usize..1500), 1..6),
             from in 0usize..7000,
             len in 0usize..3000,

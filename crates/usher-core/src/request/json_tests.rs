@@ -42,7 +42,7 @@ fn spans_are_between_the_quotes() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn syntax_errors_have_their_offset() {
     use JsonErrorKind::*;
     let table: [(&[u8], usize, JsonErrorKind); 16] = [
         (b"", 0, UnexpectedEnd),
@@ -92,7 +92,7 @@ proptest! {
 
     /// However a document is cut into chunks, the tokens are the same.
     #[test]
-    fn chunks_do_not_matter(value in json(), cuts in prop::collection::vec(0usize..400, 0..6)) {
+    fn tokens_do_not_depend_on_chunking(value in json(), cuts in prop::collection::vec(0usize..400, 0..6)) {
         let text = value.to_string();
         let bytes = text.as_bytes();
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();

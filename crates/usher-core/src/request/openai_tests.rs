@@ -98,7 +98,7 @@ fn the_output_cap_is_the_first_that_counts() {
 }
 
 #[test]
-fn what_is_not_a_request_is_refused() {
+fn invalid_requests_are_refused() {
     let chat = [
         "[1]",
         r#""text""#,

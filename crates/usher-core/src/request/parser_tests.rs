@@ -93,7 +93,7 @@ fn names_have_a_bound() {
 }
 
 #[test]
-fn what_is_read_out_of_a_body_counts() {
+fn parsed_parts_of_a_body_are_counted() {
     let counted = |path: &str, body: &str| {
         let headers = [(":path", path)].into_iter().collect();
         let mut parser = RequestParser::new(headers, &Parsers::new(&ParserKind::ALL));
@@ -120,7 +120,7 @@ fn what_is_read_out_of_a_body_counts() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn parse_errors_name_the_problem() {
     assert_eq!(parse(&[], r#"{"prompt":"x"}"#).unwrap_err(), ParseError::NoModel);
     assert_eq!(
         parse(&[], "no healthy upstream").unwrap_err().to_string(),

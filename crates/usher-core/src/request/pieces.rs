@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_it_is_cut_does_not_matter() {
+    fn equality_ignores_chunk_boundaries() {
         let pieces = |parts: &[&'static str]| -> Pieces {
             parts.iter().map(|part| Bytes::from_static(part.as_bytes())).collect()
         };

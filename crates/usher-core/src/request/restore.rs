@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_bounded() {
+    fn held_back_bytes_are_bounded() {
         let mut restorer = ModelRestorer::new("backend", "public");
         restorer.feed(Bytes::from_static(b"\"model\""), false);
         for _ in 0..100 {

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_ignored_and_counted() {
+    fn invalid_target_is_ignored_and_counted() {
         for text in ["soon", "-1", "NaN", "inf", "1e400", "5 ms", "0x10"] {
             assert_eq!(slo(&[(TTFT[0], text)]), (None, None, 1), "{text}");
             assert_eq!(slo(&[(TTFT[0], text), (TPOT[1], "30")]), (None, Some(0.03), 1), "{text}");

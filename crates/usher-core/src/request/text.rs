@@ -197,7 +197,7 @@ mod tests {
         ["plain", "\u{4e2d}", r"\n", r"\/", r#"\""#, r"\\", r"\u00e9", r"\ud83d", r"\ude00", r"\ud83d\ude00"];
 
     #[test]
-    fn who_has_enough_gets_no_more() {
+    fn unescaping_stops_when_the_callback_breaks() {
         let mut taken = Vec::new();
         let stopped = Unescaper::default().all([&br"ab\ncd"[..], b"ef"], &mut |text: &[u8]| {
             taken.push(text.to_vec());

@@ -6,7 +6,7 @@ const CHAT: &str =
     r#"{"model":"m","messages":[{"role":"user","content":"h\u0069"}],"max_tokens":5,"stream":true}"#;
 
 #[test]
-fn the_json_is_read_where_it_lies() {
+fn json_is_parsed_inside_the_grpc_frame() {
     for api in [Api::VertexChatCompletions, Api::VertexPredict] {
         let (parsed, body) = parse(api, framed(&PredictRequest::around(CHAT))).unwrap();
         let shown: Vec<_> = parsed.prompt.parts.iter().map(|part| Shown::of(part, &body)).collect();
@@ -42,7 +42,7 @@ fn of_several_bodies_the_last_counts() {
 }
 
 #[test]
-fn what_can_not_be_read_is_refused() {
+fn invalid_frame_or_json_is_refused() {
     let frame = |json: &str| framed(&PredictRequest::around(json));
     refused(Api::VertexPredict, [], "invalid or unsupported gRPC payload: the frame is cut off");
     refused(

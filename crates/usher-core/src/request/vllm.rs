@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_request_is_refused() {
+    fn request_without_token_ids_is_refused() {
         let table = [
             "[1]",
             "{}",

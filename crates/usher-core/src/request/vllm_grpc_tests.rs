@@ -24,7 +24,7 @@ fn frame(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_says_what_its_message_says() {
+fn request_fields_are_read_from_the_message() {
     let request = GenerateRequest {
         sampling_params: Some(SamplingParams { temperature: Some(0.5), max_tokens: Some(300), unknown: 1.0 }),
         stream: true,
@@ -125,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_frame_is_refused() {
+fn invalid_frames_are_refused() {
     let table: [(&[u8], &str); 14] = [
         (b"", "cut off"),
         (&[0, 0], "cut off"),

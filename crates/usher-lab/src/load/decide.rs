@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_set_again_is_no_decision() {
+    fn headers_set_to_their_old_value_are_dropped() {
         let mut set =
             headers(&[(":path", "/v1/completions"), ("x-tenant", "red"), ("x-prefiller-host-port", "a:1")]);
         unchanged(&mut set, &[(":path", "/v1/completions"), ("x-tenant", "blue"), ("accept", "*/*")]);

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_begins_a_millisecond_after_it_was_due_is_late() {
+    async fn request_started_over_a_millisecond_after_due_is_late() {
         let mut numbers = Numbers::default();
         for delay in [0, 900, 1000, 1100, 40_000] {
             let started = numbers.begin(Instant::now(), true);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn chunks_count_within_the_measured_time_whoever_sent_them() {
+    async fn chunks_count_only_within_the_measured_time() {
         let mut numbers = Numbers::default();
         let now = Instant::now();
         for in_time in [false, true, false] {

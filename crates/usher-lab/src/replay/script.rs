@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_follows_the_answer_that_was_given() {
+    fn next_turn_repeats_the_actual_response() {
         let mut script = Script::new(&settings(Workload::Conversations.arrivals(20, 2, 1)));
         let roots = script.roots();
         assert_eq!(roots.len(), 2, "a request of each user");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_saw_is_counted_as_a_replay_counts() {
+    fn client_side_results_are_summarized_like_a_replay() {
         let seen = |first: u32, last: u32| Seen {
             sent: 1000 * MS,
             server: Some(1),

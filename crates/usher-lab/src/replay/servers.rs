@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_differ_as_the_file_says() {
+    fn servers_take_settings_from_the_file() {
         let text = "
 servers:
 - count: 2
@@ -253,7 +253,7 @@ servers:
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_have_their_position() {
         let table = [
             ("[]", "1:1", "expected a map"),
             ("{}", "1:1", "no server in it"),

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_they_are_called() {
+    fn summary_statistics_are_computed_from_results() {
         let mut requests: Vec<Fate> =
             (1..=99).map(|ms| fate(Some(usize::from(ms % 3 == 0)), ms, 20)).collect();
         requests.push(fate(None, 0, 0));
@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_answered_is_no_number() {
+    fn summary_without_responses_has_no_latencies() {
         let summary = summary(vec![fate(None, 0, 0)], vec![fate(None, 0, 0)]);
         assert_eq!((summary.ttft, summary.tpot, summary.busiest_by_mean), (None, None, 0.0));
         assert_eq!((summary.goodput.share, summary.decisions_differ), (0.0, 0.0));
     }
 
     #[test]
-    fn who_computes_for_others_is_counted_for_what_it_computes() {
+    fn prefill_server_is_counted_for_computed_tokens() {
         let label = |server: &mut Server, role: &str| {
             server.labels.insert("llm-d.ai/role".to_owned(), role.to_owned());
         };

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_and_json_say_the_same() {
+    fn header_and_json_give_equal_faults() {
         let header = Fault::parse("slow=200ms, status=503; drop-after=5,reset").unwrap();
         let json = r#"{"slow":"200ms","status":503,"drop-after":5,"reset":true}"#;
         assert_eq!(serde_json::from_str::<Fault>(json).unwrap(), header);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fault_is_refused() {
+    fn unknown_faults_are_refused() {
         for text in ["explode", "status", "status=99", "slow=5", "hang=1", "metrics=stale", "drop-after=x"] {
             assert!(Fault::parse(text).is_err(), "{text}");
         }

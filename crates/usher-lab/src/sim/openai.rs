@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_back_follows_the_text_that_it_followed() {
+    fn prompt_with_the_response_extends_the_old_prompt() {
         let asked = prompt(Api::Chat, r#"{"messages":[{"role":"user","content":"one"}]}"#);
         let next = r#"{"messages":[{"role":"user","content":"one"},{"role":"assistant","content":" two"},
             {"role":"user","content":"three"}]}"#;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vllm_refuses_is_refused() {
+    fn requests_that_vllm_refuses_are_refused() {
         for body in [r"{", r#"{"prompt":"x"}"#, r#"{"messages":[],"max_tokens":0}"#, "[]", "\u{0}"] {
             assert!(parse(Api::Chat, body.as_bytes()).is_err(), "{body}");
         }

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_of_a_request_asks_nobody_else() {
+    fn single_stage_request_calls_no_other_stage() {
         let named = [("x-prefiller-host-port", "127.0.0.1:1"), ("x-encoder-hosts-ports", "127.0.0.1:2")];
         let whole = Stages::of(&headers(&named)).unwrap();
         assert_eq!(whole.own, Stage::Whole);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_say_nothing_are_ignored() {
+    fn invalid_times_are_ignored() {
         let accuracy = Accuracy::default();
         for (predicted, measured) in [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
             accuracy.record(0.5, predicted, 1.0, measured);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_moves_it_little() {
+    fn factor_is_robust_to_an_outlier() {
         let mut factor = Factor::default();
         for n in 0..50 {
             factor.observe(1.5 * noise(n).exp());

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_learns_from_all_and_knows_who_is_slower() {
+    fn group_speed_is_learned_from_endpoints_of_any_speed() {
         let group = Group::new(16_000.0);
         for n in 0..400 {
             let tokens = f64::from(n % 10 + 1) * 500.0;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_steps_had_to_wait_for_are_told_from_the_batch() {
+    fn step_model_separates_prefill_from_batch_cost() {
         let group = Group::new(16_000.0);
         for n in 0..2000u32 {
             let steps = Steps {

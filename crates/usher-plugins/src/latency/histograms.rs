@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_times_belong_to_the_means_of_what_was_sent() {
+    fn mean_times_pair_with_means_of_sent_requests() {
         let mut histograms = Histograms::default();
         assert_eq!(histograms.read(1, page(total(50.0, 10.0), total(9.0, 900.0)), 0), Some(Means::default()));
         for tokens in [1000.0, 2000.0, 3000.0, 4000.0, 9000.0] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_do_not_count_twice() {
+    fn mostly_streamed_requests_give_no_means() {
         let mut histograms = Histograms::default();
         histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0);
         for _ in 0..8 {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_send_the_engine_says_what_it_computed() {
+    fn computed_tokens_come_from_the_engine_with_other_senders() {
         let mut histograms = Histograms::default();
         let page = |first, prefill, computed| EngineTimes { prefill, computed, ..page(first, None) };
         histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0), total(0.0, 0.0)), 0);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_and_a_count_that_falls_are_another_engine() {
+    fn new_start_time_or_lower_count_resets_the_histograms() {
         let later = |started| EngineTimes { started: Some(started), ..page(total(5.0, 50.0), None) };
         let mut histograms = Histograms::default();
         histograms.read(1, later(100.0), 0);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn sent_requests_kept_are_bounded() {
         let mut histograms = Histograms::default();
         histograms.read(1, page(total(0.0, 0.0), None), 0);
         (0..2 * MOST_SENT).for_each(|_| histograms.sent(met(5.0), false));

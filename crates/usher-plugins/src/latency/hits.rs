@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_pushed_out_make_them_longer() {
+    fn evicted_blocks_raise_the_expected_prefill() {
         let hits = Hits::default();
         (0..200).for_each(|_| hits.observe(100, 1000, 0.7));
         assert!((285..=300).contains(&hits.likely(100, 1000)), "{}", hits.likely(100, 1000));

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_count_only_what_came_since() {
+    fn means_count_only_steps_since_the_start() {
         let seconds = Duration::from_secs;
         let mut past = Past::default();
         past.begin(100.0, seconds(0));

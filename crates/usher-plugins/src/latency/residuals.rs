@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_the_prior() {
+    fn residuals_without_samples_follow_the_prior() {
         let residuals = Residuals::default();
         assert!((residuals.quantile(0.3, 0.5) - 1.0).abs() < 1e-6);
         assert!((residuals.quantile(0.3, 0.9) / (0.4f64 * 1.282).exp() - 1.0).abs() < 1e-3);

@@ -21,7 +21,7 @@ mod tests {
     use usher_core::request::Request;
 
     #[test]
-    fn requests_in_flight_that_do_not_wait_run_where_nothing_is_reported() {
+    fn running_defaults_to_in_flight_minus_waiting() {
         let store = Store::default();
         store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
         let load = Arc::clone(store.snapshot().endpoints()[0].load());

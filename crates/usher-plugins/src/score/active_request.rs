@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_scores_as_a_plain_loop_does(
+        fn scores_match_a_plain_reference_loop(
             requests in proptest::collection::vec(0u32..9, 1..8),
             idle in 0i64..4,
             busy in 0.0f64..=1.0,

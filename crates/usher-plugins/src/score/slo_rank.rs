@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_of_the_plain_order() {
+    fn scores_match_the_reference_order() {
         let draw = |n: u64, most: u64| (usher_core::random::mix(n) % most) as f64;
         for round in 0..2000u64 {
             let choice = |n: u64| {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_replies_are_told_apart() {
+    fn other_reply_kinds_are_distinguished() {
         let immediate = ImmediateResponse {
             status: Some(HttpStatus { code: 503 }),
             body: b"none".to_vec(),

@@ -401,7 +401,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn what_was_encoded_is_read_whole_and_in_pieces(message in message(), cuts in cuts()) {
+    fn encoded_messages_are_read_whole_and_in_pieces(message in message(), cuts in cuts()) {
         let encoded = message.encode_to_vec();
         check(&encoded, &cuts, meant(&message).as_ref())?;
         // What is large and common stays in the pieces that it came in.
@@ -415,7 +415,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_twice_is_merged_and_what_nobody_knows_is_skipped(
+    fn repeated_fields_are_merged_and_unknown_ones_skipped(
         messages in [message(), message()],
         values in [value(), value()],
         place in select(&[(SUBSET_NAMESPACE, SUBSET_KEY), (LB_NAMESPACE, SERVED)][..]),

@@ -26,7 +26,7 @@ fn away() -> Report {
 }
 
 #[test]
-fn the_cause_is_first_and_the_rest_is_folded_under_it() {
+fn cause_is_first_with_dependent_checks_folded_under_it() {
     let expected = "\
 gateway
   + envoy-admin       http://gw:19000

@@ -76,7 +76,7 @@ const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"con
 const TEXT: &str = "data: {\"choices\":[{\"text\":\"Hi\"}]}\n\n";
 
 #[test]
-fn followers_are_told_once_of_the_first_content() {
+fn followers_are_notified_once_of_the_first_token() {
     let (responses, chat, text, other) =
         ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/other");
     // Path, whether the answer is an event stream, its chunks, and the one with the first token.

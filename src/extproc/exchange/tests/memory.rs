@@ -121,7 +121,7 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
 }
 
 #[test]
-fn a_part_of_a_message_counts_whatever_the_stream_waits_for() {
+fn partial_message_counts_in_every_stream_state() {
     let other = [(":path", "/other")];
     // Messages until then, whether the request is decided, and what is kept of it besides.
     let table: [(&str, Vec<Event>, bool, usize); 7] = [
@@ -225,7 +225,7 @@ fn too_large_headers_are_refused_early() {
 }
 
 #[test]
-fn what_a_parser_keeps_of_a_body_counts_with_it() {
+fn parser_memory_counts_with_the_body() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&POST, false)).unwrap();
@@ -287,7 +287,7 @@ fn every_long_name_of_a_request_is_counted() {
 }
 
 #[test]
-fn what_has_no_room_is_refused_with_its_reason_and_takes_nothing() {
+fn body_is_refused_when_the_memory_budget_is_full() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let (mut first, mut second) = (Harness::within(1, &budget), Harness::within(1, &budget));
     first.send(headers(&COMPLETION, false)).unwrap();
@@ -356,7 +356,7 @@ impl Sheds for Asked {
 }
 
 #[test]
-fn who_waits_is_asked_for_room_with_the_priority_of_who_needs_it() {
+fn shedding_uses_the_priority_of_the_new_request() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let waiting = Arc::new(Asked::default());
     let weak = Arc::downgrade(&waiting);
@@ -399,7 +399,7 @@ fn a_stream_without_room_is_refused_before_its_first_message() {
 }
 
 #[test]
-fn a_gateway_that_answers_itself_gives_the_room_back() {
+fn local_reply_of_the_gateway_frees_the_body() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     for ended in [false, true] {
         let mut harness = Harness::within(1, &budget);

@@ -8,7 +8,7 @@ fn whole(harness: &Harness, family: &str) -> Option<f64> {
 }
 
 #[test]
-fn a_body_that_nobody_reads_goes_on_as_it_comes() {
+fn unparsed_body_is_relayed_without_buffering() {
     let budget = Arc::new(Budget::new(100_000, 0));
     let mut harness = Harness::within(1, &budget);
     assert_eq!(kinds(&harness.send(headers(&OTHER, false)).unwrap()), ["headers"]);
@@ -33,7 +33,7 @@ fn a_body_that_nobody_reads_goes_on_as_it_comes() {
 }
 
 #[test]
-fn trailers_end_a_body_that_nobody_reads() {
+fn trailers_end_an_unparsed_body() {
     let mut harness = Harness::new(1);
     harness.send(headers(&OTHER, false)).unwrap();
     assert_eq!(kinds(&harness.send(body("x", false)).unwrap()), ["body1"]);

@@ -88,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn who_goes_has_the_highest_score(
+    fn dispatched_program_has_the_highest_score(
         events in proptest::collection::vec(event(), 1..600),
         by_service in 0.0..1.0,
         by_wait in 0.0..1.0,
@@ -154,7 +154,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_left_after_years_still_lets_somebody_go() {
+fn selection_works_after_years_of_decay() {
     let mut policy = ProgramAware::new(&ProgramAwareParams::default());
     let memory = Memory { ttl: Nanos::MAX, sweep: Nanos::MAX };
     let mut flows = Flows::new(Some(memory));
@@ -174,7 +174,7 @@ fn what_is_left_after_years_still_lets_somebody_go() {
 }
 
 #[test]
-fn service_is_forgotten_by_halves_however_long_it_lasts() {
+fn service_decays_by_its_half_life_at_any_uptime() {
     let params = ProgramAwareParams { las_half_life_seconds: 1.0, ..ProgramAwareParams::default() };
     let mut policy = ProgramAware::new(&params);
     let mut flows = Flows::new(Some(policy.memory()));

@@ -45,7 +45,7 @@ fn a_request_waits_only_where_every_limit_has_room() {
 }
 
 #[test]
-fn what_leaves_gives_its_room_back() {
+fn request_that_ends_frees_its_queue_slot() {
     let rules = FlowControlRules { bands: vec![(0, band(1, 10))], ..FlowControlRules::default() };
     let mut pool = Pool::new(&rules, 1);
     pool.enqueue("a", "f", 0);
@@ -58,7 +58,7 @@ fn what_leaves_gives_its_room_back() {
 }
 
 #[test]
-fn as_many_leave_as_fit_and_what_left_counts_until_it_shows() {
+fn dispatched_requests_count_until_they_are_booked() {
     let mut pool = Pool::new(&FlowControlRules::default(), 3);
     for name in ["a", "b", "c", "d", "e"] {
         pool.enqueue(name, "f", 0);
@@ -108,7 +108,7 @@ fn higher_priorities_go_first_and_bands_come_with_their_requests() {
 }
 
 #[test]
-fn flows_are_kept_while_something_of_them_waits() {
+fn flows_are_kept_while_their_requests_wait() {
     for fairness in [Fairness::GlobalStrict, Fairness::RoundRobin] {
         let default = BandRules { fairness, ..BandRules::default() };
         let rules = FlowControlRules { bands: vec![(0, default)], ..FlowControlRules::default() };
@@ -253,7 +253,7 @@ fn a_soft_ceiling_opens_for_one_request_in_a_while() {
 }
 
 #[test]
-fn a_soft_ceiling_opens_for_nobody_who_is_gone() {
+fn soft_ceiling_has_no_wakeup_for_an_empty_queue() {
     let mut pool = under_soft_ceiling();
     for name in ["a", "b"] {
         pool.enqueue(name, "f", 0);
@@ -295,7 +295,7 @@ fn a_crowd_waits_until_the_endpoints_have_settled() {
 }
 
 #[test]
-fn a_closed_queue_lets_nobody_wait() {
+fn closed_queue_rejects_waiting_requests() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.enqueue("a", "f", 0);
     pool.enqueue("b", "f", -2);

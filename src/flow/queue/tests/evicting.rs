@@ -24,7 +24,7 @@ fn running(rules: &FlowControlRules, requests: &[(&'static str, i32)]) -> Pool {
 }
 
 #[test]
-fn the_lowest_priority_goes_first_and_of_it_the_newest() {
+fn newest_request_of_the_lowest_priority_is_evicted_first() {
     // What runs, what comes, and who has to go.
     type Row = (&'static [(&'static str, i32)], i32, &'static [&'static str]);
     let table: [Row; 7] = [
@@ -44,7 +44,7 @@ fn the_lowest_priority_goes_first_and_of_it_the_newest() {
 }
 
 #[test]
-fn so_many_go_as_are_beyond_the_ceiling_and_two_at_most() {
+fn evictions_match_the_excess_up_to_two() {
     // Requests of priority -1 that fill a pool of 8, the ceiling of a request that comes,
     // and how many have to go.
     for (shown, ceiling, expected) in [(8, 1.0, 1), (9, 1.0, 1), (10, 1.0, 2), (12, 1.0, 2), (7, 0.8, 1)] {
@@ -63,7 +63,7 @@ fn so_many_go_as_are_beyond_the_ceiling_and_two_at_most() {
 }
 
 #[test]
-fn nobody_goes_for_a_band_that_may_fill_nothing() {
+fn zero_usage_limit_evicts_no_request() {
     let mut pool = running(&rules(1.0), &[("a", -5)]);
     pool.queue.usage_limit = UsageLimit::Static(StaticUsageLimitParams { threshold: 0.0 });
     pool.enqueue("next", "f", 0);
@@ -71,7 +71,7 @@ fn nobody_goes_for_a_band_that_may_fill_nothing() {
 }
 
 #[test]
-fn the_next_decision_waits_for_the_end_of_the_last() {
+fn next_eviction_waits_for_the_end_of_the_last() {
     let mut pool = running(&rules(1.0), &[("a", -1), ("b", -1), ("c", -1)]);
     pool.enqueue("next", "f", 0);
     assert_eq!(pool.pump().evicted, ["c"]);
@@ -94,14 +94,14 @@ fn the_next_decision_waits_for_the_end_of_the_last() {
 }
 
 #[test]
-fn nobody_goes_unless_it_is_asked_for() {
+fn no_request_is_evicted_when_eviction_is_disabled() {
     let mut pool = running(&FlowControlRules { evicts: false, ..rules(1.0) }, &[("a", -1)]);
     pool.enqueue("next", "f", 0);
     assert!(pool.pump().evicted.is_empty());
 }
 
 #[test]
-fn nobody_goes_while_there_is_room() {
+fn no_request_is_evicted_while_the_pool_has_room() {
     let mut pool = running(&rules(1.0), &[("a", -1)]);
     pool.room = 2;
     pool.enqueue("next", "f", 0);

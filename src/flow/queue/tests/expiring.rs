@@ -12,7 +12,7 @@ fn rules(ttl: u64, no_endpoint_ttl: u64) -> FlowControlRules {
 }
 
 #[test]
-fn waiting_ends_by_itself_and_a_change_of_the_pool_starts_it_anew() {
+fn pool_change_restarts_the_ttl_of_queued_requests() {
     // Waits for room and for an endpoint, 0 for ever; when the pool becomes empty (true)
     // or isn't any more, in seconds; when waiting ends, and how.
     type Row = (u64, u64, &'static [(u64, bool)], Option<(u64, Outcome)>);
@@ -56,7 +56,7 @@ fn waiting_ends_by_itself_and_a_change_of_the_pool_starts_it_anew() {
 }
 
 #[test]
-fn a_wait_of_no_time_ends_at_once_unless_there_is_room() {
+fn zero_ttl_expires_at_once_unless_dispatched() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.ttl = Some(0);
     pool.enqueue("a", "f", 0);
@@ -89,7 +89,7 @@ fn requests_may_wait_for_different_times() {
 }
 
 #[test]
-fn other_rules_end_waits_for_an_endpoint_at_their_time_and_leave_those_for_room() {
+fn reload_changes_only_the_no_endpoint_ttl() {
     let mut pool = Pool::new(&rules(5, 9), 1);
     (pool.shown, pool.ttl) = (1, Some(5 * S));
     let start = pool.now;

@@ -424,7 +424,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_queue_does_what_lists_would(rules in rules(), events in events()) {
+    fn queue_matches_a_reference_of_plain_lists(rules in rules(), events in events()) {
         agree(rules, events)?;
     }
 }

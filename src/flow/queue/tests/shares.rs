@@ -52,7 +52,7 @@ fn round_robin_gives_every_flow_as_many_requests() {
 }
 
 #[test]
-fn higher_priorities_get_what_they_ask_for_and_lower_ones_what_is_left() {
+fn higher_priorities_are_served_before_lower_ones() {
     // How likely a request comes in the time that one takes: more than there is room for.
     let bands = [(9, 0.3), (4, 0.5), (0, 0.9), (-2, 0.9)];
     let mut rng = StdRng::seed_from_u64(7);
@@ -92,7 +92,7 @@ fn least_service_gives_every_program_as_many_tokens() {
 }
 
 #[test]
-fn first_come_first_served_gives_to_who_sends_most() {
+fn first_come_first_served_favors_the_busiest_flow() {
     let [a, .., d] = shares(Fairness::GlobalStrict, |_, _| 1.0);
     assert!(a > 20.0 * d, "{a} {d}");
 }

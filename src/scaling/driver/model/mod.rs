@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn whatever_happens_capacity_does_no_harm(
+    fn random_events_never_violate_capacity_invariants(
         shape in shape(),
         replicas in (1u32..7, 1u32..5),
         events in prop::collection::vec(event(), 1..40),
@@ -106,7 +106,7 @@ const SHAPE: Shape = Shape {
 };
 
 #[test]
-fn a_role_does_not_shrink_away_from_one_that_others_write() {
+fn role_does_not_shrink_below_its_ratio_to_a_foreign_role() {
     let shape = Shape { has_ratio: true, ..SHAPE };
     let events = [
         Event::Pass(6),
@@ -122,7 +122,7 @@ fn a_role_does_not_shrink_away_from_one_that_others_write() {
 }
 
 #[test]
-fn a_request_that_waits_is_no_number_of_the_pods() {
+fn waiting_requests_do_not_count_as_pod_metrics() {
     let shape = Shape { steps: Some((1, 1)), ..SHAPE };
     let events = [Event::Metrics(false), Event::Foreign(1, 2), Event::Waiting(true), Event::Pass(6)];
     run(shape, [1, 1], &events).unwrap();
@@ -137,7 +137,7 @@ fn a_role_that_waits_for_another_shrinks_as_far_as_the_ratio_lets_it() {
 }
 
 #[test]
-fn pods_of_the_goal_that_wait_at_a_gate_are_no_surplus() {
+fn gated_pods_within_the_goal_are_not_removed() {
     let shape = Shape {
         steps: Some((1, 1)),
         on_timeout: OnTimeout::Fail,
@@ -182,7 +182,7 @@ fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
 }
 
 #[test]
-fn a_refused_version_that_pauses_the_policy_is_heeded() {
+fn refused_version_that_pauses_the_policy_is_obeyed() {
     let shape = Shape { steps: Some((1, 1)), ..SHAPE };
     let events =
         [Event::Pass(6), Event::Refused(true), Event::Paused(true), Event::Load(15), Event::Pass(19)];

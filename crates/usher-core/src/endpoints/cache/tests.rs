@@ -100,7 +100,7 @@ async fn a_view_is_shared_until_membership_changes() {
 }
 
 #[tokio::test]
-async fn a_view_is_kept_for_its_time() {
+async fn view_expires_after_its_ttl() {
     let clock = Clock::stopped();
     let locator = Arc::new(StoreLocator::new(store_of(3), false));
     let cache = CachedLocator::new(locator, clock.clone(), Duration::from_millis(50), 8);
@@ -116,7 +116,7 @@ async fn a_view_is_kept_for_its_time() {
 }
 
 #[tokio::test]
-async fn without_a_ttl_every_look_up_asks() {
+async fn zero_ttl_disables_caching() {
     let cache = cached(Arc::new(StoreLocator::new(store_of(1), false)), Duration::ZERO, 8);
     for _ in 0..3 {
         assert_eq!(cache.locate(&SubsetHint::Missing).await.len(), 1);
@@ -148,7 +148,7 @@ async fn one_fetch_per_key_and_no_key_waits_for_another() {
 }
 
 #[tokio::test]
-async fn who_asked_first_may_go_away() {
+async fn fetch_survives_cancellation_of_its_first_caller() {
     let slow = Slow::of(&store_of(3));
     let cache = Arc::new(cached(slow.clone(), LONG, 8));
     let first = ask(&cache, SubsetHint::Missing);
@@ -170,7 +170,7 @@ async fn who_asked_first_may_go_away() {
 }
 
 #[tokio::test]
-async fn who_stops_polling_holds_up_nobody() {
+async fn stalled_caller_does_not_block_other_callers() {
     let slow = Slow::of(&store_of(3));
     let cache = Arc::new(cached(slow.clone(), LONG, 8));
     // It has asked, and is never polled again: its gateway doesn't read.
@@ -185,7 +185,7 @@ async fn who_stops_polling_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn who_comes_after_a_change_sees_it() {
+async fn lookup_after_a_change_sees_the_change() {
     let store = store_of(3);
     let slow = Slow::of(&store);
     let cache = Arc::new(cached(slow.clone(), LONG, 8));
@@ -226,7 +226,7 @@ async fn ten_thousand_subsets_stay_within_the_bound() {
 }
 
 #[test]
-fn many_at_once_stay_within_the_bound() {
+fn concurrent_lookups_stay_within_the_bound() {
     const MOST: usize = 64;
     let cache = of_store(&store_of(1), MOST);
     let done = AtomicBool::new(false);
@@ -292,7 +292,7 @@ async fn huge_subsets_are_resolved_and_take_no_room() {
 }
 
 #[tokio::test]
-async fn a_sweep_lets_go_of_what_is_out_of_date() {
+async fn sweep_removes_outdated_views() {
     let store = store_of(2);
     let cache = of_store(&store, 8);
     let hint = hint("10.0.0.2");
@@ -358,7 +358,7 @@ async fn a_locator_that_panics_has_no_candidates() {
 }
 
 #[tokio::test]
-async fn hits_tell_the_age_of_what_they_found() {
+async fn cache_hits_record_the_view_age() {
     let clock = Clock::stopped();
     let locator = Arc::new(StoreLocator::new(store_of(1), false));
     let cache = CachedLocator::new(locator, clock.clone(), Duration::from_millis(50), 8);

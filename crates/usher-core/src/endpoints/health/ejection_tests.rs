@@ -68,7 +68,7 @@ fn pauses_grow_while_probes_fail_and_shrink_while_they_succeed() {
 }
 
 #[test]
-fn whoever_works_again_is_back_within_four_seconds() {
+fn working_endpoint_recovers_within_four_seconds() {
     // However long it failed, and whenever in the pause it works again.
     for failing in 0..5 {
         let mut state = ejected(1);
@@ -82,7 +82,7 @@ fn whoever_works_again_is_back_within_four_seconds() {
 }
 
 #[test]
-fn requests_that_were_sent_before_say_nothing_about_it_now() {
+fn requests_sent_before_a_state_change_do_not_count() {
     let mut state = ejected(100);
     let due = state.due_ms();
     for sent in [50, 99, 100] {
@@ -124,7 +124,7 @@ fn scrapes_eject_and_bring_back() {
 }
 
 #[test]
-fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
+fn finished_response_resets_only_failed_scrapes() {
     let mut state = EjectionState::default();
     for _ in 0..5 {
         state.scrape_failed(&PARAMS, false, 5);
@@ -143,7 +143,7 @@ fn an_answer_that_ends_begins_the_row_of_failed_scrapes_anew_and_no_other() {
 }
 
 #[test]
-fn pages_do_not_bring_back_who_fails_requests() {
+fn scrapes_do_not_recover_an_endpoint_failing_requests() {
     let mut state = EjectionState::default();
     for _ in 0..3 {
         state.failed(&PARAMS, DOWN, 5, 5);
@@ -174,7 +174,7 @@ fn a_failed_probe_keeps_the_reason_of_the_ejection() {
 }
 
 #[test]
-fn nobody_is_probed_where_connections_are_refused() {
+fn endpoint_refusing_connections_is_not_probed() {
     let mut state = EjectionState::default();
     for _ in 0..3 {
         state.failed(&PARAMS, DOWN, 5, 5);
@@ -229,7 +229,7 @@ fn a_server_without_metrics_is_ejected_once_only() {
 }
 
 #[test]
-fn without_a_threshold_scrapes_say_nothing() {
+fn zero_threshold_ignores_failed_scrapes() {
     let params = HealthParams { failed_scrapes: 0, ..PARAMS };
     let mut state = EjectionState::default();
     for now in 1..1000 {
@@ -238,7 +238,7 @@ fn without_a_threshold_scrapes_say_nothing() {
 }
 
 #[test]
-fn a_probe_that_is_not_answered_keeps_its_place_only_so_long() {
+fn unanswered_probe_expires_after_the_patience() {
     let mut state = ejected(1);
     let hangs = state.claim(1001).unwrap();
     assert_eq!(state.claim(1000 + PATIENCE_MS), None);
@@ -290,7 +290,7 @@ proptest! {
     /// Whatever happens: ejected and recovered for a reason, one probe at a time, no storm
     /// of probes, and always a way back.
     #[test]
-    fn nothing_is_ejected_or_back_without_a_reason(params in params(), events in events()) {
+    fn ejection_and_recovery_always_have_a_reason(params in params(), events in events()) {
         let mut state = EjectionState::default();
         let (mut now, mut changed) = (1u64, 0u64);
         // In a row: failures, successes, failed scrapes, scrapes.

@@ -90,7 +90,7 @@ fn three_requests_without_a_first_byte_eject() {
 }
 
 #[test]
-fn nobody_is_slower_than_fellows_that_say_nothing() {
+fn silent_peers_make_no_endpoint_overdue() {
     let pool = Pool::new();
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
     let _others: Vec<_> = (0..9).map(|_| pool.send(1, SMALL)).collect();
@@ -99,7 +99,7 @@ fn nobody_is_slower_than_fellows_that_say_nothing() {
 }
 
 #[test]
-fn an_endpoint_that_answers_anything_lives() {
+fn endpoint_that_responds_is_not_overdue() {
     let pool = Pool::new();
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
     for _ in 0..60 {
@@ -128,7 +128,7 @@ fn pages_that_show_work_are_signs_of_life() {
 }
 
 #[test]
-fn a_long_prompt_takes_long_and_those_behind_it_too() {
+fn requests_behind_a_long_prompt_are_not_overdue() {
     let pool = Pool::new();
     let _long = pool.send(0, LARGE);
     let _behind: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_server_can_not_do_speaks_against_it() {
+    fn only_server_side_statuses_count_as_failures() {
         let table = [
             ((Some(200), None), Verdict::Good),
             ((Some(302), None), Verdict::Good),

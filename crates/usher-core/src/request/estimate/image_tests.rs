@@ -84,7 +84,7 @@ fn the_size_is_read_from_every_format() {
 }
 
 #[test]
-fn what_is_no_data_has_no_size() {
+fn only_base64_data_urls_have_a_size() {
     let data = base64(&png(3, 4));
     let long = "x".repeat(MAX_URL_HEAD);
     let table = [
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered(
+    fn any_image_bytes_are_handled_without_panic(
         start in prop_oneof![
             Just(png(1, 1)), Just(gif(1, 1)), Just(webp(b"VP8X", &[])), Just(jpeg(&[], 0xc4, 1, 1)), Just(Vec::new()),
         ],

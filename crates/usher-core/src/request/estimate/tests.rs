@@ -121,7 +121,7 @@ fn escapes_do_not_change_what_an_image_is() {
 }
 
 #[test]
-fn headers_size_videos() {
+fn video_tokens_follow_the_duration_header() {
     let body = json!({"model": "m", "messages": [{"content": [
         {"type": "video_url", "video_url": {"url": "http://example.com/a.mp4"}},
         {"type": "video_url", "video_url": {"url": ""}},
@@ -136,7 +136,7 @@ fn headers_size_videos() {
 }
 
 #[test]
-fn who_has_enough_is_given_no_more() {
+fn chunk_callback_can_stop_the_iteration() {
     let request = chat(&json!([{"role": "u", "content": [
         {"type": "image_url", "image_url": {"url": "http://x"}}, {"type": "text", "text": "never"},
     ]}]));
@@ -150,7 +150,7 @@ fn who_has_enough_is_given_no_more() {
 }
 
 #[test]
-fn what_became_token_ids_is_known_by_its_hash() {
+fn tokenized_images_are_identified_by_hash() {
     let body =
         r#"{"model":"m","token_ids":[1,2,3],"features":{"mm_hashes":{"image":["a","\u0062",""],"x":["c"]}}}"#;
     for chunk in [3, usize::MAX] {
@@ -162,7 +162,7 @@ fn what_became_token_ids_is_known_by_its_hash() {
 }
 
 #[test]
-fn nothing_is_known_of_what_was_not_read() {
+fn unread_request_has_no_estimate() {
     let request = Request::default();
     assert_eq!((count(&request), media(&request).count()), (None, 0));
     assert!(prompts(&request).is_empty());
@@ -217,7 +217,7 @@ fn block() -> impl Strategy<Value = Block> {
 
 proptest! {
     #[test]
-    fn a_chat_is_what_its_blocks_say(
+    fn chat_estimate_matches_its_content_blocks(
         messages in prop::collection::vec(("[a-z]{0,5}", prop::collection::vec(block(), 0..4)), 1..4),
         chunk in 1usize..300,
     ) {

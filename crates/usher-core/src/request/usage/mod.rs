@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_reads_have_no_reader() {
+    fn apis_without_usage_have_no_reader() {
         let unread = [Api::ChatCompletionsRender, Api::CompletionsRender, Api::CountTokens, Api::PassThrough];
         assert!(unread.into_iter().all(|api| UsageReader::of(api).is_none()));
     }

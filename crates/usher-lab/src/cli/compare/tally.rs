@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn kinds_of_difference_are_named() {
         let token = [("x-session-token".to_owned(), "b".to_owned())].into();
         let answered = Decided { answer_headers: token, ..to("a:1") };
         let table: [(Decided, Decided, &[&str]); 9] = [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_what_a_picker_does_differently_itself() {
+    fn differences_within_one_picker_count_as_chance() {
         let runs = [
             vec![to("a"), to("a"), to("a"), refused("503")],
             vec![to("a"), to("b"), to("b"), to("a")],

@@ -398,7 +398,7 @@ usher          process 7: CPU 0.990 s, 0.495 cores
     }
 
     #[test]
-    fn a_generator_that_was_in_time_warns_of_nothing() {
+    fn generator_in_time_has_no_warning() {
         let mut outcome = outcome();
         outcome.numbers.late_requests = 10;
         outcome.own_cpu = Some(Duration::from_millis(1900));

@@ -41,7 +41,7 @@ async fn open_loop(run: &Rc<Run>, held_up: Duration, most_open: usize) -> (Durat
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_loop_waits_for_nobody_and_has_a_bound() {
+async fn open_loop_keeps_its_rate_up_to_the_open_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let run = silence(&listener, 50).await;
     let (took, open) = open_loop(&run, Duration::ZERO, 15).await;
@@ -55,7 +55,7 @@ async fn an_open_loop_waits_for_nobody_and_has_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_generator_that_is_held_up_is_late_and_says_so() {
+async fn delayed_generator_reports_late_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let run = silence(&listener, 50).await;
     open_loop(&run, Duration::from_millis(30), 100).await;
@@ -75,7 +75,7 @@ async fn a_closed_loop_that_is_stopped_begins_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_due_and_never_begun_has_failed() {
+async fn due_request_never_sent_is_a_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let run = silence(&listener, 1000).await;
     run.stopped.set(Some(run.begin + Duration::from_millis(130)));
@@ -89,7 +89,7 @@ async fn what_was_due_and_never_begun_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_owed_from_the_end_on() {
+async fn no_request_is_due_after_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut run = silence(&listener, 1000).await;
     let end = run.begin + Duration::from_millis(30);

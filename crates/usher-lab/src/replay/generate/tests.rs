@@ -34,7 +34,7 @@ fn a_seed_gives_one_workload_about_one_request_a_second() {
 }
 
 #[test]
-fn prompts_share_what_they_should() {
+fn prompts_share_prefixes_as_their_workload_defines() {
     let shared = |workload: Workload| firsts(&workload.arrivals(4000, 1, 0));
     assert_eq!(shared(Workload::Poisson).len(), 1);
     assert!(firsts(&Workload::Bursts.arrivals(6400, 1, 0)).values().all(|count| *count == BURST));

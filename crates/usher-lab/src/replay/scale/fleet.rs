@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_is_taken_back_first() {
+    fn starting_pods_are_removed_first() {
         let mut fleet = Fleet::new(2, S(120), S(1000));
         fleet.resize(4, S(0));
         let change = fleet.resize(1, S(60));

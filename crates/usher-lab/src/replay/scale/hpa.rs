@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn it_asks_for_as_many_as_bring_the_mean_to_the_target() {
+    fn hpa_scales_the_mean_to_the_target() {
         assert_eq!(sizes(4, &[5.0]), [5]);
         assert_eq!(sizes(4, &[4.4, 3.6, 4.5]), [4, 4, 5], "within a tenth it stays");
         // 4 more, then twice as many, then the bound.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_when_five_minutes_asked_for_less() {
+    fn hpa_shrinks_after_five_minutes_of_lower_demand() {
         let mut values = vec![8.0];
         values.extend([1.0; 21]);
         let sizes = sizes(4, &values);

@@ -39,7 +39,7 @@ fn numbers_are_computed_and_cut_off() {
 }
 
 #[test]
-fn what_an_answer_does_not_say_is_zero_and_its_details_are_absent() {
+fn missing_usage_is_zero_and_missing_details_are_absent() {
     let only = Usage { prompt_tokens: Some(9), ..Usage::default() };
     assert_eq!(number("usage.prompt_tokens + usage.completion_tokens", &only), Ok(9));
     assert_eq!(number("has(usage.completion_tokens) ? 1 : 2", &only), Ok(1));
@@ -77,7 +77,7 @@ fn values_that_are_no_64_bit_numbers_are_failures() {
 }
 
 #[test]
-fn what_is_no_expression_is_refused_in_words() {
+fn invalid_expressions_are_refused_with_a_reason() {
     let deep = |count: usize| format!("1.0{}", " + usage.total_tokens".repeat(count));
     let table = [
         ("usage.prompt_tokens +".to_owned(), "not a CEL expression, column 22: "),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_at_its_place() {
+    fn errors_have_their_position() {
         let table = [
             ("{}", "at least one is needed", 1),
             ("{attributes: []}", "at least one is needed", 1),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_at_its_place() {
+    fn invalid_parameters_are_refused_with_position() {
         let rest = "scope: {labelSelector: {}}, revisionGating: {}";
         let table = [
             ("{}".to_owned(), "scope.labelSelector is missing", 1),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_binds_first_counts() {
+    fn first_binding_of_a_session_wins() {
         let (bindings, a, b) = (bindings(9), Arc::<str>::from("a"), Arc::<str>::from("b"));
         // Both requests saw no binding.
         bindings.bind("s", None, &a, 1, 100);

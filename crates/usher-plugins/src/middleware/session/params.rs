@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_the_peers() {
+    fn defaults_match_llm_d_router() {
         for text in ["{}", "{sessionIdConfig: {sources: [], evictionTtlSeconds: 0}, profileName: ''}"] {
             let params = decode(text).unwrap();
             let expected = serde_json::json!({
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_at_its_place() {
+    fn invalid_parameters_are_refused_with_position() {
         let table = [
             ("{stategy: session_id}", "unknown field 'stategy'", 2),
             ("{strategy: telepathy}", "strategy: unknown value 'telepathy'", 12),

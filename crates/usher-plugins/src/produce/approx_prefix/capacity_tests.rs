@@ -148,7 +148,7 @@ fn a_request_that_is_dropped_is_not_awaited() {
 }
 
 #[test]
-fn an_api_counts_once_it_has_said_that_something_was_cached() {
+fn api_counts_after_its_first_cached_tokens() {
     let bench = Bench::new();
     for _ in 0..3 * WINDOW {
         let forecast = bench.sent(1, 10);

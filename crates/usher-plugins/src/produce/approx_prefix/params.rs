@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_at_its_place() {
+    fn invalid_parameters_are_refused_with_position() {
         let table = [
             ("{autoTune: false, blockSizeTokens: 0}", 36, "blockSizeTokens can't be 0"),
             ("{blockSize: -5, autoTune: false}", 13, "blockSizeTokens can't be -5"),

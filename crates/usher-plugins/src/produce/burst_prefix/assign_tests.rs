@@ -29,7 +29,7 @@ fn row(assigned: &[Option<usize>]) -> String {
 }
 
 #[test]
-fn what_is_the_same_goes_to_one_replica() {
+fn equal_prompts_are_assigned_to_one_replica() {
     // prompts, replicas, most per replica, blocks to share, replicas of the prompts
     let table: [(&[&str], usize, usize, usize, &str); 21] = [
         (&[], 2, ALL, 0, ""),
@@ -67,7 +67,7 @@ fn what_is_the_same_goes_to_one_replica() {
 }
 
 #[test]
-fn tokens_count_where_they_are_the_load() {
+fn assignment_balances_token_loads() {
     let members: Vec<_> = [("aa", 100), ("aa", 100), ("b", 10), ("b", 10), ("c", 5), ("c", 5)]
         .map(|(w, l)| Some(member(w, l)))
         .into();
@@ -76,7 +76,7 @@ fn tokens_count_where_they_are_the_load() {
 }
 
 #[test]
-fn who_has_gone_is_nobody() {
+fn cancelled_requests_are_not_assigned() {
     let mut members: Vec<_> = ["a", "a", "b", "b"].map(|word| Some(member(word, 1))).into();
     members[1] = None;
     let assigned = assign(&members, 2, Rules { per_replica: ALL, colocate: 0 });

@@ -27,7 +27,7 @@ fn name(endpoint: Option<Arc<Endpoint>>) -> Option<String> {
 }
 
 #[test]
-fn whoever_comes_within_the_window_is_in_the_batch() {
+fn requests_within_the_window_share_a_batch() {
     let (window, all, start) = (window(99), store(&["a", "b"]).snapshot().all(), Instant::now());
     let join = |after: u64, prompt: u64| {
         window.join(start + Duration::from_millis(after), &all, &blocks(prompt), 1).unwrap()
@@ -62,7 +62,7 @@ fn requests_with_other_candidates_are_another_batch() {
 }
 
 #[test]
-fn a_full_window_takes_nobody_until_somebody_goes() {
+fn full_window_admits_no_request_until_one_leaves() {
     let (window, all, now) = (window(2), store(&["a"]).snapshot().all(), Instant::now());
     let join = |prompt| window.join(now, &all, &blocks(prompt), 1);
     let (first, second) = (join(1).unwrap(), join(1).unwrap());
@@ -77,7 +77,7 @@ fn a_full_window_takes_nobody_until_somebody_goes() {
 }
 
 #[test]
-fn who_has_gone_does_not_count() {
+fn cancelled_request_does_not_count_in_its_batch() {
     let (window, all, now) = (window(9), store(&["a"]).snapshot().all(), Instant::now());
     let join = |prompt| window.join(now, &all, &blocks(prompt), 1).unwrap();
     let (first, second) = (join(1), join(1));
@@ -121,7 +121,7 @@ proptest! {
     /// Whatever comes, leaves and passes: who is placed is who shares a batch and a prompt
     /// with somebody that stays, and nobody is held beyond the window or the capacity.
     #[test]
-    fn batches_hold_who_came_together(
+    fn batches_hold_requests_that_arrived_together(
         events in prop::collection::vec(event(), 0..60),
         capacity in 1usize..12,
     ) {

@@ -69,7 +69,7 @@ impl Pool {
 }
 
 #[test]
-fn requests_and_tokens_are_counted_moved_and_given_back() {
+fn requests_and_tokens_are_counted_moved_and_released() {
     let pool = Pool::new(&["a", "b"]);
     let (mut first, second) = (pool.count("a", "f", 10), pool.count("a", "f", 5));
     let other = pool.count("a", "g", 1);
@@ -96,7 +96,7 @@ fn priorities_are_series_of_their_own() {
 }
 
 #[test]
-fn what_is_not_used_goes_after_a_while() {
+fn idle_series_are_removed_after_a_while() {
     let pool = Pool::new(&["a"]);
     let busy = pool.count("a", "busy", 1);
     drop(pool.count("a", "rare", 1));
@@ -156,7 +156,7 @@ fn names_of_flows_are_bounded() {
 }
 
 #[test]
-fn flows_that_are_gone_everywhere_make_room_for_others() {
+fn removed_flows_free_label_values() {
     let pool = Pool::new(&["a", "b"]);
     let stays = pool.count("b", "flow-0", 1);
     for index in 0..MAX_LABEL_VALUES {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_differ_does_not_count() {
+    fn equal_predictions_do_not_affect_scores() {
         let first = [Some((100.0, 5.0, 1)), Some((200.0, 5.0, 1))];
         assert_scores("{}", &first, &[1.01, 0.01]);
         assert_scores("{}", &[Some((7.0, 5.0, 1)); 3], &[0.51; 3]);

@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_are_those_of_a_list(
+        fn ranks_match_a_reference_list(
             uses in prop::collection::vec(0..ENDPOINTS as usize, 0..30),
             capacity in 1usize..10,
             candidates in prop::collection::btree_set(0..u32::from(ENDPOINTS), 0..ENDPOINTS as usize),

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_goes_first_then_the_youngest() {
+    fn scale_down_removes_starting_then_youngest_servers() {
         let leaving = Stage::Leaving(Instant::now());
         let table = [
             (&[Stage::Ready, Stage::Starting, Stage::Ready][..], Some(1)),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_has_those_that_are_ready() {
+    fn pool_lists_only_ready_servers() {
         let leaving = Stage::Leaving(Instant::now());
         let cluster = cluster(&[Stage::Ready, Stage::Starting, leaving]);
         let read =

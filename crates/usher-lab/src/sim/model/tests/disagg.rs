@@ -95,7 +95,7 @@ fn a_prompt_alone_ends_with_its_first_token_and_stays_in_the_cache() {
 }
 
 #[test]
-fn what_came_from_elsewhere_costs_its_transfer_and_one_step() {
+fn transferred_prompt_costs_its_transfer_and_one_step() {
     // tokens that the decoder has already, prompt, when its first and its last token come
     let table = [
         (0, 100, 110, 130),
@@ -138,7 +138,7 @@ fn a_link_that_costs_nothing_leaves_one_step() {
 }
 
 #[test]
-fn others_decode_while_a_prompt_is_on_its_way() {
+fn decoding_continues_during_a_kv_transfer() {
     let mut engine = Engine::new(EngineConfig { batch_factor: 0.0, ..config() }).unwrap();
     engine.arrive(decode(1, 16, 20), ms(0)).unwrap();
     engine.advance(ms(20), &mut Vec::new());
@@ -159,7 +159,7 @@ fn others_decode_while_a_prompt_is_on_its_way() {
 }
 
 #[test]
-fn requests_on_their_way_have_places_in_the_batch() {
+fn requests_being_received_hold_batch_slots() {
     let mut engine = Engine::new(EngineConfig { max_running: 2, max_waiting: 1, ..config() }).unwrap();
     let arrivals = [1, 2, 3, 4].map(|id| engine.arrive(decode(id, 20, 1), ms(0)));
     assert_eq!(arrivals, [Ok(()), Ok(()), Ok(()), Err(Rejected::QueueFull)]);
@@ -171,7 +171,7 @@ fn requests_on_their_way_have_places_in_the_batch() {
 }
 
 #[test]
-fn a_request_without_blocks_waits_for_those_that_others_fetch_into() {
+fn request_waits_for_blocks_held_by_a_transfer() {
     for abort in [false, true] {
         let mut engine = Engine::new(EngineConfig { num_blocks: 10, ..config() }).unwrap();
         engine.arrive(decode(1, 100, 2), ms(0)).unwrap();
@@ -193,7 +193,7 @@ fn a_request_without_blocks_waits_for_those_that_others_fetch_into() {
 }
 
 #[test]
-fn an_adapter_on_its_way_takes_its_place() {
+fn receiving_request_holds_its_adapter_slot() {
     let mut engine = Engine::new(config()).unwrap();
     for (id, adapter) in [(1, "a"), (2, "b"), (3, "a")] {
         engine.arrive(SimRequest { adapter: Some(adapter.into()), ..decode(id, 50, 1) }, ms(0)).unwrap();

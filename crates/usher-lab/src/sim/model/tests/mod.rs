@@ -131,7 +131,7 @@ fn old_prefixes_make_room_for_new_ones() {
 }
 
 #[test]
-fn what_finds_no_place_waits_and_what_may_not_wait_is_refused() {
+fn request_is_refused_when_running_and_queue_are_full() {
     let mut engine = Engine::new(EngineConfig { max_running: 2, max_waiting: 3, ..config() }).unwrap();
     let arrivals: Vec<_> = (0..7).map(|id| engine.arrive(request(id, 16, 2), ms(0))).collect();
     assert_eq!(arrivals[..5], [Ok(()); 5]);
@@ -143,7 +143,7 @@ fn what_finds_no_place_waits_and_what_may_not_wait_is_refused() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused() {
+fn request_larger_than_the_kv_cache_is_refused() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 4, ..config() }).unwrap();
     assert_eq!(engine.arrive(request(1, 60, 5), ms(0)), Err(Rejected::TooLong { limit: 64 }));
     let huge = SimRequest { prompt_tokens: u32::MAX, ..request(2, 1, 5) };
@@ -200,7 +200,7 @@ fn an_aborted_request_gives_everything_back() {
 }
 
 #[test]
-fn without_costs_everything_happens_at_once() {
+fn zero_cost_engine_responds_instantly() {
     let mut engine = Engine::new(EngineConfig::instant()).unwrap();
     engine.arrive(request(1, 100_000, 500), ms(7)).unwrap();
     let mut outputs = Vec::new();

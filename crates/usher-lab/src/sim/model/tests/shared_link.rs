@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn links_are_not_shared_unless_told_so() {
+fn links_are_not_shared_by_default() {
     let mut engine = engine(false);
     for id in 0..3 {
         engine.arrive(decode(id, 100), ms(0)).unwrap();

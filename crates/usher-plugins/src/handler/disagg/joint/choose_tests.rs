@@ -344,7 +344,7 @@ proptest! {
     }
 
     #[test]
-    fn the_best_are_those_of_a_sort(
+    fn best_endpoints_match_a_full_sort(
         scores in proptest::collection::vec(0u8..20, 0..30),
         k in 1usize..=MOST,
         start in any::<usize>(),
