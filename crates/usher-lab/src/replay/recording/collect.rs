@@ -150,7 +150,6 @@ impl Collector {
             Line::Header(_) => 0,
             Line::Endpoint(EndpointLine { at_us, .. }) => *at_us,
             Line::Gone(gone) => gone.at_us,
-            Line::Loads(loads) => loads.at_us,
             Line::Request(request) => request.at_us,
         };
         self.latest = self.latest.max(self.runs[current].start_us.saturating_add(at_us));
@@ -163,7 +162,6 @@ impl Collector {
                     self.members[*member].1 = Some(at);
                 }
             }
-            Line::Loads(_) => {}
             Line::Request(request) => return self.request(current, *request),
         }
         true

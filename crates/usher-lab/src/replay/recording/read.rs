@@ -10,7 +10,7 @@ use usher_core::recording::{Header, Line, MAX_LINE, Probe, VERSION, probe};
 use super::collect::{Collector, Recording};
 
 /// Kinds of lines that this version knows.
-const KINDS: [&str; 5] = ["header", "endpoint", "gone", "loads", "request"];
+const KINDS: [&str; 4] = ["header", "endpoint", "gone", "request"];
 
 /// Reason why a recording can't be read. Its text is one line.
 #[derive(Debug, thiserror::Error)]
