@@ -96,7 +96,11 @@ fn what_is_no_recording_is_a_usage_error_in_a_line() {
     let empty = files.write("empty.jsonl", "");
     let other = files.write("other.jsonl", "{}\n");
     let no_endpoint = files.write("none.jsonl", &(header() + &line("request", &request(0))));
-    let cases: [(&[&str], &str); 8] = [
+    let late = line("request", &json!({"at_us": u64::MAX, "model": "m"}));
+    let late = files.write("late.jsonl", &(recording() + &late));
+    let cases: [(&[&str], &str); 10] = [
+        (&["--recording", "/dev/zero"], "/dev/zero is no recording: its first line is no header"),
+        (&["--recording", &late], "late.jsonl:104: this request comes 5124095576 hours after that of"),
         (&["--recording", &newer], "version 2 of the format, and this usher reads versions up to 1"),
         (&["--recording", &empty], "there is no request in"),
         (&["--recording", &other], "is no recording: its first line is no header"),
@@ -113,6 +117,26 @@ fn what_is_no_recording_is_a_usage_error_in_a_line() {
         assert!(error.contains(expected), "{arguments:?}: {error}");
         assert_eq!(error.lines().filter(|line| !line.is_empty()).count(), 1, "{error}");
     }
+}
+
+#[test]
+fn picks_that_the_engines_refuse_and_a_damaged_file_before_are_told() {
+    let files = Files::new();
+    let endpoint = json!({"at_us": 0, "id": 0, "name": "default/pod-0", "address": "10.0.0.1:8000",
+        "block_size": 16, "num_blocks": 4});
+    let requests: String = (0..100).map(|number| line("request", &request(number))).collect();
+    let path = files.write("small.jsonl", &(header() + &line("endpoint", &endpoint) + &requests));
+    files.write("small.jsonl.1", "notes\n");
+    let report = text(&["--recording", &path, "--config", DEFAULT]);
+    assert!(!report.contains("fitted to"), "{report}");
+    assert!(
+        report.contains("\nerror          first token not known, per output token not known "),
+        "{report}"
+    );
+    // Paragraphs are wrapped.
+    let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(report.contains("note: the engines refuse 100 of 100 recorded picks, as larger"), "{report}");
+    assert!(report.contains("small.jsonl.1 is no recording: its first line is no header"), "{report}");
 }
 
 #[tokio::test]
