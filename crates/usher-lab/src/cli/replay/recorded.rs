@@ -10,6 +10,9 @@ use crate::replay::{Arrival, Constants, Fates, Fit, Fixed, Interconnect, Recordi
 use crate::sim::EngineConfig;
 use usher_terminal::{line, paragraph};
 
+/// Servers that differ whose factors the report has.
+const MOST_SLOWER: usize = 20;
+
 /// Measured outcomes, and the engines that were fitted to them.
 #[derive(Debug, Serialize)]
 pub struct Fitted {
@@ -94,8 +97,11 @@ impl Display for Fitted {
                 ),
             )?;
         }
-        for each in slower {
+        for each in slower.iter().take(MOST_SLOWER) {
             line(f, "", format_args!("{} takes {:.2} times as long", each.server, each.slower))?;
+        }
+        if let Some(more) = slower.len().checked_sub(MOST_SLOWER).filter(|more| *more > 0) {
+            line(f, "", format_args!("and {more} more differ"))?;
         }
         if *replayed > 0 {
             let percent = |error: Option<f64>| {

@@ -1,6 +1,6 @@
 //! Requests and endpoints of a recording.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -16,7 +16,10 @@ use crate::replay::servers::MOST_SERVERS;
 const LATEST_START: u64 = 253_402_300_800_000;
 
 /// Bytes of a name, of an endpoint or a run.
-const NAME: usize = 4 << 10;
+const NAME: usize = 1 << 10;
+
+/// Sizes of KV blocks: prompts are hashed once for each.
+const MOST_BLOCK_SIZES: usize = 16;
 
 /// Tokens of a block at most.
 const MOST_BLOCK_TOKENS: u32 = 1 << 16;
@@ -76,6 +79,8 @@ pub(super) struct Collector {
     /// Positions of those that haven't left.
     present: HashSet<usize>,
     by_address: HashMap<(String, String), usize>,
+    /// Tokens of a block of their KV caches.
+    block_sizes: BTreeSet<u32>,
     /// Hashes of their names.
     models: HashSet<u64>,
     subsets: u64,
@@ -187,6 +192,11 @@ impl Collector {
         if name.len() > NAME || address.len() > NAME || text > MAX_LABELS {
             return Ok(Taken::Broken);
         }
+        let block_size = block_size.filter(|size| *size > 0);
+        let is_new = block_size.filter(|size| !self.block_sizes.contains(size));
+        if is_new.is_some() && self.block_sizes.len() == MOST_BLOCK_SIZES {
+            return Ok(Taken::Broken);
+        }
         let entries = (labels.len() + 4) * ENTRY;
         if !self.has_room(2 * (name.len() + address.len()) + text + entries) {
             return Ok(Taken::Full);
@@ -210,11 +220,11 @@ impl Collector {
         let (_, left, member) = &mut self.members[position];
         *left = None;
         self.present.insert(position);
+        self.block_sizes.extend(block_size);
         member.labels = labels;
-        // A cache without a block, or of one token, is none that was scraped.
-        let above = |least: u32| move |number: &u32| *number >= least;
-        member.block_size = block_size.filter(above(1)).or(member.block_size);
-        member.num_blocks = num_blocks.filter(above(2)).or(member.num_blocks);
+        member.block_size = block_size.or(member.block_size);
+        // A cache of a block may be one of a token, in which no request fits.
+        member.num_blocks = num_blocks.filter(|blocks| *blocks > 1).or(member.num_blocks);
         self.runs[current].members.insert(id, position);
         Ok(Taken::Yes)
     }

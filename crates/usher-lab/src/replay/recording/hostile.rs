@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use usher_core::recording::{Header, Line, MAX_BLOCKS, Outcome, RequestLine};
+use usher_core::recording::{EndpointLine, Header, Line, MAX_BLOCKS, Outcome, RequestLine};
 
 use super::bounds::{MOST_OUTPUT, MOST_PROMPT};
 use super::tests::{FILE, endpoint, header, of, request, text};
@@ -157,6 +157,29 @@ fn a_damaged_file_before_is_left_out() {
     std::fs::rename(&path, &before).unwrap();
     std::fs::write(&path, "notes\n").unwrap();
     assert!(error(&path).contains("r.jsonl is no recording"));
+}
+
+#[test]
+fn sizes_of_blocks_and_equal_names_have_a_bound_and_differ() {
+    let Line::Endpoint(good) = endpoint(1) else { unreachable!() };
+    let sized = |size: u32| {
+        let address = format!("10.0.0.1:{size}").into();
+        Line::Endpoint(EndpointLine { id: size, address, block_size: Some(size), ..good.clone() })
+    };
+    let mut lines = vec![Line::Header(header("r"))];
+    lines.extend((1..=18).map(sized));
+    let mut alike = good.clone();
+    (alike.name, alike.block_size) = ("default/pod-1 (10.0.0.1:2)".into(), None);
+    lines.insert(1, Line::Endpoint(alike));
+    lines.push(of(request(1, 1, 9, &[])));
+    let recording = read(&lines).unwrap();
+    assert_eq!(recording.notes, ["a.jsonl:19: this and 1 more lines are broken, and were left out"]);
+    let mut names: Vec<_> =
+        recording.servers(&EngineConfig::default()).into_iter().map(|server| server.name).collect();
+    assert_eq!((names.len(), &*names[2]), (17, "default/pod-1 (10.0.0.1:2)'"));
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 17);
 }
 
 /// A recording with all kinds of lines and fields.

@@ -1,6 +1,6 @@
 //! A recording as requests to simulated servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use usher_core::random::mix;
@@ -41,30 +41,29 @@ impl Recording {
             u32::try_from(tokens).unwrap_or(u32::MAX).saturating_add(1)
         });
         let longest = longest.max().unwrap_or_default();
-        let mut names: BTreeMap<&str, u32> = BTreeMap::new();
-        let server = |member: &super::Member, count: u32| Server {
-            name: if count == 0 {
-                member.name.clone()
-            } else {
-                format!("{} ({})", member.name, member.address)
-            },
-            labels: member.labels.clone(),
-            engine: EngineConfig {
-                block_size: member.block_size.unwrap_or(engine.block_size),
-                num_blocks: member.num_blocks.unwrap_or(engine.num_blocks),
-                max_model_len: engine.max_model_len.max(longest),
-                ..engine.clone()
-            },
-            joins: if member.joined <= AT_START { Duration::ZERO } else { member.joined },
-            leaves: member.left,
-        };
+        let mut names: HashSet<String> = HashSet::new();
         let mut servers: Vec<Server> = Vec::with_capacity(self.members.len());
         for (member, number) in self.members.iter().zip(0u64..) {
-            let count = names.entry(&member.name).or_default();
-            let mut server = server(member, *count);
-            server.engine.seed = engine.seed.wrapping_add(number);
-            *count += 1;
-            servers.push(server);
+            let mut name = member.name.clone();
+            if names.contains(&name) {
+                name = format!("{} ({})", member.name, member.address);
+            }
+            while !names.insert(name.clone()) {
+                name.push('\'');
+            }
+            servers.push(Server {
+                name,
+                labels: member.labels.clone(),
+                engine: EngineConfig {
+                    block_size: member.block_size.unwrap_or(engine.block_size),
+                    num_blocks: member.num_blocks.unwrap_or(engine.num_blocks),
+                    max_model_len: engine.max_model_len.max(longest),
+                    seed: engine.seed.wrapping_add(number),
+                    ..engine.clone()
+                },
+                joins: if member.joined <= AT_START { Duration::ZERO } else { member.joined },
+                leaves: member.left,
+            });
         }
         servers
     }
