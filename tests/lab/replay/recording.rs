@@ -1,9 +1,14 @@
 //! `usher replay --recording`.
 
+use std::net::SocketAddr;
+use std::process::Stdio;
+
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::support::{DEFAULT, Files, json as replayed, number, text, usher};
 use crate::load::{assert_requests, load};
+use crate::support::log::Log;
 use crate::support::nobody;
 use crate::support::usher::Usher;
 
@@ -145,7 +150,7 @@ async fn a_picker_records_what_replay_reads() {
     let path = folder.path().join("recording.jsonl").display().to_string();
     let record = format!("--record={path}");
     let endpoints = [nobody(), ([127, 0, 0, 2], nobody().port() ^ 1).into()];
-    let mut usher = Usher::start(&endpoints, &[&record, "--secure-serving=false"]).await;
+    let mut usher = Usher::start(&endpoints, &[&record, "--secure-serving=false", "--drain-timeout=0"]).await;
     let shape = ["--requests=80", "--concurrency=4", "--stream", "--output-tokens=6", "--tokens=200"];
     assert_requests(&load(usher.address, &shape).await, 80, 0);
     usher.terminate().await;
@@ -153,4 +158,43 @@ async fn a_picker_records_what_replay_reads() {
     let run = run.await.unwrap();
     assert_eq!((&run["requests"], &run["servers"]), (&80.into(), &2.into()));
     assert_eq!((&run["policies"][0]["answered"], &run["recording"]["measured"]), (&80.into(), &80.into()));
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_recording_and_not_the_picker() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, endpoints) = (folder.path().join("recording.jsonl"), folder.path().join("endpoints.json"));
+    let entries =
+        json!({"endpoints": [{"name": "a", "address": "127.0.0.1", "port": nobody().port().to_string()}]});
+    std::fs::write(&endpoints, entries.to_string()).unwrap();
+    // No file grows beyond 16 blocks, of 512 bytes or 1,024: a write that would fails, as on a full disk.
+    let mut usher = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_usher"), "serve"])
+        .args(["--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"])
+        .args(["--admin-address=off", "--zap-encoder=json", "--secure-serving=false", "--sick-pods=false"])
+        .arg(format!("--endpoints-file={}", endpoints.display()))
+        .arg(format!("--record={}", path.display()))
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let log = Log::follow("usher", usher.stderr.take().unwrap());
+    let serving = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["message"] == "serving").then(|| line["extproc"].as_str()?.parse::<SocketAddr>().ok())?
+    };
+    let address = log.find(0, "its address", serving).await;
+    let shape = ["--requests=80", "--concurrency=4", "--stream", "--output-tokens=6", "--tokens=200"];
+    assert_requests(&load(address, &shape).await, 80, 0);
+    log.find(0, "the failure", |line| line.contains("recording interrupted").then_some(())).await;
+    // Requests are still served.
+    assert_requests(&load(address, &shape).await, 80, 0);
+    usher.kill().await.unwrap();
+    let path = path.display().to_string();
+    let run = tokio::task::spawn_blocking(move || replayed(&["--recording", &path, "--config", DEFAULT]));
+    let run = run.await.unwrap();
+    let count = run["requests"].as_u64().unwrap();
+    assert!((1..80).contains(&count), "{run}");
+    assert!(run["recording"]["notes"].to_string().contains("the last line is cut short"), "{run}");
 }

@@ -128,7 +128,7 @@ impl Display for Fitted {
                 ),
             )?;
         }
-        if *is_poor {
+        if *is_poor && unfitted.is_none() {
             paragraph(
                 f,
                 format_args!(

@@ -333,7 +333,7 @@ impl Collector {
         if count < all {
             requests.truncate(count);
             notes.push(format!(
-                "the first {count} of {all} requests are replayed: they have as many tokens as a replay takes"
+                "the first {count} of {all} requests are replayed: all have more tokens, or parts of prompts, than a replay takes"
             ));
         }
         let member = |(joined, left, member): (u64, Option<u64>, Member)| Member {
