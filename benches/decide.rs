@@ -141,6 +141,7 @@ criterion_group!(
     latency::decide_with_targets,
     latency::threads,
     labels::labels_of,
-    recording::dispatch
+    recording::dispatch,
+    recording::file
 );
 criterion_main!(benches);

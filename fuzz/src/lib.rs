@@ -21,6 +21,7 @@ mod page;
 mod pool;
 #[path = "../../tests/support/protos.rs"]
 mod protos;
+mod recording;
 mod reference;
 mod request_body;
 mod script;
@@ -32,6 +33,7 @@ pub use connection::connection;
 pub use exchange::exchange;
 pub use exposition::exposition;
 pub use page::page;
+pub use recording::recording;
 pub use request_body::request_body;
 pub use usage::{usage_json, usage_sse};
 pub use wire::wire;

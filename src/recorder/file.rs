@@ -8,9 +8,26 @@ use std::path::{Path, PathBuf};
 
 use usher_core::recording::{MAX_LINE, Probe, VERSION, probe};
 
+/// A file that can't be used: that of the recording, or the one before it. Its text is one line.
+#[derive(Debug, thiserror::Error)]
+// A path may hold anything, line breaks too.
+#[error("{} {reason}", file.display().to_string().escape_debug())]
+pub struct OpenError {
+    /// The file.
+    pub file: PathBuf,
+    /// The reason.
+    pub reason: Unusable,
+}
+
+impl OpenError {
+    pub(super) fn new(file: &Path, reason: impl Into<Unusable>) -> Self {
+        Self { file: file.to_owned(), reason: reason.into() }
+    }
+}
+
 /// Reason why a file can't be used. Its text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum Unusable {
     /// The system refuses it.
     #[error("cannot be opened: {0}; name a file in a folder that this process may write")]
     System(#[from] io::Error),
@@ -46,13 +63,17 @@ impl RecordingFile {
         let half = max_bytes / 2;
         let previous = previous(path);
         // It will be replaced one day.
-        kind(&previous)?;
+        kind(&previous).map_err(|reason| OpenError::new(&previous, reason))?;
+        Self::open_over(path, &previous, half).map_err(|reason| OpenError::new(path, reason))
+    }
+
+    fn open_over(path: &Path, previous: &Path, half: u64) -> Result<Self, Unusable> {
         let kind = kind(path)?;
         let mut file = append(path)?;
         lock(&file)?;
         let mut bytes = file.metadata()?.len();
-        if kind == Kind::Unusable || bytes >= half {
-            fs::rename(path, &previous)?;
+        if kind == Kind::Foreign || bytes >= half {
+            fs::rename(path, previous)?;
             file = append(path)?;
             lock(&file)?;
             bytes = 0;
@@ -87,7 +108,10 @@ impl RecordingFile {
     /// # Errors
     /// As [`Self::open`].
     pub(super) fn rotate(&mut self) -> Result<(), OpenError> {
-        fs::rename(&self.path, previous(&self.path))?;
+        let previous = previous(&self.path);
+        // It may have been put there meanwhile.
+        kind(&previous).map_err(|reason| OpenError::new(&previous, reason))?;
+        fs::rename(&self.path, &previous).map_err(|error| OpenError::new(&self.path, error))?;
         *self = Self::open(&self.path, self.half * 2)?;
         Ok(())
     }
@@ -105,9 +129,8 @@ impl RecordingFile {
             return Ok(());
         }
         let mut last = [0];
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::End(-1))?;
-        file.read_exact(&mut last)?;
+        self.file.seek(SeekFrom::End(-1))?;
+        self.file.read_exact(&mut last)?;
         if last == *b"\n" { Ok(()) } else { self.append(b"\n") }
     }
 }
@@ -120,12 +143,12 @@ fn previous(path: &Path) -> PathBuf {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
 }
 
-fn lock(file: &File) -> Result<(), OpenError> {
+fn lock(file: &File) -> Result<(), Unusable> {
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse),
+        Err(TryLockError::WouldBlock) => Err(Unusable::InUse),
         // Some file systems have no locks.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
@@ -136,7 +159,7 @@ enum Kind {
     /// There is none, or it is empty, or can be appended to.
     Usable,
     /// A recording that can't be appended to: of another version, or with a header that was cut short.
-    Unusable,
+    Foreign,
 }
 
 /// Returns `true` for the beginning of a header, also of zeros as some file systems leave behind.
@@ -146,11 +169,11 @@ fn is_begun(text: &[u8]) -> bool {
     begins || text.iter().all(|byte| *byte == 0)
 }
 
-fn kind(path: &Path) -> Result<Kind, OpenError> {
+fn kind(path: &Path) -> Result<Kind, Unusable> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kind::Usable),
         Err(error) => return Err(error.into()),
-        Ok(metadata) if !metadata.is_file() => return Err(OpenError::NoFile),
+        Ok(metadata) if !metadata.is_file() => return Err(Unusable::NoFile),
         Ok(metadata) if metadata.len() == 0 => return Ok(Kind::Usable),
         Ok(_) => {}
     }
@@ -158,9 +181,9 @@ fn kind(path: &Path) -> Result<Kind, OpenError> {
     BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut first)?;
     match probe(&first) {
         Probe::Recording(VERSION) => Ok(Kind::Usable),
-        Probe::Recording(_) => Ok(Kind::Unusable),
+        Probe::Recording(_) => Ok(Kind::Foreign),
         // A header that was cut short: the disk was full, or the machine went down.
-        Probe::Other if first.last() != Some(&b'\n') && is_begun(&first) => Ok(Kind::Unusable),
-        Probe::Other => Err(OpenError::Other),
+        Probe::Other if first.last() != Some(&b'\n') && is_begun(&first) => Ok(Kind::Foreign),
+        Probe::Other => Err(Unusable::Other),
     }
 }

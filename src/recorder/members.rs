@@ -4,13 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use usher_core::endpoints::{Endpoint, Gauge, Snapshot};
-use usher_core::recording::{EndpointLine, EndpointLoad, Gone, Line, Loads};
-
-/// Endpoints of a line about loads.
-const LOADS: usize = 256;
-
-/// Bytes of labels of a line about an endpoint; more are left out.
-const LABELS: usize = 16 << 10;
+use usher_core::recording::{EndpointLine, EndpointLoad, Gone, Line, MAX_LABELS};
 
 /// Endpoints that lines may name.
 #[derive(Debug, Default)]
@@ -26,8 +20,6 @@ pub(super) struct Members {
 struct Member {
     id: u32,
     endpoint: Arc<Endpoint>,
-    /// Load that was written last.
-    written: EndpointLoad,
     /// Size and number of the blocks of its KV cache that were written last.
     cache: [Option<u32>; 2],
 }
@@ -72,9 +64,8 @@ impl Members {
             _ => {
                 let id = self.next;
                 self.next += 1;
-                let written = EndpointLoad { id, ..EndpointLoad::default() };
                 let cache = cache(endpoint);
-                self.known.insert(slot, Member { id, endpoint: Arc::clone(endpoint), written, cache });
+                self.known.insert(slot, Member { id, endpoint: Arc::clone(endpoint), cache });
                 self.by_address.insert(Arc::clone(endpoint.authority()), id);
                 id
             }
@@ -100,33 +91,25 @@ impl Members {
         self.by_address.get(address).copied()
     }
 
-    /// Lines about all of them, for the start of a file. Loads are told anew.
+    /// Lines about all of them, for the start of a file.
     pub(super) fn all(&mut self, at_us: u64) -> Vec<Line> {
         let lines = self.known.values_mut().map(|member| {
-            member.written = EndpointLoad { id: member.id, ..EndpointLoad::default() };
             member.cache = cache(&member.endpoint);
             Line::Endpoint(line(member.id, &member.endpoint, at_us))
         });
         lines.collect()
     }
 
-    /// Lines about loads, and sizes of KV caches, that have changed.
-    pub(super) fn loads(&mut self, at_us: u64) -> Vec<Line> {
-        let (mut lines, mut changed) = (Vec::new(), Vec::new());
+    /// Lines about endpoints whose KV caches have another size than was written last.
+    pub(super) fn resized(&mut self, at_us: u64) -> Vec<Line> {
+        let mut lines = Vec::new();
         for member in self.known.values_mut() {
             let cache = cache(&member.endpoint);
             if cache != member.cache {
                 member.cache = cache;
                 lines.push(Line::Endpoint(line(member.id, &member.endpoint, at_us)));
             }
-            let now = load(member.id, &member.endpoint);
-            if now != member.written {
-                member.written = now;
-                changed.push(now);
-            }
         }
-        let loads = changed.chunks(LOADS).map(|part| Line::Loads(Loads { at_us, endpoints: part.into() }));
-        lines.extend(loads);
         lines
     }
 
@@ -168,7 +151,7 @@ fn line(id: u32, endpoint: &Endpoint, at_us: u64) -> EndpointLine {
     let mut bytes = 0;
     let labels = endpoint.spec().labels.iter().take_while(|(name, value)| {
         bytes += name.len() + value.len();
-        bytes <= LABELS
+        bytes <= MAX_LABELS
     });
     EndpointLine {
         at_us,

@@ -13,7 +13,7 @@ mod output;
 mod sink;
 mod writer;
 
-pub use file::OpenError;
+pub use file::{OpenError, Unusable};
 pub use message::{Decided, Ended, Picked, ProfilePicked, Refused};
 pub use sink::{Counts, Recorder, UnderWay};
 pub use writer::{Settings, Writer};

@@ -31,9 +31,19 @@ impl Bench {
     }
 
     fn start(&self) -> Result<Writer, OpenError> {
+        self.start_within(u64::MAX)
+    }
+
+    fn start_within(&self, most_block_bytes: u64) -> Result<Writer, OpenError> {
         let path = self.path();
         let settings = Settings { path: &path, max_bytes: self.max_bytes, pool: "p", version: "0" };
-        Writer::start(&settings, &self.store, &Arc::new(Budget::default()))
+        Writer::start_within(&settings, &self.store, &Arc::new(Budget::default()), most_block_bytes)
+    }
+
+    /// Reason why it doesn't start, and the name of the file that it is about.
+    fn refusal(&self) -> (String, Unusable) {
+        let Err(OpenError { file, reason }) = self.start() else { panic!("it starts") };
+        (file.file_name().unwrap().to_str().unwrap().to_owned(), reason)
     }
 
     /// A decision for the first endpoint.
@@ -196,13 +206,36 @@ fn recordings_of_other_versions_are_moved_and_other_files_refused() {
     for path in [&bench.path(), &previous] {
         let kept = fs::read(path).unwrap();
         fs::write(path, "my notes\n").unwrap();
-        assert!(matches!(bench.start(), Err(OpenError::Other)), "{path:?}");
+        let (named, reason) = bench.refusal();
+        assert!(matches!(reason, Unusable::Other) && path.ends_with(&named), "{path:?}: {named}");
         assert_eq!(fs::read_to_string(path).unwrap(), "my notes\n");
         fs::write(path, kept).unwrap();
     }
     fs::remove_file(bench.path()).unwrap();
     fs::create_dir(bench.path()).unwrap();
-    assert!(matches!(bench.start(), Err(OpenError::NoFile)));
+    assert!(matches!(bench.refusal(), (named, Unusable::NoFile) if named == "recording.jsonl"));
+    fs::remove_dir(bench.path()).unwrap();
+    fs::remove_file(&previous).unwrap();
+    fs::create_dir(&previous).unwrap();
+    assert!(matches!(bench.refusal(), (named, Unusable::NoFile) if named == "recording.jsonl.1"));
+}
+
+#[test]
+fn rotation_replaces_recordings_only() {
+    let bench = Bench::new(64 << 10);
+    let writer = bench.start().unwrap();
+    let recorder = Arc::clone(writer.recorder());
+    wait_until(&|| recorder.counts().lines.load(Relaxed) == 3);
+    let previous = bench.folder.path().join("recording.jsonl.1");
+    fs::write(&previous, "my notes\n").unwrap();
+    wait_until(&|| {
+        if let Some(under_way) = recorder.decided(bench.decided(&[1])) {
+            under_way.ended(ended());
+        }
+        recorder.counts().errors.load(Relaxed) > 0
+    });
+    assert_eq!(fs::read_to_string(&previous).unwrap(), "my notes\n");
+    writer.stop();
 }
 
 #[test]
@@ -221,7 +254,7 @@ fn a_header_that_was_cut_short_is_moved_away() {
 fn two_pickers_do_not_share_a_file() {
     let bench = Bench::new(1 << 20);
     let writer = bench.start().unwrap();
-    assert!(matches!(bench.start(), Err(OpenError::InUse)));
+    assert!(matches!(bench.refusal(), (_, Unusable::InUse)));
     writer.stop();
     bench.start().unwrap().stop();
 }
@@ -252,6 +285,45 @@ fn a_request_whose_end_is_lost_is_counted() {
     wait_until(&|| recorder.counts().dropped.load(Relaxed) == 1);
     writer.stop();
     assert!(requests(&lines(&bench.path())).is_empty());
+}
+
+#[test]
+fn blocks_of_requests_under_way_are_bounded() {
+    let bench = Bench::new(1 << 20);
+    // Four runs of 16 bytes.
+    let writer = bench.start_within(64).unwrap();
+    let recorder = Arc::clone(writer.recorder());
+    let [forth, back] = [[1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1]];
+    let _one_run = recorder.decided(bench.decided(&forth)).unwrap();
+    let eight_runs = recorder.decided(bench.decided(&back)).unwrap();
+    let _no_room = recorder.decided(bench.decided(&forth)).unwrap();
+    wait_until(&|| recorder.counts().dropped.load(Relaxed) == 1);
+    eight_runs.ended(ended());
+    // The header, two endpoints, and this one.
+    wait_until(&|| recorder.counts().lines.load(Relaxed) == 4);
+    wait_until(&|| {
+        recorder.decided(bench.decided(&forth)).unwrap().ended(ended());
+        recorder.counts().lines.load(Relaxed) > 4
+    });
+    writer.stop();
+}
+
+#[test]
+fn sizes_of_caches_are_told_once_known() {
+    let bench = Bench::new(1 << 20);
+    let writer = bench.start().unwrap();
+    let recorder = Arc::clone(writer.recorder());
+    wait_until(&|| recorder.counts().lines.load(Relaxed) == 3);
+    let snapshot = bench.store.snapshot();
+    let load = snapshot.endpoints()[0].load();
+    load.block_size.set(16.0, 1);
+    load.num_blocks.set(900.0, 1);
+    load.waiting.set(3.0, 1);
+    wait_until(&|| recorder.counts().lines.load(Relaxed) == 4);
+    writer.stop();
+    let lines = lines(&bench.path());
+    let Line::Endpoint(last) = &lines[3] else { panic!("{lines:?}") };
+    assert_eq!((lines.len(), last.block_size, last.num_blocks), (4, Some(16), Some(900)));
 }
 
 #[test]

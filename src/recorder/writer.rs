@@ -23,13 +23,13 @@ use super::numbers::Numbers;
 use super::output::Output;
 use super::sink::{Counts, QUEUE, Recorder};
 
-/// Interval of lines about loads.
+/// Interval of a look at endpoints, memory and the file.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Requests under way that are followed at most.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
-/// Most bytes of the numbers of blocks of requests under way. One more is dropped.
+/// Bytes of the numbers of blocks of requests under way from which on others are dropped.
 const MOST_BLOCK_BYTES: u64 = 16 << 20;
 
 /// Hashes of blocks that are kept at least, without a memory budget; of flows and of sessions an eighth.
@@ -71,6 +71,16 @@ impl Writer {
         store: &Arc<Store>,
         budget: &Arc<Budget>,
     ) -> Result<Self, OpenError> {
+        Self::start_within(settings, store, budget, MOST_BLOCK_BYTES)
+    }
+
+    /// The same with another bound on blocks of requests under way.
+    pub(super) fn start_within(
+        settings: &Settings<'_>,
+        store: &Arc<Store>,
+        budget: &Arc<Budget>,
+        most_block_bytes: u64,
+    ) -> Result<Self, OpenError> {
         let start = Instant::now();
         let (sender, queue) = sync_channel(QUEUE);
         let (queued, counts) = (Arc::<AtomicU64>::default(), Arc::<Counts>::default());
@@ -90,6 +100,7 @@ impl Writer {
             sessions: numbers(8),
             under_way: HashMap::new(),
             block_bytes: 0,
+            most_block_bytes,
             queued: Arc::clone(&queued),
             counts: Arc::clone(&counts),
             reservation: Reservation::new(budget, Kind::Records),
@@ -101,7 +112,8 @@ impl Writer {
             let _alive = alive;
             writing.run(&queue);
         };
-        let thread = std::thread::Builder::new().name("usher-recorder".to_owned()).spawn(run)?;
+        let thread = std::thread::Builder::new().name("usher-recorder".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| OpenError::new(settings.path, error))?;
         Ok(Self { recorder, stopping, thread, ended })
     }
 
@@ -161,6 +173,7 @@ struct Writing {
     under_way: HashMap<u64, Awaited>,
     /// Bytes of the numbers of blocks of those, and of those that have ended since the last tick.
     block_bytes: u64,
+    most_block_bytes: u64,
     queued: Arc<AtomicU64>,
     counts: Arc<Counts>,
     reservation: Reservation,
@@ -227,7 +240,7 @@ impl Writing {
             refused.map(|refused| Refusal { status: refused.status, reason: refused.reason.map(Into::into) });
         if line.refusal.is_some() {
             self.request(Box::new(line));
-        } else if self.under_way.len() < MOST_UNDER_WAY && self.block_bytes < MOST_BLOCK_BYTES {
+        } else if self.under_way.len() < MOST_UNDER_WAY && self.block_bytes < self.most_block_bytes {
             self.block_bytes += block_bytes(&line);
             self.under_way
                 .insert(number, Awaited { line: Box::new(line), decided_us, alive, is_gone: false });
@@ -273,7 +286,7 @@ impl Writing {
         let at_us = self.us(now);
         self.output.begin_file(&mut self.members);
         self.update(at_us);
-        for line in self.members.loads(at_us) {
+        for line in self.members.resized(at_us) {
             self.put(&line);
         }
         let mut lost = 0;

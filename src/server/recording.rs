@@ -30,11 +30,8 @@ pub(super) fn start(
         pool: settings.pool.label(),
         version: VERSION,
     };
-    let writer = Writer::start(&of, store, budget).map_err(|error| {
-        // A path may hold anything but is on one line here.
-        let file = recording.file.display().to_string();
-        RunError::Config(format!("--record: {} {error}", file.escape_debug()))
-    })?;
+    let writer =
+        Writer::start(&of, store, budget).map_err(|error| RunError::Config(format!("--record: {error}")))?;
     register(writer.recorder(), registry)?;
     Ok(Some(writer))
 }

@@ -151,8 +151,12 @@ fn a_file_that_cannot_be_used_is_a_usage_error() {
     let other = folder.path().join("notes.txt");
     std::fs::write(&other, "my notes\n").unwrap();
     let missing = folder.path().join("missing/recording.jsonl");
+    let rotated = folder.path().join("rotated.jsonl");
+    std::fs::write(folder.path().join("rotated.jsonl.1"), "my notes\n").unwrap();
     let cases = [
-        (other.clone(), "is no recording; name another file"),
+        (PathBuf::new(), "there is no file name; write --record FILE"),
+        (other.clone(), "notes.txt exists and is no recording; name another file"),
+        (rotated, "rotated.jsonl.1 exists and is no recording; name another file"),
         (folder.path().to_owned(), "is no regular file"),
         (missing, "cannot be opened: No such file or directory"),
     ];

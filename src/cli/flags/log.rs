@@ -92,9 +92,15 @@ impl LogFlags {
         Ok(LogSettings { level, json })
     }
 
-    pub(super) fn recording(&self) -> Option<RecordingSettings> {
-        let file = given(&self.record)?.into();
-        Some(RecordingSettings { file, max_bytes: self.record_max_bytes })
+    pub(super) fn recording(&self) -> Result<Option<RecordingSettings>, String> {
+        match self.record.as_deref() {
+            None => Ok(None),
+            // A variable that isn't set, most likely: without an error nothing would be recorded.
+            Some("") => {
+                Err("--record: there is no file name; write --record FILE, or leave the flag out".to_owned())
+            }
+            Some(file) => Ok(Some(RecordingSettings { file: file.into(), max_bytes: self.record_max_bytes })),
+        }
     }
 }
 

@@ -98,7 +98,7 @@ impl ServeArgs {
             capacity_single_replica: self.capacity.capacity_single_replica,
             prometheus: self.capacity.prometheus()?,
             decision_records: self.log.decision_records,
-            recording: self.log.recording(),
+            recording: self.log.recording()?,
             log: self.log.settings(&mut unused)?,
             tracing,
             unused: unused.flags,

@@ -1,9 +1,14 @@
 //! `usher replay --recording`.
 
+use std::net::SocketAddr;
+use std::process::Stdio;
+
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::support::{DEFAULT, Files, json as replayed, number, text, usher};
 use crate::load::{assert_requests, load};
+use crate::support::log::Log;
 use crate::support::nobody;
 use crate::support::usher::Usher;
 
@@ -48,7 +53,7 @@ fn recording() -> String {
 }
 
 #[test]
-fn what_was_measured_is_beside_what_would_be() {
+fn report_shows_measured_beside_replayed_latencies() {
     let files = Files::new();
     let path = files.write("recording.jsonl", &recording());
     let labels = files.write("labels.yaml", LABELS);
@@ -89,14 +94,18 @@ fn the_report_says_what_was_fitted_and_left_out() {
 }
 
 #[test]
-fn what_is_no_recording_is_a_usage_error_in_a_line() {
+fn file_of_another_format_is_a_usage_error_in_a_line() {
     let files = Files::new();
     let good = files.write("good.jsonl", &recording());
     let newer = files.write("newer.jsonl", "{\"header\":{\"format\":\"usher-recording\",\"version\":2}}\n");
     let empty = files.write("empty.jsonl", "");
     let other = files.write("other.jsonl", "{}\n");
     let no_endpoint = files.write("none.jsonl", &(header() + &line("request", &request(0))));
-    let cases: [(&[&str], &str); 8] = [
+    let late = line("request", &json!({"at_us": u64::MAX, "model": "m"}));
+    let late = files.write("late.jsonl", &(recording() + &late));
+    let cases: [(&[&str], &str); 10] = [
+        (&["--recording", "/dev/zero"], "/dev/zero is no recording: its first line is no header"),
+        (&["--recording", &late], "late.jsonl:104: this request comes 5124095576 hours after that of"),
         (&["--recording", &newer], "version 2 of the format, and this usher reads versions up to 1"),
         (&["--recording", &empty], "there is no request in"),
         (&["--recording", &other], "is no recording: its first line is no header"),
@@ -115,13 +124,33 @@ fn what_is_no_recording_is_a_usage_error_in_a_line() {
     }
 }
 
+#[test]
+fn picks_that_the_engines_refuse_and_a_damaged_file_before_are_told() {
+    let files = Files::new();
+    let endpoint = json!({"at_us": 0, "id": 0, "name": "default/pod-0", "address": "10.0.0.1:8000",
+        "block_size": 16, "num_blocks": 4});
+    let requests: String = (0..100).map(|number| line("request", &request(number))).collect();
+    let path = files.write("small.jsonl", &(header() + &line("endpoint", &endpoint) + &requests));
+    files.write("small.jsonl.1", "notes\n");
+    let report = text(&["--recording", &path, "--config", DEFAULT]);
+    assert!(!report.contains("fitted to"), "{report}");
+    assert!(
+        report.contains("\nerror          first token not known, per output token not known "),
+        "{report}"
+    );
+    // Paragraphs are wrapped.
+    let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(report.contains("note: the engines refuse 100 of 100 recorded picks, as larger"), "{report}");
+    assert!(report.contains("small.jsonl.1 is no recording: its first line is no header"), "{report}");
+}
+
 #[tokio::test]
 async fn a_picker_records_what_replay_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording.jsonl").display().to_string();
     let record = format!("--record={path}");
     let endpoints = [nobody(), ([127, 0, 0, 2], nobody().port() ^ 1).into()];
-    let mut usher = Usher::start(&endpoints, &[&record, "--secure-serving=false"]).await;
+    let mut usher = Usher::start(&endpoints, &[&record, "--secure-serving=false", "--drain-timeout=0"]).await;
     let shape = ["--requests=80", "--concurrency=4", "--stream", "--output-tokens=6", "--tokens=200"];
     assert_requests(&load(usher.address, &shape).await, 80, 0);
     usher.terminate().await;
@@ -129,4 +158,43 @@ async fn a_picker_records_what_replay_reads() {
     let run = run.await.unwrap();
     assert_eq!((&run["requests"], &run["servers"]), (&80.into(), &2.into()));
     assert_eq!((&run["policies"][0]["answered"], &run["recording"]["measured"]), (&80.into(), &80.into()));
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_recording_and_not_the_picker() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, endpoints) = (folder.path().join("recording.jsonl"), folder.path().join("endpoints.json"));
+    let entries =
+        json!({"endpoints": [{"name": "a", "address": "127.0.0.1", "port": nobody().port().to_string()}]});
+    std::fs::write(&endpoints, entries.to_string()).unwrap();
+    // No file grows beyond 16 blocks, of 512 bytes or 1,024: a write that would fails, as on a full disk.
+    let mut usher = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_usher"), "serve"])
+        .args(["--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"])
+        .args(["--admin-address=off", "--zap-encoder=json", "--secure-serving=false", "--sick-pods=false"])
+        .arg(format!("--endpoints-file={}", endpoints.display()))
+        .arg(format!("--record={}", path.display()))
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let log = Log::follow("usher", usher.stderr.take().unwrap());
+    let serving = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["message"] == "serving").then(|| line["extproc"].as_str()?.parse::<SocketAddr>().ok())?
+    };
+    let address = log.find(0, "its address", serving).await;
+    let shape = ["--requests=80", "--concurrency=4", "--stream", "--output-tokens=6", "--tokens=200"];
+    assert_requests(&load(address, &shape).await, 80, 0);
+    log.find(0, "the failure", |line| line.contains("recording interrupted").then_some(())).await;
+    // Requests are still served.
+    assert_requests(&load(address, &shape).await, 80, 0);
+    usher.kill().await.unwrap();
+    let path = path.display().to_string();
+    let run = tokio::task::spawn_blocking(move || replayed(&["--recording", &path, "--config", DEFAULT]));
+    let run = run.await.unwrap();
+    let count = run["requests"].as_u64().unwrap();
+    assert!((1..80).contains(&count), "{run}");
+    assert!(run["recording"]["notes"].to_string().contains("the last line is cut short"), "{run}");
 }

@@ -16,8 +16,6 @@ pub enum Line {
     Endpoint(EndpointLine),
     /// An endpoint left.
     Gone(Gone),
-    /// Loads that have changed.
-    Loads(Loads),
     /// A request that has ended, was refused, or was under way when the picker stopped.
     Request(Box<RequestLine>),
 }
@@ -51,15 +49,6 @@ pub struct Gone {
     pub at_us: u64,
     /// Number of the endpoint.
     pub id: u32,
-}
-
-/// Loads as endpoints reported them last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Loads {
-    /// Time of this line.
-    pub at_us: u64,
-    /// Endpoints whose load has changed since their last line.
-    pub endpoints: Vec<EndpointLoad>,
 }
 
 /// Load of an endpoint; `None` where nothing was read.
@@ -256,11 +245,7 @@ mod tests {
             outcome: Some(Outcome { first_token_us: Some(9), ..Outcome::default() }),
             ..RequestLine::default()
         };
-        let lines = [
-            Line::Request(Box::new(request)),
-            Line::Gone(Gone { at_us: 1, id: 2 }),
-            Line::Loads(Loads { at_us: 1, endpoints: vec![EndpointLoad::default()] }),
-        ];
+        let lines = [Line::Request(Box::new(request)), Line::Gone(Gone { at_us: 1, id: 2 })];
         for line in lines {
             let text = serde_json::to_string(&line).unwrap();
             assert!(!text.contains('\n') && !text.contains("null"), "{text}");

@@ -1,5 +1,6 @@
 //! Summary of the requests' outcomes, in a few numbers.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ pub struct Summary {
     /// Requests whose first token came within its limit, and whose other tokens came within
     /// theirs on average.
     pub goodput: Goodput,
-    /// The same of each latency class, by its own limits, the tightest first.
+    /// The same of each latency class, by its own limits, the tightest first; of more than 16 classes those with the
+    /// most requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassGoodput>,
     /// Share of the answered requests' prompt tokens that did not have to be computed: the
@@ -80,6 +82,9 @@ pub struct Goodput {
     /// Per second of the time in which requests came.
     pub per_second: f64,
 }
+
+/// Latency classes that a summary has; clients of a recording may have named any targets.
+const MOST_CLASSES: usize = 16;
 
 /// Requests of a latency class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -182,13 +187,17 @@ impl Fates {
             *all += 1;
             *good += u64::from(fate.last.is_some() && fate.is_in_time(by));
         }
-        let goodput = |(class, [all, good]): (&LatencyClass, &[u64; 2])| ClassGoodput {
+        let goodput = |(class, [all, good]): (LatencyClass, [u64; 2])| ClassGoodput {
             ttft_limit_s: class.ttft.as_secs_f64(),
             tpot_limit_ms: class.tpot.as_secs_f64() * 1e3,
-            requests: *all,
-            share: ratio(*good as f64, *all as f64),
+            requests: all,
+            share: ratio(good as f64, all as f64),
         };
-        counts.iter().map(goodput).collect()
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|(class, [all, _])| (Reverse(*all), *class));
+        counts.truncate(MOST_CLASSES);
+        counts.sort_by_key(|(class, _)| *class);
+        counts.into_iter().map(goodput).collect()
     }
 }
 
@@ -330,6 +339,20 @@ mod tests {
         let classes: Vec<_> = summary.classes.iter().map(|class| (class.requests, class.share)).collect();
         assert_eq!(classes, [(3, 1.0 / 3.0), (1, 0.0)], "the tightest first");
         assert_eq!((summary.classes[0].ttft_limit_s, summary.classes[0].tpot_limit_ms), (0.02, 10.0));
+    }
+
+    #[test]
+    fn summary_keeps_the_latency_classes_with_the_most_requests() {
+        let class = |ms: u64| LatencyClass {
+            ttft: Duration::from_millis(ms),
+            tpot: Duration::from_millis(5),
+            is_named: true,
+        };
+        let of = |ms| Fate { class: Some(class(ms)), ..fate(Some(0), 10, 0) };
+        let requests: Vec<Fate> = (1..=40).chain([30, 35]).map(of).collect();
+        let told: Vec<_> = summary(requests.clone(), requests).classes;
+        let limits: Vec<u64> = told.iter().map(|class| (class.ttft_limit_s * 1e3).round() as u64).collect();
+        assert_eq!(limits, (1..=14).chain([30, 35]).collect::<Vec<_>>());
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::replay::{
-    Arrival, Constants, Fates, Fit, Fixed, Interconnect, MOST_SERVERS, Recording, Server, fit,
-};
+use crate::replay::{Arrival, Constants, Fates, Fit, Fixed, Interconnect, Recording, Server, fit};
 use crate::sim::EngineConfig;
 use usher_terminal::{line, paragraph};
+
+/// Servers that differ whose factors the report has.
+const MOST_SLOWER: usize = 20;
 
 /// Measured outcomes, and the engines that were fitted to them.
 #[derive(Debug, Serialize)]
@@ -59,14 +60,8 @@ impl Wanted<'_> {
     pub fn read(&self) -> Result<(Vec<Server>, Vec<Arrival>, Fitted), String> {
         let mut recording = Recording::read(self.files).map_err(|error| error.to_string())?;
         recording.requests.truncate(self.limit);
-        let count = recording.members.len();
-        if count == 0 {
+        if recording.members.is_empty() {
             return Err("the recording names no endpoint, so there is nothing to replay on".to_owned());
-        }
-        if count > MOST_SERVERS {
-            return Err(format!(
-                "the recording names {count} endpoints, and a replay has {MOST_SERVERS} at most"
-            ));
         }
         let given = Constants {
             prefill_rate: self.engine.prefill_tokens_per_second,
@@ -91,7 +86,7 @@ impl Wanted<'_> {
 
 impl Display for Fitted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Fit { measured, constants, slower, unfitted, ttft_error, tpot_error } = &self.fit;
+        let Fit { measured, replayed, refused, constants, slower, unfitted, is_poor, .. } = &self.fit;
         let Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms } = constants;
         if unfitted.is_none() {
             line(
@@ -102,28 +97,44 @@ impl Display for Fitted {
                 ),
             )?;
         }
-        for each in slower {
+        for each in slower.iter().take(MOST_SLOWER) {
             line(f, "", format_args!("{} takes {:.2} times as long", each.server, each.slower))?;
         }
-        if unfitted.is_none() && ttft_error.is_none() {
-            line(
-                f,
-                "error",
-                format_args!("not known: the engines refused the recorded picks, as prompts too large"),
-            )?;
+        if let Some(more) = slower.len().checked_sub(MOST_SLOWER).filter(|more| *more > 0) {
+            line(f, "", format_args!("and {more} more differ"))?;
         }
-        if let Some((ttft, tpot)) = ttft_error.zip(*tpot_error) {
-            let (ttft, tpot) = (ttft * 100.0, tpot * 100.0);
+        if *replayed > 0 {
+            let percent = |error: Option<f64>| {
+                error.map_or("not known".to_owned(), |error| format!("{:.0} %", error * 100.0))
+            };
+            let (ttft, tpot) = (percent(self.fit.ttft_error), percent(self.fit.tpot_error));
+            let verdict = if *is_poor { ": poor" } else { "" };
             line(
                 f,
                 "error",
                 format_args!(
-                    "first token {ttft:.0} %, per output token {tpot:.0} % (medians, of the recorded picks replayed)"
+                    "first token {ttft}, per output token {tpot} (medians, of the recorded picks replayed){verdict}"
                 ),
             )?;
         }
         for note in unfitted.iter().chain(&self.notes) {
             paragraph(f, format_args!("note: {note}"))?;
+        }
+        if unfitted.is_none() && *refused > 0 {
+            paragraph(
+                f,
+                format_args!(
+                    "note: the engines refused {refused} of {replayed} recorded picks, as larger than their KV caches, which counts as an endless error"
+                ),
+            )?;
+        }
+        if *is_poor && unfitted.is_none() {
+            paragraph(
+                f,
+                format_args!(
+                    "note: the engines are far from what was measured, so a small difference of two configurations says nothing: real ones work in another way, or had work that isn't in the recording"
+                ),
+            )?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! A recording as requests to simulated servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use usher_core::random::mix;
 use usher_core::recording::Ending;
 
-use super::collect::{Recorded, Recording};
+use super::recorded::{Recorded, Recording};
 use crate::replay::servers::Server;
 use crate::replay::workload::{Arrival, LatencyClass, Piece};
 use crate::replay::world::{Fate, Fates};
@@ -20,13 +20,12 @@ impl Recording {
     /// refused request, one that was under way at the end, a response that the gateway didn't show) it is the median.
     pub fn arrivals(&self, salt: u64) -> Vec<Arrival> {
         let usual = self.median_output();
-        let cuts = self.cuts();
         let arrival = |(number, request): (u64, &Recorded)| {
             let is_partial = request.outcome.as_ref().is_some_and(|o| o.ending == Ending::UnderWay);
             let output = request.output_tokens().filter(|_| !is_partial).unwrap_or(usual);
             Arrival {
                 at: request.at,
-                prompt: pieces(request, &cuts, salt, number),
+                prompt: pieces(request, salt, number),
                 output_tokens: u32::try_from(output.max(1)).unwrap_or(u32::MAX),
                 class: request.targets.map(|(ttft, tpot)| LatencyClass { ttft, tpot, is_named: true }),
                 ..Arrival::default()
@@ -42,30 +41,29 @@ impl Recording {
             u32::try_from(tokens).unwrap_or(u32::MAX).saturating_add(1)
         });
         let longest = longest.max().unwrap_or_default();
-        let mut names: BTreeMap<&str, u32> = BTreeMap::new();
-        let server = |member: &super::Member, count: u32| Server {
-            name: if count == 0 {
-                member.name.clone()
-            } else {
-                format!("{} ({})", member.name, member.address)
-            },
-            labels: member.labels.clone(),
-            engine: EngineConfig {
-                block_size: member.block_size.unwrap_or(engine.block_size),
-                num_blocks: member.num_blocks.unwrap_or(engine.num_blocks),
-                max_model_len: engine.max_model_len.max(longest),
-                ..engine.clone()
-            },
-            joins: if member.joined <= AT_START { Duration::ZERO } else { member.joined },
-            leaves: member.left,
-        };
+        let mut names: HashSet<String> = HashSet::new();
         let mut servers: Vec<Server> = Vec::with_capacity(self.members.len());
         for (member, number) in self.members.iter().zip(0u64..) {
-            let count = names.entry(&member.name).or_default();
-            let mut server = server(member, *count);
-            server.engine.seed = engine.seed.wrapping_add(number);
-            *count += 1;
-            servers.push(server);
+            let mut name = member.name.clone();
+            if names.contains(&name) {
+                name = format!("{} ({})", member.name, member.address);
+            }
+            while !names.insert(name.clone()) {
+                name.push('\'');
+            }
+            servers.push(Server {
+                name,
+                labels: member.labels.clone(),
+                engine: EngineConfig {
+                    block_size: member.block_size.unwrap_or(engine.block_size),
+                    num_blocks: member.num_blocks.unwrap_or(engine.num_blocks),
+                    max_model_len: engine.max_model_len.max(longest),
+                    seed: engine.seed.wrapping_add(number),
+                    ..engine.clone()
+                },
+                joins: if member.joined <= AT_START { Duration::ZERO } else { member.joined },
+                leaves: member.left,
+            });
         }
         servers
     }
@@ -113,40 +111,20 @@ impl Recording {
         outputs.sort_unstable();
         outputs.get(outputs.len() / 2).copied().unwrap_or(1)
     }
-
-    /// Numbers of each run at which some prompt begins or ends, or goes on with another number: between two of them all
-    /// prompts have the same blocks.
-    fn cuts(&self) -> Vec<Vec<u64>> {
-        let runs = self.requests.iter().map(|request| request.run + 1).max().unwrap_or_default();
-        let mut cuts = vec![Vec::new(); runs];
-        for request in &self.requests {
-            for (first, count) in &request.blocks {
-                cuts[request.run].extend([*first, first + u64::from(*count)]);
-            }
-        }
-        for cuts in &mut cuts {
-            cuts.sort_unstable();
-            cuts.dedup();
-        }
-        cuts
-    }
 }
 
 /// Parts of a prompt.
-fn pieces(request: &Recorded, cuts: &[Vec<u64>], salt: u64, number: u64) -> Box<[Piece]> {
+fn pieces(request: &Recorded, salt: u64, number: u64) -> Box<[Piece]> {
     let mut left = request.prompt_tokens;
-    let mut pieces = Vec::new();
+    let mut pieces = Vec::with_capacity(request.blocks.len() + 1);
     let run = mix(salt ^ mix(request.run as u64));
-    let cuts = &cuts[request.run];
     for (first, count) in &request.blocks {
-        let (mut at, end) = (*first, first + u64::from(*count));
-        while at < end && left > 0 {
-            let next = cuts.get(cuts.partition_point(|cut| *cut <= at)).copied().unwrap_or(end).min(end);
-            let tokens = ((next - at) * u64::from(request.block_tokens)).min(left);
-            pieces.push(Piece { seed: mix(run ^ at), tokens: u32::try_from(tokens).unwrap_or(u32::MAX) });
-            left -= tokens;
-            at = next;
+        let tokens = (u64::from(*count) * u64::from(request.block_tokens)).min(left);
+        if tokens == 0 {
+            break;
         }
+        pieces.push(Piece { seed: mix(run ^ first), tokens: u32::try_from(tokens).unwrap_or(u32::MAX) });
+        left -= tokens;
     }
     if left > 0 {
         // Beyond the blocks that are numbered.

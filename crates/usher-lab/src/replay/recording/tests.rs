@@ -1,8 +1,6 @@
-//! Recordings that a simulated production wrote: what is read of them, and what is fitted to them.
+//! What is read of recordings.
 
-use std::io::Cursor;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -11,20 +9,14 @@ use usher_core::recording::{
     RequestLine, VERSION,
 };
 
-use super::collect::Collector;
-use super::read::lines;
 use super::*;
-use crate::replay::configured::{Build, BuildError};
+use crate::replay::Arrival;
 use crate::replay::workload::Piece;
-use crate::replay::{
-    Arrival, Fates, Interconnect, Picker, Policy, Reading, Requests, Server, Workload, World, utilize,
-};
 use crate::sim::EngineConfig;
-use usher_core::config::ConfigError;
 
-const FILE: &str = "a.jsonl";
+pub(super) const FILE: &str = "a.jsonl";
 
-fn header(run: &str) -> Header {
+pub(super) fn header(run: &str) -> Header {
     Header {
         format: FORMAT.into(),
         version: VERSION,
@@ -37,7 +29,7 @@ fn header(run: &str) -> Header {
     }
 }
 
-fn endpoint(id: u32) -> Line {
+pub(super) fn endpoint(id: u32) -> Line {
     Line::Endpoint(EndpointLine {
         at_us: 0,
         id,
@@ -54,7 +46,7 @@ fn pick(id: u32) -> ProfilePicks {
     ProfilePicks { is_primary: true, picks: vec![Pick { load, in_flight: 0 }], ..ProfilePicks::default() }
 }
 
-fn request(at_us: u64, id: u32, tokens: u64, blocks: &[(u64, u32)]) -> RequestLine {
+pub(super) fn request(at_us: u64, id: u32, tokens: u64, blocks: &[(u64, u32)]) -> RequestLine {
     RequestLine {
         at_us,
         model: "m".into(),
@@ -71,17 +63,15 @@ fn request(at_us: u64, id: u32, tokens: u64, blocks: &[(u64, u32)]) -> RequestLi
     }
 }
 
-fn text(lines: &[Line]) -> String {
+pub(super) fn text(lines: &[Line]) -> String {
     lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect()
 }
 
 fn read(text: &[u8]) -> Result<Recording, ReadError> {
-    let mut collector = Collector::default();
-    lines(Cursor::new(text), Path::new(FILE), &mut collector)?;
-    collector.finish().ok_or_else(|| ReadError::Empty(FILE.into()))
+    Recording::parse(FILE, text)
 }
 
-fn of(line: RequestLine) -> Line {
+pub(super) fn of(line: RequestLine) -> Line {
     Line::Request(Box::new(line))
 }
 
@@ -186,7 +176,7 @@ fn broken_lines_are_left_out_with_a_note() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_in_a_sentence() {
+fn file_of_another_format_is_refused_in_a_sentence() {
     let newer = "{\"header\":{\"format\":\"usher-recording\",\"version\":3,\"run\":7}}\n";
     let good = text(&[Line::Header(header("r"))]);
     let cases = [
@@ -256,81 +246,4 @@ proptest! {
             Err(_) => prop_assert_eq!(whole, 0),
         }
     }
-}
-
-/// A recording that these servers, one of two times slower, write under a policy.
-fn production(engine: &EngineConfig, servers: usize, share: f64, delay: Duration) -> (Recording, Fates) {
-    let mut servers = Server::equal(servers, engine);
-    if let Some(last) = servers.last_mut() {
-        last.slow_down(2.0);
-    }
-    let mut arrivals = Workload::HalfShared.arrivals(700, 1, 3);
-    utilize(&mut arrivals, &servers, share).unwrap();
-    let requests = Arc::new(Requests::new(&arrivals, &servers, true));
-    let reading = Reading { interval: Duration::from_millis(50), max_age: Duration::from_secs(2) };
-    let no_build: &Build<'_> = &|_, _, _, _| Err(BuildError::Config(ConfigError::new("no")));
-    let (picker, _) = Picker::new(&Policy::Random, &servers, reading, 5, no_build).unwrap();
-    let world = World::new(picker, &servers, Interconnect::default(), requests).unwrap();
-    let fates = world.with_gateway_delay(delay).run(|| ());
-    let mut written = vec![Line::Header(header("r"))];
-    written.extend((0u32..).zip(&servers).map(|(id, _)| endpoint(id)));
-    for fate in &fates.requests {
-        let us = |time: Option<Duration>| u64::try_from(time.unwrap().as_micros()).unwrap();
-        let outcome = Outcome {
-            status: Some(200),
-            first_token_us: Some(us(fate.first)),
-            total_us: us(fate.last),
-            prompt_tokens: Some(fate.prompt_tokens.into()),
-            cached_tokens: Some(fate.cached_tokens.into()),
-            output_tokens: Some(fate.output_tokens.into()),
-            ..Outcome::default()
-        };
-        let line =
-            request(us(Some(fate.arrived)), fate.server.unwrap() as u32, fate.prompt_tokens.into(), &[]);
-        written.push(of(RequestLine { outcome: Some(outcome), ..line }));
-    }
-    (read(text(&written).as_bytes()).unwrap(), fates)
-}
-
-const GIVEN: Constants =
-    Constants { prefill_rate: 15_928.0, decode_step_ms: 8.0, batch_factor: 0.01, delay_ms: 0.0 };
-
-#[test]
-fn fit_recovers_the_constants_of_the_engines() {
-    let engine = EngineConfig {
-        prefill_tokens_per_second: 6000.0,
-        decode_step: Duration::from_millis(21),
-        batch_factor: 0.04,
-        ..EngineConfig::default()
-    };
-    let (recording, fates) = production(&engine, 4, 0.6, Duration::from_millis(15));
-    assert_eq!(recording.fates().requests.len(), fates.requests.len());
-    let mut servers = recording.servers(&EngineConfig::default());
-    let fit = fit(&recording, &mut servers, &Interconnect::default(), GIVEN, Fixed::default());
-    assert_eq!(fit.unfitted, None);
-    let Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms } = fit.constants;
-    let near = |found: f64, wanted: f64, share: f64| (found / wanted - 1.0).abs() < share;
-    assert!(near(prefill_rate, 6000.0, 0.03), "{fit:?}");
-    assert!(near(decode_step_ms, 21.0, 0.03), "{fit:?}");
-    assert!(near(batch_factor, 0.04, 0.1), "{fit:?}");
-    assert!((delay_ms - 15.0).abs() < 10.0, "{fit:?}");
-    assert_eq!(fit.slower.len(), 1, "{fit:?}");
-    assert!(near(fit.slower[0].slower, 2.0, 0.03) && fit.slower[0].server.ends_with("pod-3"), "{fit:?}");
-    assert!(fit.ttft_error.unwrap() < 0.1 && fit.tpot_error.unwrap() < 0.05, "{fit:?}");
-}
-
-#[test]
-fn given_constants_stay_and_few_requests_are_not_fitted() {
-    let engine = EngineConfig { prefill_tokens_per_second: 6000.0, ..EngineConfig::default() };
-    let (mut recording, _) = production(&engine, 2, 0.5, Duration::ZERO);
-    let mut servers = recording.servers(&EngineConfig::default());
-    let fixed = Fixed { decode_step: true, ..Fixed::default() };
-    let given = Constants { decode_step_ms: 50.0, ..GIVEN };
-    let fitted = fit(&recording, &mut servers, &Interconnect::default(), given, fixed);
-    assert_eq!(fitted.constants.decode_step_ms, 50.0);
-    assert!(fitted.tpot_error.unwrap() > 0.2, "a wrong constant shows: {fitted:?}");
-    recording.requests.truncate(40);
-    let few = fit(&recording, &mut servers, &Interconnect::default(), GIVEN, Fixed::default());
-    assert_eq!((few.constants, few.measured, few.slower.len()), (GIVEN, 40, 0));
-    assert!(few.unfitted.unwrap().starts_with("40 streamed responses have measured times"));
 }

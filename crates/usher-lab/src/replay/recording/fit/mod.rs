@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use self::constants::apply;
 use self::observe::observe;
-use self::refine::Trial;
-use super::collect::Recording;
+use self::refine::{MOST_STEPS, Trial};
+use super::recorded::Recording;
 use crate::replay::servers::Server;
 use crate::replay::world::Interconnect;
 use crate::sim::ModelKind;
@@ -23,6 +23,9 @@ pub use self::constants::{Constants, Fixed};
 
 /// Streamed responses below which nothing is fitted.
 const FEWEST: usize = 50;
+
+/// Error above which constants are poor.
+const POOR: f64 = 0.2;
 
 /// A server that takes longer, or less long, than the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,16 +41,23 @@ pub struct Slower {
 pub struct Fit {
     /// Streamed responses with measured times.
     pub measured: u64,
+    /// Responses among them that were replayed with the recorded picks; of a long recording the first.
+    pub replayed: u64,
+    /// Responses among those that the engines refused, as too large for their KV caches. Their errors are endless.
+    pub refused: u64,
     /// Constants, fitted or given.
     pub constants: Constants,
     /// Servers that clearly differ.
     pub slower: Vec<Slower>,
     /// Why nothing was fitted; `None`: it was.
     pub unfitted: Option<String>,
-    /// Median error of the first tokens' times in a replay of the recorded picks, as a share of the measured.
+    /// Median error of the first tokens' times in a replay of the recorded picks, as a share of the measured; `None` if
+    /// there is none, or it has no end.
     pub ttft_error: Option<f64>,
-    /// Median error of the times per output token.
+    /// Median error of the times per output token, likewise.
     pub tpot_error: Option<f64>,
+    /// An error is above 20 %, or has no end.
+    pub is_poor: bool,
 }
 
 /// Fits these servers, which are those of the recording, to what it measured, and sets their constants. `given`: the
@@ -62,6 +72,9 @@ pub fn fit(
     let observed = observe(recording);
     let mut slower = vec![1.0; servers.len()];
     let is_linear = servers.iter().all(|server| server.engine.model.kind() == ModelKind::Linear);
+    let all = Trial::of_all(&observed, servers, interconnect);
+    // Whether a request fits into a cache depends on no constant.
+    let fitting = all.as_ref().map(|trial| trial.errors(&given, &slower)).unwrap_or_default();
     let unfitted = match observed.usable().count() {
         _ if !is_linear => {
             Some("only the model linear is fitted; the constants are those of the flags".to_owned())
@@ -69,17 +82,23 @@ pub fn fit(
         count if count < FEWEST => Some(format!(
             "{count} streamed responses have measured times, and a fit needs {FEWEST}; the constants are those of the flags"
         )),
+        _ if fitting.refused * 2 > fitting.replayed => Some(format!(
+            "the engines refuse {} of {} recorded picks, as larger than the KV caches that the endpoints reported, or than --num-blocks; the constants are those of the flags",
+            fitting.refused, fitting.replayed
+        )),
         _ => None,
     };
     let mut constants = given;
     if unfitted.is_none() {
         (constants, slower) = regress::estimate(&observed, given, fixed);
         if let Some(trial) = Trial::of_window(&observed, servers, interconnect) {
-            constants = refine::refine(&trial, constants, &mut slower, fixed);
+            constants = refine::refine(&trial, constants, &mut slower, fixed, MOST_STEPS);
         }
     }
-    let [ttft_error, tpot_error] = Trial::of_all(&observed, servers, interconnect)
-        .map_or([None; 2], |trial| trial.errors(&constants, &slower));
+    let errors = match all {
+        Some(trial) if unfitted.is_none() => trial.errors(&constants, &slower),
+        _ => fitting,
+    };
     if is_linear {
         for (server, slower) in servers.iter_mut().zip(&slower) {
             apply(server, &constants, *slower);
@@ -93,7 +112,10 @@ pub fn fit(
         constants,
         slower: servers.iter().zip(&slower).filter_map(differs).collect(),
         unfitted,
-        ttft_error,
-        tpot_error,
+        replayed: errors.replayed,
+        refused: errors.refused,
+        ttft_error: errors.ttft,
+        tpot_error: errors.tpot,
+        is_poor: errors.is_over(POOR),
     }
 }

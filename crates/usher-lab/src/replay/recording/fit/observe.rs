@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::replay::recording::collect::{Recorded, Recording};
+use crate::replay::recording::recorded::{Recorded, Recording};
 
 /// A request that a server worked on.
 #[derive(Clone, Copy, Debug)]
@@ -90,11 +90,10 @@ fn known_tokens(request: &Recorded, server: usize, sent: &mut HashSet<(usize, us
     let mut known = 0;
     let mut is_prefix = true;
     for (first, count) in &request.blocks {
-        for number in *first..first + u64::from(*count) {
-            let is_new = sent.insert((server, request.run, number));
-            is_prefix &= !is_new;
-            known += u64::from(is_prefix);
-        }
+        // Parts of prompts are the same or apart, so the first block stands for all.
+        let is_new = sent.insert((server, request.run, *first));
+        is_prefix &= !is_new;
+        known += if is_prefix { u64::from(*count) } else { 0 };
     }
     (known * u64::from(request.block_tokens)).min(request.prompt_tokens)
 }

@@ -1,9 +1,10 @@
 //! Better constants, by replays of the recorded picks.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::constants::{Constants, Fixed, apply, median};
+use super::constants::{Constants, Fixed, SLOWER, apply, median};
 use super::observe::{Observations, Observed};
 use crate::replay::policy::Picker;
 use crate::replay::requests::Requests;
@@ -16,6 +17,15 @@ const WINDOW: usize = 2000;
 
 /// Requests of the replay that tells how good a fit is.
 const MOST: usize = 50_000;
+
+/// Prompt tokens and generated tokens of the requests of a trial: text to make, and steps to take.
+const WINDOW_TOKENS: [f64; 2] = [(1u64 << 27) as f64, (1u64 << 20) as f64];
+
+/// The same of all requests.
+const MOST_TOKENS: [f64; 2] = [(1u64 << 30) as f64, (1u64 << 24) as f64];
+
+/// Steps of engines after which constants are no longer improved; some seconds.
+pub(super) const MOST_STEPS: u64 = 1 << 26;
 
 /// Requests that wait at a server at most: as many as there are.
 const MOST_WAITING: usize = 1 << 30;
@@ -39,6 +49,41 @@ pub(super) struct Trial<'a> {
     interconnect: &'a Interconnect,
     requests: Arc<Requests>,
     picks: Arc<[(usize, Option<usize>)]>,
+    /// Steps of engines so far.
+    steps: Cell<u64>,
+}
+
+/// How far the times of a trial are from those that were measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Errors {
+    /// Measured requests that were replayed.
+    pub(super) replayed: u64,
+    /// Those of them that the engines refused, each of which is an endless error.
+    pub(super) refused: u64,
+    /// Median error of the times to first tokens, as a share of the measured; `None` without an end.
+    pub(super) ttft: Option<f64>,
+    /// Median error of the times per output token, likewise.
+    pub(super) tpot: Option<f64>,
+}
+
+impl Errors {
+    /// Returns `true` if a median is above this, or has no end.
+    pub(super) fn is_over(&self, most: f64) -> bool {
+        let is_over = |error: Option<f64>| error.is_some_and(|error| error > most);
+        self.refused * 2 > self.replayed || is_over(self.ttft) || is_over(self.tpot)
+    }
+}
+
+/// The first requests of a part with so many tokens of prompts, and so many that were generated.
+fn within(part: &[Observed], [prompts, outputs]: [f64; 2]) -> &[Observed] {
+    let (mut computed, mut output) = (0.0, 0.0);
+    let mut fits = |each: &Observed| {
+        computed += each.computed;
+        output += each.output;
+        computed <= prompts && output <= outputs
+    };
+    let count = part.iter().take_while(|each| fits(each)).count();
+    &part[..count.max(1).min(part.len())]
 }
 
 impl<'a> Trial<'a> {
@@ -57,7 +102,7 @@ impl<'a> Trial<'a> {
         let part = |start: usize| all.get(start..all.len().min(start + WINDOW)).unwrap_or_default();
         let busiest = starts
             .max_by(|one, other| tokens_per_second(part(*one)).total_cmp(&tokens_per_second(part(*other))))?;
-        Self::new(part(busiest), servers, interconnect)
+        Self::new(within(part(busiest), WINDOW_TOKENS), servers, interconnect)
     }
 
     /// All of a recording, or the start of a long one.
@@ -67,7 +112,7 @@ impl<'a> Trial<'a> {
         interconnect: &'a Interconnect,
     ) -> Option<Self> {
         let all = &observed.all;
-        Self::new(all.get(..all.len().min(MOST))?, servers, interconnect)
+        Self::new(within(&all[..all.len().min(MOST)], MOST_TOKENS), servers, interconnect)
     }
 
     fn new(observed: &'a [Observed], servers: &'a [Server], interconnect: &'a Interconnect) -> Option<Self> {
@@ -89,6 +134,7 @@ impl<'a> Trial<'a> {
             interconnect,
             requests: Arc::new(Requests::new(&arrivals, servers, true)),
             picks: observed.iter().map(pick).collect(),
+            steps: Cell::new(0),
         })
     }
 
@@ -105,19 +151,28 @@ impl<'a> Trial<'a> {
         let picker = Picker::recorded(Arc::clone(&self.picks));
         let delay = Duration::try_from_secs_f64(constants.delay_ms / 1e3).unwrap_or_default();
         let world = World::new(picker, &servers, self.interconnect.clone(), Arc::clone(&self.requests));
-        world.map_or_else(|_| Vec::new(), |world| world.with_gateway_delay(delay).run(|| ()).requests)
+        let Ok(world) = world else { return Vec::new() };
+        let fates = world.with_gateway_delay(delay).run(|| ());
+        self.steps.set(self.steps.get() + fates.events.engine);
+        fates.requests
     }
 
-    /// Measured and replayed times to first tokens, and per output token.
+    /// Steps that engines have taken in all trials so far.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    /// Measured and replayed times to first tokens, and per output token. Those of refused requests are endless.
     fn times(&self, constants: &Constants, slower: &[f64]) -> [Vec<(f64, f64)>; 2] {
         let fates = self.run(constants, slower);
-        let measured = self.observed.iter().zip(&fates).filter(|(each, _)| each.is_measured);
         let (mut ttft, mut tpot) = (Vec::new(), Vec::new());
-        for (each, fate) in measured {
-            let Some(first) = fate.first else { continue };
-            ttft.push((each.ttft(), first.as_secs_f64()));
-            if let Some((measured, replayed)) = each.tpot().zip(fate.tpot()) {
-                tpot.push((measured, replayed.as_secs_f64()));
+        for (position, each) in self.observed.iter().enumerate().filter(|(_, each)| each.is_measured) {
+            let fate = fates.get(position);
+            let first = fate.and_then(|fate| fate.first).map_or(f64::INFINITY, |first| first.as_secs_f64());
+            ttft.push((each.ttft(), first));
+            if let Some(measured) = each.tpot() {
+                let replayed = fate.and_then(Fate::tpot).map_or(f64::INFINITY, |tpot| tpot.as_secs_f64());
+                tpot.push((measured, replayed));
             }
         }
         [ttft, tpot]
@@ -135,21 +190,30 @@ impl<'a> Trial<'a> {
             }
         }
         let better = |(slower, ratios): (&f64, &mut Vec<f64>)| match median(ratios) {
-            Some(ratio) if *slower != 1.0 => slower * ratio,
+            Some(ratio) if *slower != 1.0 => (slower * ratio).clamp(SLOWER[0], SLOWER[1]),
             _ => *slower,
         };
         slower.iter().zip(&mut ratios).map(better).collect()
     }
 
-    /// Median errors of both, as shares of the measured times.
-    pub(super) fn errors(&self, constants: &Constants, slower: &[f64]) -> [Option<f64>; 2] {
+    /// Errors with these constants.
+    pub(super) fn errors(&self, constants: &Constants, slower: &[f64]) -> Errors {
         let error = |(measured, replayed): &(f64, f64)| (replayed - measured).abs() / measured.max(1e-6);
-        self.times(constants, slower).map(|times| median(&mut times.iter().map(error).collect::<Vec<_>>()))
+        let times = self.times(constants, slower);
+        let refused = times[0].iter().filter(|(_, replayed)| replayed.is_infinite()).count() as u64;
+        let replayed = times[0].len() as u64;
+        let [ttft, tpot] = times.map(|times| {
+            median(&mut times.iter().map(error).collect::<Vec<_>>()).filter(|error| error.is_finite())
+        });
+        Errors { replayed, refused, ttft, tpot }
     }
 
     /// Sum of both mean errors, each of which counts as 1 at most.
     fn miss(&self, constants: &Constants, slower: &[f64]) -> f64 {
         let error = |(measured, replayed): &(f64, f64)| {
+            if replayed.is_infinite() {
+                return 1.0;
+            }
             ((replayed - measured).abs() / (measured.max(*replayed) + SLACK)).min(1.0)
         };
         let mean = |times: &Vec<(f64, f64)>| times.iter().map(error).sum::<f64>() / times.len().max(1) as f64;
@@ -173,11 +237,18 @@ fn moved(constants: &Constants, direction: [i32; 4], step: f64, fixed: Fixed) ->
                 if is_fixed[at] { values[at] } else { values[at] * step.powi(direction[at]) }
             },
         );
-    Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms }
+    Constants { prefill_rate, decode_step_ms, batch_factor, delay_ms }.in_range(fixed)
 }
 
-/// Improves the constants, and the factors of servers that differ, as long as that helps.
-pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>, fixed: Fixed) -> Constants {
+/// Improves the constants, and the factors of servers that differ, as long as that helps, and engines have taken fewer than
+/// so many steps.
+pub(super) fn refine(
+    trial: &Trial<'_>,
+    start: Constants,
+    slower: &mut Vec<f64>,
+    fixed: Fixed,
+    most_steps: u64,
+) -> Constants {
     let mut best = start;
     if !fixed.delay {
         best.delay_ms = best.delay_ms.max(LEAST_DELAY_MS);
@@ -188,6 +259,9 @@ pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>,
             let before = miss;
             for direction in DIRECTIONS {
                 for step in [step, 1.0 / step] {
+                    if trial.steps() >= most_steps {
+                        return best;
+                    }
                     let tried = moved(&best, direction, step, fixed);
                     let missed = if tried == best { miss } else { trial.miss(&tried, slower) };
                     if missed < miss {
@@ -207,4 +281,47 @@ pub(super) fn refine(trial: &Trial<'_>, start: Constants, slower: &mut Vec<f64>,
         }
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::EngineConfig;
+
+    fn observed(computed: f64, output: f64) -> Observed {
+        Observed {
+            server: 0,
+            computed_by: 0,
+            sent: 0.0,
+            first: 1.0,
+            last: 9.0,
+            computed,
+            output,
+            is_measured: true,
+        }
+    }
+
+    #[test]
+    fn a_trial_has_a_bound_on_tokens_and_takes_a_request_at_least() {
+        let part = [observed(100.0, 9.0), observed(1.0, 9.0), observed(1.0, 30.0)];
+        for (most, count) in [([1e9, 1e9], 3), ([101.0, 1e9], 2), ([1e9, 18.0], 2), ([1.0, 1e9], 1)] {
+            assert_eq!(within(&part, most).len(), count, "{most:?}");
+        }
+    }
+
+    #[test]
+    fn a_fit_ends_with_the_steps_that_it_may_take() {
+        let observations = Observations { all: vec![observed(100.0, 500.0); 60], servers: 1 };
+        let servers = Server::equal(1, &EngineConfig::default());
+        let interconnect = Interconnect::default();
+        let start = Constants { prefill_rate: 1e6, decode_step_ms: 0.1, batch_factor: 0.0, delay_ms: 0.0 };
+        let steps = |most| {
+            let trial = Trial::of_window(&observations, &servers, &interconnect).unwrap();
+            refine(&trial, start, &mut vec![1.0], Fixed::default(), most);
+            trial.steps()
+        };
+        let once = steps(1);
+        assert!(once > 0 && (2000..2000 + 2 * once).contains(&steps(2000)), "{once}");
+        assert!(steps(u64::MAX) > 10 * once);
+    }
 }

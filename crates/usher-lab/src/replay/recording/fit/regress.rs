@@ -15,7 +15,7 @@
 //!
 //! Both are fitted by least absolute relative errors (least squares, weighted anew).
 
-use super::constants::{Constants, Fixed, median};
+use super::constants::{Constants, Fixed, SLOWER, median};
 use super::observe::{Observations, Observed};
 
 /// Rounds in which the factors of servers are found.
@@ -78,19 +78,17 @@ struct Work {
 
 impl Work {
     fn of(observed: &Observations) -> Self {
-        let decoding = |server: usize| {
-            let of = observed.all.iter().filter(move |each| each.server == server && each.output > 1.0);
-            Spread::new(of.map(|each| (each.first, each.last, each.last - each.first)))
-        };
-        let computing = |server: usize| {
-            let of = observed.all.iter().filter(move |each| each.computed_by == server);
-            Spread::new(of.map(|each| (each.sent, each.first, each.computed)))
-        };
-        let servers = 0..observed.servers;
-        Self {
-            decoding: servers.clone().map(decoding).collect(),
-            computing: servers.map(computing).collect(),
+        let mut decoding = vec![Vec::new(); observed.servers];
+        let mut computing = decoding.clone();
+        for each in &observed.all {
+            if each.output > 1.0 {
+                decoding[each.server].push((each.first, each.last, each.last - each.first));
+            }
+            computing[each.computed_by].push((each.sent, each.first, each.computed));
         }
+        let spread =
+            |all: Vec<Vec<(f64, f64, f64)>>| all.into_iter().map(|of| Spread::new(of.into_iter())).collect();
+        Self { decoding: spread(decoding), computing: spread(computing) }
     }
 
     /// Requests that decode at a server beside one, on average over an interval.
@@ -139,7 +137,7 @@ pub(super) fn estimate(observed: &Observations, given: Constants, fixed: Fixed) 
         let first = |row: &Row| row.terms[1] / constants.prefill_rate + row.terms[2];
         slower = factors(observed.servers, &tokens, &firsts, &expected, &first, constants.delay_ms / 1e3);
     }
-    (constants, slower)
+    (constants.in_range(fixed), slower)
 }
 
 /// Time of first tokens besides their prompts, of the tenth with the least: others wait for the end of a step.
@@ -192,7 +190,12 @@ fn factors(
     let clear = |factor: f64| factor.max(1.0 / factor) > CLEAR;
     found
         .iter()
-        .map(|factor| factor.map(|factor| factor / usual).filter(|factor| clear(*factor)).unwrap_or(1.0))
+        .map(|factor| {
+            factor
+                .map(|factor| factor / usual)
+                .filter(|factor| clear(*factor))
+                .map_or(1.0, |factor| factor.clamp(SLOWER[0], SLOWER[1]))
+        })
         .collect()
 }
 
