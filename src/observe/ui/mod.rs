@@ -51,7 +51,10 @@ const FILES: [Asset; 11] = [
 #[must_use]
 pub fn with_page(routes: Routes, shown: Shown) -> Routes {
     let budget = Arc::clone(&shown.budget);
-    let mut renderer = state::Renderer::new(shown);
-    let feed = Feed::new(budget, move |is_known| renderer.render(is_known));
+    let shown = Arc::new(shown);
+    let feed = Feed::new(budget, move || {
+        let mut renderer = state::Renderer::new(Arc::clone(&shown));
+        Box::new(move || renderer.render())
+    });
     routes.with_page_for_browsers(&INDEX, &FILES, ("/events", Arc::new(feed)))
 }
