@@ -59,7 +59,7 @@ export function showTraffic(list, state, rates) {
   times(rates, 'token', 'per_token');
   times(rates, 'whole', 'duration');
   const hits = rates.hitRate;
-  if (traffic.cached_tokens === null) tile('hits', '–', 'no server has told any');
+  if (traffic.prompts === null) tile('hits', '–', 'no server has told any');
   else tile('hits', hits === null ? '–' : percent(hits), 'as servers counted them');
   const tokens = rates.perSecond('output_tokens');
   tile('flight', grouped(traffic.running), tokens === null ? '' : `${rate(tokens)} tokens per second come back`);
