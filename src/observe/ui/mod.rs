@@ -29,7 +29,7 @@ macro_rules! script {
     };
 }
 
-const FILES: [Asset; 11] = [
+const FILES: [Asset; 13] = [
     Asset {
         path: "/ui/style.css",
         content_type: "text/css; charset=utf-8",
@@ -45,6 +45,8 @@ const FILES: [Asset; 11] = [
     script!("panels.js"),
     script!("problems.js"),
     script!("rates.js"),
+    script!("shared.js"),
+    script!("stream.js"),
 ];
 
 /// With the page about a pool at `/`, which [`with_index`](Routes::with_index) has made.
