@@ -58,6 +58,7 @@ impl Picker {
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
             tracer: None,
+            records: None,
         };
         Self { shared: Arc::new(shared), dispatcher: Arc::new(dispatcher), caches }
     }

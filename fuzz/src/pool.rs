@@ -62,6 +62,7 @@ impl Pool {
             metrics: ExtProcMetrics::register(registry, false).expect("a new registry has room"),
             parsing: Parsing::new(&self.scheduling),
             tracer: None,
+            records: None,
         }
     }
 }

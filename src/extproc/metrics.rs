@@ -10,6 +10,7 @@ use crate::request::{Headers, MAX_NAME};
 
 use super::families::RequestFamilies;
 use super::gen_ai::GenAiMetrics;
+use super::prompts::PromptCounter;
 use super::series::{Series, SeriesKey, SeriesTable};
 use usher_wire::event::Mode;
 
@@ -41,6 +42,8 @@ pub struct ExtProcMetrics {
     pub(super) streams: Option<StreamMetrics>,
     /// Metrics by OpenTelemetry's conventions, where they are wanted.
     pub(super) gen_ai: Option<GenAiMetrics>,
+    /// Prompts whose cached tokens were reported.
+    pub(super) prompts: PromptCounter,
     pub(super) series: SeriesTable,
     rewritten: ClientSeries<Rewritten, IntCounter>,
 }
@@ -73,6 +76,7 @@ impl ExtProcMetrics {
         let streams = if count_streams { Some(StreamMetrics::register(registry)?) } else { None };
         Ok(Self {
             families: RequestFamilies::register(registry)?,
+            prompts: PromptCounter::default(),
             request_processing: single(
                 "request_processing_duration_seconds",
                 "Seconds from the request's headers until it was sent on or refused.",

@@ -20,6 +20,7 @@ pub mod metrics;
 mod opening;
 pub mod parsing;
 pub mod preface;
+pub mod prompts;
 mod replies;
 mod response_tracker;
 pub mod router;

@@ -339,6 +339,9 @@ impl ResponseTracker {
         }
         if let Some(tokens) = used.cached_tokens {
             series.cached_tokens.observe(tokens as f64);
+            if let Some(prompt) = used.prompt_tokens {
+                metrics.prompts.count(prompt, tokens);
+            }
         }
         let Some(end) = end else { return };
         series.response_size.observe(self.bytes as f64);

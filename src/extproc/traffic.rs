@@ -5,6 +5,7 @@ use prometheus::proto::Metric;
 use serde::Serialize;
 
 use super::metrics::ExtProcMetrics;
+use super::prompts::Prompts;
 
 /// Counts since the start. Rates are differences of two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -15,10 +16,8 @@ pub struct Traffic {
     pub refused: u64,
     /// Requests under way.
     pub running: i64,
-    /// Tokens of prompts, as model servers counted them.
-    pub prompt_tokens: f64,
-    /// Tokens of prompts that model servers had cached; `None`: no server has reported any.
-    pub cached_tokens: Option<f64>,
+    /// Prompts whose cached tokens model servers reported; `None`: no server has.
+    pub prompts: Option<Prompts>,
     /// Generated tokens, as model servers counted them.
     pub output_tokens: f64,
     /// Seconds to the first byte of streamed responses.
@@ -48,15 +47,11 @@ impl ExtProcMetrics {
             |family: &dyn Collector, of: fn(&Metric) -> f64| -> f64 { metrics(family).iter().map(of).sum() };
         let counted = |metric: &Metric| metric.get_counter().get_value();
         let total = |metric: &Metric| metric.get_histogram().get_sample_sum();
-        let has_cached = metrics(&families.cached_tokens)
-            .iter()
-            .any(|metric| metric.get_histogram().get_sample_count() > 0);
         Traffic {
             routed: sum(&families.total, counted) as u64,
             refused: sum(&families.errors, counted) as u64,
             running: sum(&families.running, |metric| metric.get_gauge().get_value()) as i64,
-            prompt_tokens: sum(&families.input_tokens, total),
-            cached_tokens: has_cached.then(|| sum(&families.cached_tokens, total)),
+            prompts: self.prompts.read(),
             output_tokens: sum(&families.output_tokens, total),
             first_token: Distribution::of(&families.ttft, |metric| {
                 label(metric, "streaming") == Some("true")
@@ -105,19 +100,18 @@ mod tests {
     fn series_are_added_up() {
         let metrics = ExtProcMetrics::register(&Registry::new(), false).unwrap();
         assert_eq!(metrics.traffic(), Traffic::default());
-        for (model, cached) in [("a", 30.0), ("b", 0.0)] {
+        for (model, cached) in [("a", 30), ("b", 0)] {
             let key = SeriesKey { model: model.into(), ..SeriesKey::unknown() };
             let series = metrics.series(&key);
             series.total.inc_by(2);
-            series.input_tokens.observe(100.0);
-            series.cached_tokens.observe(cached);
+            metrics.prompts.count(100, cached);
             series.ttft_streaming.observe(0.3);
             series.ttft.observe(9.0);
             metrics.refused(&series, crate::flow::Code::ALL[0]);
         }
         let traffic = metrics.traffic();
         assert_eq!((traffic.routed, traffic.refused, traffic.running), (4, 2, 0));
-        assert_eq!((traffic.prompt_tokens, traffic.cached_tokens), (200.0, Some(30.0)));
+        assert_eq!(traffic.prompts, Some(Prompts { tokens: 200, cached: 30 }));
         let below = |bound: f64| {
             let place = traffic.first_token.bounds.iter().position(|each| *each == bound).unwrap();
             traffic.first_token.below[place]

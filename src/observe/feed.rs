@@ -1,12 +1,11 @@
 //! Server-sent events: one state each second, rendered once for all who listen, and not at all while nobody does.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -34,17 +33,29 @@ pub struct State {
     pub change: Option<String>,
 }
 
-/// States that a function renders, each from what it kept of the one before.
+/// Renders states, each from what it kept of the one before.
+pub type Render = Box<dyn FnMut() -> State + Send>;
+
+/// States that a function renders while somebody listens.
 pub struct Feed {
-    render: Mutex<Box<dyn FnMut(bool) -> State + Send>>,
+    begin: Box<dyn Fn() -> Render + Send + Sync>,
     budget: Arc<Budget>,
-    listeners: Arc<Semaphore>,
     // Held while a state is rendered.
     turn: Arc<tokio::sync::Mutex<()>>,
-    // Guards the last event. Taken for moments.
-    latest: Mutex<Option<Arc<Event>>>,
+    // Guards what is kept while somebody listens. Taken for moments.
+    kept: Mutex<Kept>,
     /// Events rendered, ever.
     rendered: AtomicU64,
+}
+
+/// What goes with the last listener.
+#[derive(Default)]
+struct Kept {
+    listeners: usize,
+    /// The last event.
+    latest: Option<Arc<Event>>,
+    /// Renders the next; `None`: nobody has listened yet, or it is at work.
+    render: Option<Render>,
 }
 
 /// A rendered state.
@@ -63,19 +74,17 @@ struct Listener {
     until: Instant,
     /// Event that may not have been read yet.
     held: Reservation,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Feed {
-    /// States that `render` makes. It may take its time, but not wait. It is told whether the listeners know the
-    /// state before.
-    pub fn new(budget: Arc<Budget>, render: impl FnMut(bool) -> State + Send + 'static) -> Self {
+    /// States that a function renders which `begin` makes for the first who listens. It may take its time, but not
+    /// wait, and is dropped when nobody listens any more.
+    pub fn new(budget: Arc<Budget>, begin: impl Fn() -> Render + Send + Sync + 'static) -> Self {
         Self {
-            render: Mutex::new(Box::new(render)),
+            begin: Box::new(begin),
             budget,
-            listeners: Arc::new(Semaphore::new(LISTENERS)),
             turn: Arc::default(),
-            latest: Mutex::default(),
+            kept: Mutex::default(),
             rendered: AtomicU64::new(0),
         }
     }
@@ -83,12 +92,18 @@ impl Feed {
     /// Events from now on, the first with all of the state; `None`: too many listen. Who reads slowly misses states
     /// and then gets all of the last one, so that nothing is kept for it but one.
     pub(super) fn listen(self: &Arc<Self>) -> Option<impl Stream<Item = Bytes> + use<>> {
+        {
+            let mut kept = self.kept();
+            if kept.listeners >= LISTENERS {
+                return None;
+            }
+            kept.listeners += 1;
+        }
         let listener = Listener {
             feed: Arc::clone(self),
             seen: 0,
             until: Instant::now() + LONGEST,
             held: Reservation::new(&self.budget, Kind::SmallPorts),
-            _place: Arc::clone(&self.listeners).try_acquire_owned().ok()?,
         };
         let events = stream::unfold(listener, |mut listener| async move {
             let event = listener.next().await?;
@@ -118,17 +133,19 @@ impl Feed {
     }
 
     fn rendered(&self) -> Arc<Event> {
-        let is_known = self.latest().is_some();
-        let state = {
-            let mut render = self.render.lock().unwrap_or_else(PoisonError::into_inner);
-            render(is_known)
-        };
+        let render = self.kept().render.take();
+        let mut render = render.unwrap_or_else(|| (self.begin)());
+        let state = render();
         let event = |data: &str| Bytes::from(format!("data: {data}\n\n"));
         let full = event(&state.full);
         let change = state.change.map_or_else(|| full.clone(), |change| event(&change));
         let number = self.rendered.fetch_add(1, Relaxed) + 1;
         let event = Arc::new(Event { number, at: Instant::now(), full, change });
-        *self.lock_latest() = Some(Arc::clone(&event));
+        let mut kept = self.kept();
+        // They may all have left meanwhile.
+        if kept.listeners > 0 {
+            (kept.latest, kept.render) = (Some(Arc::clone(&event)), Some(render));
+        }
         event
     }
 
@@ -138,11 +155,11 @@ impl Feed {
     }
 
     fn latest(&self) -> Option<Arc<Event>> {
-        self.lock_latest().clone()
+        self.kept().latest.clone()
     }
 
-    fn lock_latest(&self) -> std::sync::MutexGuard<'_, Option<Arc<Event>>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,9 +183,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Nothing is kept while nobody listens. This one's place is still taken.
-        if self.feed.listeners.available_permits() + 1 >= LISTENERS {
-            *self.feed.lock_latest() = None;
+        let mut kept = self.feed.kept();
+        kept.listeners -= 1;
+        if kept.listeners == 0 {
+            let dropped = std::mem::take(&mut *kept);
+            drop(kept);
+            drop(dropped);
         }
     }
 }
@@ -176,6 +196,7 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -183,9 +204,14 @@ mod tests {
     fn numbered() -> (Arc<Feed>, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
-        let feed = Feed::new(Arc::default(), move |is_known| {
-            let number = counted.fetch_add(1, Relaxed) + 1;
-            State { full: format!("all {number}"), change: is_known.then(|| format!("change {number}")) }
+        let feed = Feed::new(Arc::default(), move || {
+            let (counted, mut is_known) = (Arc::clone(&counted), false);
+            Box::new(move || {
+                let number = counted.fetch_add(1, Relaxed) + 1;
+                let change = is_known.then(|| format!("change {number}"));
+                is_known = true;
+                State { full: format!("all {number}"), change }
+            })
         });
         (Arc::new(feed), count)
     }
@@ -216,6 +242,37 @@ mod tests {
         let mut third = Box::pin(feed.listen().unwrap());
         read(&mut third).await;
         assert_eq!(read(&mut third).await, "data: all 5\n\n");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_a_state_that_was_rendered_for_nobody() {
+        let (begun, begins) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let (gate, token) = (Mutex::new(gate), Arc::new(()));
+        let held = Arc::downgrade(&token);
+        // Whoever renders holds the token, as a renderer holds a snapshot.
+        let token = Mutex::new(Some(token));
+        let gate = Arc::new(gate);
+        let feed = Arc::new(Feed::new(Arc::default(), move || {
+            let (begun, gate) = (begun.clone(), Arc::clone(&gate));
+            let token = token.lock().unwrap().take();
+            Box::new(move || {
+                begun.send(()).unwrap();
+                gate.lock().unwrap().recv().unwrap();
+                State { full: format!("{}", token.is_some()), change: None }
+            })
+        }));
+        let mut events = Box::pin(feed.listen().unwrap());
+        read(&mut events).await;
+        assert!(futures_util::poll!(events.next()).is_pending());
+        let rendering = tokio::task::spawn_blocking(move || begins.recv().unwrap());
+        rendering.await.unwrap();
+        drop(events);
+        go.send(()).unwrap();
+        // Until the turn is given back.
+        drop(feed.turn.lock().await);
+        let kept = feed.kept();
+        assert!(kept.latest.is_none() && kept.render.is_none() && held.upgrade().is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ use super::routes::Asker;
 use super::tls::MetricsTls;
 use crate::memory::{Budget, ConnectionSlots, Kind, Reservation, SmallPort, small};
 
-pub use super::routes::Routes;
+pub use super::routes::{Asset, Routes};
 
 /// Time for the handshake of TLS, and then to send the head of a request: half of what a request
 /// has to be complete.

@@ -9,7 +9,7 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, VARY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Body, Frame};
@@ -42,6 +42,15 @@ pub(super) type Response = http::Response<ResponseBody>;
 
 /// Value of `content-security-policy` on the page: nothing but its own files.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Value of the same header on everything else.
+const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// Header that keeps pages of other sites from loading a response; `http` has no name for it.
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// Header that keeps windows of other sites from holding the page's.
+const CROSS_ORIGIN_OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// The paths of a server, each with what answers it.
 #[derive(Clone, Default)]
@@ -173,8 +182,27 @@ impl Routes {
         self
     }
 
-    /// The answer to a request.
+    /// The answer to a request, which no other site may embed or show.
     pub(super) async fn answer<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
+        &self,
+        request: Request<B>,
+        asker: Asker<'_>,
+    ) -> Response {
+        let mut response = self.answer_by_path(request, asker).await;
+        let headers = response.headers_mut();
+        for (name, value) in [
+            // Names that clients chose are on some of them.
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "no-referrer"),
+            (CROSS_ORIGIN_RESOURCE_POLICY, "same-origin"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
+        response
+    }
+
+    async fn answer_by_path<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
         mut request: Request<B>,
         asker: Asker<'_>,
@@ -265,7 +293,7 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     for (name, value) in [
         (CACHE_CONTROL, "no-store"),
         (CONTENT_SECURITY_POLICY, PAGE_POLICY),
-        (REFERRER_POLICY, "no-referrer"),
+        (CROSS_ORIGIN_OPENER_POLICY, "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
@@ -290,7 +318,6 @@ fn events(feed: &Arc<Feed>, method: &Method, shutdown: &CancellationToken) -> Re
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -331,10 +358,7 @@ fn refused(refusal: &Refusal, path: &str) -> Response {
 fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Response {
     let mut response = Response::new(Full::new(body).boxed_unsync());
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // Names that clients chose are on some of them.
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

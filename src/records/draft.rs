@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime};
 
 use smallvec::SmallVec;
-use usher_core::endpoints::{Candidates, Endpoint, Gauge};
+use usher_core::endpoints::{Candidates, Endpoint, Gauge, Snapshot};
+use usher_core::request::Request;
 use usher_plugin::Decision;
 
 use super::record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
@@ -13,7 +14,7 @@ use super::recorded;
 use super::ring::Records;
 use super::subject::{MODEL, Subject};
 use super::text::bounded;
-use super::trace::{DETAILED, RunTrace};
+use super::trace::{DETAILED, RunTrace, Trace};
 use super::tracked::Tracked;
 use crate::recorder::{Decided, Recorder};
 
@@ -64,6 +65,24 @@ impl Draft {
         let kept =
             sinks.records.map(|records| (Arc::clone(records), Box::new(record(subject, decision, refusal))));
         Self { kept, recorded, is_refused, decided: subject.at }
+    }
+
+    /// A record in the ring of a request that was refused before anything was scheduled, of whose body so many bytes
+    /// had come.
+    pub fn unscheduled(
+        records: &Arc<Records>,
+        request: &Request,
+        body_bytes: usize,
+        refusal: Refusal,
+        at: Instant,
+    ) -> Self {
+        let candidates = Arc::new(Snapshot::new(0, Vec::new())).all();
+        let (candidates, trace) = (&candidates, &Trace::default());
+        let subject = Subject { request, candidates, prefix: None, input_tokens: None, trace, now_ms: 0, at };
+        let mut record = Box::new(record(&subject, None, Some(refusal)));
+        record.body_bytes = body_bytes as u64;
+        let kept = Some((Arc::clone(records), record));
+        Self { kept, recorded: None, is_refused: true, decided: at }
     }
 
     /// Puts it into the ring under the request's id, and into the file, and follows the response of a request that was

@@ -10,6 +10,7 @@
 mod draft;
 mod outcome;
 mod pace;
+mod queue;
 mod record;
 mod recorded;
 mod ring;

@@ -1,6 +1,5 @@
 //! The ring of records.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,6 +8,7 @@ use usher_core::memory::{Budget, Kind, Reservation};
 
 use super::outcome::{Ending, Outcome};
 use super::pace::{Sampler, Slowness};
+use super::queue::Queue;
 use super::record::{DecisionRecord, Held, Kept};
 
 /// Bytes of memory for each record of the capacity, on average. A decision among ten endpoints takes one
@@ -38,11 +38,11 @@ pub struct Records {
 #[derive(Debug)]
 struct Inner {
     /// In the order of the decisions.
-    recent: VecDeque<Arc<DecisionRecord>>,
+    recent: Queue,
     /// Records displaced from `recent` while their requests are under way.
-    under_way: VecDeque<Arc<DecisionRecord>>,
+    under_way: Queue,
     /// Refused, failed and slow ones.
-    notable: VecDeque<Arc<DecisionRecord>>,
+    notable: Queue,
     /// Bytes of the three.
     bytes: u64,
     decisions: u64,
@@ -85,10 +85,10 @@ impl Records {
             budget: Arc::clone(budget),
             live: Arc::default(),
             inner: Mutex::new(Inner {
-                recent: VecDeque::new(),
-                under_way: VecDeque::new(),
+                recent: Queue::default(),
+                under_way: Queue::default(),
                 bytes: 0,
-                notable: VecDeque::new(),
+                notable: Queue::default(),
                 decisions: 0,
                 changes: 0,
                 sampled_out: 0,
@@ -111,13 +111,24 @@ impl Records {
         self.inner().summary(self.capacity)
     }
 
-    /// All records, in the order of the decisions, and the numbers of the ring.
+    /// All records, in the order of the decisions, and the numbers of the ring. Requests that end meanwhile wait for
+    /// some of the records to be copied, not for all.
     pub fn read(&self) -> (Vec<Arc<DecisionRecord>>, Summary) {
-        let inner = self.inner();
-        let mut all: Vec<_> = inner.queues().flatten().cloned().collect();
-        let summary = inner.summary(self.capacity);
-        drop(inner);
+        let summary = self.summary();
+        let mut all = Vec::with_capacity(summary.kept);
+        // Records move from one to the next only: in this order none is missed.
+        let queues: [fn(&Inner) -> &Queue; 3] =
+            [|inner| &inner.recent, |inner| &inner.under_way, |inner| &inner.notable];
+        for queue in queues {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                next = queue(&self.inner()).copy(from, &mut all);
+            }
+        }
         all.sort_unstable_by_key(|record| record.number);
+        all.dedup_by_key(|record| record.number);
+        // Later ones are on the next page.
+        all.truncate(all.partition_point(|record| record.number <= summary.decisions));
         let since_unix_ms = all.first().map(|record| record.unix_ms);
         (all, Summary { since_unix_ms, ..summary })
     }
@@ -227,14 +238,14 @@ impl Records {
 }
 
 impl Inner {
-    fn queues(&self) -> impl Iterator<Item = &VecDeque<Arc<DecisionRecord>>> {
+    fn queues(&self) -> impl Iterator<Item = &Queue> {
         [&self.notable, &self.under_way, &self.recent].into_iter()
     }
 
     fn summary(&self, capacity: usize) -> Summary {
         Summary {
             capacity,
-            kept: self.queues().map(VecDeque::len).sum(),
+            kept: self.queues().map(Queue::len).sum(),
             decisions: self.decisions,
             sampled_out: self.sampled_out,
             sequence: self.changes,
@@ -248,8 +259,7 @@ impl Inner {
             if self.notable.len() > capacity.div_ceil(4) {
                 return self.notable.pop_front();
             }
-            let is_full =
-                self.queues().map(VecDeque::len).sum::<usize>() > capacity || self.bytes > most_bytes;
+            let is_full = self.queues().map(Queue::len).sum::<usize>() > capacity || self.bytes > most_bytes;
             let has_many_under_way = self.under_way.len() > capacity.div_ceil(8);
             if !is_full && !has_many_under_way {
                 return None;

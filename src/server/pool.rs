@@ -135,6 +135,7 @@ impl Pool {
             metrics,
             parsing: Parsing::new(scheduler_metrics),
             tracer,
+            records: records.clone(),
         };
         let pool = Self {
             name,

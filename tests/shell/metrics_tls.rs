@@ -13,7 +13,9 @@ use tempfile::tempdir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use usher::observe::http::{HttpServer, Protection, Routes};
+use tokio_rustls::client::TlsStream;
+use usher::observe::feed::{Feed, State};
+use usher::observe::http::{Asset, HttpServer, Protection, Routes};
 use usher::observe::tls::MetricsTls;
 use usher::settings::MetricsTlsSettings;
 
@@ -43,6 +45,15 @@ impl Authority {
 }
 
 fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) -> (HttpServer, SocketAddr) {
+    serve_routes(Routes::new().with_metrics(|| "up 1\n"), folder, authority, client_ca)
+}
+
+fn serve_routes(
+    routes: Routes,
+    folder: &Path,
+    authority: &Authority,
+    client_ca: Option<&Authority>,
+) -> (HttpServer, SocketAddr) {
     let (certificate, key) = authority.sign(ExtendedKeyUsagePurpose::ServerAuth);
     std::fs::write(folder.join("tls.crt"), certificate).unwrap();
     std::fs::write(folder.join("tls.key"), key).unwrap();
@@ -55,7 +66,6 @@ fn serve(folder: &Path, authority: &Authority, client_ca: Option<&Authority>) ->
     let protection = Protection { tls: Some(Arc::new(tls)), ..Protection::default() };
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let routes = Routes::new().with_metrics(|| "up 1\n");
     (HttpServer::start_protected(listener, routes, protection).unwrap(), address)
 }
 
@@ -95,6 +105,19 @@ pub(crate) async fn ask(
     client: Option<(&Authority, ExtendedKeyUsagePurpose)>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> std::io::Result<String> {
+    let mut stream = begin(address, "/metrics", trusted, client, versions).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+async fn begin(
+    address: SocketAddr,
+    path: &str,
+    trusted: &Authority,
+    client: Option<(&Authority, ExtendedKeyUsagePurpose)>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.pem.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -114,10 +137,43 @@ pub(crate) async fn ask(
     let stream = TcpStream::connect(address).await?;
     let connector = TlsConnector::from(Arc::new(config));
     let mut stream = connector.connect(ServerName::from(address.ip()), stream).await?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await?;
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn events_come_over_tls_to_those_with_a_certificate_only() {
+    const PAGE: Asset = Asset { path: "/", content_type: "text/html", text: "" };
+    let (folder, ours, clients) = (tempdir().unwrap(), Authority::new(), Authority::new());
+    let feed = Feed::new(Arc::default(), || {
+        let mut number = 0;
+        Box::new(move || {
+            number += 1;
+            State { full: format!("all {number}"), change: (number > 1).then(|| format!("change {number}")) }
+        })
+    });
+    let routes = Routes::new().with_page_for_browsers(&PAGE, &[], ("/events", Arc::new(feed)));
+    let (server, address) = serve_routes(routes, folder.path(), &ours, Some(&clients));
+    let with = async |client| begin(address, "/events", &ours, client, &[&TLS13]).await;
+    let mut stream = with(Some((&clients, ExtendedKeyUsagePurpose::ClientAuth))).await.unwrap();
+    let mut text = String::new();
+    while !text.contains("data: change 2\n\n") {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "{text}");
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("data: all 1\n\n"), "{text}");
+    let refused = async {
+        let mut answer = Vec::new();
+        with(None).await?.read_to_end(&mut answer).await
+    };
+    assert!(refused.await.is_err());
+    // A stream ends with the server, as a whole.
+    server.stop().await;
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
 }
 
 #[tokio::test]

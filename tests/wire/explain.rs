@@ -141,6 +141,26 @@ async fn refusals_are_recorded_with_their_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_never_scheduled_are_recorded() {
+    let picker = Picker::start(&TWO, &["--max-request-body-bytes=1000"]).await;
+    for (id, sent, status) in [("cut", "{\"prompt\": \"a secret", 400), ("large", &"x".repeat(1001), 413)] {
+        let mut stream = picker.stream().await;
+        stream.send(headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false));
+        stream.send(body(sent, true));
+        stream.immediate().await;
+        let shown = page(&picker, &format!("?id={id}"));
+        assert_eq!(shown["matched"], 1, "{shown}");
+        let decision = &shown["decisions"][0];
+        assert_eq!((&decision["refusal"]["status"], &decision["failed"]), (&status.into(), &true.into()));
+        assert!(decision["profiles"].as_array().unwrap().is_empty(), "{decision}");
+        assert!(!shown.to_string().contains("secret"));
+        let (code, text, _) = explain(&picker.admin.to_string(), &[id]).await;
+        assert!(code == 0 && text.contains(&format!("refused        status {status}")), "{text}");
+    }
+    assert_eq!(page(&picker, "")["kept"], 2, "once each");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_ids_and_queries_are_harmless() {
     let picker = Picker::start(&TWO, &[]).await;
     let hostile = format!("<script>\"'&{}", "x".repeat(900));

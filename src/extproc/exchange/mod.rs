@@ -21,7 +21,7 @@ use crate::endpoints::SubsetHint;
 use crate::flow::{ActivePolicy, Rejection, Routed};
 use crate::memory::{Budget, RefusedStream, Reservation, Upload};
 use crate::otel::{RequestTrace, TraceId, Tracer};
-use crate::records::{Ending, Tracked};
+use crate::records::{Ending, Records, Tracked};
 use crate::request::{Body, ParserKind, Parsers, Request, RequestParser, RuleBook};
 use crate::schedule::Served;
 
@@ -56,6 +56,8 @@ pub struct Shared {
     pub parsing: Parsing,
     /// Traces requests; `None`: nothing is traced.
     pub tracer: Option<Tracer>,
+    /// Ring that requests enter which are refused before they are scheduled; `None`: nothing is recorded.
+    pub records: Option<Arc<Records>>,
 }
 
 /// A request that waits for its destination.
@@ -369,6 +371,7 @@ impl Exchange {
         if self.routed.is_some() {
             return self.give_up(rejection);
         }
+        self.record_refusal(&rejection, now);
         let metrics = &self.shared.metrics;
         metrics.refused(&metrics.series(key), rejection.code);
         if let Some(started) = self.started {

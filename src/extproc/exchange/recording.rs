@@ -3,10 +3,13 @@
 use std::time::Instant;
 
 use super::{Exchange, State, decision_log};
-use crate::flow::Routed;
-use crate::records::{Ending, Response, Tracked};
+use crate::flow::{Rejection, Routed};
+use crate::records::{Draft, Ending, Refusal, Response, Tracked};
 use crate::request::Request;
 use usher_wire::event::Mode;
+
+/// Header with a request's id.
+const REQUEST_ID: &str = "x-request-id";
 
 impl Exchange {
     /// Puts the record of a decision into the ring, if there is one.
@@ -14,6 +17,26 @@ impl Exchange {
         if let Some(draft) = routed.take_draft() {
             let id = decision_log::request_id(request, new_id);
             self.tracked = draft.keep(&id).map(Box::new);
+        }
+    }
+
+    /// Records a request that is refused while it is read, or before there is a decision. What a decision refuses has
+    /// been recorded with it.
+    pub(super) fn record_refusal(&self, rejection: &Rejection, now: Instant) {
+        let Some(records) = &self.shared.records else { return };
+        let mut unread = Request::default();
+        (unread.received, unread.priority) = (self.started, self.priority);
+        let (headers, request, body_bytes) = match &self.state {
+            State::Body(parser) => (parser.headers(), &unread, parser.body_len()),
+            State::Deciding(request, _) => {
+                (&request.headers, &**request, request.body.len().max(self.relayed))
+            }
+            _ => return,
+        };
+        if records.takes_refusal(now) {
+            let id = headers.name(REQUEST_ID).map(String::from_utf8_lossy).unwrap_or_default();
+            let refusal = Refusal::new(rejection.code.status(), rejection.reason, &rejection.body());
+            Draft::unscheduled(records, request, body_bytes, refusal, now).keep(&id);
         }
     }
 

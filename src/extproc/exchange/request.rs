@@ -41,7 +41,7 @@ impl Exchange {
         if !end_of_stream {
             // They are kept until the body is there, or while the request waits.
             if !self.has_room(headers.counted() + self.subset.counted()) {
-                self.shared.metrics.ignored(&headers);
+                self.state = State::Body(Box::new(RequestParser::new(headers, &self.shared.parsers)));
                 return Ok(self.refuse_for_memory(now));
             }
             // What is larger than any frame has been put together, and is its own.
@@ -58,11 +58,12 @@ impl Exchange {
             return Ok(self.decide(parser.without_body(), BodyEnd::Relayed { ended: false }, now));
         }
         let is_read = parser.reads_body();
-        if is_read && self.is_too_large(content_length(parser.headers())) {
+        let length = content_length(parser.headers());
+        self.state = State::Body(Box::new(parser));
+        if is_read && self.is_too_large(length) {
             // Before any of it is sent.
             return Ok(self.refuse_as_too_large(now));
         }
-        self.state = State::Body(Box::new(parser));
         if is_read { Ok(Step::Continue) } else { Ok(self.finish(BodyEnd::Relayed { ended: false }, now)) }
     }
 
@@ -228,7 +229,7 @@ impl Exchange {
         match finished {
             Ok(request) => self.decide(request, end, now),
             Err(error) => {
-                self.shared.metrics.ignored(parser.headers());
+                self.state = State::Body(parser);
                 self.refuse_as_invalid(&error, now)
             }
         }
@@ -248,8 +249,9 @@ impl Exchange {
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
-            self.shared.metrics.ignored(&request.headers);
-            return self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::of(&request), now);
+            let key = SeriesKey::of(&request);
+            self.state = State::Deciding(Arc::new(request), end);
+            return self.refuse(Rejection::saturated(NO_MEMORY), &key, now);
         }
         if let Some(by) = &request.rewritten_by {
             let series = self.shared.metrics.series(&SeriesKey::of(&request));

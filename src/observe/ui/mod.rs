@@ -29,7 +29,7 @@ macro_rules! script {
     };
 }
 
-const FILES: [Asset; 11] = [
+const FILES: [Asset; 13] = [
     Asset {
         path: "/ui/style.css",
         content_type: "text/css; charset=utf-8",
@@ -45,13 +45,18 @@ const FILES: [Asset; 11] = [
     script!("panels.js"),
     script!("problems.js"),
     script!("rates.js"),
+    script!("shared.js"),
+    script!("stream.js"),
 ];
 
 /// With the page about a pool at `/`, which [`with_index`](Routes::with_index) has made.
 #[must_use]
 pub fn with_page(routes: Routes, shown: Shown) -> Routes {
     let budget = Arc::clone(&shown.budget);
-    let mut renderer = state::Renderer::new(shown);
-    let feed = Feed::new(budget, move |is_known| renderer.render(is_known));
+    let shown = Arc::new(shown);
+    let feed = Feed::new(budget, move || {
+        let mut renderer = state::Renderer::new(Arc::clone(&shown));
+        Box::new(move || renderer.render())
+    });
     routes.with_page_for_browsers(&INDEX, &FILES, ("/events", Arc::new(feed)))
 }

@@ -54,9 +54,12 @@ impl Rows {
     }
 }
 
-/// Id, address and role.
+/// Id, address, role, and the parts of a request's work that the role does.
 fn names(endpoint: &Endpoint) -> String {
-    json!([&**endpoint.id(), &**endpoint.authority(), endpoint.label(ROLE_LABEL)]).to_string()
+    let role = endpoint.role();
+    let parts = [(role.encode, "encode"), (role.prefill, "prefill"), (role.decode, "decode")];
+    let parts: Vec<_> = parts.iter().filter(|(does, _)| *does).map(|(_, part)| part).collect();
+    json!([&**endpoint.id(), &**endpoint.authority(), endpoint.label(ROLE_LABEL), parts]).to_string()
 }
 
 /// In flight, waiting, running, share of the KV cache; milliseconds since the oldest of those was read, in steps;
@@ -116,7 +119,7 @@ mod tests {
         let (mut rows, snapshot) = (Rows::default(), store.snapshot());
         assert_eq!(rows.update(&snapshot, 1000, MAX_AGE, None), None);
         let all = parsed(&rows.all());
-        assert_eq!(all["names"][1], json!(["default/pod-2", "10.0.0.2:8000", null]));
+        assert_eq!(all["names"][1], json!(["default/pod-2", "10.0.0.2:8000", null, ["decode"]]));
         assert_eq!(all["rows"][0], json!([0, null, null, null, null, 0, null, null, null]));
         assert_eq!(rows.update(&snapshot, 1100, MAX_AGE, None).unwrap(), "{\"changed\":[]}");
         let load = snapshot.endpoints()[1].load();

@@ -18,7 +18,7 @@ use crate::schedule::latency::{Model, Report};
 use crate::version::{COMMIT, VERSION};
 
 /// A part that somebody else knows how to show.
-pub type Part = Box<dyn Fn() -> Value + Send>;
+pub type Part = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// Parts of a pool that its page shows.
 pub struct Shown {
@@ -37,9 +37,9 @@ pub struct Shown {
     /// Last decisions; `None`: they aren't kept.
     pub records: Option<Arc<Records>>,
     /// Finds the latency model, which a reload may bring.
-    pub model: Box<dyn Fn() -> Option<Arc<Model>> + Send>,
+    pub model: Box<dyn Fn() -> Option<Arc<Model>> + Send + Sync>,
     /// Counts of requests.
-    pub traffic: Box<dyn Fn() -> Traffic + Send>,
+    pub traffic: Box<dyn Fn() -> Traffic + Send + Sync>,
     /// The configuration that runs.
     pub config: Part,
     /// Capacity plans; `None`: there are no policies.
@@ -48,7 +48,7 @@ pub struct Shown {
 
 /// Renders states of a pool, each with its changes since the one before.
 pub(super) struct Renderer {
-    shown: Shown,
+    shown: Arc<Shown>,
     rows: Rows,
 }
 
@@ -106,24 +106,24 @@ struct Kept {
 }
 
 impl Renderer {
-    pub(super) fn new(shown: Shown) -> Self {
+    pub(super) fn new(shown: Arc<Shown>) -> Self {
         Self { shown, rows: Rows::default() }
     }
 
-    /// The state now. `is_known`: the state before is known to those who get the changes.
-    pub(super) fn render(&mut self, is_known: bool) -> State {
+    /// The state now.
+    pub(super) fn render(&mut self) -> State {
         let head = serde_json::to_string(&self.head()).unwrap_or_default();
-        let Shown { store, clock, max_age, model, .. } = &self.shown;
+        let Shown { store, clock, max_age, model, .. } = &*self.shown;
         let model = model();
         let changed = self.rows.update(&store.snapshot(), clock.now_ms(), *max_age, model.as_deref());
         let head = head.strip_suffix('}').unwrap_or_default();
         let with = |endpoints: String| format!("{head},\"endpoints\":{endpoints}}}");
-        let change = changed.filter(|_| is_known).map(&with);
+        let change = changed.map(&with);
         State { full: with(self.rows.all()), change }
     }
 
     fn head(&self) -> Head<'_> {
-        let shown = &self.shown;
+        let shown = &*self.shown;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let budget = &shown.budget;
         Head {

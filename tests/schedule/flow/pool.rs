@@ -102,6 +102,7 @@ impl Pool {
             metrics: ExtProcMetrics::register(&self.registry, false).unwrap(),
             parsing: Parsing::new(&self.metrics),
             tracer: None,
+            records: None,
         }))
     }
 

@@ -54,7 +54,8 @@ flowControl:
 ";
 
 /// Flow control by the metrics of the servers.
-const BY_METRICS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: utilization-detector}, {type: queue-scorer}]}";
+const BY_METRICS: &str =
+    "{featureGates: [flowControl], plugins: [{type: utilization-detector}, {type: queue-scorer}]}";
 
 /// Roles of the servers. All get all requests.
 const ROLES: [&str; SERVERS] = ["both", "decode", "decode", "decode"];
@@ -113,6 +114,11 @@ async fn fires(prometheus: &Prometheus, alert: &str) {
     until(prometheus, &format!("ALERTS{{alertstate=\"firing\",alertname=\"{alert}\"}}")).await;
 }
 
+/// Waits until it fires about one picker.
+async fn fires_of(prometheus: &Prometheus, alert: &str, job: &str) {
+    until(prometheus, &format!("ALERTS{{alertstate=\"firing\",alertname=\"{alert}\",job=\"{job}\"}}")).await;
+}
+
 async fn set_faults(servers: &Servers, fault: Fault) {
     for index in 0..SERVERS {
         servers.set_fault(index, &fault).await;
@@ -137,9 +143,12 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     let open = ["--metrics-endpoint-auth=false"];
     let flags = [&open[..], &[CONFIG, &policy, "--gen-ai-metrics", "--memory-budget=1Gi"]].concat();
     let mut usher = Usher::start_with_roles(&servers.addresses, &ROLES, &flags).await;
+    let config = folder.path().join("config.yaml");
+    std::fs::write(&config, BY_METRICS).unwrap();
     // It has less memory than it takes.
+    let file = format!("--config-file={}", config.display());
     let mut small =
-        Usher::start(&servers.addresses, &[&open[..], &[BY_METRICS, "--memory-budget=16Mi"]].concat()).await;
+        Usher::start(&servers.addresses, &[&open[..], &[&file, "--memory-budget=16Mi"]].concat()).await;
     let envoy = Envoy::start("override-host.yaml", usher.address, &servers.addresses, &[]).await;
     let jobs = [("usher", usher.port("metrics").await), ("small", small.port("metrics").await)];
     let prometheus = Prometheus::start(&jobs, &hurried(&rules_text())).await;
@@ -158,9 +167,14 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     fires(&prometheus, "UsherNoFreshEndpoints").await;
     fires(&prometheus, "UsherCapacityFrozen").await;
 
-    std::fs::write(folder.path().join("broken"), "kind: [").unwrap();
-    std::fs::rename(folder.path().join("broken"), &policies).unwrap();
-    fires(&prometheus, "UsherReloadFailing").await;
+    for (file, job) in [(&policies, "usher"), (&config, "small")] {
+        std::fs::write(folder.path().join("broken"), "kind: [").unwrap();
+        std::fs::rename(folder.path().join("broken"), file).unwrap();
+        fires_of(&prometheus, "UsherReloadFailing", job).await;
+    }
+    until(&prometheus, "usher_config_reload_failures_total{job=\"small\"} > 0").await;
+    std::fs::write(&config, BY_METRICS).unwrap();
+    until(&prometheus, "usher_config_current{job=\"small\"} == 1").await;
 
     // No metrics either: when most are ejected all are used, and the scorers may leave one without a request.
     let fails = Fault { status: Some(503), metrics: Some(MetricsFault::Error), ..Fault::default() };

@@ -51,6 +51,87 @@ async fn nothing_keeps_anybody_out_in_light_and_dark() {
     stack.assert_quiet();
 }
 
+/// Cells of the first endpoint, and their titles, that can't be seen as a whole.
+const HIDDEN: &str = "[...document.querySelectorAll('#rows .grid-row:first-child > *, .grid-head .grid-row > *')]
+    .filter((cell) => cell.offsetWidth === 0 || cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)";
+
+/// Fields whose placeholder is longer than they are.
+const CUT: &str = "[...document.querySelectorAll('input[placeholder]')].filter((field) => {
+    const style = getComputedStyle(field);
+    const canvas = document.createElement('canvas').getContext('2d');
+    canvas.font = style.font;
+    const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    return canvas.measureText(field.placeholder).width > room;
+}).map((field) => field.placeholder)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_width_shows_all_of_an_endpoint() {
+    let roles = ["both", "decode", "decode", "decode"];
+    let Some(stack) = Stack::start_with_roles(&roles, &[]).await else { return };
+    let browser = &stack.browser;
+    stack.exchange("r-1", "m").await;
+    browser.until("document.querySelectorAll('#list-rows tr').length === 1").await;
+    for width in [1280, 900, 721, 720, 375, 320] {
+        browser.resize(width, 700).await;
+        browser
+            .until(&format!(
+                "innerWidth === {width} && document.querySelector('#rows').innerText.includes('ok')"
+            ))
+            .await;
+        browser.until(&format!("({HIDDEN}).length === 0")).await;
+        assert_eq!(browser.value(CUT).await, serde_json::json!([]), "{width}");
+    }
+    // A decision has the titles of its cells, which have no head on a phone.
+    let titled = "[...document.querySelectorAll('#list-rows tr:first-child td')].map((cell) => getComputedStyle(cell, '::before').content)";
+    let titles = serde_json::json!([
+        "none",
+        "\"Decided\"",
+        "\"Model\"",
+        "\"Sent to\"",
+        "\"First token\"",
+        "\"Result\""
+    ]);
+    browser.until(&format!("document.querySelectorAll('#list-rows tr').length > 0 && JSON.stringify({titled}) === JSON.stringify({titles})")).await;
+    // What the mouse is told by a title, a finger and a screen reader are told by the line below.
+    browser.value("document.querySelector('#rows .grid-row').click()").await;
+    let server = stack.servers.addresses[0].to_string();
+    let chosen = "document.querySelector('#endpoint-chosen').innerText";
+    browser
+        .until(&format!(
+            "{chosen}.includes('{server}') && {chosen}.includes('both') && {chosen}.includes('ok')"
+        ))
+        .await;
+    browser.value("document.querySelector('#endpoint-decisions').click()").await;
+    browser.until(&format!("document.querySelector('#search').value === '{server}'")).await;
+    stack.assert_quiet();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_scrolls_can_be_scrolled_by_keys() {
+    let Some(stack) = Stack::start(&[super::state::ALL]).await else { return };
+    let browser = &stack.browser;
+    stack.exchange("r-1", "m").await;
+    browser.until("document.querySelector('#speed table, #speed .muted') !== null && document.querySelector('#queue p') !== null").await;
+    browser.until("document.querySelectorAll('#queue .scroll').length > 0").await;
+    let unreachable = "[...document.querySelectorAll('.scroll')].filter((box) => box.tabIndex !== 0 || !box.getAttribute('aria-label') && !box.getAttribute('aria-labelledby')).length";
+    assert_eq!(browser.value(unreachable).await, 0);
+    // Its numbers change, and it keeps the focus.
+    browser.value("document.querySelector('#queue .scroll').focus()").await;
+    let before = browser.value("document.querySelector('#queue').dataset.shown").await;
+    let shown = serde_json::to_string(&before).unwrap();
+    let connection = crate::wire::Connection::to(stack.usher.address).await;
+    let mut under_way = Vec::new();
+    for number in 0..3 {
+        under_way.push(super::request(&connection, &format!("w-{number}"), "m").await);
+    }
+    browser.until(&format!("document.querySelector('#queue').dataset.shown !== {shown}")).await;
+    assert_eq!(
+        browser.value("document.activeElement === document.querySelector('#queue .scroll')").await,
+        true
+    );
+    stack.assert_quiet();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_phone_needs_no_scrolling_to_the_side() {
     let Some(stack) = Stack::start(&[]).await else { return };

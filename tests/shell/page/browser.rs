@@ -100,14 +100,32 @@ impl Browser {
         Some(browser)
     }
 
+    /// Opens an address in another window, and returns the window's session.
+    pub(crate) async fn window(&self, address: &str) -> String {
+        let target = json!({"url": address, "newWindow": true, "width": 600, "height": 600});
+        let target = self.call_in("", "Target.createTarget", target).await["targetId"].clone();
+        let attach = json!({"targetId": target, "flatten": true});
+        let attached = self.call_in("", "Target.attachToTarget", attach).await;
+        let session = attached["sessionId"].as_str().unwrap().to_owned();
+        for domain in ["Runtime", "Log"] {
+            self.call_in(&session, &format!("{domain}.enable"), json!({})).await;
+        }
+        session
+    }
+
     /// Sends a command, and returns its result.
     pub(crate) async fn call(&self, method: &str, parameters: Value) -> Value {
+        self.call_in(&self.session, method, parameters).await
+    }
+
+    /// The same to a window, or to the browser itself without one.
+    async fn call_in(&self, session: &str, method: &str, parameters: Value) -> Value {
         let id = self.next.fetch_add(1, Relaxed);
         let (sender, reply) = oneshot::channel();
         self.inbox.lock().unwrap().waiting.insert(id, sender);
         let mut message = json!({"id": id, "method": method, "params": parameters});
-        if !self.session.is_empty() {
-            message["sessionId"] = self.session.clone().into();
+        if !session.is_empty() {
+            message["sessionId"] = session.into();
         }
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
@@ -128,22 +146,32 @@ impl Browser {
 
     /// Value of an expression, awaited if it is a promise.
     pub(crate) async fn value(&self, expression: &str) -> Value {
+        self.value_in(&self.session, expression).await
+    }
+
+    /// The same in a window.
+    pub(crate) async fn value_in(&self, window: &str, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
-        let mut result = self.call("Runtime.evaluate", parameters).await;
+        let mut result = self.call_in(window, "Runtime.evaluate", parameters).await;
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
         result["result"]["value"].take()
     }
 
     /// Waits until an expression is true.
     pub(crate) async fn until(&self, expression: &str) {
+        self.until_in(&self.session, expression).await;
+    }
+
+    /// The same in a window.
+    pub(crate) async fn until_in(&self, window: &str, expression: &str) {
         let mut pause = tokio::time::interval(Duration::from_millis(30));
         let is_true = async {
-            while self.value(expression).await != true {
+            while self.value_in(window, expression).await != true {
                 pause.tick().await;
             }
         };
         if tokio::time::timeout(PATIENCE, is_true).await.is_err() {
-            let text = self.value("document.body.innerText").await;
+            let text = self.value_in(window, "document.body.innerText").await;
             panic!("waited for {expression}; the page shows:\n{}", text.as_str().unwrap_or_default());
         }
     }

@@ -64,6 +64,45 @@ async fn a_decision_appears_and_opens_into_what_explain_prints() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_explanation_does_not_replace_that_of_another() {
+    let Some(stack) = Stack::start(&[]).await else { return };
+    let browser = &stack.browser;
+    for id in ["first", "second"] {
+        stack.exchange(id, "m").await;
+    }
+    browser.until(&format!("{LISTED} === 2")).await;
+    // Answers about the first wait until they are let go.
+    let hold = "(() => {
+        const fetched = window.fetch;
+        const gate = new Promise((open) => { window.letGo = open; });
+        window.late = 0;
+        window.fetch = async (url, options) => {
+            const answer = await fetched(url, options);
+            if (!url.includes('id=first')) return answer;
+            await gate;
+            return { ok: answer.ok, json: async () => { const page = await answer.json(); window.late += 1; return page; } };
+        };
+    })()";
+    browser.value(hold).await;
+    let explained = "document.querySelector('#explained').innerText";
+    browser.value("location.hash = '#request=first'").await;
+    browser.until(&format!("document.querySelector('#explanation').open && {explained} === 'loading'")).await;
+    browser.value("location.hash = '#request=second'").await;
+    browser.until(&format!("{explained}.includes('second')")).await;
+    browser.value("window.letGo()").await;
+    browser.until("window.late === 1").await;
+    let drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
+    browser.until(drawn).await;
+    let shown = browser.value(explained).await;
+    assert!(shown.as_str().unwrap().contains("second"), "{shown}");
+    assert!(!shown.as_str().unwrap().contains("first\n"), "{shown}");
+    // Closed before it comes, it isn't opened by it.
+    browser.press("Escape").await;
+    browser.until("!document.querySelector('#explanation').open").await;
+    stack.assert_quiet();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keyboard_is_enough() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;

@@ -7,6 +7,8 @@ mod endpoints;
 mod screenshot;
 mod serving;
 mod state;
+mod tabs;
+mod troubles;
 
 use std::net::SocketAddr;
 
@@ -28,9 +30,14 @@ impl Stack {
     /// Starts a picker over four simulated servers with these flags, and opens its page; `None`: there is no browser
     /// on this machine.
     async fn start(flags: &[&str]) -> Option<Self> {
+        Self::start_with_roles(&[], flags).await
+    }
+
+    /// The same, with a role for each server; without any if empty.
+    async fn start_with_roles(roles: &[&str], flags: &[&str]) -> Option<Self> {
         let browser = Browser::start(1280, 900).await?;
         let servers = Servers::start().await;
-        let (usher, admin) = start(&servers.addresses, flags).await;
+        let (usher, admin) = start_with_roles(&servers.addresses, roles, flags).await;
         browser.open(&format!("http://{admin}/")).await;
         let stack = Self { usher, admin, browser, servers };
         stack.is_live().await;
@@ -58,11 +65,20 @@ impl Stack {
 
 /// A picker over these endpoints, and its admin port, which it has again after a restart.
 async fn start(endpoints: &[SocketAddr], flags: &[&str]) -> (Usher, SocketAddr) {
+    start_with_roles(endpoints, &[], flags).await
+}
+
+async fn start_with_roles(endpoints: &[SocketAddr], roles: &[&str], flags: &[&str]) -> (Usher, SocketAddr) {
     let admin = listener().local_addr().unwrap();
     let port = format!("--admin-address={admin}");
     let own =
         [port.as_str(), "--secure-serving=false", "--drain-timeout=0s", "--refresh-metrics-interval=200ms"];
-    (Usher::start(endpoints, &[&own, flags].concat()).await, admin)
+    let flags = [&own, flags].concat();
+    let usher = match roles {
+        [] => Usher::start(endpoints, &flags).await,
+        roles => Usher::start_with_roles(endpoints, roles, &flags).await,
+    };
+    (usher, admin)
 }
 
 /// Sends a request with this id and model, and a streamed response of status 200.
@@ -81,14 +97,22 @@ async fn request(connection: &Connection, id: &str, model: &str) -> Stream {
     stream
 }
 
+/// Usage of which half of the prompt was cached.
+const HALF_CACHED: &str =
+    r#"{"prompt_tokens":8,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
+
 /// Sends a streamed response of status 200.
-async fn respond(mut stream: Stream) {
+async fn respond(stream: Stream) {
+    respond_with(stream, HALF_CACHED).await;
+}
+
+/// The same, with this usage.
+async fn respond_with(mut stream: Stream, usage: &str) {
     let headers = [(":status", "200"), ("content-type", "text/event-stream")];
     stream.send(wire::response_headers(&headers, false));
     stream.response_headers().await;
     stream.send(wire::response_body("data: {\"choices\":[{\"text\":\"x\"}]}\n\n", false));
     stream.response_body().await;
-    let usage = r#"{"prompt_tokens":8,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
     let last = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n");
     stream.send(wire::response_body(last, true));
     stream.response_body().await;

@@ -47,6 +47,8 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
         "x-content-type-options: nosniff\r\n",
         "referrer-policy: no-referrer\r\n",
         "cache-control: no-store\r\n",
+        "cross-origin-resource-policy: same-origin\r\n",
+        "cross-origin-opener-policy: same-origin\r\n",
         "vary: accept\r\n",
     ] {
         assert!(page.contains(header), "{header} in {page}");
@@ -54,6 +56,18 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
     // Every file that it names is there, with the same policy.
     let names: Vec<&str> = page.split('"').filter(|part| part.starts_with("ui/")).collect();
     assert_eq!(names, ["ui/icon.svg", "ui/style.css", "ui/app.js"]);
+    // No other site shows or embeds any of it.
+    for (path, accept) in [("/", "*/*"), ("/decisions", "*/*"), ("/ui/app.js", "*/*"), ("/nowhere", "*/*")] {
+        let answer = ask(admin, "GET", path, accept).await;
+        for header in [
+            "x-content-type-options: nosniff\r\n",
+            "cross-origin-resource-policy: same-origin\r\n",
+            "referrer-policy: no-referrer\r\n",
+            "frame-ancestors 'none'",
+        ] {
+            assert!(answer.contains(header), "{header} in {path}: {answer}");
+        }
+    }
     for name in names {
         let file = ask(admin, "GET", &format!("/{name}"), "*/*").await;
         assert!(file.starts_with("HTTP/1.1 200 OK\r\n") && file.contains(POLICY), "{file}");
@@ -66,6 +80,7 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
     );
     let head = ask(admin, "HEAD", "/events", "text/event-stream").await;
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(head.contains("cross-origin-resource-policy: same-origin\r\n"), "{head}");
     assert!(ask(admin, "POST", "/events", "*/*").await.starts_with("HTTP/1.1 405 "));
     let metrics = usher.port("metrics").await;
     for path in ["/", "/events", "/ui/app.js"] {

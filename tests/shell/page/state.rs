@@ -12,7 +12,7 @@ use crate::support::servers::SERVERS;
 const PROBLEMS: &str = "document.querySelector('#problems').innerText";
 
 /// Flow control, learned speeds.
-const ALL: &str = "--config-text={featureGates: [flowControl], plugins: [{type: approx-prefix-cache-producer}, {type: expected-latency-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 6}}], schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scorer}]}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}, maxRequests: 400}}";
+pub(super) const ALL: &str = "--config-text={featureGates: [flowControl], plugins: [{type: approx-prefix-cache-producer}, {type: expected-latency-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 6}}], schedulingProfiles: [{name: default, plugins: [{pluginRef: expected-latency-scorer}]}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}, maxRequests: 400}}";
 
 const POLICY: &str = "
 apiVersion: usher.dev/v1alpha1

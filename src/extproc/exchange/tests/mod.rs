@@ -92,6 +92,7 @@ impl Harness {
             metrics: ExtProcMetrics::register(&registry, false).unwrap(),
             parsing: Parsing::new(&metrics),
             tracer: None,
+            records: None,
         };
         Self { exchange: Exchange::new(Arc::new(shared)), rules, dispatcher, store, registry }
     }

@@ -1,6 +1,6 @@
 // The page: follows the state of the pool, and explains decisions.
 import { Decisions } from './decisions.js';
-import { h, put, span } from './dom.js';
+import { h, put, renew, span } from './dom.js';
 import { Endpoints } from './endpoints.js';
 import { explanation } from './explain.js';
 import { follow } from './feed.js';
@@ -36,12 +36,13 @@ function onState(state) {
   if (dialog.open && unfinished !== null && !isLoading) load(unfinished.query, unfinished.name);
 }
 
-function onConnection({ since, refused, isPaused, isLive }) {
+function onConnection({ since, refused, isPaused, isLive, isAwaited }) {
   const ago = since === null ? '' : `, last update ${span(since)} ago`;
   let [state, text] = ['waiting', 'connecting'];
   if (isPaused) [state, text] = ['waiting', 'paused while this tab is hidden'];
   else if (isLive) [state, text] = ['live', `live${ago}`];
   else if (refused) [state, text] = ['lost', `the server refuses the stream${ago}; trying again`];
+  else if (since !== null && isAwaited) [state, text] = ['waiting', `updating${ago}`];
   else if (since !== null) [state, text] = ['lost', `disconnected${ago}; trying again`];
   find('connection').dataset.state = state;
   put(find('connection-text'), text);
@@ -77,8 +78,7 @@ async function load(query, name) {
   } finally {
     if (number === asked) isLoading = false;
   }
-  const isNew = box.children.length !== shown.length || shown.some((each, place) => !each.isEqualNode(box.children[place]));
-  if (isNew) box.replaceChildren(...shown);
+  renew(box, shown);
 }
 
 function explain(query, name) {

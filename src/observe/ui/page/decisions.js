@@ -28,15 +28,16 @@ export function result({ refusal, outcome, slow }) {
 function row(decision) {
   const { outcome, picked, picked_id } = decision;
   const level = decision.failed ? 'bad-text' : decision.slow ? 'warn-text' : undefined;
-  const sent = h('td', { role: 'cell', class: 'name' }, picked ?? '–');
+  const sent = h('td', { role: 'cell', class: 'name', 'data-title': 'Sent to' }, picked ?? '–');
   if (picked_id) sent.title = picked_id;
+  const cell = (title, kind, text) => h('td', { role: 'cell', class: kind, 'data-title': title }, text);
   return h('tr', { role: 'row' },
     h('td', { role: 'cell' }, h('a', { href: link(decision), class: 'name' }, decision.request_id || 'without an id')),
-    h('td', { role: 'cell', class: 'time' }, clock(decision.decided_unix_ms)),
-    h('td', { role: 'cell', class: 'name' }, decision.model || '–'),
+    cell('Decided', 'time', clock(decision.decided_unix_ms)),
+    cell('Model', 'name', decision.model || '–'),
     sent,
-    h('td', { role: 'cell', class: 'number' }, typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
-    h('td', { role: 'cell', class: level }, result(decision)));
+    cell('First token', 'number', typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
+    cell('Result', level, result(decision)));
 }
 
 /** The list. */

@@ -15,6 +15,22 @@ export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Replaces the children of an element where they differ: what has the focus or is scrolled stays, and so does its place. */
+export function renew(element, children) {
+  const before = [...element.childNodes];
+  if (before.length !== children.length) {
+    element.replaceChildren(...children);
+    return;
+  }
+  children.forEach((next, place) => {
+    const old = before[place];
+    if (old.isEqualNode(next)) return;
+    const isAlike = old.nodeType === Node.ELEMENT_NODE && next.nodeType === Node.ELEMENT_NODE && old.cloneNode().isEqualNode(next.cloneNode());
+    if (isAlike) renew(old, [...next.childNodes]);
+    else old.replaceWith(next);
+  });
+}
+
 /** A number with so many digits behind the point, of two equally near ones the even, as Rust prints it. */
 export function fixed(number, digits) {
   const text = number.toFixed(digits);

@@ -33,6 +33,9 @@ const ORDERS = {
   speed: (list, at) => list.sort((a, b) => (at(a).row[ROW.prefill] ?? Infinity) - (at(b).row[ROW.prefill] ?? Infinity) || a - b),
 };
 
+/** Id, address and role. */
+const described = (item) => `${item.id} at ${item.address}${item.role ? `, ${item.role}` : ''}`;
+
 function meter() {
   const text = h('b');
   const all = h('i', { class: 'all' });
@@ -55,7 +58,7 @@ class Line {
   show(item, most) {
     const { row } = item;
     put(this.name, item.name);
-    this.name.title = `${item.id} at ${item.address}${item.role ? `, ${item.role}` : ''}`;
+    this.name.title = described(item);
     put(this.state, item.text);
     this.state.className = `state-${item.level}`;
     this.state.title = item.text;
@@ -80,6 +83,8 @@ export class Endpoints {
   #spare = [];
   #active = 0;
   #wanted = false;
+  /** A row was chosen, by a key or a click. */
+  #isChosen = false;
 
   constructor(root, onChoose) {
     const find = (id) => root.getElementById(id);
@@ -89,6 +94,8 @@ export class Endpoints {
     this.count = find('endpoints-count');
     this.empty = find('endpoints-empty');
     [this.filter, this.shown, this.sort] = ['endpoints-filter', 'endpoints-show', 'endpoints-sort'].map(find);
+    [this.chosen, this.chosenText, this.decisions] = ['endpoint-chosen', 'endpoint-chosen-text', 'endpoint-decisions'].map(find);
+    this.decisions.addEventListener('click', () => this.#choose());
     this.onChoose = onChoose;
     const again = () => {
       this.#arrange();
@@ -102,7 +109,9 @@ export class Endpoints {
     this.grid.addEventListener('keydown', (event) => this.#key(event));
     this.rows.addEventListener('click', (event) => {
       const box = event.target.closest('[role=row]');
-      if (box) this.#move(Number(box.getAttribute('aria-rowindex')) - 2);
+      if (!box) return;
+      this.#isChosen = true;
+      this.#move(Number(box.getAttribute('aria-rowindex')) - 2);
     });
     this.rows.addEventListener('dblclick', () => this.#choose());
   }
@@ -190,6 +199,9 @@ export class Endpoints {
       line.box.setAttribute('aria-selected', place === this.#active);
       line.show(this.#items[this.#order[place]], this.most);
     }
+    const chosen = this.#isChosen ? this.#items[this.#order[this.#active]] : undefined;
+    this.chosen.hidden = chosen === undefined;
+    if (chosen) put(this.chosenText, `${described(chosen)}: ${chosen.text}`);
     const active = this.#lines.get(this.#active);
     if (active) this.grid.setAttribute('aria-activedescendant', active.box.id);
     else this.grid.removeAttribute('aria-activedescendant');
@@ -217,6 +229,7 @@ export class Endpoints {
     if (event.key in moves) this.#move(this.#active + moves[event.key]);
     else if (event.key === 'Enter') this.#choose();
     else return;
+    this.#isChosen = true;
     event.preventDefault();
   }
 }

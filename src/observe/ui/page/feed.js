@@ -1,31 +1,47 @@
-// The state of the pool, once a second, while the page is visible: browsers keep few connections to a server, and
-// tabs in the background would take them all.
+// The state of the pool, once a second, while the page is visible: through the stream that all tabs share, or through
+// one of its own where the browser has no shared workers.
+import { Stream, merged } from './stream.js';
 
 /** Seconds without a state from which on the page says that it is cut off. */
 const LOST = 3.5;
 
-/** Milliseconds until another try after an answer that wasn't a stream. */
-const AGAIN = 2000;
+/** Milliseconds between two looks at the connection. */
+const LOOK = 500;
+
+/** The shared stream; null where there can be none. `onFailed` is told if there turns out to be none. */
+function shared(onData, onRefused, onFailed) {
+  if (typeof SharedWorker === 'undefined') return null;
+  let worker;
+  try {
+    worker = new SharedWorker('ui/shared.js', { type: 'module', name: 'usher' });
+  } catch {
+    return null;
+  }
+  worker.onerror = onFailed;
+  worker.port.onmessage = ({ data: { data, refused } }) => (refused ? onRefused() : onData(data));
+  return {
+    open: () => worker.port.postMessage(true),
+    close: () => worker.port.postMessage(false),
+    stay: () => worker.port.postMessage(true),
+  };
+}
 
 /** Follows the states. `onState` gets each, `onConnection` whether they come. */
 export function follow(onState, onConnection) {
-  let source = null;
   let endpoints = null;
-  let again = null;
   let last = null;
   let refused = false;
+  // Time from which on a state is missed, and of the last look.
+  let [since, looked] = [performance.now(), performance.now()];
 
-  function take(event) {
-    const state = JSON.parse(event.data);
-    const { changed, names, rows } = state.endpoints;
-    if (changed === undefined) {
-      endpoints = { names, rows, isNew: true };
-    } else if (endpoints === null) {
-      return;
-    } else {
-      endpoints.isNew = false;
-      for (const [place, row] of changed) endpoints.rows[place] = row;
-    }
+  const isVisible = () => document.visibilityState === 'visible';
+
+  function take(data) {
+    // What was under way when the tab was hidden.
+    if (!isVisible()) return;
+    const state = JSON.parse(data);
+    endpoints = merged(endpoints, state.endpoints);
+    if (endpoints === null) return;
     state.endpoints = endpoints;
     last = performance.now();
     refused = false;
@@ -33,38 +49,53 @@ export function follow(onState, onConnection) {
     tell();
   }
 
+  function refuse() {
+    refused = true;
+    tell();
+  }
+
+  function alone() {
+    link.close();
+    link = new Stream(take, refuse);
+    if (isVisible()) open();
+  }
+
+  let link = shared(take, refuse, alone) ?? new Stream(take, refuse);
+
   function open() {
-    clearTimeout(again);
-    source = new EventSource('events');
-    source.onmessage = take;
-    source.onerror = () => {
-      // Closed for good: the answer wasn't a stream. Otherwise the browser tries again by itself.
-      if (source !== null && source.readyState === EventSource.CLOSED) {
-        refused = true;
-        source = null;
-        again = setTimeout(open, AGAIN);
-      }
-      tell();
-    };
+    since = performance.now();
+    link.open();
   }
 
   function close() {
-    clearTimeout(again);
-    if (source !== null) source.close();
-    source = null;
+    link.close();
+    // Changes since then are missed.
+    endpoints = null;
   }
 
   function tell() {
-    const since = last === null ? null : (performance.now() - last) / 1000;
-    const isPaused = document.visibilityState === 'hidden';
-    onConnection({ since, refused, isPaused, isLive: since !== null && since < LOST });
+    const now = performance.now();
+    // The machine slept.
+    if (now - looked > LOST * 1000) since = now;
+    looked = now;
+    const seconds = (time) => (now - time) / 1000;
+    const isAwaited = seconds(Math.max(since, last ?? 0)) < LOST;
+    const isLive = last !== null && seconds(last) < LOST;
+    onConnection({ since: last === null ? null : seconds(last), refused, isPaused: !isVisible(), isLive, isAwaited });
   }
 
   document.addEventListener('visibilitychange', () => {
     close();
-    if (document.visibilityState === 'visible') open();
+    if (isVisible()) open();
     tell();
   });
-  setInterval(tell, 500);
-  if (document.visibilityState === 'visible') open();
+  addEventListener('pagehide', close);
+  addEventListener('pageshow', ({ persisted }) => {
+    if (persisted && isVisible()) open();
+  });
+  setInterval(() => {
+    if (isVisible()) link.stay?.();
+    tell();
+  }, LOOK);
+  if (isVisible()) open();
 }

@@ -1,5 +1,5 @@
 // Traffic, queues, capacity, learned speed and the picker itself.
-import { bytes, count, grouped, h, percent, put, rate, seconds, span } from './dom.js';
+import { bytes, count, grouped, h, percent, put, rate, renew, seconds, span } from './dom.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -37,11 +37,13 @@ function tile(key, value, note) {
   put(tiles.get(key).note, note);
 }
 
-function times(rates, key, name) {
+/** Shows a time. `without`: why there is none although responses ended. */
+function times(rates, key, name, without) {
   const half = rates.quantile(name, 0.5);
   const most = rates.quantile(name, 0.9);
   const text = (found) => `${found.isMore ? 'over ' : ''}${seconds(found.seconds)}`;
-  tile(key, half ? text(half) : '–', half ? `median; p90 ${text(most)}` : 'no response ended');
+  const why = without !== undefined && rates.quantile('duration', 0.5) ? without : 'no response ended';
+  tile(key, half ? text(half) : '–', half ? `median; p90 ${text(most)}` : why);
 }
 
 /** Shows rates and times. */
@@ -55,19 +57,20 @@ export function showTraffic(list, state, rates) {
   const top = Math.max(1, ...line);
   const points = line.map((value, place) => `${place + 120 - line.length},${(25 - (value / top) * 24).toFixed(1)}`);
   tiles.get('requests').line.setAttribute('points', points.join(' '));
-  times(rates, 'first', 'first_token');
-  times(rates, 'token', 'per_token');
+  const isStreamed = rates.quantile('first_token', 0.5) !== null;
+  times(rates, 'first', 'first_token', 'no response was streamed');
+  times(rates, 'token', 'per_token', isStreamed ? 'no server has told the tokens' : 'no response was streamed');
   times(rates, 'whole', 'duration');
   const hits = rates.hitRate;
-  if (traffic.cached_tokens === null) tile('hits', '–', 'no server has told any');
-  else tile('hits', hits === null ? '–' : percent(hits), 'as servers counted them');
+  if (traffic.prompts === null) tile('hits', '–', 'no server has told any');
+  else tile('hits', hits === null ? '–' : percent(hits), hits === null ? 'no server told any' : 'of responses that tell');
   const tokens = rates.perSecond('output_tokens');
   tile('flight', grouped(traffic.running), tokens === null ? '' : `${rate(tokens)} tokens per second come back`);
 }
 
-function table(head, rows) {
+function table(label, head, rows) {
   const cell = (tag, [text, isNumber], scope) => h(tag, { class: isNumber ? 'number' : 'name', scope }, text);
-  return h('div', { class: 'scroll' }, h('table', {},
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label }, h('table', {},
     h('thead', {}, h('tr', {}, ...head.map((each) => cell('th', each, 'col')))),
     h('tbody', {}, ...rows.map((row) => h('tr', {}, ...row.map((each) => cell('td', each)))))));
 }
@@ -77,7 +80,7 @@ function refresh(box, data, make) {
   const shown = JSON.stringify(data);
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
-  box.replaceChildren(...make());
+  renew(box, make());
 }
 
 const note = (text) => h('p', { class: 'muted' }, text);
@@ -92,7 +95,7 @@ export function showQueue(box, { queue }) {
       [String(band.priority), true], [grouped(band.waiting), true], [grouped(band.most), true], [bytes(band.bytes), true],
     ]);
     const head = [['Priority', true], ['Waiting', true], ['At most', true], ['Bodies', true]];
-    return [h('p', {}, all), rows.length > 0 ? table(head, rows) : note('No priority has been used.')];
+    return [h('p', {}, all), rows.length > 0 ? table('Queues by priority', head, rows) : note('No priority has been used.')];
   });
 }
 
@@ -115,7 +118,7 @@ export function showCapacity(box, { plans }) {
     if (policies.length === 0) return [note('No policy is known yet.')];
     const head = [['Role', false], ['Ready', true], ['Wanted', true], ['Because', false]];
     return policies.flatMap(({ policy, rows, note: text }) =>
-      [h('h3', { class: 'name' }, policy), ...(rows ? [table(head, rows)] : []), note(text)]);
+      [h('h3', { class: 'name' }, policy), ...(rows ? [table(`Roles of ${policy}`, head, rows)] : []), note(text)]);
   });
 }
 
@@ -131,7 +134,7 @@ export function showSpeed(box, { latency }) {
     if (groups === null) return [note('No plugin learns speeds (expected-latency-scorer does).')];
     if (groups.length === 0) return [note('Nothing was learned yet.')];
     const head = [['Endpoints', false], ['Prompt tokens/s', true], ['Output token', true], ['Learned from', true]];
-    return [table(head, groups.map(({ name, prefill, token, samples }) =>
+    return [table('Learned speed by kind of endpoint', head, groups.map(({ name, prefill, token, samples }) =>
       [[name, false], [prefill, true], [token, true], [count(samples, 'request'), true]]))];
   });
 }

@@ -13,30 +13,50 @@ export const ROW = { inFlight: 0, waiting: 1, running: 2, kv: 3, age: 4, failure
 
 const queued = [];
 
-function ofEndpoints({ endpoints: { rows }, stale_ms }) {
-  const all = rows.length;
-  if (all === 0) return [['bad', 'No endpoints', 'The pool has no endpoint that requests could go to.']];
-  const of = (has) => rows.reduce((sum, row) => sum + (has(row) ? 1 : 0), 0);
-  const found = [];
-  const ejected = of((row) => row[ROW.ejection] !== null);
-  if (ejected === all) {
-    found.push(['bad', 'All endpoints ejected', `All ${all} fail, so requests go to endpoints that fail.`]);
-  } else if (ejected > 0) {
-    const isMost = ejected * 2 > all;
+/** Rows of each part of a request's work, which a row may be in twice; without a name where all do the same. */
+function byPart({ names, rows }) {
+  const [first] = names;
+  if (names.every(([, , , parts]) => String(parts) === String(first[3]))) return [['', rows]];
+  const groups = new Map();
+  names.forEach(([, , , parts], place) => {
+    for (const part of parts.length > 0 ? parts : ['other']) groups.set(part, [...(groups.get(part) ?? []), rows[place]]);
+  });
+  return [...groups].map(([part, own]) => [`${part} `, own]);
+}
+
+/** Endpoints that are ejected: by part, where a part is short of others. */
+function ofEjections(all, groups) {
+  const ejected = (rows) => rows.reduce((sum, row) => sum + (row[ROW.ejection] === null ? 0 : 1), 0);
+  const total = ejected(all);
+  if (total === 0) return [];
+  const isShort = groups.some(([, rows]) => ejected(rows) * 2 > rows.length);
+  const judged = total < all.length && isShort ? groups : [['', all]];
+  return judged.filter(([, rows]) => ejected(rows) > 0).map(([part, rows]) => {
+    const number = ejected(rows);
+    if (number === rows.length) {
+      return ['bad', `All ${part}endpoints ejected`, `All ${number} fail, so requests go to endpoints that fail.`];
+    }
+    const isMost = number * 2 > rows.length;
     const text = isMost ? 'that is more than half, so some requests go to them.' : 'they fail, and get probes only.';
-    found.push([isMost ? 'bad' : 'warn', `${count(ejected, 'endpoint')} ejected`, `of ${all}: ${text}`]);
-  }
-  const failing = of((row) => row[ROW.failures] > 0);
-  if (failing > 0) {
-    const level = failing === all ? 'bad' : 'warn';
-    found.push([level, `${count(failing, 'endpoint')} can't be scraped`, `of ${all}: the last scrape failed.`]);
-  }
-  const stale = of((row) => row[ROW.age] === null || row[ROW.age] > stale_ms);
-  if (stale > 0) {
-    const level = stale === all ? 'bad' : 'warn';
-    const limit = span(stale_ms / 1000);
-    found.push([level, `${count(stale, 'endpoint')} with stale metrics`, `of ${all}: not read for more than ${limit}; they count as the worst of the others.`]);
-  }
+    return [isMost ? 'bad' : 'warn', `${count(number, `${part}endpoint`)} ejected`, `of ${rows.length}: ${text}`];
+  });
+}
+
+function ofEndpoints({ endpoints, stale_ms }) {
+  const { rows } = endpoints;
+  if (rows.length === 0) return [['bad', 'No endpoints', 'The pool has no endpoint that requests could go to.']];
+  const groups = byPart(endpoints);
+  const found = ofEjections(rows, groups);
+  const tell = (has, title, text) => {
+    const number = rows.filter(has).length;
+    if (number === 0) return;
+    const whole = groups.filter(([, own]) => own.every(has)).map(([part]) => part.trim());
+    const among = whole.length > 0 && number < rows.length ? `, among them all of ${whole.join(' and ')}` : '';
+    found.push([whole.length > 0 ? 'bad' : 'warn', `${count(number, 'endpoint')} ${title}`, `of ${rows.length}${among}: ${text}`]);
+  };
+  tell((row) => row[ROW.failures] > 0, "can't be scraped", 'the last scrape failed.');
+  const limit = span(stale_ms / 1000);
+  tell((row) => row[ROW.age] === null || row[ROW.age] > stale_ms, 'with stale metrics', `not read for more than ${limit}; they count as the worst of the others.`);
   return found;
 }
 

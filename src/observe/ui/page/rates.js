@@ -8,7 +8,7 @@ const KEPT = 120;
 
 /** Whether a count, or that of a distribution, is less than before. */
 function hasFallen(before, now) {
-  const count = (value) => value?.count ?? value;
+  const count = (value) => value?.count ?? value?.tokens ?? value;
   return Object.keys(now).some((name) => count(now[name]) < count(before[name]));
 }
 
@@ -59,12 +59,13 @@ export class Rates {
     return { seconds: bounds.at(-1) ?? 0, isMore: true };
   }
 
-  /** Share of the prompt tokens in the window that servers had cached; null where none was told. */
+  /** Share of the tokens of prompts in the window that servers had cached, of those prompts of which they told; null
+   * where they told none. */
   get hitRate() {
-    const window = this.window;
-    if (!window || window.last.cached_tokens === null) return null;
-    const prompts = window.last.prompt_tokens - window.first.prompt_tokens;
-    return prompts > 0 ? (window.last.cached_tokens - (window.first.cached_tokens ?? 0)) / prompts : null;
+    const { first, last } = this.window ?? {};
+    if (!last?.prompts) return null;
+    const since = (name) => last.prompts[name] - (first.prompts?.[name] ?? 0);
+    return since('tokens') > 0 ? since('cached') / since('tokens') : null;
   }
 
   /** Requests per second between any two states. */
