@@ -178,7 +178,7 @@ impl Health {
     /// Counts requests whose first byte takes long as load, and as failed if it takes too long.
     pub(super) fn judge(&self, bound: &Bound<'_>, load: &Load, now_ms: u64) {
         let mut pending = self.pending();
-        pending.count_overdue(bound.times, now_ms);
+        pending.count_overdue(bound.usual, now_ms);
         load.set_unreported(pending.unreported());
         let failures = pending.failures(bound, now_ms);
         drop(pending);

@@ -1,5 +1,7 @@
 //! Learned times to the first byte of a response, by class of requests.
 
+use std::array;
+
 /// Sizes of request bodies that are told apart: up to 1 KiB, then each up to four times
 /// the one before.
 pub(super) const SIZES: usize = 8;
@@ -97,9 +99,15 @@ impl FirstBytes {
         }
     }
 
+    /// The usual times of all classes. A sweep looks them up for every request that waits.
+    pub(super) fn usual(&self) -> UsualTimes {
+        let class = |kind: usize, size: usize| RequestClass { size: size as u8, kind: kind as u8 };
+        UsualTimes(array::from_fn(|kind| array::from_fn(|size| self.usual_ms(class(kind, size)))))
+    }
+
     /// Milliseconds that nearly all first bytes of such requests take at most: the mean and
     /// four deviations (RFC 6298, section 2). `None`: nothing is known of their like.
-    pub(super) fn usual_ms(&self, class: RequestClass) -> Option<f64> {
+    fn usual_ms(&self, class: RequestClass) -> Option<f64> {
         let sizes = self.0.get(usize::from(class.kind))?;
         let known = |(size, times): (usize, &Times)| {
             (times.count >= ENOUGH).then_some((size, times.mean_ms + 4.0 * times.deviation_ms))
@@ -108,6 +116,17 @@ impl FirstBytes {
         let smaller = sizes.iter().enumerate().take(own + 1).rev().find_map(known);
         let scaled = smaller.map(|(size, ms)| ms * GROWTH.powi((own - size) as i32));
         scaled.or_else(|| sizes.iter().enumerate().skip(own + 1).find_map(known).map(|(_, ms)| ms))
+    }
+}
+
+/// Milliseconds that nearly all first bytes take at most, by class.
+#[derive(Debug)]
+pub(super) struct UsualTimes([[Option<f64>; SIZES]; KINDS]);
+
+impl UsualTimes {
+    /// Those of such requests. `None`: nothing is known of their like.
+    pub(super) fn ms(&self, class: RequestClass) -> Option<f64> {
+        *self.0.get(usize::from(class.kind))?.get(usize::from(class.size))?
     }
 }
 
@@ -140,6 +159,24 @@ mod tests {
         let (known, scaled) = (times.usual_ms(short).unwrap(), times.usual_ms(long).unwrap());
         assert!((scaled / known - 64.0).abs() < 1e-6, "{known} {scaled}");
         assert_eq!(times.usual_ms(RequestClass::of(0, true, None)), Some(known), "the next larger one");
+    }
+
+    #[test]
+    fn usual_times_are_those_of_each_class() {
+        let mut times = FirstBytes::default();
+        let short = RequestClass::of(900, true, None);
+        (0..200).for_each(|_| times.learn(short, 100));
+        (0..200).for_each(|_| times.learn(short.with_media(), 5000));
+        let usual = times.usual();
+        for bytes in [0, 900, 5_000, 1 << 20] {
+            for (stream, limit) in [(true, None), (false, None), (false, Some(100))] {
+                let class = RequestClass::of(bytes, stream, limit);
+                for class in [class, class.with_media()] {
+                    assert_eq!(usual.ms(class), times.usual_ms(class), "{class:?}");
+                    assert_eq!(usual.ms(class).is_some(), stream, "{class:?}");
+                }
+            }
+        }
     }
 
     #[test]

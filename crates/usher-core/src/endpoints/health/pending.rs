@@ -1,6 +1,6 @@
 //! Requests of one endpoint that wait for the first byte of their response.
 
-use super::first_byte::{FirstBytes, RequestClass, SIZES};
+use super::first_byte::{FirstBytes, RequestClass, SIZES, UsualTimes};
 
 /// First bytes that are kept until they are learned from.
 const MOST_ANSWERED: usize = 64;
@@ -62,7 +62,7 @@ pub(super) struct Page {
 /// Longest time that requests may wait for a first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound<'a> {
-    pub(super) times: &'a FirstBytes,
+    pub(super) usual: &'a UsualTimes,
     /// The shortest bound in milliseconds.
     pub(super) floor_ms: f64,
     /// When another endpoint gave a sign of life last: where nobody does, nobody is slower
@@ -134,15 +134,15 @@ impl Pending {
     /// Counts those that wait for longer than nearly all like them. As others may be in front,
     /// the endpoint must have begun no answer since they were sent. Where it has begun none for
     /// several times as long as so many requests have between two, those count that its pages miss.
-    pub(super) fn count_overdue(&mut self, times: &FirstBytes, now_ms: u64) {
+    pub(super) fn count_overdue(&mut self, usual: &UsualTimes, now_ms: u64) {
         let first_byte_ms = self.first_byte_ms;
         let waits = |slot: &Slot| now_ms.saturating_sub(slot.sent_ms.max(first_byte_ms)) as f64;
         let (mut overdue, mut longest, mut silence) = (0, 0f64, 0f64);
         if self.len() > 0 {
             for slot in self.slots.iter().filter(|slot| slot.sent_ms != 0) {
-                let usual = times.usual_ms(slot.class).unwrap_or(f64::INFINITY);
-                overdue += u64::from(waits(slot) > usual);
-                (longest, silence) = (longest.max(usual), silence.max(waits(slot)));
+                let usual_ms = usual.ms(slot.class).unwrap_or(f64::INFINITY);
+                overdue += u64::from(waits(slot) > usual_ms);
+                (longest, silence) = (longest.max(usual_ms), silence.max(waits(slot)));
             }
         }
         let is_silent = silence * self.len() as f64 > SILENCE * longest;
@@ -188,14 +188,14 @@ impl Pending {
             let has_media = slot.class.has_media();
             let unknown = if has_media { f64::INFINITY } else { 0.0 };
             let most = &mut longest[if has_media { SIZES } else { slot.class.size() }];
-            *most = most.max(bound.times.usual_ms(slot.class).unwrap_or(unknown));
+            *most = most.max(bound.usual.ms(slot.class).unwrap_or(unknown));
         }
         for size in (0..SIZES).rev() {
             longest[size] = longest[size].max(longest[size + 1]);
         }
         // It may wait for a larger prompt, or for media.
         let usual = |class: RequestClass| {
-            let own = bound.times.usual_ms(class)?;
+            let own = bound.usual.ms(class)?;
             Some(own.max(longest[class.size() + 1]))
         };
         let silent = |sent_ms: u64, until_ms: u64| {

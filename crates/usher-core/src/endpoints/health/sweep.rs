@@ -29,10 +29,12 @@ impl OutlierDetector {
                 next = next.max(heard_ms);
             }
         }
+        let usual = times.usual();
+        drop(times);
         let floor_ms = self.params().first_byte.as_secs_f64() * 1e3;
         for (position, endpoint) in snapshot.endpoints().iter().enumerate() {
             let others_heard_ms = if position == last.0 { next } else { last.1 };
-            let bound = Bound { times: &times, floor_ms, others_heard_ms };
+            let bound = Bound { usual: &usual, floor_ms, others_heard_ms };
             endpoint.health().judge(&bound, endpoint.load(), now_ms);
         }
     }
