@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use usher::config::{ConfigError, Node};
 use usher::endpoints::{Candidates, Clock};
-use usher::request::Request;
+use usher::request::{ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{InitialRate, Model, Reader};
 use usher::schedule::{
@@ -316,4 +316,24 @@ fn parameters_are_strict() {
         (&shown["pairing"], &shown["pairCandidates"], &shown["requiredLayer"]),
         (&"joint".into(), &4.into(), &"zone".into())
     );
+}
+
+#[test]
+fn a_pair_keeps_the_latency_targets_even_where_another_costs_less() {
+    // One that decodes is near and has a batch, the other is far and idle.
+    let pairing = Pairing::new(LINKS, &[1.0], &[1.0, 1.0], racks(&["a", "a", "b"]));
+    let running = |requests| pairing.candidates.snapshot().endpoints()[1].load().running.set(requests, NOW);
+    running(20.0);
+    let pair = |targets: &[(&str, &str)]| {
+        let parsers = Parsers::new(&[ParserKind::PassThrough]);
+        let request = RequestParser::new(targets.iter().copied().collect(), &parsers).without_body();
+        pairing.pair_for(&request, 1)
+    };
+    let (ttft, tpot) = ("x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms");
+    assert_eq!(pair(&[]), Ok((0, 1)), "a second of transfer costs more than the batch");
+    assert_eq!(pair(&[(tpot, "1000")]), Ok((0, 1)), "any batch keeps a loose target");
+    assert_eq!(pair(&[(tpot, "17")]), Ok((0, 2)));
+    running(60.0);
+    assert_eq!(pair(&[]), Ok((0, 2)), "now the batch costs more");
+    assert_eq!(pair(&[(ttft, "1500")]), Ok((0, 1)), "the far one's first token comes a second later");
 }

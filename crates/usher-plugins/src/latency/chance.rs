@@ -82,6 +82,31 @@ impl Table<'_> {
         (cost, self.outlook(self.known(endpoint), &looked, &Ask { output: aims.output, ..*ask }, aims))
     }
 
+    /// Requests that are expected to miss their latency targets for this one's being at an endpoint, itself
+    /// among them, beyond what counts as none.
+    pub fn missed(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported, aims: &Aims<'_>) -> f64 {
+        let looked = self.look(endpoint, ask.prompt, reported);
+        let at = self.outlook(self.known(endpoint), &looked, &Ask { output: aims.output, ..*ask }, aims);
+        ENOUGH - at.chance + at.harm
+    }
+
+    /// Chance that the first token misses its target where the prompt is computed at an endpoint and
+    /// what comes after it takes so many seconds, beyond what counts as none.
+    pub fn late(
+        &self,
+        endpoint: &Endpoint,
+        ask: &Ask,
+        reported: &Reported,
+        aims: &Aims<'_>,
+        after: f64,
+    ) -> f64 {
+        let Some(limit) = aims.slo.ttft else { return 0.0 };
+        let looked = self.look(endpoint, ask.prompt, reported);
+        let slo = Slo { ttft: Some(limit - after), tpot: None };
+        let aims = Aims { slo: &slo, part: Part::Prefill, ..*aims };
+        ENOUGH - self.outlook(self.known(endpoint), &looked, ask, &aims).chance
+    }
+
     /// Outlook of an endpoint with this backlog. Where an endpoint only computes the prompt, the time
     /// per output token is another's; where it only decodes, so is the time to the first token, but
     /// for the wait for a slot.

@@ -1,6 +1,7 @@
 //! The cheapest way to serve a request: a pair of the best endpoints of two profiles, or one
 //! endpoint that does it all. Numbers in, positions out.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -8,12 +9,16 @@ use smallvec::SmallVec;
 use usher_core::endpoints::Nearness;
 
 use super::ways::{Place, Ways};
+use crate::latency::EQUAL_CHANCE;
 
 /// More endpoints of a side than this are never looked at together.
 pub const MOST: usize = 8;
 
 /// Costs are compared in steps of this, in seconds: what differs by less may be equal.
 const STEP: f64 = 1e-4;
+
+/// Missed latency targets are compared in steps of this.
+const MISSED_STEP: f64 = EQUAL_CHANCE;
 
 /// One side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +54,10 @@ pub struct Decode {
     pub cost: f64,
     /// The cost of the whole request there.
     pub whole: f64,
+    /// Requests that are expected to miss their latency targets there if it decodes this one.
+    pub missed: f64,
+    /// The same if it does it all.
+    pub whole_missed: f64,
     /// Tokens that have to come there, times how many times slower than configured its link is.
     pub moves: f64,
     /// Seconds that its link is busy with others.
@@ -64,6 +73,8 @@ impl Decode {
     pub const UNKNOWN: Self = Self {
         cost: f64::NAN,
         whole: f64::NAN,
+        missed: 0.0,
+        whole_missed: 0.0,
         moves: 0.0,
         busy: 0.0,
         is_paired: false,
@@ -83,9 +94,12 @@ pub enum Alone {
 }
 
 /// Costs and places of endpoints, by position in the snapshot.
-pub struct Costs<P, D, L> {
+pub struct Costs<'a, P, D, L> {
     /// Their part if they compute the prompt.
     pub prefill: P,
+    /// Chance that the first token misses its target if they compute the prompt, and its KV cache
+    /// takes so many seconds more to where it is decoded.
+    pub late: &'a dyn Fn(u32, f64) -> f64,
     /// Their part if they decode.
     pub decode: D,
     /// Location of an endpoint.
@@ -96,7 +110,8 @@ pub struct Costs<P, D, L> {
     pub urgency: f64,
 }
 
-/// The cheapest choice among the `k` best of either side. Of sides with equal scores the
+/// The choice by which the fewest requests are expected to miss their latency targets, and of those
+/// the cheapest, among the `k` best of either side. Of sides with equal scores the
 /// cheaper ones are better. If every pair of the best is forbidden, all pairs are looked at.
 /// Of choices that cost the same, one endpoint alone, then the pair with the higher scores; of
 /// equals, the first from `start` on, which should be random. `None` when nothing is allowed.
@@ -105,7 +120,7 @@ pub fn cheapest<P, D, L>(
     decode: &(impl Iterator<Item = Side> + Clone),
     k: usize,
     start: usize,
-    costs: &Costs<P, D, L>,
+    costs: &Costs<'_, P, D, L>,
 ) -> Option<Choice>
 where
     P: Fn(u32) -> Prefill,
@@ -113,21 +128,24 @@ where
     L: Fn(u32) -> Place,
 {
     let k = k.clamp(1, MOST);
-    let (ways, urgency) = (costs.ways, costs.urgency);
+    let (ways, urgency, late) = (costs.ways, costs.urgency, costs.late);
     let of_prefill =
         |side: Side| From { side, part: (costs.prefill)(side.position), place: (costs.place)(side.position) };
     let of_decode =
         |side: Side| To { side, part: (costs.decode)(side.position), place: (costs.place)(side.position) };
-    let few_prefill = best(prefill, k, start, of_prefill, |one| one.part.cost);
+    let few_prefill = best(prefill, k, start, of_prefill, |one| Price {
+        missed: late(one.side.position, 0.0),
+        cost: one.part.cost,
+    });
     let few_decode = best(decode, k, start, of_decode, |one| one.least(&ways, urgency));
     let mut pairs = Least::default();
     for one in &few_prefill {
-        few_decode.iter().for_each(|other| pairs.offer(one, other, &ways, urgency));
+        few_decode.iter().for_each(|other| pairs.offer(one, other, costs));
     }
     if pairs.0.is_none() && (few_prefill.len() == k || few_decode.len() == k) {
         let groups = Groups::of(from(decode, start).map(of_decode), ways, urgency);
         for one in from(prefill, start).map(of_prefill) {
-            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, &ways, urgency));
+            groups.fitting(&one).for_each(|other| pairs.offer(&one, other, costs));
         }
     }
     let score = few_prefill.iter().map(|one| one.side.score).reduce(f64::max).unwrap_or_default();
@@ -139,7 +157,7 @@ where
             Alone::Always => true,
         };
         if may {
-            least.take(one.part.whole, score + one.side.score, Choice::Alone(one.side.position));
+            least.take(one.whole(), score + one.side.score, Choice::Alone(one.side.position));
         }
     }
     match (least.0, pairs.0) {
@@ -164,7 +182,7 @@ fn best<T: Sided>(
     k: usize,
     start: usize,
     price: impl Fn(Side) -> T,
-    cost: impl Fn(&T) -> f64,
+    cost: impl Fn(&T) -> Price,
 ) -> SmallVec<[T; MOST]> {
     let mut best: SmallVec<[T; MOST]> = SmallVec::new();
     for side in from(sides, start) {
@@ -175,7 +193,7 @@ fn best<T: Sided>(
         let one = price(side);
         let is_better = |other: &T| {
             let other_score = other.side().score;
-            side.score > other_score || (side.score == other_score && less(cost(&one), cost(other)))
+            side.score > other_score || (side.score == other_score && cost(&one).is_less(&cost(other)))
         };
         let place = best.iter().position(is_better).unwrap_or(best.len());
         if place < k {
@@ -186,9 +204,32 @@ fn best<T: Sided>(
     best
 }
 
-/// Returns `true` if a cost is less than another one by a step; what is no number is the most.
-fn less(cost: f64, other: f64) -> bool {
-    cost + STEP < other || (other.is_nan() && !cost.is_nan())
+/// Price of a choice, or of a part of one.
+#[derive(Clone, Copy)]
+struct Price {
+    /// Requests that are expected to miss their latency targets for it.
+    missed: f64,
+    /// In seconds.
+    cost: f64,
+}
+
+impl Price {
+    /// Missed targets in steps. Saturates, as casts from floats do.
+    fn steps(&self) -> i64 {
+        (self.missed / MISSED_STEP) as i64
+    }
+
+    /// Returns `true` if fewer targets are missed, or as many and it costs less by a step; what costs no
+    /// number is the most.
+    fn is_less(&self, other: &Self) -> bool {
+        if self.cost.is_nan() || other.cost.is_nan() {
+            return !self.cost.is_nan();
+        }
+        match self.steps().cmp(&other.steps()) {
+            Ordering::Equal => self.cost + STEP < other.cost,
+            order => order.is_lt(),
+        }
+    }
 }
 
 /// One side with its part of the cost.
@@ -230,26 +271,34 @@ impl To {
         self.part.cost + urgency * per_token * self.part.moves
     }
 
+    /// The price of the whole request there.
+    fn whole(&self) -> Price {
+        Price { missed: self.part.whole_missed, cost: self.part.whole }
+    }
+
     /// The least that it may cost.
-    fn least(&self, ways: &Ways, urgency: f64) -> f64 {
-        let paired = self.cost_from(ways.per_token(Nearness::Host), urgency);
+    fn least(&self, ways: &Ways, urgency: f64) -> Price {
+        let cost = self.cost_from(ways.per_token(Nearness::Host), urgency);
+        let (paired, whole) = (Price { missed: self.part.missed, cost }, self.whole());
         match self.part.alone {
             Alone::Never => paired,
-            _ if !self.part.is_paired => self.part.whole,
-            _ => paired.min(self.part.whole),
+            _ if !self.part.is_paired || whole.is_less(&paired) => whole,
+            _ => paired,
         }
     }
 }
 
-/// Order of two choices: better is the one that costs fewer steps, then the one with more score.
+/// Order of two choices: better is the one by which fewer targets are missed, then the one that costs
+/// less, both in steps, then the one with more score.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Rank(i64, f64);
+struct Rank(i64, i64, f64);
 
 impl Rank {
     /// `None` for what costs no number.
-    fn of(cost: f64, score: f64) -> Option<Self> {
+    fn of(price: Price, score: f64) -> Option<Self> {
         // Saturates, as casts from floats do.
-        (!cost.is_nan()).then(|| Self((cost / STEP).round() as i64, -score))
+        let cost = (price.cost / STEP).round() as i64;
+        (!price.cost.is_nan()).then(|| Self(price.steps(), cost, -score))
     }
 }
 
@@ -258,7 +307,8 @@ impl Rank {
 struct Least(Option<(Rank, Choice)>);
 
 impl Least {
-    fn offer(&mut self, prefill: &From, decode: &To, ways: &Ways, urgency: f64) {
+    fn offer<P, D, L>(&mut self, prefill: &From, decode: &To, costs: &Costs<'_, P, D, L>) {
+        let (ways, urgency) = (&costs.ways, costs.urgency);
         let (p, d) = (prefill.side, decode.side);
         if !decode.part.is_paired {
             return;
@@ -268,16 +318,17 @@ impl Least {
                 Alone::Never => Choice::Pair(p.position, d.position),
                 _ => Choice::Alone(d.position),
             };
-            return self.take(decode.part.whole, p.score + d.score, choice);
+            return self.take(decode.whole(), p.score + d.score, choice);
         }
         let Some(per_token) = ways.between(&prefill.place, &decode.place) else { return };
         let waits = (decode.part.busy - prefill.part.computed).max(0.0);
         let cost = prefill.part.cost + decode.cost_from(per_token, urgency) + urgency * waits;
-        self.take(cost, p.score + d.score, Choice::Pair(p.position, d.position));
+        let missed = decode.part.missed + (costs.late)(p.position, per_token * decode.part.moves + waits);
+        self.take(Price { missed, cost }, p.score + d.score, Choice::Pair(p.position, d.position));
     }
 
-    fn take(&mut self, cost: f64, score: f64, choice: Choice) {
-        let rank = Rank::of(cost, score);
+    fn take(&mut self, price: Price, score: f64, choice: Choice) {
+        let rank = Rank::of(price, score);
         if let Some(rank) = rank.filter(|rank| self.0.is_none_or(|(least, _)| *rank < least)) {
             self.0 = Some((rank, choice));
         }
@@ -336,7 +387,8 @@ impl Groups {
             groups.own.insert(decode.side.position, index);
             for (nearness, place) in shared(&decode.place, &ways) {
                 let cost = decode.cost_from(ways.per_token(nearness), urgency) + urgency * decode.part.busy;
-                let Some(rank) = Rank::of(cost, decode.side.score) else { continue };
+                let price = Price { missed: decode.part.missed, cost };
+                let Some(rank) = Rank::of(price, decode.side.score) else { continue };
                 let of = Revisions::Of(decode.place.revision);
                 let known = decode.place.revision.map(|_| Revisions::Known);
                 for revisions in [Some(of), known].into_iter().flatten() {

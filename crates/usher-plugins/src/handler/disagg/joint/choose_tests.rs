@@ -24,7 +24,17 @@ struct Drawn {
     more: f64,
     names: [Option<u8>; 4],
     revision: u32,
+    /// Steps of latency targets that are missed if it computes the prompt, decodes, and does both.
+    missed: [u8; 3],
 }
+
+/// Latency targets that are missed, so many steps of them and a part of one that counts as none.
+fn missed(steps: u8) -> f64 {
+    (f64::from(steps) + 0.1) * MISSED_STEP
+}
+
+/// Seconds in place of a step: more than anything costs.
+const PER_STEP: f64 = 1000.0;
 
 impl Drawn {
     fn at(names: [Option<u8>; 4]) -> Self {
@@ -43,6 +53,8 @@ impl Drawn {
         Decode {
             cost: self.decode,
             whole: self.whole.unwrap_or_default(),
+            missed: missed(self.missed[1]),
+            whole_missed: missed(self.missed[2]),
             moves: 1.0 + self.more,
             busy: 0.0,
             is_paired: true,
@@ -91,6 +103,7 @@ fn choose(
     let (prefill, decode) = (sides(scores.0), sides(scores.1));
     let decode = decode.into_iter().map(|side| Side { position: side.position + split, ..side });
     let costs = Costs {
+        late: &|_, _| 0.0,
         prefill: |p: u32| drawn[p as usize].prefill(),
         decode: |d: u32| drawn[d as usize].decode(),
         place: |position: u32| places[position as usize],
@@ -160,6 +173,7 @@ fn the_best_decoder_may_compute_for_the_next_best() {
     let places = places(&drawn);
     let side = |position, score| Side { position, score };
     let costs = Costs {
+        late: &|_, _| 0.0,
         prefill: |p: u32| drawn[p as usize].prefill(),
         decode: |d: u32| drawn[d as usize].decode(),
         place: |position: u32| places[position as usize],
@@ -176,6 +190,7 @@ fn an_endpoint_may_always_work_with_itself() {
     let both = [Side { position: 0, score: 1.0 }];
     let choose = |drawn: Drawn| {
         let costs = Costs {
+            late: &|_, _| 0.0,
             prefill: |_| drawn.prefill(),
             decode: |_| drawn.decode(),
             place: |_| Place::default(),
@@ -190,8 +205,14 @@ fn an_endpoint_may_always_work_with_itself() {
 
 /// One endpoint that computes prompts and one that decodes, with a second between them.
 fn two(decode: Decode, required: Nearness) -> Option<Choice> {
+    two_with(decode, required, &|_, _| 0.0)
+}
+
+/// The same with this chance that the first token is late.
+fn two_with(decode: Decode, required: Nearness, late: &dyn Fn(u32, f64) -> f64) -> Option<Choice> {
     let [one, other] = [0, 1].map(|position| Side { position, score: 1.0 });
     let costs = Costs {
+        late,
         prefill: |_| Prefill { cost: 2.0, computed: 0.5 },
         decode: |_| decode,
         place: |_| Place::default(),
@@ -201,10 +222,42 @@ fn two(decode: Decode, required: Nearness) -> Option<Choice> {
     cheapest(&[one].into_iter(), &[other].into_iter(), 4, 0, &costs)
 }
 
+/// An endpoint for [`two`].
+const DECODE: Decode = Decode {
+    cost: 4.0,
+    whole: 0.0,
+    missed: 0.0,
+    whole_missed: 0.0,
+    moves: 0.5,
+    busy: 1.0,
+    is_paired: true,
+    alone: Alone::Instead,
+};
+
+#[test]
+fn missed_targets_decide_before_costs() {
+    let of = |missed: f64, whole_missed: f64, late: f64| {
+        let decode = Decode { whole: 1.0, missed, whole_missed, ..DECODE };
+        two_with(decode, Nearness::Apart, &|_, _| late)
+    };
+    let (pair, alone) = (Some(Choice::Pair(0, 1)), Some(Choice::Alone(1)));
+    assert_eq!((of(0.0, 0.0, 0.0), of(0.0, 0.5, 0.0)), (alone, pair), "at eight times the cost");
+    assert_eq!((of(0.3, 0.5, 0.3), of(0.2, 0.5, 0.1)), (alone, pair), "both parts may miss");
+    assert_eq!(of(0.0, 0.05, 0.0), alone, "a twentieth of a request counts as none");
+}
+
+#[test]
+fn seconds_of_the_way_count_against_the_first_token() {
+    let decode = Decode { whole: 20.0, whole_missed: 0.5, ..DECODE };
+    // Half a second for the KV cache, and half a second until the link is free.
+    let within =
+        |slack: f64| two_with(decode, Nearness::Apart, &|_, after| if after > slack { 0.95 } else { 0.0 });
+    assert_eq!((within(0.99), within(1.01)), (Some(Choice::Alone(1)), Some(Choice::Pair(0, 1))));
+}
+
 #[test]
 fn one_endpoint_alone_competes_where_it_may() {
-    let decode =
-        Decode { cost: 4.0, whole: 0.0, moves: 0.5, busy: 1.0, is_paired: true, alone: Alone::Instead };
+    let decode = DECODE;
     // 2 + 4 + 3 · (0.5 + what is left of 1 s of others after 0.5 s).
     let whole = |whole: f64| two(Decode { whole, ..decode }, Nearness::Apart);
     assert_eq!((whole(8.9), whole(9.1)), (Some(Choice::Alone(1)), Some(Choice::Pair(0, 1))));
@@ -242,14 +295,16 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let whole = prop_oneof![1 => Just(None), 1 => (0u8..8).prop_map(|whole| Some(f64::from(whole)))];
     let more = prop_oneof![2 => Just(0.0), 1 => 0.0..9.0f64];
     let names = [name(), name(), name(), name()];
-    (cost(), cost(), whole, more, names, 0u32..4).prop_map(
-        |(prefill, decode, whole, more, names, revision)| Drawn {
+    let missed = prop_oneof![Just([0; 3]), proptest::array::uniform3(0u8..3)];
+    (cost(), cost(), whole, more, names, 0u32..4, missed).prop_map(
+        |(prefill, decode, whole, more, names, revision, missed)| Drawn {
             prefill,
             decode,
             whole,
             more,
             names,
             revision,
+            missed,
         },
     )
 }
@@ -300,12 +355,15 @@ proptest! {
         let places = places(&drawn);
         let ways = ways(speeds, required);
         let costs = Costs {
+            late: &|p, _| missed(drawn[p as usize].missed[0]),
             prefill: |p: u32| drawn[p as usize].prefill(),
             decode: |d: u32| drawn[d as usize].decode(),
             place: |position: u32| places[position as usize],
             ways,
             urgency: 1.0,
         };
+        let steps = |position: u32, part: usize| f64::from(drawn[position as usize].missed[part]) * PER_STEP;
+        let whole = |d: u32| drawn[d as usize].whole.map(|whole| whole + steps(d, 2));
         // Names and speeds as they were drawn, level by level.
         let cost = |p: u32, d: u32| -> Option<f64> {
             let (from, to) = (&drawn[p as usize], &drawn[d as usize]);
@@ -314,7 +372,11 @@ proptest! {
             let is_near = level <= 4 - required as usize;
             let is_mixed = from.revision != 0 && to.revision != 0 && from.revision != to.revision;
             let way = (1.0 + to.more) * 100.0 / speeds[level];
-            let total = if p == d { to.whole.unwrap_or(0.0) } else { from.prefill + way + to.decode };
+            let total = if p == d {
+                to.whole.unwrap_or(0.0) + steps(d, 2)
+            } else {
+                from.prefill + way + to.decode + steps(p, 0) + steps(d, 1)
+            };
             (p == d || (is_near && !is_mixed)).then_some(total).filter(|total| !total.is_nan())
         };
         let least = |prefill: &[Side], decode: &[Side]| {
@@ -323,18 +385,18 @@ proptest! {
         };
         let fastest = |d: u32| {
             let to = &drawn[d as usize];
-            let paired = to.decode + (1.0 + to.more) * 100.0 / speeds[0];
-            to.whole.map_or(paired, |whole| paired.min(whole))
+            let paired = to.decode + (1.0 + to.more) * 100.0 / speeds[0] + steps(d, 1);
+            whole(d).map_or(paired, |whole| paired.min(whole))
         };
         let few = sorted(&decode, k, start, fastest);
-        let near = least(&sorted(&prefill, k, start, |p| drawn[p as usize].prefill), &few);
+        let near = least(&sorted(&prefill, k, start, |p| drawn[p as usize].prefill + steps(p, 0)), &few);
         let pair = near.or_else(|| least(&prefill, &decode));
-        let alone = few.iter().filter_map(|side| drawn[side.position as usize].whole);
+        let alone = few.iter().filter_map(|side| whole(side.position));
         let expected = pair.map(|pair| alone.fold(pair, f64::min));
         let got = cheapest(&prefill.iter().copied(), &decode.iter().copied(), k, start, &costs);
         let got = got.map(|choice| match choice {
             Choice::Pair(p, d) => cost(p, d),
-            Choice::Alone(d) => drawn[d as usize].whole,
+            Choice::Alone(d) => whole(d),
         });
         match (got, expected) {
             // Rounding to steps, of the group's and of the pair's.
@@ -356,7 +418,7 @@ proptest! {
             part: Prefill { cost: cost(side.position), computed: 0.0 },
             place: Place::default(),
         };
-        let got = best(&sides.iter().copied(), k, start, price, |one| one.part.cost);
+        let got = best(&sides.iter().copied(), k, start, price, |one| Price { missed: 0.0, cost: one.part.cost });
         let got: Vec<Side> = got.iter().map(Sided::side).collect();
         prop_assert_eq!(got, sorted(&sides, k, start, cost));
     }

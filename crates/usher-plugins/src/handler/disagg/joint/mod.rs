@@ -4,7 +4,8 @@
 //! The cost is that of [`latency`](crate::latency): the first token and the delay of
 //! others at the endpoint that computes the prompt, the way of the KV cache that the decoding
 //! endpoint doesn't have, and the answer and the delay of others there. So topology matters
-//! exactly as much as it costs.
+//! exactly as much as it costs. Of a request with latency targets the chance that they are kept
+//! decides first.
 
 mod choose;
 mod links;
@@ -16,10 +17,10 @@ use std::sync::Arc;
 use rand::{Rng, RngExt};
 use usher_core::endpoints::{Candidates, Endpoint, Nearness};
 use usher_plugin::{
-    Context, Decider, Decision, Effects, LabelValues, PerSnapshot, ScheduleError, Scores, Settlement,
+    Context, Decider, Decision, Effects, LabelValues, Part, PerSnapshot, ScheduleError, Scores, Settlement,
 };
 
-use crate::latency::{Ask, Reader, Reported, Table, Transfers, fresh, reported};
+use crate::latency::{Aims, Ask, Reader, Reported, Table, Transfers, fresh, reported, targets};
 
 use choose::{Alone, Choice, Costs, Decode, Prefill, Side, cheapest};
 pub use links::Links;
@@ -125,7 +126,20 @@ impl Joint {
         let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let ask = |position| Ask { uncached: uncached(position), prompt, output };
+        let slo = targets(cx);
+        let aims = (!slo.is_empty()).then(|| {
+            let long = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).high;
+            Aims { slo: &slo, hits: table.hits(), part: Part::Whole, output: long, tighter: &[] }
+        });
+        let late = |position: u32, seconds: f64| match (&aims, at(position)) {
+            (Some(aims), Some(endpoint)) => {
+                let reported = prefill_queues.at(cx, endpoint);
+                table.late(endpoint, &ask(position), &reported, aims, seconds)
+            }
+            _ => 0.0,
+        };
         let costs = Costs {
+            late: &late,
             prefill: |position| match at(position) {
                 Some(endpoint) => {
                     let reported = prefill_queues.at(cx, endpoint);
@@ -139,9 +153,16 @@ impl Joint {
                     let reported = decode_queues.at(cx, endpoint);
                     let part = table.decode_part(endpoint, &ask(position), urgency, &reported);
                     let (is_paired, alone) = sides.may(cx, position);
+                    let missed = |part| {
+                        aims.map_or(0.0, |aims| {
+                            table.missed(endpoint, &ask(position), &reported, &Aims { part, ..aims })
+                        })
+                    };
                     Decode {
                         cost: part.cost.total(),
                         whole: part.whole.total(),
+                        missed: missed(Part::Decode),
+                        whole_missed: missed(Part::Whole),
                         moves: self.reader.missing(cx, position) as f64 * part.factor,
                         busy: part.busy,
                         is_paired,
