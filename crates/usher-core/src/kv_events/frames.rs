@@ -7,7 +7,7 @@ pub struct Message<'a> {
     pub topic: Topic<'a>,
     /// Number of the batch. An engine counts from 0 since it started.
     pub sequence: u64,
-    /// The batch.
+    /// The batch. See [`Batch`](super::Batch).
     pub payload: &'a [u8],
 }
 
@@ -46,7 +46,7 @@ pub enum Reply<'a> {
     Batch {
         /// Its number.
         sequence: u64,
-        /// The batch.
+        /// The batch. See [`Batch`](super::Batch).
         payload: &'a [u8],
     },
     /// There are no more.

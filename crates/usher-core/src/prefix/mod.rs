@@ -19,4 +19,5 @@ mod index;
 
 pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
+pub(crate) use hash::chain;
 pub use index::{Export, Held, Imported, Limits, Mark, PrefixIndex};

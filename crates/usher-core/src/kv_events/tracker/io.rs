@@ -108,7 +108,7 @@ pub enum Input {
     Asleep,
     /// The engine doesn't sleep any more.
     Awake,
-    /// A batch of this epoch could not be read, or had an event that may be a removal.
+    /// A batch of this epoch could not be read, or had an event that [hides removals](super::super::Skip).
     Unreadable {
         /// The epoch that it was to be applied in.
         epoch: u64,
