@@ -10,10 +10,11 @@ mod checks;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 8] = [
+const TARGETS: [(&str, Check); 9] = [
     ("connection", checks::connection),
     ("exchange", checks::exchange),
     ("exposition", checks::exposition),
+    ("kv_events", checks::kv_events),
     ("page", checks::page),
     ("request_body", checks::request_body),
     ("usage_json", checks::usage_json),
@@ -60,7 +61,7 @@ macro_rules! replays {
     };
 }
 
-replays!(connection, exchange, exposition, page, request_body, usage_json, usage_sse, wire);
+replays!(connection, exchange, exposition, kv_events, page, request_body, usage_json, usage_sse, wire);
 
 /// A target without a corpus, or a corpus without a test, would go unnoticed.
 #[test]
