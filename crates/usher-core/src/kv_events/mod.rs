@@ -1,6 +1,6 @@
 //! Events by which engines tell what their KV caches hold.
 //!
-//! An engine publishes over ZeroMQ which blocks it stores and removes. [`Message`] and [`Reply`] read the frames of
+//! An engine publishes over ZeroMQ which blocks it stores and removes. [`Zmtp`] reads messages off a connection, [`Message`] and [`Reply`] read the frames of
 //! messages, a [`Tracker`] says what was missed and has to be replayed or dropped, a [`Batch`] reads the events of a
 //! payload, and a [`Residency`] turns them into [`Change`]s: which [keys](Chain) of blocks which source holds, in which
 //! [`Tier`].
@@ -20,6 +20,7 @@ mod msgpack;
 mod residency;
 mod skip;
 mod tracker;
+mod zmtp;
 
 pub use batch::{Batch, BatchError, Dialect};
 pub use chain::{Chain, prompt_keys};
@@ -28,6 +29,7 @@ pub use frames::{Message, Reply, Topic, replay_request};
 pub use residency::{Change, Media, Residency, Settings as ResidencySettings, SourceId, Summary, Tier};
 pub use skip::Skip;
 pub use tracker::{Action, Counts, Input, Settings as TrackerSettings, Tracker};
+pub use zmtp::{Frames, Socket, Zmtp, ZmtpError};
 
 #[cfg(test)]
 mod model_tests;

@@ -45,6 +45,11 @@ impl Residency {
         }
     }
 
+    /// Changes the bytes that all blocks may take. What is beyond them goes with the next event.
+    pub fn limit_bytes(&mut self, bytes: usize) {
+        self.settings.bytes = bytes;
+    }
+
     /// A new source, in epoch 0, of which nothing is known.
     pub fn add_source(&mut self) -> SourceId {
         let id = SourceId(self.sources);
