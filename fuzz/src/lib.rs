@@ -28,6 +28,7 @@ mod script;
 mod tree;
 mod usage;
 mod wire;
+mod zmtp;
 
 pub use connection::connection;
 pub use exchange::exchange;
@@ -37,3 +38,4 @@ pub use page::page;
 pub use request_body::request_body;
 pub use usage::{usage_json, usage_sse};
 pub use wire::wire;
+pub use zmtp::zmtp;

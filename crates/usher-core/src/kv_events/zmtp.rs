@@ -133,25 +133,41 @@ impl Zmtp {
         self.out.extend_from_slice(body);
     }
 
+    /// Goes on with the handshake. Returns whether it is over; then no byte behind it was taken.
+    ///
+    /// # Errors
+    /// Why the connection has to be given up.
+    pub fn read_handshake(&mut self, input: &mut BytesMut) -> Result<bool, ZmtpError> {
+        if self.state == State::Greeting {
+            if !self.greeting(input)? {
+                return Ok(false);
+            }
+            self.ready();
+            self.state = State::Handshake;
+        }
+        while self.state == State::Handshake
+            && let Some((flags, body)) = self.next_frame(input)?
+        {
+            if flags & COMMAND == 0 {
+                return Err(ZmtpError::Handshake);
+            }
+            self.command(&body)?;
+        }
+        Ok(self.is_ready())
+    }
+
     /// Reads the next message from what came in, and takes what it read. `None`: more has to come.
     ///
     /// # Errors
     /// Why the connection has to be given up.
     pub fn read(&mut self, input: &mut BytesMut) -> Result<Option<Frames>, ZmtpError> {
-        if self.state == State::Greeting {
-            if !self.greeting(input)? {
-                return Ok(None);
-            }
-            self.ready();
-            self.state = State::Handshake;
+        if !self.read_handshake(input)? {
+            return Ok(None);
         }
         while let Some((flags, body)) = self.next_frame(input)? {
             if flags & COMMAND != 0 {
                 self.command(&body)?;
                 continue;
-            }
-            if self.state != State::Traffic {
-                return Err(ZmtpError::Handshake);
             }
             self.size += body.len();
             self.frames.push(body);

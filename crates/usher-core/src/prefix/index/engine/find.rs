@@ -11,8 +11,6 @@ use crate::prefix::index::key::Key;
 use crate::prefix::index::set::MAX_SLOTS;
 use crate::prefix::index::shards::Tables;
 
-use super::EngineIndex;
-
 /// Part of a prompt that an endpoint holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineMatch {
@@ -20,36 +18,6 @@ pub struct EngineMatch {
     pub blocks: u32,
     /// The same, each weighted by its tier.
     pub weighted: f64,
-}
-
-/// Weight of a block by the tier that it is in.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TierWeights([f64; EngineIndex::TIERS]);
-
-impl TierWeights {
-    /// Weight of a tier that none is given for.
-    pub const FULL: f64 = 1.0;
-
-    /// Gives a tier a weight.
-    #[must_use]
-    pub fn with(mut self, tier: u8, weight: f64) -> Self {
-        if let Some(slot) = self.0.get_mut(usize::from(tier)) {
-            *slot = weight;
-        }
-        self
-    }
-
-    /// Weight of a tier.
-    pub fn of(&self, tier: u8) -> f64 {
-        self.0.get(usize::from(tier)).copied().unwrap_or(Self::FULL)
-    }
-}
-
-impl Default for TierWeights {
-    /// All tiers count in full.
-    fn default() -> Self {
-        Self([Self::FULL; EngineIndex::TIERS])
-    }
 }
 
 /// Tables of a tier, with the weight of its blocks.

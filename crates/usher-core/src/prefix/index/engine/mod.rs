@@ -3,6 +3,7 @@
 mod find;
 mod speculative;
 mod status;
+mod weights;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,8 +18,9 @@ use super::shards::Shards;
 use speculative::Speculative;
 use status::Statuses;
 
-pub use find::{EngineMatch, TierWeights};
+pub use find::EngineMatch;
 pub use status::EngineStatus;
+pub use weights::TierWeights;
 
 /// Index of the blocks that engines say they hold, by tier of memory, beside the blocks that they are about to
 /// hold by own decisions.
@@ -36,7 +38,7 @@ pub struct EngineIndex {
 
 impl EngineIndex {
     /// Tiers at most, the fastest first.
-    pub const TIERS: usize = 16;
+    pub const TIERS: usize = weights::TIERS;
 
     /// An empty index.
     pub fn new() -> Self {
