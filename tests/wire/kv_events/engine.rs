@@ -18,6 +18,7 @@ pub struct Engine {
     socket: PubSocket,
     pub port: u16,
     address: String,
+    topic: String,
     sequence: u64,
     buffer: Buffer,
 }
@@ -28,7 +29,18 @@ impl Engine {
         let mut socket = PubSocket::new();
         let bound = socket.bind(&format!("tcp://{address}:{port}")).await.unwrap();
         let Endpoint::Tcp(_, port) = bound else { panic!("{bound:?}") };
-        Self { socket, port, address: address.to_owned(), sequence: 0, buffer: Buffer::default() }
+        let (address, topic) = (address.to_owned(), TOPIC.to_owned());
+        Self { socket, port, address, topic, sequence: 0, buffer: Buffer::default() }
+    }
+
+    /// Publishes with this topic to a socket that it connects to, when somebody is there.
+    pub async fn connected_to(address: &str, topic: &str) -> Self {
+        let mut socket = PubSocket::new();
+        while socket.connect(address).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        let (address, topic) = (address.to_owned(), topic.to_owned());
+        Self { socket, port: 0, address, topic, sequence: 0, buffer: Buffer::default() }
     }
 
     /// Replays from a socket on the port above.
@@ -86,7 +98,7 @@ impl Engine {
         let sequence = Bytes::copy_from_slice(&self.sequence.to_be_bytes());
         self.sequence += 1;
         if is_sent {
-            let frames = vec![Bytes::from(TOPIC), sequence, payload];
+            let frames = vec![Bytes::from(self.topic.clone()), sequence, payload];
             self.socket.send(ZmqMessage::try_from(frames).unwrap()).await.unwrap();
         }
     }

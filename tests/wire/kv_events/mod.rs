@@ -1,6 +1,7 @@
 //! KV events of engines, published by another implementation of ZeroMQ.
 
 mod engine;
+mod renderer;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use engine::Engine;
+use renderer::Renderer;
 
 /// Tokens of a block.
 const BLOCK: u32 = 4;
@@ -28,8 +30,12 @@ const THEIRS: [&str; 8] = [
 ];
 
 async fn picker(ports: &str, more: &str) -> Picker {
+    picker_with(&format!("podDiscoveryConfig: {{{ports}}}"), more).await
+}
+
+async fn picker_with(events: &str, more: &str) -> Picker {
     let config = format!(
-        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{podDiscoveryConfig: {{{ports}}}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
+        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
     );
     Picker::start(&[("a", A, 8000), ("b", B, 8000)], &[&config]).await
 }
@@ -62,11 +68,16 @@ async fn connected(picker: &Picker, engine: &mut Engine, endpoint: &str) {
 async fn destinations(picker: &Picker, tokens: impl IntoIterator<Item = u32>) -> Vec<String> {
     let ids: Vec<String> = tokens.into_iter().map(|token| token.to_string()).collect();
     let prompt = format!(r#"{{"model":"m","prompt":[{}]}}"#, ids.join(","));
+    destinations_of(picker, "/v1/completions", &prompt).await
+}
+
+/// The same for a body.
+async fn destinations_of(picker: &Picker, path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for _ in 0..16 {
         let mut stream = picker.stream().await;
-        stream.send(headers(&[(":path", "/v1/completions")], false));
-        stream.send(body(&prompt, true));
+        stream.send(headers(&[(":path", path)], false));
+        stream.send(body(text, true));
         found.push(stream.request_headers().await.destination().to_owned());
     }
     found.sort();
@@ -174,4 +185,58 @@ fn a_frame_that_claims_too_much_ends_its_connection() {
         }
     }
     assert!(!runtime.block_on(destinations(&picker, 0..8)).is_empty(), "requests are served");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_counts_by_the_tokens_that_a_server_tells() {
+    let renderer = Renderer::start(true);
+    let mut b = Engine::at(B, 0).await;
+    // Long, as this machine may be busy.
+    let tokens = format!(
+        ", {{type: token-producer, parameters: {{modelName: base, vllm: {{url: '{}', timeout: 30s}}}}}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {}", b.port), &tokens).await;
+    connected(&picker, &mut b, "b").await;
+    // The bytes of "abcdefgh".
+    b.store(None, 97..105).await;
+    wait(&picker, "blocks", "b", 2.0);
+    let completion = destinations_of(&picker, "/v1/completions", r#"{"model":"m","prompt":"abcdefgh, and"}"#);
+    assert_eq!(completion.await, [format!("{B}:8000")]);
+    let chat =
+        r#"{"model":"m","messages":[{"role":"user","content":"abcd"},{"role":"user","content":"efgh"}]}"#;
+    assert_eq!(destinations_of(&picker, "/v1/chat/completions", chat).await, [format!("{B}:8000")]);
+    let asked = renderer.asked.lock().unwrap().clone();
+    assert_eq!(asked.first().unwrap(), &("/v1/completions/render".to_owned(), "base".to_owned()));
+    assert_eq!(asked.last().unwrap(), &("/v1/chat/completions/render".to_owned(), "base".to_owned()));
+    let rendered = r#"usher_tokens_rendered_total{plugin_name="token-producer",result="rendered"}"#;
+    assert_eq!(picker.metric(rendered), Some(32.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_says_nothing_holds_a_request_no_longer_than_it_may() {
+    let renderer = Renderer::start(false);
+    let port = Engine::at(A, 0).await.port;
+    let more = format!(
+        ", {{type: token-producer, parameters: {{vllm: {{url: '{}'}}}}}}, {{type: approx-prefix-cache-producer}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {port}"), &more).await;
+    let prompt = format!(r#"{{"model":"m","prompt":"{}"}}"#, "word".repeat(64));
+    // As it went before: that is known at once for few blocks.
+    assert_eq!(destinations_of(&picker, "/v1/completions", &prompt).await.len(), 1);
+    let late = r#"usher_tokens_rendered_total{plugin_name="token-producer",result="late"}"#;
+    assert_eq!(picker.metric(late), Some(16.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_may_connect_by_themselves() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("tcp://127.0.0.1:{port}");
+    let picker = picker_with(&format!("zmqEndpoint: '{address}'"), "").await;
+    let mut b = Engine::connected_to(&address, &format!("kv@{B}:8000@m")).await;
+    connected(&picker, &mut b, "b").await;
+    b.store(None, 0..8).await;
+    wait(&picker, "blocks", "b", 2.0);
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{B}:8000")]);
 }
