@@ -25,6 +25,7 @@ pub struct TokenParams {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vllm: Option<RenderParams>,
     /// Model that the server is asked with, in place of the request's. Empty: the request's.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) model_name: String,
     /// A tokenizer behind a socket. Not in this version.
     #[serde(skip_serializing)]
