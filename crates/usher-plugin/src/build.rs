@@ -144,6 +144,11 @@ impl<'a> BuildContext<'a> {
         }
     }
 
+    /// Returns `true` if a plugin of this name is built already: one that is declared before it.
+    pub fn is_built(&self, name: &str) -> bool {
+        self.others.iter().any(|other| other.name == name)
+    }
+
     /// The decider that a parameter names.
     ///
     /// # Errors

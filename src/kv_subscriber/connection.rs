@@ -1,0 +1,102 @@
+//! A ZeroMQ connection.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use usher_core::kv_events::{Frames, Socket, Zmtp};
+
+/// Bytes of a message at most: the blocks of some million tokens.
+pub(super) const MAX_MESSAGE: usize = 16 << 20;
+/// Time for a connection and its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Bytes read at a time, at least.
+const READ: usize = 16 << 10;
+
+/// A connection whose handshake is over.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    zmtp: Zmtp,
+    input: BytesMut,
+}
+
+impl Connection {
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// When nobody is there, or speaks something else, or nothing happens in time.
+    pub(super) async fn open(address: std::net::SocketAddr, socket: Socket) -> io::Result<Self> {
+        let connect = async { Self::shake_hands(TcpStream::connect(address).await?, socket).await };
+        timeout(HANDSHAKE, connect).await?
+    }
+
+    /// Takes a connection that was accepted.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) async fn accept(stream: TcpStream, socket: Socket) -> io::Result<Self> {
+        timeout(HANDSHAKE, Self::shake_hands(stream, socket)).await?
+    }
+
+    async fn shake_hands(stream: TcpStream, socket: Socket) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let zmtp = Zmtp::new(socket, MAX_MESSAGE);
+        let mut connection = Self { stream, zmtp, input: BytesMut::new() };
+        while !connection.zmtp.is_ready() {
+            connection.flush().await?;
+            // No message comes before the handshake is over; one that came with it is read below.
+            if connection.zmtp.read_handshake(&mut connection.input).map_err(io::Error::other)? {
+                break;
+            }
+            connection.flush().await?;
+            connection.fill().await?;
+        }
+        connection.flush().await?;
+        Ok(connection)
+    }
+
+    /// Asks for messages whose topic begins with this.
+    pub(super) async fn subscribe(&mut self, topic: &[u8]) -> io::Result<()> {
+        self.zmtp.subscribe(topic);
+        self.flush().await
+    }
+
+    /// Sends a message.
+    pub(super) async fn send(&mut self, frames: &[&[u8]]) -> io::Result<()> {
+        self.zmtp.send(frames);
+        self.flush().await
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// When the connection ends, or something else comes.
+    pub(super) async fn next(&mut self) -> io::Result<Frames> {
+        loop {
+            if let Some(frames) = self.zmtp.read(&mut self.input).map_err(io::Error::other)? {
+                return Ok(frames);
+            }
+            self.flush().await?;
+            self.fill().await?;
+        }
+    }
+
+    async fn fill(&mut self) -> io::Result<()> {
+        // Grows with what comes, not with what is announced.
+        let room = self.zmtp.wants(&self.input).clamp(READ, READ.max(self.input.len()));
+        self.input.reserve(room);
+        match self.stream.read_buf(&mut self.input).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        let out = self.zmtp.take_out();
+        if out.is_empty() { Ok(()) } else { self.stream.write_all(&out).await }
+    }
+}
