@@ -1,5 +1,5 @@
 //! A dispatcher that decides, books and gives back, with and without records of its decisions: queue 2, KV cache 2
-//! and load-aware 1 at 10, 64 and 1,000 endpoints. `sampled` is the usual ring, which at this rate keeps next to none
+//! and load-aware 1 at 10, 48 and 1,000 endpoints. `sampled` is the usual ring, which at this rate keeps next to none
 //! but lets each request hold its record; `kept` puts every record into the ring, as below 64 decisions per second.
 //! `recording_file` is a prompt of 2,000 tokens, without and with `--record`: hashing it, and handing it and its end over,
 //! but not what the writer's thread does meanwhile.
@@ -63,7 +63,7 @@ pub fn dispatch(c: &mut Criterion) {
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let request = Arc::new(RequestParser::new(Headers::default(), &parsers).without_body());
     let mut group = c.benchmark_group("recording");
-    for count in [10, 64, 1000] {
+    for count in [10, 48, 1000] {
         // A capacity that no rate exceeds here, within the bytes of a budget.
         for (name, records) in [("off", None), ("sampled", Some(4096)), ("kept", Some(1 << 30))] {
             let dispatcher = dispatcher(store(count), records);

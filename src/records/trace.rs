@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use usher_plugin::LatencyEstimate;
 
 /// Candidates up to which all of them are recorded; of larger pools the best are.
-pub const DETAILED: usize = 64;
+pub const DETAILED: usize = 48;
 
 /// Candidates of a large pool that each profile adds to a record: the best by their totals.
 const BEST: usize = 12;
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn of_a_large_pool_only_the_numbers_are_noted() {
         let mut run = RunTrace::default();
-        let many: Vec<u32> = (0..=64).collect();
+        let many: Vec<u32> = (0..=50).collect();
         run.filters(&many);
         run.filtered(0, &many[..10]);
         assert_eq!((run.steps[0].left, run.dropped.len()), (10, 0));
