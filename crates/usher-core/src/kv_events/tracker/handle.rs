@@ -121,6 +121,12 @@ impl Tracker {
 
     fn tick(&mut self, turn: &mut Turn<'_>) {
         self.check_replay(turn);
+        // What an engine told that is not heard any more, or can't be asked what was missed, is no better than nothing.
+        let lost_ms = turn.now_ms.saturating_sub(self.lost_ms);
+        let is_lost = !self.in_sync && self.replay.is_none() && lost_ms >= self.settings.silent_ms;
+        if is_lost && self.next.is_some() {
+            self.forget(turn);
+        }
         let quiet_ms = turn.now_ms.saturating_sub(self.heard_ms);
         let silent_ms = self.settings.silent_ms.saturating_mul(1 << self.silences.min(6));
         let is_silent = quiet_ms >= silent_ms && self.served >= self.settings.silent_requests;

@@ -25,10 +25,10 @@ pub struct Settings {
     pub reconnect_ms: u64,
     /// The most of these.
     pub max_reconnect_ms: u64,
-    /// Requests that an engine serves without any message before it may be taken for silent. Requests whose prompt
-    /// it holds already lead to none.
+    /// Requests that an engine serves without any message before it may be taken for silent.
     pub silent_requests: u64,
-    /// Milliseconds of that, at least; doubled each time that a new connection didn't help, up to 64 times this.
+    /// Milliseconds of that, at least; doubled each time that a new connection didn't help, up to 64 times this. What
+    /// an engine told is dropped when that may be out of date for so long.
     pub silent_ms: u64,
 }
 
@@ -113,7 +113,7 @@ pub enum Input {
         /// The epoch that it was to be applied in.
         epoch: u64,
     },
-    /// The endpoint served requests whose prompts have full blocks.
+    /// The endpoint served requests whose prompts have full blocks that it didn't hold: each leads to a message.
     Served {
         /// How many since this was told last.
         requests: u64,

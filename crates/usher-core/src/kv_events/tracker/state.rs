@@ -25,6 +25,8 @@ pub struct Tracker {
     /// The next message in turn is known to come from the engine that sent the last one.
     pub(super) continuous: bool,
     pub(super) in_sync: bool,
+    /// Time since when it is not.
+    pub(super) lost_ms: u64,
     /// Batches that were left out in this sleep; `None` while awake.
     pub(super) asleep: Option<u64>,
     /// Live messages that wait for the end of the replay.
@@ -109,6 +111,7 @@ impl Tracker {
             recent: Recent::default(),
             continuous: false,
             in_sync: false,
+            lost_ms: 0,
             asleep: None,
             held: VecDeque::new(),
             held_bytes: 0,
@@ -170,6 +173,7 @@ impl Tracker {
     pub(super) fn set_in_sync(&mut self, in_sync: bool, turn: &mut Turn<'_>) {
         if self.in_sync != in_sync {
             self.in_sync = in_sync;
+            self.lost_ms = turn.now_ms;
             turn.actions.push(Action::InSync(in_sync));
         }
     }

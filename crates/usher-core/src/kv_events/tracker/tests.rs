@@ -365,14 +365,30 @@ fn an_engine_that_serves_and_says_nothing_is_connected_to_again() {
     assert_eq!(bench.input(Input::Tick), ["out of sync", "connect 2"]);
     bench.input(Input::Connected { connection: 2, same_process: true });
     bench.input(Input::Served { requests: 100 });
-    assert!(bench.tick_after(19_999).is_empty(), "twice as long");
+    assert_eq!(bench.tick_after(19_999), ["reset 2"], "connected to again after twice as long");
     assert_eq!(bench.tick_after(1), ["connect 3"]);
     bench.input(Input::Connected { connection: 3, same_process: true });
-    assert_eq!(bench.live(1, 3), ["apply 1/3 in 1", "in sync"]);
+    assert_eq!(bench.live(1, 3), ["reset 3", "apply 1/3 in 3", "in sync"]);
     bench.input(Input::Served { requests: 100 });
     assert!(bench.tick_after(9_999).is_empty());
     assert_eq!(bench.tick_after(1), ["out of sync", "connect 4"]);
     assert_eq!(bench.tracker.counts().silences, 3);
+}
+
+#[test]
+fn what_an_engine_told_that_is_not_heard_any_more_is_dropped() {
+    for settings in [PLAIN, REPLAYING] {
+        let mut bench = Bench::at(settings, 3);
+        bench.input(Input::Disconnected { connection: bench.connection });
+        assert!(bench.tick_after(5_000).is_empty());
+        bench.input(Input::Disconnected { connection: bench.connection });
+        assert!(bench.tick_after(4_999).is_empty());
+        assert_eq!(bench.tick_after(1), ["reset 2"]);
+        assert!(bench.tick_after(1_000_000).is_empty(), "once");
+    }
+    let mut bench = Bench::at(PLAIN, 3);
+    bench.reconnect(false);
+    assert_eq!(bench.tick_after(10_000), ["reset 2"], "connected, and not heard");
 }
 
 #[test]

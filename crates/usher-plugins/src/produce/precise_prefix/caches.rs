@@ -12,7 +12,7 @@ use usher_plugin::Persistent;
 pub struct EngineCaches {
     index: EngineIndex,
     budget: Arc<Budget>,
-    /// Requests with full blocks that each slot served since this was taken last. Held for one addition.
+    /// Requests whose full blocks were not all cached, by slot, since this was taken last. Held for one addition.
     served: Mutex<Vec<u32>>,
 }
 
@@ -31,7 +31,7 @@ impl EngineCaches {
         &self.budget
     }
 
-    /// An endpoint is sent a request with full blocks.
+    /// An endpoint is sent a request with full blocks that it lacks.
     pub(super) fn served(&self, endpoint: &Endpoint) {
         let slot = endpoint.slot().number() as usize;
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl EngineCaches {
         served[slot] = served[slot].saturating_add(1);
     }
 
-    /// Requests with full blocks by slot, since this was called last.
+    /// Requests with full blocks that were lacking, by slot, since this was called last.
     pub fn take_served(&self) -> Vec<u32> {
         std::mem::take(&mut *self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }

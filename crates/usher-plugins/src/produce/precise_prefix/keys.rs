@@ -10,8 +10,13 @@ use usher_plugin::data::{PromptTokenIds, TokenizedPrompt};
 /// Blocks of a request that are looked at, over all prompts: what a body of 32 MiB comes to at 16 tokens.
 const MAX_BLOCKS: usize = 1 << 19;
 
+/// Bytes of an item's hash at most.
+const MAX_HASH: usize = 1024;
+/// Items of a block at most, on average.
+const ITEMS_PER_BLOCK: usize = 4;
+
 /// Blocks of the prompts: of `ids`, or else of the token ids that the request has itself. `None` if no tokens are
-/// known.
+/// known, or items overlap as no engine's do.
 pub(super) fn blocks(
     request: &Request,
     ids: Option<&PromptTokenIds>,
@@ -24,7 +29,7 @@ pub(super) fn blocks(
         let tokens = tokens.get(..left.min(tokens.len())).unwrap_or_default();
         left -= tokens.len();
         let mut keys = Vec::with_capacity(tokens.len() / usize::from(block_tokens.get()));
-        let extras = extras(items, salt, block_tokens);
+        let extras = extras(items, salt, block_tokens)?;
         prompt_keys(
             Chain::of_model(request.target_model.as_bytes()),
             tokens,
@@ -32,27 +37,40 @@ pub(super) fn blocks(
             extras,
             &mut keys,
         );
-        keys
+        Some(keys)
     };
     if let Some(ids) = ids {
-        return Some(Blocks::from_prompts(ids.prompts.iter().map(|prompt| cut(&prompt.ids, prompt))));
+        let keys: Option<Vec<_>> = ids.prompts.iter().map(|prompt| cut(&prompt.ids, prompt)).collect();
+        return keys.map(Blocks::from_prompts);
     }
     let own = own(request);
-    (!own.is_empty()).then(|| Blocks::from_prompts(own.iter().map(|prompt| cut(&prompt.ids, prompt))))
+    if own.is_empty() {
+        return None;
+    }
+    let keys: Option<Vec<_>> = own.iter().map(|prompt| cut(&prompt.ids, prompt)).collect();
+    keys.map(Blocks::from_prompts)
 }
 
-/// Strings beside the tokens, each at the start of a block that it belongs to: items, then the salt in the first.
+/// Strings beside the tokens, each at the start of a block that it belongs to: items, then the salt in the first. `None`
+/// if there are far more than blocks.
 fn extras<'a>(
     prompt: &'a TokenizedPrompt,
     salt: Option<&'a [u8]>,
     block_tokens: NonZeroU16,
-) -> Vec<(usize, &'a [u8])> {
+) -> Option<Vec<(usize, &'a [u8])>> {
     let size = usize::from(block_tokens.get());
+    let most = ITEMS_PER_BLOCK * (prompt.ids.len() / size + prompt.items.len());
     let mut extras = Vec::new();
     for item in &prompt.items {
         let end = item.offset.saturating_add(item.length).min(prompt.ids.len());
         let mut place = item.offset / size * size;
+        if item.hash.len() > MAX_HASH {
+            return None;
+        }
         while place < end {
+            if extras.len() >= most {
+                return None;
+            }
             extras.push((place, item.hash.as_bytes()));
             place += size;
         }
@@ -60,7 +78,7 @@ fn extras<'a>(
     extras.extend(salt.map(|salt| (0, salt)));
     // Stable: those of a block stay in the order of their items, and the salt comes last.
     extras.sort_by_key(|(place, _)| *place);
-    extras
+    Some(extras)
 }
 
 /// Token ids that a request has itself.

@@ -138,17 +138,28 @@ impl Producer for PrecisePrefixProducer {
         // Whole blocks count; sums of weights are a little off.
         let mut matched: Vec<u32> = found.iter().map(|found| (found.weighted + 1e-6) as u32).collect();
         let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
-        if let Some(approximate) = facts.get(self.approximate).filter(|known| known.total > 0) {
-            let slots = candidates.snapshot().slots();
-            for &position in candidates.indices() {
-                let at = position as usize;
-                let is_known = |slot: &u32| index.status(*slot) == EngineStatus::Complete;
-                let (Some(slot), Some(matched)) = (slots.get(at), matched.get_mut(at)) else { continue };
-                if !is_known(slot) {
-                    let share = f64::from(approximate.blocks_at(position)) / f64::from(approximate.total);
-                    *matched = (*matched).max((share * f64::from(total)) as u32);
-                }
-            }
+        let approximate = facts.get(self.approximate).filter(|known| known.total > 0);
+        let slots = candidates.snapshot().slots();
+        let status_at = |position: u32| slots.get(position as usize).map(|slot| index.status(*slot));
+        let mut speculative = Vec::new();
+        if candidates.indices().iter().any(|position| status_at(*position) == Some(EngineStatus::Unknown)) {
+            index.find_speculative(&blocks, candidates.view(), &mut speculative);
+        }
+        for &position in candidates.indices() {
+            let at = position as usize;
+            let (Some(status), Some(matched)) = (status_at(position), matched.get_mut(at)) else { continue };
+            let about = || {
+                approximate.map_or(0, |known| {
+                    let share = f64::from(known.blocks_at(position)) / f64::from(known.total);
+                    (share * f64::from(total)) as u32
+                })
+            };
+            *matched = match status {
+                EngineStatus::Complete => *matched,
+                EngineStatus::Partial => (*matched).max(about()),
+                // What it told may be out of date, and what was decided is not.
+                EngineStatus::Unknown => speculative.get(at).map_or(0, |found| found.blocks).max(about()),
+            };
         }
         let block_size = u32::from(block_tokens.get());
         facts.set(self.prefix, PrefixMatch { total, block_size, matched });
@@ -163,7 +174,12 @@ impl PreRequest for PrecisePrefixProducer {
         let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
         for run in [Some(primary), prefill].into_iter().flatten() {
             let Some(endpoint) = decision.endpoints_of(run).next() else { continue };
-            self.caches.served(endpoint);
+            // Where all of the prompt is cached already, the engine has nothing to tell.
+            let lacks = |known: &PrefixMatch, pick: &u32| known.blocks_at(*pick) < known.total;
+            if cx.facts.get(self.prefix).zip(run.picks.first()).is_none_or(|(known, pick)| lacks(known, pick))
+            {
+                self.caches.served(endpoint);
+            }
             if let Some(ttl) = self.speculative {
                 let now_ms = self.clock.now_ms();
                 let until_ms = now_ms.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));

@@ -9,7 +9,7 @@ use usher_plugin::testing::Harness;
 
 use std::num::NonZeroU16;
 
-use usher_core::prefix::EngineIndex;
+use usher_core::prefix::{Blocks, EngineIndex};
 
 use super::*;
 
@@ -56,6 +56,11 @@ impl Bench {
 
     fn holds(&self, at: usize, keys: &[u64], tier: u8) {
         keys.iter().for_each(|key| self.index().set(self.endpoint(at).slot(), *key, Some(tier)));
+        self.knows(at, EngineStatus::Complete);
+    }
+
+    fn knows(&self, at: usize, status: EngineStatus) {
+        self.index().set_status(self.endpoint(at).slot(), status);
     }
 
     fn scores(&mut self, request: &Request) -> Vec<f32> {
@@ -85,13 +90,14 @@ fn tiers_weigh_what_is_held() {
 fn what_is_not_known_is_approximated() {
     let mut bench = Bench::new();
     bench.holds(0, &keys_of(&[1, 2], &[]), 0);
+    bench.knows(0, EngineStatus::Unknown);
     bench.approximately([4, 2]);
     let tokens = of_tokens(&[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(bench.scores(&tokens), [1.0, 0.5], "nobody was heard");
-    bench.index().set_status(bench.endpoint(0).slot(), EngineStatus::Complete);
+    bench.knows(0, EngineStatus::Complete);
     assert_eq!(bench.scores(&tokens), [0.25, 0.5]);
-    bench.index().set_status(bench.endpoint(1).slot(), EngineStatus::Partial);
     bench.holds(1, &keys_of(&[1, 2, 3, 4, 5, 6], &[]), 0);
+    bench.knows(1, EngineStatus::Partial);
     assert_eq!(bench.scores(&tokens), [0.25, 0.75], "what it told, and perhaps more");
     let text = request(r#"{"model":"m","prompt":"no tokens"}"#);
     assert_eq!(bench.scores(&text), [1.0, 0.5]);
@@ -118,6 +124,32 @@ fn items_count_in_every_block_that_they_are_in() {
     let ids = PromptTokenIds { prompts: vec![prompt] };
     let blocks = keys::blocks(&of_tokens(&[9]), Some(&ids), NonZeroU16::new(2).unwrap()).unwrap();
     assert_eq!(blocks.hashes(), keys_of(&[0, 0, 0, 4, 5, 6], &[(0, "cat"), (2, "cat")]));
+}
+
+#[test]
+fn an_engine_that_is_not_heard_has_nothing() {
+    let mut bench = Bench::new();
+    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
+    let tokens = of_tokens(&[1, 2, 3, 4]);
+    assert_eq!(bench.scores(&tokens), [1.0, 0.0]);
+    bench.knows(0, EngineStatus::Unknown);
+    assert_eq!(bench.scores(&tokens), [0.0, 0.0], "it may hold nothing of that any more");
+    let prompt = Arc::new(Blocks::from_prompts([keys_of(&[1, 2, 3, 4], &[])]));
+    bench.index().speculate(&bench.endpoint(1), &prompt, 0, u64::MAX);
+    assert_eq!(bench.scores(&tokens), [0.0, 1.0], "it is about to");
+}
+
+#[test]
+fn items_that_pile_up_have_no_blocks() {
+    let items = |count: usize, hash: &str| {
+        let item = TokenizedItem { offset: 0, length: 4000, hash: Arc::from(hash) };
+        PromptTokenIds { prompts: vec![TokenizedPrompt { ids: vec![0; 4000], items: vec![item; count] }] }
+    };
+    let size = NonZeroU16::new(2).unwrap();
+    let blocks = |ids| keys::blocks(&of_tokens(&[9]), Some(&ids), size);
+    assert!(blocks(items(4, "cat")).is_some());
+    assert!(blocks(items(5, "cat")).is_none());
+    assert!(blocks(items(1, &"c".repeat(2000))).is_none());
 }
 
 #[test]

@@ -116,6 +116,13 @@ impl EngineIndex {
         find::find(&tiers, blocks, candidates, matched);
     }
 
+    /// The same of speculative blocks alone: all that counts of endpoints whose engines are not heard.
+    pub fn find_speculative(&self, blocks: &Blocks, candidates: View<'_>, matched: &mut Vec<EngineMatch>) {
+        let tiers: Vec<_> =
+            self.speculative.tables().map(|tables| (tables, TierWeights::FULL)).into_iter().collect();
+        find::find(&tiers, blocks, candidates, matched);
+    }
+
     /// Bytes that it takes, computed from what it has allocated.
     pub fn bytes(&self) -> usize {
         let tiers = self.tiers.iter().filter_map(OnceLock::get).map(Shards::bytes).sum::<usize>();
