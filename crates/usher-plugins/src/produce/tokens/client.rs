@@ -1,5 +1,6 @@
 //! Asks a server for the tokens of prompts.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use usher_core::endpoints::Candidates;
+use usher_core::request::Body;
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
 use usher_plugin::{Finding, Gatherer, Key, Situation};
 
@@ -24,6 +26,8 @@ use super::render;
 const RESPONSE: usize = 4 << 20;
 const RESPONSE_PER_BYTE: usize = 16;
 const MAX_RESPONSE: usize = 64 << 20;
+/// Bytes of JSON from which on it is written and read on a thread of its own.
+const APART: usize = 256 << 10;
 /// Idle connections, and how long they stay.
 const IDLE: usize = 16;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,30 +64,28 @@ impl Renderer {
         Self { client, url, model, timeout, mm_timeout, keys, counts: Arc::new(counts) }
     }
 
-    /// The call for a request, and the bytes of its response at most; `None` where none can be made.
-    fn call(&self, request: &usher_core::request::Request) -> Option<(Request<Full<Bytes>>, usize)> {
-        let uri: Uri = format!("{}{}", self.url, render::path(request)?).parse().ok()?;
-        let body = render::body(request, &self.model)?;
-        let call = Request::builder().method(Method::POST).uri(uri);
-        let most = body.len().saturating_mul(RESPONSE_PER_BYTE).saturating_add(RESPONSE).min(MAX_RESPONSE);
-        let call = call.header(header::CONTENT_TYPE, "application/json").body(Full::from(body)).ok()?;
-        Some((call, most))
+    /// Where to ask for the tokens of a request; `None` where none can be asked for.
+    fn uri(&self, request: &usher_core::request::Request) -> Option<Uri> {
+        format!("{}{}", self.url, render::path(request)?).parse().ok()
     }
 }
 
 impl Gatherer for Renderer {
     fn gather(&self, cx: &Situation<'_>, _candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
-        let (call, most) = self.call(cx.request)?;
+        let uri = self.uri(cx.request)?;
+        let body = cx.request.outgoing().into_owned();
+        let model = self.model.clone();
         let timeout = if cx.request.prompt.is_multimodal() { self.mm_timeout } else { self.timeout };
         let (client, counts, (tokens, ids)) = (self.client.clone(), Arc::clone(&self.counts), self.keys);
         let held = async move {
-            let found = match tokio::time::timeout(timeout, ask(client, call, most)).await {
-                Ok(Some(found)) => {
+            let found = match tokio::time::timeout(timeout, ask(client, uri, (body, model))).await {
+                Ok(Ok(found)) => {
                     counts.rendered.inc();
                     Some(found)
                 }
-                Ok(None) => {
+                Ok(Err(failure)) => {
                     counts.failed.inc();
+                    counts.tell(&failure);
                     None
                 }
                 Err(_) => {
@@ -104,16 +106,54 @@ impl Gatherer for Renderer {
     }
 }
 
-/// The tokens that a server tells; `None` if it doesn't.
+/// Why a server told no tokens.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The request has a body that no call can be made of, or the response one that has no tokens.
+    Unreadable(&'static str),
+    Unreachable(hyper_util::client::legacy::Error),
+    Refused(StatusCode),
+    /// The response ended early, or is too long.
+    Cut,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(what) => write!(f, "the {what} can't be read"),
+            Self::Unreachable(error) => write!(f, "{error}"),
+            Self::Refused(status) => write!(f, "status {status}"),
+            Self::Cut => f.write_str("the response ended early or is too long"),
+        }
+    }
+}
+
+/// The tokens that a server tells of a request's body, with this model.
 async fn ask(
     client: Client<HttpConnector, Full<Bytes>>,
-    call: Request<Full<Bytes>>,
-    most: usize,
-) -> Option<PromptTokenIds> {
-    let response = client.request(call).await.ok()?;
+    uri: Uri,
+    (body, model): (Body, String),
+) -> Result<PromptTokenIds, Failure> {
+    let len = body.len();
+    let body = apart(len, move || render::body(body, &model)).await;
+    let body = body.ok_or(Failure::Unreadable("request"))?;
+    let most = body.len().saturating_mul(RESPONSE_PER_BYTE).saturating_add(RESPONSE).min(MAX_RESPONSE);
+    let call = Request::builder().method(Method::POST).uri(uri);
+    let call = call.header(header::CONTENT_TYPE, "application/json").body(Full::from(body));
+    let call = call.map_err(|_| Failure::Unreadable("request"))?;
+    let response = client.request(call).await.map_err(Failure::Unreachable)?;
     if response.status() != StatusCode::OK {
-        return None;
+        return Err(Failure::Refused(response.status()));
     }
-    let body = Limited::new(response.into_body(), most).collect().await.ok()?;
-    render::tokens(&body.to_bytes())
+    let body = Limited::new(response.into_body(), most).collect().await.map_err(|_| Failure::Cut)?.to_bytes();
+    let found = apart(body.len(), move || render::tokens(&body)).await;
+    found.ok_or(Failure::Unreadable("response"))
+}
+
+/// Runs what takes long for many bytes where no other request waits for it.
+async fn apart<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    if bytes < APART { work() } else { tokio::task::spawn_blocking(work).await.ok().flatten() }
 }

@@ -1,7 +1,15 @@
 //! Counts of prompts that a server was asked to render.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_core::metrics::register;
+
+use super::client::Failure;
+
+/// Time between warnings.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// The family, shared by all producers.
 #[derive(Debug)]
@@ -18,6 +26,8 @@ pub(super) struct RenderCounts {
     pub(super) failed: IntCounter,
     /// No response in time.
     pub(super) late: IntCounter,
+    plugin: String,
+    told: Mutex<Option<Instant>>,
 }
 
 impl RenderFamilies {
@@ -33,6 +43,17 @@ impl RenderFamilies {
     pub(super) fn counts(&self, name: &str) -> RenderCounts {
         let [rendered, failed, late] =
             ["rendered", "failed", "late"].map(|result| self.prompts.with_label_values(&[name, result]));
-        RenderCounts { rendered, failed, late }
+        RenderCounts { rendered, failed, late, plugin: name.to_owned(), told: Mutex::default() }
+    }
+}
+
+impl RenderCounts {
+    /// Warns of a failure, unless there was a warning in the last minute.
+    pub(super) fn tell(&self, failure: &Failure) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= PAUSE) {
+            *told = Some(Instant::now());
+            tracing::warn!(plugin = self.plugin, %failure, "no tokens from the server that renders prompts");
+        }
     }
 }

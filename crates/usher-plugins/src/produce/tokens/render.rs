@@ -1,13 +1,16 @@
 //! vLLM's render calls: the body of a request, and the tokens in a response.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use usher_core::request::prompt::PartKind;
-use usher_core::request::{Api, Request};
+use usher_core::request::{Api, Body, Request};
 use usher_plugin::data::{PromptTokenIds, TokenizedItem, TokenizedPrompt};
 
 /// Path of the call for a request; `None` where there is none, or where the request has tokens already.
@@ -21,15 +24,15 @@ pub(super) fn path(request: &Request) -> Option<&'static str> {
 }
 
 /// The body of a request, but for the model. `None` if it is no JSON object.
-pub(super) fn body(request: &Request, model: &str) -> Option<Vec<u8>> {
-    let bytes = request.outgoing().into_owned().into_bytes();
+pub(super) fn body(body: Body, model: &str) -> Option<Bytes> {
+    let bytes = body.into_bytes();
     if model.is_empty() {
-        return Some(bytes.to_vec());
+        return Some(bytes);
     }
     let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(&bytes).ok()?;
     let model = serde_json::value::to_raw_value(model).ok()?;
     fields.insert("model", &model);
-    serde_json::to_vec(&fields).ok()
+    serde_json::to_vec(&fields).ok().map(Bytes::from)
 }
 
 /// The tokens in a response: an object, or a list of one for each prompt. `None` if it has none.
@@ -43,16 +46,30 @@ struct OneOrMany(Vec<Rendered>);
 
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Forms {
-            Many(Vec<Rendered>),
-            One(Rendered),
+        deserializer.deserialize_any(Forms).map(Self)
+    }
+}
+
+/// Reads either form as it comes: what serde makes of an untagged enum holds all of it once more.
+struct Forms;
+
+impl<'de> Visitor<'de> for Forms {
+    type Value = Vec<Rendered>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a rendered prompt, or a list of them")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut prompts: A) -> Result<Self::Value, A::Error> {
+        let mut rendered = Vec::new();
+        while let Some(prompt) = prompts.next_element()? {
+            rendered.push(prompt);
         }
-        Ok(Self(match Forms::deserialize(deserializer)? {
-            Forms::Many(rendered) => rendered,
-            Forms::One(rendered) => vec![rendered],
-        }))
+        Ok(rendered)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+        Ok(vec![Rendered::deserialize(MapAccessDeserializer::new(fields))?])
     }
 }
 
