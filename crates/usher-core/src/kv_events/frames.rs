@@ -11,10 +11,16 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
+/// Bytes of a topic at most: names of a pod and of a model.
+const MAX_TOPIC: usize = 1024;
+
 impl<'a> Message<'a> {
-    /// `None` if there are not three frames, or the second is no number of eight bytes.
+    /// `None` if there are not three frames, the first has more than 1024 bytes, or the second is no number of eight bytes.
     pub fn read(frames: &[&'a [u8]]) -> Option<Self> {
         let [topic, sequence, payload] = frames else { return None };
+        if topic.len() > MAX_TOPIC {
+            return None;
+        }
         Some(Self { topic: Topic::read(topic), sequence: number(sequence)?, payload })
     }
 }
@@ -58,9 +64,17 @@ const END: u64 = u64::MAX;
 
 impl<'a> Reply<'a> {
     /// Reads the frames that a DEALER socket receives: an empty one, then topic, number and payload (vLLM since
-    /// vllm#45177) or number and payload (before, and SGLang). `None` if they are neither.
+    /// vllm#45177) or number and payload (before, and SGLang). `None` if they are neither, or the topic has more than
+    /// 1024 bytes.
     pub fn read(frames: &[&'a [u8]]) -> Option<Self> {
-        let ([[], sequence, payload] | [[], _, sequence, payload]) = frames else { return None };
+        let (topic, sequence, payload) = match frames {
+            [[], sequence, payload] => (&[] as &[u8], sequence, payload),
+            [[], topic, sequence, payload] => (*topic, sequence, payload),
+            _ => return None,
+        };
+        if topic.len() > MAX_TOPIC {
+            return None;
+        }
         Some(match number(sequence)? {
             END => Self::End,
             // The numbers of batches are small; an end may be told by an empty payload alone.
@@ -92,6 +106,16 @@ mod tests {
         assert_eq!(Message::read(&[frames[0], frames[1], frames[2], b""]), None);
         assert_eq!(Message::read(&[frames[0], &[0; 7], frames[2]]), None);
         assert_eq!(Message::read(&[]), None);
+    }
+
+    #[test]
+    fn topics_are_short() {
+        let number = &7u64.to_be_bytes()[..];
+        for (len, is_read) in [(MAX_TOPIC, true), (MAX_TOPIC + 1, false)] {
+            let topic = vec![b'a'; len];
+            assert_eq!(Message::read(&[&topic, number, b"x"]).is_some(), is_read, "{len}");
+            assert_eq!(Reply::read(&[b"", &topic, number, b"x"]).is_some(), is_read, "{len}");
+        }
     }
 
     #[test]

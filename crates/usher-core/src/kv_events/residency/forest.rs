@@ -64,6 +64,8 @@ pub(super) struct Forest {
     pub(super) sources: ByNumber<SourceId, Source>,
     held: usize,
     inner_keys: usize,
+    /// Blocks whose parent ends inside of one of ours.
+    inner_children: usize,
 }
 
 /// Bytes of a block beside itself: its row in a table that was just doubled.
@@ -73,7 +75,14 @@ const INNER_BYTES: usize = 64;
 
 impl Forest {
     pub(super) fn new(block_tokens: NonZeroU16) -> Self {
-        Self { block_tokens, blocks: Blocks::new(), sources: ByNumber::default(), held: 0, inner_keys: 0 }
+        Self {
+            block_tokens,
+            blocks: Blocks::new(),
+            sources: ByNumber::default(),
+            held: 0,
+            inner_keys: 0,
+            inner_children: 0,
+        }
     }
 
     /// Blocks that some source holds.
@@ -90,6 +99,7 @@ impl Forest {
     pub(super) fn bytes(&self) -> usize {
         self.blocks.len() * (size_of::<Block>() + ROW_BYTES)
             + self.inner_keys * (size_of::<u64>() + INNER_BYTES)
+            + self.inner_children * (size_of::<SmallVec<[At; 2]>>() + ROW_BYTES)
     }
 
     /// Bytes that were taken for them.
@@ -158,6 +168,7 @@ impl Forest {
         if let Some(source) = self.sources.get_mut(&source) {
             if ends_inside {
                 source.children.entry(place.parent).or_default().push(at);
+                self.inner_children += 1;
             }
             if !place.inner.is_empty() {
                 self.inner_keys += place.inner.len();
@@ -318,7 +329,9 @@ impl Forest {
                 self.inner_keys -= source.inner.remove(&at).map_or(0, |inner| inner.len());
             }
             if ends_inside && let Some(children) = source.children.get_mut(&parent) {
+                let before = children.len();
                 children.retain(|child| *child != at);
+                self.inner_children -= before - children.len();
                 if children.is_empty() {
                     source.children.remove(&parent);
                 }
@@ -340,7 +353,8 @@ impl Forest {
         let by_hash = std::mem::take(&mut source.by_hash);
         let replaced = std::mem::take(&mut source.replaced);
         let inner = std::mem::take(&mut source.inner);
-        source.children = ByNumber::default();
+        let children = std::mem::take(&mut source.children);
+        self.inner_children -= children.values().map(|children| children.len()).sum::<usize>();
         for at in by_hash.values() {
             let block = self.blocks.get(*at);
             let (key, best) = (block.key, block.holds.best());
