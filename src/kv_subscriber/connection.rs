@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 use usher_core::kv_events::{Frames, Socket, Zmtp};
 
 /// Bytes of a message at most: the blocks of some million tokens.
@@ -15,6 +16,12 @@ pub(super) const MAX_MESSAGE: usize = 16 << 20;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Bytes read at a time, at least.
 const READ: usize = 16 << 10;
+/// Time for a message from its first byte on.
+const MESSAGE: Duration = Duration::from_secs(30);
+/// Bytes of a message from which on it has to be one of those that may be large, and how many these are at a time:
+/// 256 MiB in all.
+const LARGE: usize = 64 << 10;
+static LARGE_ONES: Semaphore = Semaphore::const_new(16);
 
 /// A connection whose handshake is over.
 #[derive(Debug)]
@@ -74,14 +81,25 @@ impl Connection {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// When the connection ends, or something else comes.
+    /// When the connection ends, or something else or only a part of a message comes.
     pub(super) async fn next(&mut self) -> io::Result<Frames> {
+        let (mut deadline, mut large) = (None, None);
         loop {
             if let Some(frames) = self.zmtp.read(&mut self.input).map_err(io::Error::other)? {
                 return Ok(frames);
             }
             self.flush().await?;
-            self.fill().await?;
+            if self.input.is_empty() && !self.zmtp.is_midway() {
+                deadline = None;
+                self.fill().await?;
+                continue;
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + MESSAGE);
+            if self.input.len() + self.zmtp.midway_bytes() > LARGE && large.is_none() {
+                let turn = timeout_at(deadline, LARGE_ONES.acquire()).await?;
+                large = Some(turn.map_err(io::Error::other)?);
+            }
+            timeout_at(deadline, self.fill()).await??;
         }
     }
 

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Clock, Slot, Store};
 use usher_core::kv_events::{
-    Action, Batch, Change, Event, Input, Residency, ResidencySettings, SourceId, Tracker, TrackerSettings,
+    Action, Batch, Change, Event, Input, Residency, ResidencySettings, Skip, SourceId, Tracker,
+    TrackerSettings,
 };
 use usher_core::memory::{Kind, Reservation};
 use usher_core::prefix::{EngineIndex, EngineStatus};
@@ -21,7 +22,7 @@ use usher_plugins::KvEventsSource;
 
 use super::central;
 use super::event::{self, Queued, Sender, queue};
-use super::metrics::{EndpointNumbers, Numbers};
+use super::metrics::{EndpointNumbers, Numbers, Totals};
 use super::replay::{self, MAX_REPLAYS};
 use super::source::Source;
 use super::subscriber::{self, Subscription};
@@ -52,6 +53,10 @@ pub(super) struct Driver {
     held: Reservation,
     /// Blocks that were indexed.
     admitted: u64,
+    /// Events of endpoints that are gone that were not applied.
+    skipped: BTreeMap<Skip, u64>,
+    /// Messages of engines that connected by themselves and are no endpoint.
+    unknown_pods: u64,
     numbers: Arc<Numbers>,
 }
 
@@ -80,6 +85,8 @@ impl Driver {
             random: StdRng::from_rng(&mut rand::rng()),
             held: Reservation::new(config.caches.budget(), Kind::PrefixIndex),
             admitted: 0,
+            skipped: BTreeMap::new(),
+            unknown_pods: 0,
             config,
             store,
             clock,
@@ -91,7 +98,8 @@ impl Driver {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut generations = self.store.subscribe();
         let listen = self.config.settings.bind.clone().map(|address| {
-            let listen = central::listen(address, Arc::clone(&self.topic), self.sender.clone());
+            let store = Arc::clone(&self.store);
+            let listen = central::listen(address, Arc::clone(&self.topic), store, self.sender.clone());
             AbortOnDropHandle::new(tokio::spawn(listen))
         });
         self.follow();
@@ -148,6 +156,9 @@ impl Driver {
         let index = self.config.caches.index();
         self.residency.remove_source(source.id, &mut writes(index, &self.slots, &mut self.admitted));
         index.set_status(&source.slot, EngineStatus::Unknown);
+        for (skip, count) in source.skipped {
+            *self.skipped.entry(skip).or_default() += count;
+        }
         self.slots.remove(&source.id);
     }
 
@@ -156,17 +167,31 @@ impl Driver {
             event::Event::Endpoint { source, input, model } => {
                 if let Some(known) = self.sources.get_mut(&source) {
                     known.serves(model);
+                    known.watch(&input);
                     self.inputs(source, [input].into());
                 }
             }
-            event::Event::Central { connection, pod, model, sequence, payload } => {
-                let is_it = |source: &Source| source.endpoint.authority().as_bytes() == &pod[..];
+            event::Event::Central { connection, from, pod, model, sequence, payload } => {
+                // A pod speaks for itself only.
+                let is_it = |source: &Source| {
+                    source.endpoint.authority().as_bytes() == &pod[..]
+                        && source.endpoint.ip().to_canonical() == from
+                };
                 let found = self.sources.iter_mut().find(|(_, source)| is_it(source));
                 if let Some((number, source)) = found {
                     source.serves(model);
                     source.inbound = Some(connection);
                     let (number, connection) = (*number, source.connection);
                     self.inputs(number, [Input::Message { connection, sequence, payload }].into());
+                } else {
+                    if self.unknown_pods == 0 {
+                        let pod = String::from_utf8_lossy(pod.get(..64).unwrap_or(&pod)).into_owned();
+                        tracing::warn!(
+                            plugin = self.config.name, ?pod, %from,
+                            "topic of KV events names no endpoint at the address that it came from as IP:port"
+                        );
+                    }
+                    self.unknown_pods += 1;
                 }
             }
             event::Event::CentralEnded { connection } => {
@@ -193,9 +218,17 @@ impl Driver {
         self.held.set((self.residency.bytes() + index.bytes()) as u64);
         let has_room = self.config.caches.budget().has_room_for_prefixes();
         let bytes = share(&self.config);
-        self.residency.limit_bytes(if has_room { bytes } else { bytes.min(self.residency.bytes()) });
+        // Others that fill the budget leave it half of its share.
+        let less = bytes.min(self.residency.bytes().max(bytes / 2));
+        self.residency.limit_bytes(if has_room { bytes } else { less });
         let endpoints = self.sources.values().map(|source| self.numbers_of(source)).collect();
-        self.numbers.set(endpoints, self.admitted, self.events.len());
+        let totals = Totals {
+            admitted: self.admitted,
+            depth: self.events.len(),
+            unknown_pods: self.unknown_pods,
+            skipped: self.skipped.clone(),
+        };
+        self.numbers.set(endpoints, totals);
     }
 
     fn numbers_of(&self, source: &Source) -> EndpointNumbers {
@@ -205,6 +238,7 @@ impl Driver {
             status: self.config.caches.index().status(source.slot.number()),
             blocks: self.residency.summary(source.id).map_or(0, |summary| summary.blocks),
             applied: source.applied,
+            failed_connections: source.failed_connections,
             unreadable: source.unreadable,
             skipped: source.skipped.clone(),
             stores_skipped: source.stores_skipped,

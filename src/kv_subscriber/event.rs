@@ -1,12 +1,13 @@
 //! What sockets tell the driver.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use usher_core::kv_events::Input;
 
-/// Events that wait at most, and bytes of their payloads.
+/// Events that wait at most, and bytes of their payloads and of the names in their topics.
 const MAX_EVENTS: usize = 1024;
 const MAX_BYTES: usize = 64 << 20;
 /// Bytes that a permit is for.
@@ -23,9 +24,23 @@ pub(super) enum Event {
         model: Bytes,
     },
     /// A message from an engine that connected by itself.
-    Central { connection: u64, pod: Bytes, model: Bytes, sequence: u64, payload: Bytes },
+    Central { connection: u64, from: IpAddr, pod: Bytes, model: Bytes, sequence: u64, payload: Bytes },
     /// Such a connection ended.
     CentralEnded { connection: u64 },
+}
+
+impl Event {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Endpoint {
+                input: Input::Message { payload, .. } | Input::Replayed { payload, .. },
+                model,
+                ..
+            } => payload.len() + model.len(),
+            Self::Central { pod, model, payload, .. } => payload.len() + pod.len() + model.len(),
+            Self::Endpoint { .. } | Self::CentralEnded { .. } => 0,
+        }
+    }
 }
 
 /// An event with the room that it takes, until this is dropped.
@@ -51,18 +66,26 @@ pub(super) fn queue() -> (Sender, mpsc::Receiver<Queued>) {
 impl Sender {
     /// Waits until there is room. `None`: nobody listens any more.
     pub(super) async fn send(&self, event: Event) -> Option<()> {
-        let bytes = match &event {
-            Event::Endpoint {
-                input: Input::Message { payload, .. } | Input::Replayed { payload, .. },
-                ..
-            }
-            | Event::Central { payload, .. } => payload.len(),
-            Event::Endpoint { .. } | Event::CentralEnded { .. } => 0,
-        };
         // At most all there is, so that it can be had.
-        let units = bytes.div_ceil(UNIT).clamp(1, MAX_BYTES / UNIT);
+        let units = event.bytes().div_ceil(UNIT).clamp(1, MAX_BYTES / UNIT);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(units).await.ok()?;
         self.events.send(Queued { event, _room: room }).await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_topics_take_room_too() {
+        let bytes = |len: usize| Bytes::from(vec![0; len]);
+        let input = Input::Message { connection: 1, sequence: 0, payload: bytes(100) };
+        assert_eq!(Event::Endpoint { source: 0, input, model: bytes(20) }.bytes(), 120);
+        let (from, payload) = (IpAddr::from([10, 0, 0, 1]), bytes(100));
+        let event =
+            Event::Central { connection: 1, from, pod: bytes(3), model: bytes(20), sequence: 0, payload };
+        assert_eq!(event.bytes(), 123);
     }
 }

@@ -2,7 +2,6 @@
 //! metrics.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -17,9 +16,12 @@ const LABELS: [&str; 2] = ["plugin_name", "endpoint"];
 /// Reads a count of an endpoint.
 type Count = fn(&EndpointNumbers) -> u64;
 
-const COUNTS: [(&str, &str, Count); 9] = [
+const COUNTS: [(&str, &str, Count); 10] = [
     ("usher_kv_events_messages_total", "Live messages of KV events.", |of| of.counts.messages),
     ("usher_kv_events_applied_total", "KV events applied.", |of| of.applied),
+    ("usher_kv_events_failed_connections_total", "Connections that ended or could not be made.", |of| {
+        of.failed_connections
+    }),
     ("usher_kv_events_gaps_total", "Gaps in the numbers of messages.", |of| of.counts.gaps),
     ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers.", |of| {
         of.counts.restarts
@@ -35,6 +37,10 @@ const COUNTS: [(&str, &str, Count); 9] = [
     ("usher_kv_events_unreadable_total", "Messages whose payload can't be read.", |of| of.unreadable),
 ];
 const SKIPPED: (&str, &str) = ("usher_kv_events_skipped_total", "KV events not applied, by reason.");
+const UNKNOWN_PODS: (&str, &str) = (
+    "usher_kv_events_unknown_pods_total",
+    "Messages whose topic names no endpoint at the address that they came from.",
+);
 const BLOCKS: (&str, &str) =
     ("usher_kv_events_blocks", "Blocks of the engine that are known, held or remembered.");
 const KNOWN: (&str, &str) = (
@@ -70,6 +76,7 @@ pub(super) struct EndpointNumbers {
     pub(super) status: EngineStatus,
     pub(super) blocks: usize,
     pub(super) applied: u64,
+    pub(super) failed_connections: u64,
     pub(super) unreadable: u64,
     pub(super) skipped: BTreeMap<Skip, u64>,
     pub(super) stores_skipped: u64,
@@ -83,14 +90,22 @@ pub(super) struct Numbers {
     plugin: String,
     // Held to replace or copy them.
     endpoints: Mutex<Vec<EndpointNumbers>>,
-    admitted: AtomicU64,
-    depth: AtomicUsize,
+    totals: Mutex<Totals>,
+}
+
+/// Numbers of a plugin, over all endpoints.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) admitted: u64,
+    pub(super) depth: usize,
+    pub(super) unknown_pods: u64,
+    /// Of endpoints that are gone.
+    pub(super) skipped: BTreeMap<Skip, u64>,
 }
 
 impl Numbers {
-    pub(super) fn set(&self, endpoints: Vec<EndpointNumbers>, admitted: u64, depth: usize) {
-        self.admitted.store(admitted, Relaxed);
-        self.depth.store(depth, Relaxed);
+    pub(super) fn set(&self, endpoints: Vec<EndpointNumbers>, totals: Totals) {
+        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
         *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = endpoints;
     }
 }
@@ -116,8 +131,7 @@ impl KvEventsMetrics {
         let numbers = Arc::new(Numbers {
             plugin: plugin.to_owned(),
             endpoints: Mutex::default(),
-            admitted: AtomicU64::new(0),
-            depth: AtomicUsize::new(0),
+            totals: Mutex::default(),
         });
         self.plugins.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&numbers));
         numbers
@@ -139,6 +153,7 @@ fn descs() -> prometheus::Result<Vec<Desc>> {
     let theirs = THEIR_COUNTS.iter().map(|(name, help, _)| desc((name, help), &["endpoint"]));
     let others = [
         desc(SKIPPED, &["plugin_name", "reason"]),
+        desc(UNKNOWN_PODS, &["plugin_name"]),
         desc(SUBSCRIBERS, &[]),
         desc(ADMISSIONS, &[]),
         desc(DEPTH, &[]),
@@ -160,17 +175,21 @@ impl Collector for Families {
                 endpoints.into_iter().map(|endpoint| (numbers.plugin.as_str(), endpoint))
             })
             .collect();
-        let admitted = plugins.iter().map(|numbers| numbers.admitted.load(Relaxed)).sum();
-        let depth = plugins.iter().map(|numbers| numbers.depth.load(Relaxed)).sum();
+        let totals: Vec<(&str, Totals)> = plugins
+            .iter()
+            .map(|numbers| {
+                let totals = numbers.totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                (numbers.plugin.as_str(), totals)
+            })
+            .collect();
         // Descriptions that were fine at the start are.
-        collect(&all, admitted, depth).unwrap_or_default()
+        collect(&all, &totals).unwrap_or_default()
     }
 }
 
 fn collect(
     all: &[(&str, EndpointNumbers)],
-    admitted: u64,
-    depth: usize,
+    totals: &[(&str, Totals)],
 ) -> prometheus::Result<Vec<MetricFamily>> {
     let opts = |(name, help): (&str, &str)| Opts::new(name, help);
     let mut families = Vec::new();
@@ -207,6 +226,16 @@ fn collect(
             skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
         }
     }
+    let unknown_pods = IntCounterVec::new(opts(UNKNOWN_PODS), &["plugin_name"])?;
+    let (mut admitted, mut depth) = (0, 0);
+    for (plugin, totals) in totals {
+        for (reason, count) in &totals.skipped {
+            skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
+        }
+        unknown_pods.with_label_values(&[*plugin]).inc_by(totals.unknown_pods);
+        admitted += totals.admitted;
+        depth += totals.depth;
+    }
     let subscribers = IntGauge::with_opts(opts(SUBSCRIBERS))?;
     subscribers.set(i64::try_from(all.len()).unwrap_or(i64::MAX));
     let admissions = IntCounter::with_opts(opts(ADMISSIONS))?;
@@ -215,10 +244,37 @@ fn collect(
     waiting.set(i64::try_from(depth).unwrap_or(i64::MAX));
     families.extend([blocks.collect(), known.collect(), age.collect()].into_iter().flatten());
     families.extend(
-        [skipped.collect(), subscribers.collect(), admissions.collect(), waiting.collect()]
-            .into_iter()
-            .flatten(),
+        [
+            skipped.collect(),
+            unknown_pods.collect(),
+            subscribers.collect(),
+            admissions.collect(),
+            waiting.collect(),
+        ]
+        .into_iter()
+        .flatten(),
     );
     families.retain(|family| !family.get_metric().is_empty());
     Ok(families)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_skipped_of_endpoints_that_are_gone_counts_on() {
+        let registry = Registry::new();
+        let metrics = KvEventsMetrics::register(&registry).unwrap();
+        let skipped = [(Skip::OtherGroup, 3)].into();
+        let totals = Totals { unknown_pods: 2, skipped, ..Totals::default() };
+        metrics.of("precise").set(vec![], totals);
+        let families = registry.gather();
+        let value = |name: &str| {
+            let family = families.iter().find(|family| family.name() == name).unwrap();
+            family.get_metric()[0].get_counter().get_value()
+        };
+        assert_eq!(value("usher_kv_events_skipped_total"), 3.0);
+        assert_eq!(value("usher_kv_events_unknown_pods_total"), 2.0);
+    }
 }

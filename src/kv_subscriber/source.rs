@@ -6,7 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Endpoint, Slot};
-use usher_core::kv_events::{Chain, Skip, SourceId, Tracker};
+use usher_core::kv_events::{Chain, Input, Skip, SourceId, Tracker};
+
+/// Connections in a row without a message that are worth a warning.
+const FAILURES: u32 = 5;
 
 /// State of an endpoint. Dropping it ends its tasks.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ pub(super) struct Source {
     pub(super) stores_skipped: u64,
     pub(super) removals_skipped: u64,
     pub(super) unreadable: u64,
+    /// Connections that ended or could not be made, and how many of these since the last message.
+    pub(super) failed_connections: u64,
+    failures: u32,
     /// Events that were applied.
     pub(super) applied: u64,
     /// Time that the engine gave the last batch, in seconds since 1970.
@@ -51,8 +57,26 @@ impl Source {
             stores_skipped: 0,
             removals_skipped: 0,
             unreadable: 0,
+            failed_connections: 0,
+            failures: 0,
             applied: 0,
             last_batch: None,
+        }
+    }
+
+    /// Counts connections that fail, and warns once where no message came for several.
+    pub(super) fn watch(&mut self, input: &Input) {
+        match input {
+            Input::Message { .. } => self.failures = 0,
+            Input::Disconnected { connection } if *connection == self.connection => {
+                self.failed_connections += 1;
+                self.failures = self.failures.saturating_add(1);
+                if self.failures == FAILURES {
+                    let endpoint = self.endpoint.id();
+                    tracing::warn!(%endpoint, "no KV events: connections to the engine's event port fail");
+                }
+            }
+            _ => {}
         }
     }
 

@@ -30,14 +30,14 @@ const THEIRS: [&str; 8] = [
 ];
 
 async fn picker(ports: &str, more: &str) -> Picker {
-    picker_with(&format!("podDiscoveryConfig: {{{ports}}}"), more).await
+    picker_with(&format!("podDiscoveryConfig: {{{ports}}}"), more, B).await
 }
 
-async fn picker_with(events: &str, more: &str) -> Picker {
+async fn picker_with(events: &str, more: &str, b: &str) -> Picker {
     let config = format!(
         "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
     );
-    Picker::start(&[("a", A, 8000), ("b", B, 8000)], &[&config]).await
+    Picker::start(&[("a", A, 8000), ("b", b, 8000)], &[&config]).await
 }
 
 fn number(picker: &Picker, name: &str, endpoint: &str) -> Option<f64> {
@@ -233,10 +233,21 @@ async fn a_server_that_says_nothing_holds_a_request_no_longer_than_it_may() {
 async fn engines_may_connect_by_themselves() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("tcp://127.0.0.1:{port}");
-    let picker = picker_with(&format!("zmqEndpoint: '{address}'"), "").await;
-    let mut b = Engine::connected_to(&address, &format!("kv@{B}:8000@m")).await;
+    // Where connections to it come from.
+    let b_ip = "127.0.0.1";
+    let picker = picker_with(&format!("zmqEndpoint: '{address}'"), "", b_ip).await;
+    let mut b = Engine::connected_to(&address, &format!("kv@{b_ip}:8000@m")).await;
     connected(&picker, &mut b, "b").await;
     b.store(None, 0..8).await;
     wait(&picker, "blocks", "b", 2.0);
-    assert_eq!(destinations(&picker, 0..8).await, [format!("{B}:8000")]);
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{b_ip}:8000")]);
+    // One that takes the name of another address.
+    let mut other = Engine::connected_to(&address, &format!("kv@{A}:8000@m")).await;
+    let unknown = r#"usher_kv_events_unknown_pods_total{plugin_name="precise-prefix-cache-producer"}"#;
+    let end = Instant::now() + Duration::from_secs(30);
+    while picker.metric(unknown).is_none_or(|count| count == 0.0) {
+        assert!(Instant::now() < end, "nothing came");
+        other.store(None, 0..8).await;
+    }
+    assert_eq!(number(&picker, "blocks", "a"), Some(0.0));
 }

@@ -179,6 +179,16 @@ impl Zmtp {
         Ok(None)
     }
 
+    /// Returns `true` if some frames of a message came and others didn't.
+    pub fn is_midway(&self) -> bool {
+        !self.frames.is_empty()
+    }
+
+    /// Bytes of these frames.
+    pub fn midway_bytes(&self) -> usize {
+        self.size
+    }
+
     /// Bytes that are missing of the frame under way, as far as is known: room that a reader may make. Bounded.
     pub fn wants(&self, input: &[u8]) -> usize {
         match head(input) {
