@@ -51,6 +51,8 @@ pub struct BuildContext<'a> {
 pub struct BuiltPlugin<'a> {
     /// Its name.
     pub name: &'a str,
+    /// Its type.
+    pub plugin_type: &'static str,
     /// Its first use in a sentence, as in `a scorer`.
     pub is: &'static str,
     /// The plugin.
@@ -144,9 +146,10 @@ impl<'a> BuildContext<'a> {
         }
     }
 
-    /// Returns `true` if a plugin of this name is built already: one that is declared before it.
-    pub fn is_built(&self, name: &str) -> bool {
-        self.others.iter().any(|other| other.name == name)
+    /// Names of the plugins of this type that are built already: all that are declared, where its own type is
+    /// [behind](super::PluginType::behind) that.
+    pub fn built(&self, plugin_type: &str) -> impl Iterator<Item = &'a str> {
+        self.others.iter().filter(move |other| other.plugin_type == plugin_type).map(|other| other.name)
     }
 
     /// The decider that a parameter names.

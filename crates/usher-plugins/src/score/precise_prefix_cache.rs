@@ -15,13 +15,18 @@ use super::prefix_cache::{PrefixCacheScorer, PrefixCacheScorerParams};
 pub static TYPE: PluginType = beta("precise-prefix-cache-scorer", &[Kind::Scorer, Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
     "The more of a prompt an endpoint has in its KV cache by its engine's events, the better: all of it scores 1.",
     Build::Reading(build)).takes::<PrecisePrefixParams>().instead("precise-prefix-cache-producer")
+    .behind(&[precise_prefix::TYPE.name])
     .when("Not in new configurations: prefix-cache-scorer reads what precise-prefix-cache-producer says.");
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    let producer = precise_prefix::TYPE.name;
     let params = PrefixCacheScorerParams::default();
-    // A producer that is declared before it is the one with the parameters.
-    if cx.is_built(producer) && cx.parameters.entries().is_empty() {
+    let producers: Vec<&str> = cx.built(precise_prefix::TYPE.name).collect();
+    // A producer that is declared beside it is the one with the parameters: the only one, or the one with no other name.
+    let producer = match &producers[..] {
+        [producer] => Some(*producer),
+        several => several.iter().copied().find(|name| *name == precise_prefix::TYPE.name),
+    };
+    if let Some(producer) = producer.filter(|_| cx.parameters.entries().is_empty()) {
         let scorer = PrefixCacheScorer::new(&params, cx.reads(producer));
         let parts = PluginParts::bare().with_summary(format!("Scores by what {producer} says."));
         return Ok(PluginParts { scorer: Some(Arc::new(scorer)), ..parts });
