@@ -48,7 +48,7 @@ pub struct Feed {
     rendered: AtomicU64,
 }
 
-/// What goes with the last listener.
+/// The state that is dropped with the last listener.
 #[derive(Default)]
 struct Kept {
     listeners: usize,

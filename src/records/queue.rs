@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_go_on_where_the_last_ended_while_others_come_and_go() {
+    fn next_step_reads_on_despite_changes() {
         let mut queue = Queue::default();
         (0..2 * STEP).for_each(|number| queue.push_back(Arc::new(number)));
         let mut all = Vec::new();

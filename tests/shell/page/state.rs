@@ -52,6 +52,11 @@ async fn the_page_follows_the_pool_and_says_what_is_off() {
     browser.until(&format!("parseFloat({}) > 0", tile("requests"))).await;
     browser.until(&format!("{}.startsWith('50 %')", tile("hits"))).await;
     browser.until(&format!("/^[0-9.]+ (ms|s)/.test({})", tile("first"))).await;
+    // Requests under way become fewer while others come.
+    let rate = "import('/ui/rates.js').then(({Rates}) => { const rates = new Rates(); \
+        rates.add({now_ms: 1000, traffic: {routed: 1, running: 5}}); \
+        rates.add({now_ms: 2000, traffic: {routed: 3, running: 2}}); return rates.perSecond('routed'); })";
+    assert_eq!(browser.value(rate).await, 2);
     // Endpoints come and go.
     browser.until("document.querySelector('#endpoints-count').innerText === '4'").await;
     stack.usher.set_endpoints(&[]).await;

@@ -1,4 +1,4 @@
-//! What the page says where only a part of the pool has a trouble or tells a number.
+//! Problems and numbers on the page where only some endpoints have them.
 
 use usher::sim::{Fault, MetricsFault};
 

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_keeps_the_latency_classes_with_the_most_requests() {
+    fn summary_keeps_the_largest_latency_classes() {
         let class = |ms: u64| LatencyClass {
             ttft: Duration::from_millis(ms),
             tpot: Duration::from_millis(5),

@@ -9,7 +9,8 @@ const KEPT = 120;
 /** Whether a count, or that of a distribution, is less than before. */
 function hasFallen(before, now) {
   const count = (value) => value?.count ?? value?.tokens ?? value;
-  return Object.keys(now).some((name) => count(now[name]) < count(before[name]));
+  // How many run is no count: it falls whenever a request ends.
+  return Object.keys(now).some((name) => name !== 'running' && count(now[name]) < count(before[name]));
 }
 
 /** The latest counts. */

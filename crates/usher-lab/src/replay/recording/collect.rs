@@ -38,7 +38,7 @@ struct Run {
     members: HashMap<u32, usize>,
 }
 
-/// What became of a line.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// It counts.

@@ -1,4 +1,4 @@
-//! What is fitted to recordings that a simulated production wrote.
+//! Fits to recordings of simulated servers with known constants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +141,7 @@ fn picks_that_engines_refuse_are_not_fitted() {
 }
 
 #[test]
-fn times_that_no_engine_takes_are_a_poor_fit_within_the_ranges() {
+fn impossible_times_are_a_poor_fit() {
     // Slower with every request, by nothing that the model knows, up to days.
     let outcome = Outcome { output_tokens: Some(200), ..Outcome::default() };
     let mut recording = recorded(2, &outcome);

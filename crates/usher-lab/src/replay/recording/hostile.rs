@@ -57,7 +57,7 @@ fn numbers_that_cannot_be_are_broken_lines() {
 }
 
 #[test]
-fn a_request_too_long_after_the_first_is_an_error_of_its_line() {
+fn request_beyond_the_span_is_an_error() {
     let mut lines = begun();
     lines.extend([request(7, 1, 9, &[]), request(u64::MAX, 1, 9, &[]), request(5, 1, 9, &[])].map(of));
     let error = read(&lines).unwrap_err().to_string();
@@ -227,7 +227,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 
 proptest! {
     #[test]
-    fn a_recording_with_changed_bytes_is_read_or_refused_in_a_line(
+    fn damaged_recording_is_read_or_refused(
         changes in proptest::collection::vec((0.0..1.0f64, mutation()), 1..4),
     ) {
         let mut bytes = valid().into_bytes();

@@ -1,4 +1,4 @@
-//! What is read of recordings.
+//! Reading of recordings: valid, damaged and cut short.
 
 use std::path::PathBuf;
 use std::time::Duration;

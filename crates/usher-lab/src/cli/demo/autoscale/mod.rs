@@ -81,7 +81,9 @@ pub(super) async fn follow(
             }
         }
         let (sent, done) = (counters.sent.load(Relaxed), counters.done.load(Relaxed));
-        if traffic.is_finished() && cluster.is_empty() {
+        // The plan says a tick later than the cluster that the pool is empty.
+        let is_scaled_down = moments.last().is_some_and(|moment| moment.current == 0);
+        if traffic.is_finished() && cluster.is_empty() && is_scaled_down {
             break;
         }
         ensure!(

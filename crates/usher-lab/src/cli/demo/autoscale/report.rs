@@ -25,7 +25,7 @@ pub(super) struct Moment {
     /// Requests that waited in Usher.
     waiting: u64,
     /// Servers in the pool.
-    current: usize,
+    pub(super) current: usize,
     /// Servers that start.
     starting: usize,
     /// Servers that Usher asks for.

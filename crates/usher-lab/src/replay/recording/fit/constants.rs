@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_put_into_their_ranges_unless_they_are_given() {
+    fn fitted_constants_stay_in_range() {
         let endless = Constants {
             prefill_rate: f64::INFINITY,
             decode_step_ms: f64::INFINITY,

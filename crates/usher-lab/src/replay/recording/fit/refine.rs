@@ -58,7 +58,7 @@ pub(super) struct Trial<'a> {
 pub(super) struct Errors {
     /// Measured requests that were replayed.
     pub(super) replayed: u64,
-    /// Those of them that the engines refused, each of which is an endless error.
+    /// Replayed requests that the engines refused; the error of each is infinite.
     pub(super) refused: u64,
     /// Median error of the times to first tokens, as a share of the measured; `None` without an end.
     pub(super) ttft: Option<f64>,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_has_a_bound_on_tokens_and_takes_a_request_at_least() {
+    fn trial_tokens_are_bounded() {
         let part = [observed(100.0, 9.0), observed(1.0, 9.0), observed(1.0, 30.0)];
         for (most, count) in [([1e9, 1e9], 3), ([101.0, 1e9], 2), ([1e9, 18.0], 2), ([1.0, 1e9], 1)] {
             assert_eq!(within(&part, most).len(), count, "{most:?}");
