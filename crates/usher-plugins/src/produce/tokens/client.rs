@@ -1,6 +1,5 @@
 //! Asks a server for the tokens of prompts.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use usher_core::request::Body;
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
 use usher_plugin::{Finding, Gatherer, Key, Situation};
 
+use super::failure::Failure;
 use super::metrics::RenderCounts;
 use super::params::RenderParams;
 use super::render;
@@ -103,28 +103,6 @@ impl Gatherer for Renderer {
             finding
         };
         Some(held.boxed())
-    }
-}
-
-/// Why a server told no tokens.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The request has a body that no call can be made of, or the response one that has no tokens.
-    Unreadable(&'static str),
-    Unreachable(hyper_util::client::legacy::Error),
-    Refused(StatusCode),
-    /// The response ended early, or is too long.
-    Cut,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable(what) => write!(f, "the {what} can't be read"),
-            Self::Unreachable(error) => write!(f, "{error}"),
-            Self::Refused(status) => write!(f, "status {status}"),
-            Self::Cut => f.write_str("the response ended early or is too long"),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_core::metrics::register;
 
-use super::client::Failure;
+use super::failure::Failure;
 
 /// Time between warnings.
 const PAUSE: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 //! token ids; otherwise it estimates their number, as llm-d-router does: four bytes are a token.
 
 mod client;
+mod failure;
 mod metrics;
 mod params;
 mod render;
