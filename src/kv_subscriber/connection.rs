@@ -118,3 +118,58 @@ impl Connection {
         if out.is_empty() { Ok(()) } else { self.stream.write_all(&out).await }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// A connection to a publisher that sends these bytes behind its handshake, on a clock that stands still. The
+    /// publisher stays as long as its task.
+    async fn connection(bytes: Vec<u8>) -> (Connection, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let publisher = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+            greeting.extend(b"NULL");
+            greeting.resize(64, 0);
+            greeting.extend(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB");
+            stream.write_all(&[greeting, bytes].concat()).await.unwrap();
+            std::future::pending().await
+        });
+        let connection = Connection::open(address, Socket::Subscriber).await.unwrap();
+        tokio::time::pause();
+        (connection, publisher)
+    }
+
+    #[tokio::test]
+    async fn a_message_that_does_not_end_ends_its_connection() {
+        for part in [&b"\x01\x02k"[..], b"\x01\x02kv"] {
+            let (mut connection, publisher) = connection(part.to_vec()).await;
+            let start = Instant::now();
+            assert_eq!(connection.next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert!(start.elapsed() >= MESSAGE);
+            publisher.abort();
+            tokio::time::resume();
+        }
+    }
+
+    #[tokio::test]
+    async fn large_messages_take_turns() {
+        let mut large = vec![2];
+        large.extend((1u64 << 20).to_be_bytes());
+        large.resize(large.len() + (1 << 20), 0);
+        let all = LARGE_ONES.acquire_many(16).await.unwrap();
+        let (mut waits, publisher) = connection(large.clone()).await;
+        assert_eq!(waits.next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        publisher.abort();
+        tokio::time::resume();
+        drop(all);
+        let (mut connection, _publisher) = connection(large).await;
+        tokio::time::resume();
+        assert_eq!(connection.next().await.unwrap()[0].len(), 1 << 20);
+    }
+}

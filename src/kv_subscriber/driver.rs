@@ -217,10 +217,7 @@ impl Driver {
         index.expire(self.clock.now_ms());
         self.held.set((self.residency.bytes() + index.bytes()) as u64);
         let has_room = self.config.caches.budget().has_room_for_prefixes();
-        let bytes = share(&self.config);
-        // Others that fill the budget leave it half of its share.
-        let less = bytes.min(self.residency.bytes().max(bytes / 2));
-        self.residency.limit_bytes(if has_room { bytes } else { less });
+        self.residency.limit_bytes(limit(share(&self.config), self.residency.bytes(), has_room));
         let endpoints = self.sources.values().map(|source| self.numbers_of(source)).collect();
         let totals = Totals {
             admitted: self.admitted,
@@ -389,4 +386,24 @@ fn writes<'a>(
 fn share(config: &KvEventsSource) -> usize {
     let all = usize::try_from(config.caches.budget().prefix_index()).unwrap_or(usize::MAX);
     all / 136 * SHARE
+}
+
+/// Bytes that what engines hold may take now, of a share: no more than it has where the budget is full. Others that fill
+/// it leave it half.
+fn limit(share: usize, held: usize, has_room: bool) -> usize {
+    if has_room { share } else { share.min(held.max(share / 2)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_budget_leaves_half_of_the_share() {
+        for (held, has_room, expected) in
+            [(10, true, 100), (10, false, 50), (70, false, 70), (130, false, 100)]
+        {
+            assert_eq!(limit(100, held, has_room), expected, "{held}");
+        }
+    }
 }

@@ -335,6 +335,23 @@ fn larger_and_odd_blocks_are_cut_into_ours() {
 }
 
 #[test]
+fn blocks_behind_the_inside_of_ours_take_more_room() {
+    let bytes = |text: &str| {
+        let mut bench = Bench::of_tokens(4);
+        let (first, second) = text.split_at(text.len() / 2);
+        for at in 0..1000u64 {
+            let adapter = at.to_string();
+            let more = [field(("lora_name", adapter.as_str()))];
+            bench.store(first, first.len(), None, &[2 * at], &more).unwrap();
+            bench.store(second, second.len(), Some(2 * at), &[2 * at + 1], &more).unwrap();
+        }
+        assert_eq!(bench.residency.blocks(), 2000);
+        bench.residency.bytes()
+    };
+    assert!(bytes("abcd") > bytes("abcdefgh"), "their parents are remembered with them");
+}
+
+#[test]
 fn a_hash_with_another_content_is_another_block() {
     let mut bench = Bench::of_tokens(4);
     bench.store("abcdefgh", 4, None, &[1, 2], &[]).unwrap();

@@ -435,6 +435,7 @@ mod tests {
             ("{kvEventsConfig: {zmqEndpoint: 'ipc:///x'}}", "zmqEndpoint can't be 'ipc:///x'"),
             ("{kvEventsConfig: {socketPort: 5557}}", "unknown field 'socketPort'"),
             ("{kvEventsConfig: {podDiscoveryConfig: {socketPort: 0}}}", "socketPort can't be 0"),
+            ("{kvEventsConfig: {podDiscoveryConfig: {zmqEndpoint: x}}}", "unknown field 'zmqEndpoint'"),
             ("{speculativeTTL: soon}", "speculativeTTL"),
             ("{speculativeIndexing: true, speculativeTTL: 0s}", "speculativeTTL can't be 0"),
         ];

@@ -6,6 +6,7 @@ use usher_core::kv_events::{Chain, prompt_keys};
 use usher_core::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher_plugin::data::{TokenizedItem, TokenizedPrompt};
 use usher_plugin::testing::Harness;
+use usher_plugin::{DecisionContext, Run};
 
 use std::num::NonZeroU16;
 
@@ -66,6 +67,20 @@ impl Bench {
     fn scores(&mut self, request: &Request) -> Vec<f32> {
         self.harness.produce(&self.plugin, request);
         self.harness.scores(&self.plugin, request).unwrap()
+    }
+
+    /// Sends a request to an endpoint. Returns how many requests the endpoints are expected to tell of.
+    fn told_of(&self, request: &Request, at: u32) -> Vec<u32> {
+        let (mut facts, mut effects) = (Facts::default(), Effects::default());
+        let (candidates, max_age) = (self.harness.candidates(), Duration::from_secs(1));
+        let situation = Situation { request, now_ms: 1, max_age };
+        self.plugin.producer.as_ref().unwrap().produce(&situation, &candidates, &mut facts);
+        let run = Run { profile: 0, picks: [at].into_iter().collect(), record: None };
+        let shared = DecisionContext::new(candidates, Arc::from([Arc::from("default")]), None);
+        let decision = Decision::new(Arc::new(shared), [run].into_iter().collect(), 0).unwrap();
+        let cx = Context { facts: &facts, ..Context::new(request, 1, max_age) };
+        self.plugin.pre_request.as_ref().unwrap().decided(&cx, &decision, &mut effects);
+        self.plugin.extra::<KvEventsSource>().unwrap().caches.take_served()
     }
 
     /// What is approximately known of prompts of four blocks.
@@ -137,6 +152,17 @@ fn an_engine_that_is_not_heard_has_nothing() {
     let prompt = Arc::new(Blocks::from_prompts([keys_of(&[1, 2, 3, 4], &[])]));
     bench.index().speculate(&bench.endpoint(1), &prompt, 0, u64::MAX);
     assert_eq!(bench.scores(&tokens), [0.0, 1.0], "it is about to");
+}
+
+#[test]
+fn an_engine_tells_of_prompts_that_it_lacks() {
+    let bench = Bench::new();
+    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
+    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4, 5]), 0), [0; 0], "it has all full blocks already");
+    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4, 5, 6]), 0), [1]);
+    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4]), 1), [0, 1]);
+    bench.knows(0, EngineStatus::Unknown);
+    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4]), 0), [1], "it may have it no more");
 }
 
 #[test]
