@@ -10,6 +10,7 @@ pub mod discovery;
 pub mod doctor;
 pub mod extproc;
 pub mod flow;
+pub mod kv_subscriber;
 pub mod leader;
 pub mod observe;
 pub mod otel;

@@ -31,7 +31,7 @@ pub(super) struct Instance {
 impl Instance {
     fn for_others(&self) -> BuiltPlugin<'_> {
         let is = self.plugin_type.kinds.first().map_or("something else", |kind| kind.a());
-        BuiltPlugin { name: &self.name, is, parts: &self.parts }
+        BuiltPlugin { name: &self.name, plugin_type: self.plugin_type.name, is, parts: &self.parts }
     }
 }
 
@@ -282,6 +282,7 @@ mod tests {
             when: "",
             parameters: Vec::new,
             refers_to: |_| Vec::new(),
+            behind: &[],
             build: Build::Unsupported,
         }
     }

@@ -1,4 +1,4 @@
-//! The order in which plugins are built: each behind those that its parameters name.
+//! The order in which plugins are built: each behind those that its parameters name, and types that its own is behind.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::config::{ConfigError, Name, Plugin};
 /// A plugin and its type.
 type Declared<'a> = (&'a Plugin, &'static PluginType);
 
-/// The declared plugins so that each comes behind those that it refers to, otherwise in
-/// the order of the file.
+/// The declared plugins so that each comes behind those that it refers to, and those of
+/// types that its own is behind, otherwise in the order of the file.
 ///
 /// # Errors
 /// A reference to nothing, or plugins that refer to each other in a circle.
@@ -19,7 +19,10 @@ pub(super) fn of_building<'a>(declared: &[Declared<'a>]) -> Result<Vec<Declared<
         declared.iter().zip(0..).map(|((plugin, _), index)| (plugin.name.as_str(), index)).collect();
     let behind = |(plugin, plugin_type): &Declared<'a>| {
         let names = (plugin_type.refers_to)(&plugin.parameters);
-        names.iter().map(|name| find(name, plugin, &named)).collect::<Result<Vec<_>, _>>()
+        let of_types =
+            declared.iter().zip(0..).filter(|((_, other), _)| plugin_type.behind.contains(&other.name));
+        let of_types = of_types.map(|(_, index)| Ok(index));
+        names.iter().map(|name| find(name, plugin, &named)).chain(of_types).collect::<Result<Vec<_>, _>>()
     };
     let behind = declared.iter().map(behind).collect::<Result<Vec<_>, _>>()?;
     let mut is_placed = vec![false; declared.len()];
@@ -94,6 +97,23 @@ mod tests {
     fn plugins_come_behind_those_that_they_name() {
         assert_eq!(order("a: {}\nb: {}\n").unwrap(), ["a", "b"], "nothing to wait for");
         assert_eq!(order("a: {c: 1}\nb: {}\nc: {d: 1}\nd: {}\n").unwrap(), ["b", "d", "c", "a"]);
+    }
+
+    #[test]
+    fn plugins_come_behind_those_of_some_types() {
+        static BEHIND: PluginType =
+            beta("behind", &[Kind::Scorer], "", Build::Unsupported).behind(&["referring"]);
+        let root = Node::parse("a: {}\nb: {}\n").unwrap();
+        let plugin = |entry: &crate::config::Entry| Plugin {
+            at: entry.at,
+            name: entry.key.clone(),
+            plugin_type: Name { at: entry.at, value: entry.key.clone() },
+            parameters: entry.value.clone(),
+        };
+        let plugins: Vec<Plugin> = root.entries().iter().map(plugin).collect();
+        let ordered = of_building(&[(&plugins[0], &BEHIND), (&plugins[1], &REFERRING)]).unwrap();
+        let names: Vec<_> = ordered.into_iter().map(|(plugin, _)| plugin.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::request::ParserKind;
 use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::{Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::Engines;
+use usher_plugins::KvEventsSource;
 
 use super::data::MetricsSource;
 use super::instances::{self, Instances};
@@ -45,6 +46,8 @@ pub struct Pipeline {
     pub discovery: Option<FileDiscoveryParams>,
     /// Data sources, polled where an extractor reads them. Empty: nothing is polled.
     pub sources: Vec<MetricsSource>,
+    /// KV events that are followed. Empty: no plugin asks for any.
+    pub kv_events: Vec<KvEventsSource>,
     /// Flow control; `None`: requests don't wait.
     pub flow_control: Option<FlowControlSpec>,
     /// Notes for the user, one sentence each.
@@ -175,6 +178,7 @@ impl Pipeline {
             .filter(|instance| asked.contains(&instance.name))
             .filter_map(|instance| Some((instance.name.clone(), instance.parts.staleness?)))
             .collect();
+        let kv_events = instances.iter().filter_map(|instance| instance.parts.extra().cloned()).collect();
         // Nothing is refused from here on.
         instances.expect_rate();
         Ok(Self {
@@ -183,6 +187,7 @@ impl Pipeline {
             parsers,
             discovery,
             sources,
+            kv_events,
             flow_control,
             notes,
             warnings,

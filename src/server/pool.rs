@@ -16,6 +16,7 @@ use crate::extproc::exchange::Shared;
 use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
+use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
 use crate::memory::{Budget, Sheds};
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
@@ -30,6 +31,7 @@ use crate::schedule::latency::Model;
 use crate::schedule::{Record, Scheduler, SchedulerMetrics, Stages, State};
 use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
+use usher_plugins::KvEventsSource;
 
 /// Interval at which what is kept for endpoints that are gone is dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
@@ -54,6 +56,7 @@ pub(super) struct Pool {
     /// Last decisions; `None`: they aren't kept.
     pub(super) records: Option<Arc<Records>>,
     sources: Vec<MetricsSource>,
+    kv_events: Vec<KvEventsSource>,
     /// Scrapes read times, too, as a plugin learns latencies.
     learns: Arc<AtomicBool>,
     state: Arc<State>,
@@ -94,7 +97,7 @@ impl Pool {
             tracer,
             recorder,
         } = parts;
-        let Pipeline { scheduler, stages, parsers, sources, flow_control, .. } = pipeline;
+        let Pipeline { scheduler, stages, parsers, sources, kv_events, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let gate =
             flow_control.as_ref().map(|flow_control| gate(flow_control, settings, &name, &clock, registry));
@@ -148,6 +151,7 @@ impl Pool {
             attributes: attributes(&sources),
             records,
             sources,
+            kv_events,
             learns: Arc::default(),
             state,
             attempts,
@@ -205,6 +209,30 @@ impl Pool {
         }
         let (attempts, dispatcher) = (Arc::clone(&self.attempts), Arc::clone(&self.dispatcher));
         background.run(forget(attempts, dispatcher, Arc::clone(&self.store), Arc::clone(&self.state)));
+    }
+
+    /// Starts to follow the KV events of its endpoints, if a plugin asks for them.
+    ///
+    /// # Errors
+    /// When the name of a metric is taken, or the system has no room for a thread.
+    pub(super) fn follow_events(
+        &self,
+        registry: &Registry,
+        background: &mut Background,
+    ) -> Result<(), RunError> {
+        if self.kv_events.is_empty() {
+            return Ok(());
+        }
+        let metrics = KvEventsMetrics::register(registry)?;
+        for source in &self.kv_events {
+            let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
+            let thread = KvEventsThread::start(source.clone(), store, clock, &metrics)?;
+            background.run(async move {
+                let _until_dropped = thread;
+                std::future::pending::<()>().await;
+            });
+        }
+        Ok(())
     }
 
     /// Starts to poll its endpoints.

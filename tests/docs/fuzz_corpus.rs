@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 #[path = "../../fuzz/src/lib.rs"]
@@ -10,16 +9,18 @@ mod checks;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 9] = [
+const TARGETS: [(&str, Check); 11] = [
     ("connection", checks::connection),
     ("exchange", checks::exchange),
     ("exposition", checks::exposition),
+    ("kv_events", checks::kv_events),
     ("page", checks::page),
     ("recording", checks::recording),
     ("request_body", checks::request_body),
     ("usage_json", checks::usage_json),
     ("usage_sse", checks::usage_sse),
     ("wire", checks::wire),
+    ("zmtp", checks::zmtp),
 ];
 
 fn fuzz() -> PathBuf {
@@ -35,12 +36,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn replay(target: &str) {
-    let (_, check) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let &(_, check) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
     let folders = ["seeds", "corpus"].map(|kind| fuzz().join(kind).join(target));
     let mut failed = Vec::new();
     for file in folders.iter().flat_map(|folder| files(folder)) {
         let bytes = fs::read(&file).unwrap();
-        if catch_unwind(AssertUnwindSafe(|| check(&bytes))).is_err() {
+        // What isn't ours may go down as deep as an input.
+        let checks = std::thread::Builder::new().stack_size(64 << 20).spawn(move || check(&bytes)).unwrap();
+        if checks.join().is_err() {
             failed.push(file);
         }
     }
@@ -49,7 +52,7 @@ fn replay(target: &str) {
 
 /// A test for each target.
 macro_rules! replays {
-    ($($target:ident),*) => {
+    ($($target:ident),* $(,)?) => {
         $(
             #[test]
             fn $target() {
@@ -61,7 +64,19 @@ macro_rules! replays {
     };
 }
 
-replays!(connection, exchange, exposition, page, recording, request_body, usage_json, usage_sse, wire);
+replays!(
+    connection,
+    exchange,
+    exposition,
+    kv_events,
+    page,
+    recording,
+    request_body,
+    usage_json,
+    usage_sse,
+    wire,
+    zmtp,
+);
 
 /// A target without a corpus, or a corpus without a test, would go unnoticed.
 #[test]

@@ -12,6 +12,7 @@ mod explain;
 mod flow;
 #[path = "../docs/guide.rs"]
 mod guide;
+mod kv_events;
 mod limits;
 mod locator;
 mod memory;

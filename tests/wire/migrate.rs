@@ -102,11 +102,21 @@ kv_cache_events_pool_capacity
 ";
 
 /// Families that need what is not in this test, and the test that shows each.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("flow_control_revocations_issued_total", "tests/schedule/flow/eviction.rs"),
     ("request_slo_violation_total", "tests/schedule/predicted_latency.rs"),
     ("model_rewrite_decisions_total", "src/extproc/exchange/tests/mod.rs"),
+    ("kv_cache_index_admissions_total", KV_EVENTS),
+    ("kv_cache_index_lookup_requests_total", KV_EVENTS),
+    ("kv_cache_index_lookup_hits_total", KV_EVENTS),
+    ("kv_cache_events_stores_skipped_total", KV_EVENTS),
+    ("kv_cache_events_removals_skipped_total", KV_EVENTS),
+    ("kv_cache_events_active_subscribers", KV_EVENTS),
+    ("kv_cache_events_messages_received_total", KV_EVENTS),
+    ("kv_cache_events_pool_queue_depth", KV_EVENTS),
 ];
+
+const KV_EVENTS: &str = "tests/wire/kv_events/mod.rs";
 
 /// Everything that counts, but for the deprecated profile handler.
 const CONFIG: &str = "

@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 31] = [
+const RARE: [Rare; 33] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     (
         "llm_d_epp_request_slo_violation_total",
@@ -54,6 +54,8 @@ const RARE: [Rare; 31] = [
     ("usher_extproc_unsupported_body_mode_total", "counter", &["direction", "mode"], None),
     ("usher_kubernetes_age_seconds", "gauge", &["resource"], None),
     ("usher_kubernetes_connected", "gauge", &["resource"], None),
+    ("usher_kv_events_age_seconds", "gauge", &["endpoint", "plugin_name"], None),
+    ("usher_kv_events_skipped_total", "counter", &["plugin_name", "reason"], None),
     ("usher_latency_prediction_coverage_ratio", "gauge", &["load_decile", "time"], None),
     ("usher_latency_prediction_error_ratio", "gauge", &["load_decile", "time"], None),
     ("usher_latency_predictions_total", "counter", &["load_decile", "time"], None),
@@ -70,6 +72,8 @@ const RARE: [Rare; 31] = [
 /// Plugins with families of their own, beside those of the other pickers.
 const OTHERS: &str = "
 plugins:
+- {type: token-producer, parameters: {vllm: {url: http://127.0.0.1:9}}}
+- {type: precise-prefix-cache-producer}
 - {name: burst, type: burst-prefix-cache-producer, parameters: {windowDurationMs: 1}}
 - {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst}}
 - {type: expected-latency-scorer}

@@ -1,8 +1,10 @@
 //! Types that all of Usher uses, at the bottom of its imports: the configuration file, requests and their
-//! bodies, endpoints and their load, the index of prefixes, the memory budget, and metrics.
+//! bodies, endpoints and their load, the index of prefixes, what engines tell of their caches, the memory budget, and
+//! metrics.
 
 pub mod config;
 pub mod endpoints;
+pub mod kv_events;
 pub mod memory;
 pub mod metrics;
 pub mod prefix;

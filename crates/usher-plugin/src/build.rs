@@ -51,6 +51,8 @@ pub struct BuildContext<'a> {
 pub struct BuiltPlugin<'a> {
     /// Its name.
     pub name: &'a str,
+    /// Its type.
+    pub plugin_type: &'static str,
     /// Its first use in a sentence, as in `a scorer`.
     pub is: &'static str,
     /// The plugin.
@@ -142,6 +144,12 @@ impl<'a> BuildContext<'a> {
         for (name, _) in Reading::NAMED {
             self.build_state.graph.produce_named(DataType::ScalarMetricValue, name, self.name);
         }
+    }
+
+    /// Names of the plugins of this type that are built already: all that are declared, where its own type is
+    /// [behind](super::PluginType::behind) that.
+    pub fn built(&self, plugin_type: &str) -> impl Iterator<Item = &'a str> {
+        self.others.iter().filter(move |other| other.plugin_type == plugin_type).map(|other| other.name)
     }
 
     /// The decider that a parameter names.

@@ -11,6 +11,8 @@ use serde::Serialize;
 pub enum DataType {
     /// Number of tokens of the prompt.
     TokenizedPrompt,
+    /// The prompt's tokens, as the engine has them. Not llm-d-router's, where they are a part of the former.
+    PromptTokenIds,
     /// Part of the prompt in each endpoint's prefix cache.
     PrefixCacheMatchInfo,
     /// The prompt as the block hashes that a prefix cache is asked with. Not llm-d-router's.
@@ -43,7 +45,7 @@ impl DataType {
             Self::LatencyPredictionInfo => Some("predicted-latency-producer"),
             // llm-d-router adds none; reading labels takes nothing but the plugin.
             Self::Topology => Some("topology-extractor"),
-            Self::PromptBlocks | Self::ScalarMetricValue => None,
+            Self::PromptTokenIds | Self::PromptBlocks | Self::ScalarMetricValue => None,
         }
     }
 }

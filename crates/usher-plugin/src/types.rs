@@ -117,6 +117,8 @@ pub struct PluginType {
     pub parameters: fn() -> Vec<Parameter>,
     /// The plugins that its parameters name and that have to be declared.
     pub refers_to: fn(&Node) -> Vec<Name>,
+    /// Types whose plugins are built first.
+    pub behind: &'static [&'static str],
     /// Build function of the type.
     pub build: Build,
 }
@@ -158,6 +160,13 @@ impl PluginType {
         self
     }
 
+    /// Has the plugins of these types built first.
+    #[must_use]
+    pub const fn behind(mut self, types: &'static [&'static str]) -> Self {
+        self.behind = types;
+        self
+    }
+
     /// Marks it as experimental.
     #[must_use]
     pub const fn alpha(mut self) -> Self {
@@ -189,6 +198,7 @@ pub const fn beta(
         when: "",
         parameters: Vec::new,
         refers_to: |_| Vec::new(),
+        behind: &[],
         build,
     }
 }

@@ -52,6 +52,10 @@ pub use produce::{
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
     SessionIdProducer, TokenParams, TokenProducer,
 };
+pub use produce::{
+    EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams, PrecisePrefixProducer, RenderParams,
+    TokenSource,
+};
 pub use produce::{PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries};
 pub use saturation::{
     ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode, UtilizationDetector,

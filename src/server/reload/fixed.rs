@@ -30,6 +30,7 @@ pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
             "dataLayer.discovery",
             used(before, before.discovery.as_slice()) != used(after, after.discovery.as_slice()),
         ),
+        ("plugins that follow KV events", precise(before) != precise(after)),
     ] {
         if is_changed {
             changed.push(key.to_owned());
@@ -77,6 +78,13 @@ type Plugins<'a> = Vec<Option<(&'static str, &'a Value)>>;
 
 fn used<'a>(resolved: &'a Resolved, uses: &[Use]) -> Plugins<'a> {
     plugins(resolved, uses.iter().map(|of| of.plugin.as_str()))
+}
+
+/// Plugins that follow KV events, with names: what is known of endpoints goes by them.
+fn precise(resolved: &Resolved) -> Vec<(&str, &'static str, &Value)> {
+    let all =
+        resolved.plugins.iter().filter(|plugin| plugin.plugin_type.starts_with("precise-prefix-cache-"));
+    all.map(|plugin| (plugin.name.as_str(), plugin.plugin_type, &plugin.parameters)).collect()
 }
 
 /// Sources and what reads them. Here names count: others read numbers by them.

@@ -118,6 +118,7 @@ async fn scenario(example: &str) {
         "pd" => pd().await,
         "pd-joint" => pd_joint().await,
         "pd-topology" => pd_topology().await,
+        "precise" => precise().await,
         "prefix-aware" => prefix_aware().await,
         "session-affinity" => session_affinity().await,
         "sticky-until-saturated" => sticky_until_saturated().await,
@@ -157,6 +158,16 @@ async fn default() {
     pool.release(1).await;
     let home = pool.ask(&[], "m", &block()).await.server;
     pool.until_learned(11).await;
+    for _ in 0..5 {
+        assert_eq!(pool.ask(&[], "m", &block()).await.server, home);
+    }
+}
+
+/// Where no engine is heard and nobody tells tokens, prompts go where they went before.
+async fn precise() {
+    let pool = Pool::start("precise", &[Pod::default(), Pod::default()]).await;
+    let home = pool.ask(&[], "m", &block()).await.server;
+    pool.until_learned(1).await;
     for _ in 0..5 {
         assert_eq!(pool.ask(&[], "m", &block()).await.server, home);
     }

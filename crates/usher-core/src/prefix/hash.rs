@@ -106,7 +106,7 @@ fn seed(request: &Request) -> u64 {
 /// The hash of what has this content and comes behind what has the hash `before`: a
 /// multiplication whose halves are folded, as in wyhash. The two constants, digits of pi,
 /// keep content and chain apart.
-fn chain(content: u64, before: u64) -> u64 {
+pub(crate) fn chain(content: u64, before: u64) -> u64 {
     let product = u128::from(content ^ 0x243f_6a88_85a3_08d3) * u128::from(before ^ 0x1319_8a2e_0370_7344);
     product as u64 ^ (product >> 64) as u64
 }

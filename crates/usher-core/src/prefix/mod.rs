@@ -10,6 +10,8 @@
 //! An index and its adder belong together and outlive a configuration: whoever keeps state
 //! for its plugins keeps both, and hands the regular sweep to the adder, too.
 //!
+//! Beside it is an [`EngineIndex`] of what engines say they hold.
+//!
 //! The hashes are this program's own. They are the same in every process of one version of
 //! it, and not those of any model server.
 
@@ -19,4 +21,7 @@ mod index;
 
 pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
-pub use index::{Export, Held, Imported, Limits, Mark, PrefixIndex};
+pub(crate) use hash::chain;
+pub use index::{
+    EngineIndex, EngineMatch, EngineStatus, Export, Held, Imported, Limits, Mark, PrefixIndex, TierWeights,
+};

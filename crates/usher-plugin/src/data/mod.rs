@@ -7,6 +7,7 @@ mod prefix_match;
 mod prompt_blocks;
 mod prompt_tokens;
 mod session;
+mod token_ids;
 mod uncached;
 
 pub use encoder_cache::EncoderCacheMatch;
@@ -15,4 +16,5 @@ pub use prefix_match::PrefixMatch;
 pub use prompt_blocks::PromptBlocks;
 pub use prompt_tokens::PromptTokens;
 pub use session::SessionId;
+pub use token_ids::{PromptTokenIds, TokenizedItem, TokenizedPrompt};
 pub use uncached::UncachedTokens;

@@ -6,6 +6,7 @@ pub(crate) mod burst_prefix;
 pub(crate) mod inflight_load;
 pub(crate) mod mm_embeddings_cache;
 pub(crate) mod p2p_source;
+pub(crate) mod precise_prefix;
 pub(crate) mod predicted_latency;
 pub(crate) mod session_id;
 pub(crate) mod tokens;
@@ -19,8 +20,11 @@ pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
 };
 pub use p2p_source::{P2pSource, P2pSourceParams};
+pub use precise_prefix::{
+    EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams, PrecisePrefixProducer,
+};
 pub use predicted_latency::{
     PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries,
 };
 pub use session_id::{SessionIdParams, SessionIdProducer};
-pub use tokens::{TokenParams, TokenProducer};
+pub use tokens::{RenderParams, TokenParams, TokenProducer, TokenSource};

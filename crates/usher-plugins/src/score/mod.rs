@@ -12,6 +12,7 @@ pub(crate) mod lora_affinity;
 pub(crate) mod mm_embeddings_cache;
 pub(crate) mod multicluster;
 pub(crate) mod no_hit_lru;
+pub(crate) mod precise_prefix_cache;
 pub(crate) mod prefix_cache;
 pub(crate) mod queue;
 pub(crate) mod running;

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::View;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
-use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta, later};
+use usher_plugin::{Build, BuildContext, Context, Key, Kind, PluginParts, PluginType, Scorer, beta};
 
 /// `prefix-cache-scorer` in a configuration.
 #[rustfmt::skip]
@@ -17,10 +17,6 @@ pub static TYPE: PluginType = beta("prefix-cache-scorer", &[Kind::Scorer],
     "The more of a prompt an endpoint has in its prefix cache, the better: all of it scores 1.",
     Build::Reading(build)).takes::<PrefixCacheScorerParams>()
     .when("Prompts that begin alike: conversations, agents, one system prompt for many.");
-
-/// `precise-prefix-cache-scorer` in a configuration.
-#[rustfmt::skip]
-pub static PRECISE: PluginType = later("precise-prefix-cache-scorer", &[Kind::Scorer, Kind::DataProducer]);
 
 /// `multicluster-prefix-cache-scorer` in a configuration.
 #[rustfmt::skip]

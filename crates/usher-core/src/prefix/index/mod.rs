@@ -1,6 +1,7 @@
 //! Index of the blocks that endpoints hold.
 
 mod cells;
+mod engine;
 mod export;
 mod find;
 mod holders;
@@ -23,6 +24,7 @@ use super::Blocks;
 
 use holders::{Holder, Holders};
 
+pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::{Export, Held, Mark};
 pub use import::Imported;
 pub use limits::Limits;

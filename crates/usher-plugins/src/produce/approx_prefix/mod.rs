@@ -18,7 +18,7 @@ use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
     Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    PluginParts, PluginType, PreRequest, Producer, ResponseHead, Situation, beta, later,
+    PluginParts, PluginType, PreRequest, Producer, ResponseHead, Situation, beta,
 };
 
 use caches::KeptBlocks;
@@ -41,10 +41,6 @@ pub static MULTICLUSTER: PluginType = beta("multicluster-approx-prefix-cache-pro
     "approx-prefix-cache-producer for endpoints that are clusters.",
     Build::Reading(multicluster_approx_prefix)).takes::<ApproxPrefixParams>().alpha()
     .when("A picker that chooses among clusters.");
-
-/// `precise-prefix-cache-producer` in a configuration.
-#[rustfmt::skip]
-pub static PRECISE: PluginType = later("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor]);
 
 fn approx_prefix(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     approx_prefix_of(cx, "approx-prefix-cache-producer")

@@ -1,0 +1,432 @@
+//! Events applied to what sources hold.
+
+use smallvec::SmallVec;
+
+use crate::kv_events::chain::Chain;
+use crate::kv_events::event::{Event, Removed, Stored};
+use crate::kv_events::skip::Skip;
+
+use super::blocks::{NONE, SourceId};
+use super::forest::{Change, Forest, Place, Source};
+use super::settings::{Settings, Summary};
+use super::tier::{Media, Tier};
+use super::waiting::{Waiting, WaitingRoom};
+
+/// What all sources hold.
+#[derive(Debug)]
+pub struct Residency {
+    settings: Settings,
+    media: Media,
+    forest: Forest,
+    waiting: WaitingRoom,
+    sources: u32,
+    /// Kept between events.
+    scratch: Vec<u64>,
+}
+
+/// Blocks of one store. A million tokens are half as many at a block of 16, and bounds are kept between events only.
+const MAX_BLOCKS: usize = 1 << 17;
+
+/// Whether a KV cache group holds all tokens of a sequence, and so decides on what can be reused.
+fn is_full_attention(kind: &str) -> bool {
+    matches!(kind, "full_attention" | "mla_attention" | "sink_full_attention")
+}
+
+impl Residency {
+    /// No source.
+    pub fn new(settings: Settings, media: Media) -> Self {
+        Self {
+            settings,
+            media,
+            forest: Forest::new(settings.block_tokens),
+            waiting: WaitingRoom::default(),
+            sources: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Changes the bytes that all blocks may take. What is beyond them goes with the next event.
+    pub fn limit_bytes(&mut self, bytes: usize) {
+        self.settings.bytes = bytes;
+    }
+
+    /// A new source, in epoch 0, of which nothing is known.
+    pub fn add_source(&mut self) -> SourceId {
+        let id = SourceId(self.sources);
+        self.sources += 1;
+        self.forest.sources.insert(id, Source::default());
+        id
+    }
+
+    /// Drops a source with all that it holds. Events of it are outdated from now on.
+    pub fn remove_source(&mut self, source: SourceId, sink: &mut impl FnMut(Change)) {
+        self.clear(source, sink);
+        self.forest.sources.remove(&source);
+    }
+
+    /// Drops all that a source holds, and begins an epoch. Whether it is `complete`: from here on everything is told.
+    pub fn reset(&mut self, source: SourceId, epoch: u64, complete: bool, sink: &mut impl FnMut(Change)) {
+        self.clear(source, sink);
+        if let Some(source) = self.forest.sources.get_mut(&source) {
+            (source.epoch, source.complete) = (epoch, complete);
+            source.groups.clear();
+        }
+    }
+
+    /// Applies an event of an epoch, as its batch has it: of one that can't be read only counts that it is missing.
+    /// `model` is the chain of the model that the engine serves; an adapter that the event names has its own.
+    ///
+    /// A store without tokens is applied to the blocks that are known, though others are not. What
+    /// [hides removals](Skip::hides_removals) is to be followed by a [reset](Self::reset).
+    pub fn apply(
+        &mut self,
+        source: SourceId,
+        epoch: u64,
+        model: Chain,
+        event: Result<Event<'_>, Skip>,
+        sink: &mut impl FnMut(Change),
+    ) -> Result<(), Skip> {
+        if self.forest.sources.get(&source).is_none_or(|source| source.epoch != epoch) {
+            return Err(Skip::Outdated);
+        }
+        let applied = event.and_then(|event| match event {
+            Event::Stored(stored) => self.stored(source, model, &stored, sink),
+            Event::Removed(removed) => self.removed(source, &removed, sink),
+            Event::Cleared { medium: None } => {
+                self.clear(source, sink);
+                self.set_complete(source, true);
+                Ok(())
+            }
+            Event::Cleared { medium } => self.clear_medium(source, medium, sink),
+        });
+        if applied.is_err_and(Skip::hides_blocks) {
+            self.set_complete(source, false);
+        }
+        let kept = self.keep_bounds(sink);
+        applied.and(kept)
+    }
+
+    fn set_complete(&mut self, source: SourceId, complete: bool) {
+        if let Some(source) = self.forest.sources.get_mut(&source) {
+            source.complete = complete;
+        }
+    }
+
+    /// Summary of a source.
+    pub fn summary(&self, source: SourceId) -> Option<Summary> {
+        let known = self.forest.sources.get(&source)?;
+        Some(Summary {
+            blocks: self.forest.count(source),
+            waiting: known.waiting,
+            complete: known.complete && known.waiting == 0,
+            block_tokens: known.block_size,
+        })
+    }
+
+    /// Blocks that are held, of all sources.
+    pub fn blocks(&self) -> usize {
+        self.forest.held()
+    }
+
+    /// Bytes taken, computed from what is allocated.
+    pub fn bytes(&self) -> usize {
+        self.forest.allocated() + self.waiting.bytes() + self.scratch.capacity() * size_of::<u64>()
+    }
+
+    fn clear(&mut self, source: SourceId, sink: &mut impl FnMut(Change)) {
+        self.forest.clear(source, sink);
+        if let Some(known) = self.forest.sources.get_mut(&source)
+            && std::mem::take(&mut known.waiting) > 0
+        {
+            self.waiting.forget(source);
+        }
+    }
+
+    fn clear_medium(
+        &mut self,
+        source: SourceId,
+        medium: Option<&str>,
+        sink: &mut impl FnMut(Change),
+    ) -> Result<(), Skip> {
+        let tier = self.media.tier(medium).ok_or(Skip::UnknownMedium)?;
+        for at in self.forest.all(source) {
+            self.forest.change(at, |block| block.holds.clear(tier), sink);
+            self.forest.settle(at, false);
+        }
+        Ok(())
+    }
+
+    fn removed(
+        &mut self,
+        source: SourceId,
+        removed: &Removed<'_>,
+        sink: &mut impl FnMut(Change),
+    ) -> Result<(), Skip> {
+        let group = removed.group.map(u8::try_from).transpose().map_err(|_| Skip::OtherGroup)?;
+        let groups = self.forest.sources.get(&source).map(|source| &source.groups);
+        if group.is_some_and(|group| groups.and_then(|groups| groups.get(&group)) == Some(&false)) {
+            return Err(Skip::OtherGroup);
+        }
+        let tier = self.media.tier(removed.medium).ok_or(Skip::UnknownMedium)?;
+        for hash in removed.hashes.iter() {
+            if let Some(at) = self.forest.find(source, hash) {
+                self.forest.change(at, |block| block.holds.remove(tier, group), sink);
+                if self.forest.blocks.get(at).holds.best().is_none() {
+                    self.forest.settle(at, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stored(
+        &mut self,
+        source: SourceId,
+        model: Chain,
+        stored: &Stored<'_>,
+        sink: &mut impl FnMut(Change),
+    ) -> Result<(), Skip> {
+        if stored.hashes.len() > MAX_BLOCKS {
+            return Err(Skip::Malformed);
+        }
+        let group = self.group(source, stored)?;
+        let tier = self.media.tier(stored.medium).ok_or(Skip::UnknownMedium)?;
+        if stored.tokens.is_empty() {
+            return self.stored_elsewhere(source, stored, tier, group, sink);
+        }
+        if stored.block_size == 0 {
+            return Err(Skip::Placeholder);
+        }
+        let size = u16::try_from(stored.block_size).map_err(|_| Skip::Malformed)?;
+        if stored.tokens.len() != stored.hashes.len().saturating_mul(usize::from(size)) {
+            return Err(Skip::Unaligned);
+        }
+        self.check_ancestors(stored)?;
+        if let Some(known) = self.forest.sources.get_mut(&source) {
+            known.block_size = size;
+        }
+        let parent = match stored.parent {
+            None => NONE,
+            Some(parent) => match self.forest.find(source, parent) {
+                Some(at) if self.forest.blocks.get(at).size > 0 => at,
+                _ => {
+                    self.wait(source, parent, stored, size);
+                    for hash in stored.hashes.iter() {
+                        if let Some(at) = self.forest.find(source, hash) {
+                            self.forest.hold(at, tier, group, stored.reused, sink);
+                        }
+                    }
+                    return Ok(());
+                }
+            },
+        };
+        let mut chain = match (parent, stored.lora_name, stored.lora_id) {
+            (NONE, Some(adapter), _) => Chain::of_model(adapter.as_bytes()),
+            (NONE, None, Some(id)) => model.with_lora_id(id),
+            (NONE, None, None) => model,
+            (at, ..) => Chain::from_key(self.forest.blocks.get(at).key),
+        };
+        if let (NONE, Some(salt)) = (parent, stored.cache_salt) {
+            chain.push_extra(salt);
+        }
+        let mut tokens = stored.tokens.iter();
+        let mut extras = extras_by_block(stored);
+        let mut newly_placed = SmallVec::<[u64; 32]>::new();
+        let mut before = parent;
+        for hash in stored.hashes.iter() {
+            extras().into_iter().for_each(|extra| chain.push_extra(extra));
+            let place = self.place(&mut chain, before, size, tokens.by_ref().take(usize::from(size)));
+            let (at, is_new) = self.forest.place(source, hash, place, sink);
+            self.forest.hold(at, tier, group, stored.reused, sink);
+            if is_new {
+                newly_placed.push(hash);
+            }
+            before = at;
+        }
+        self.resolve(source, newly_placed, sink);
+        Ok(())
+    }
+
+    /// The group of a store, if it counts.
+    fn group(&mut self, source: SourceId, stored: &Stored<'_>) -> Result<u8, Skip> {
+        let group = u8::try_from(stored.group.unwrap_or(0)).map_err(|_| Skip::OtherGroup)?;
+        let counts = stored.group_kind.map(is_full_attention);
+        let groups = self.forest.sources.get_mut(&source).map(|source| &mut source.groups);
+        if let (Some(groups), Some(counts), Some(_)) = (groups, counts, stored.group) {
+            groups.insert(group, counts);
+        }
+        let known = self.forest.sources.get(&source).and_then(|source| source.groups.get(&group).copied());
+        if counts.or(known.filter(|_| stored.group.is_some())) == Some(false) {
+            return Err(Skip::OtherGroup);
+        }
+        Ok(group)
+    }
+
+    /// Whether no block is its own ancestor.
+    fn check_ancestors(&mut self, stored: &Stored<'_>) -> Result<(), Skip> {
+        self.scratch.clear();
+        self.scratch.extend(stored.hashes.iter().chain(stored.parent));
+        self.scratch.sort_unstable();
+        let twice = self.scratch.windows(2).any(|pair| pair[0] == pair[1]);
+        if self.scratch.capacity() > 1 << 16 {
+            self.scratch = Vec::new();
+        }
+        if twice { Err(Skip::SelfParent) } else { Ok(()) }
+    }
+
+    /// Blocks that are in one tier more.
+    fn stored_elsewhere(
+        &mut self,
+        source: SourceId,
+        stored: &Stored<'_>,
+        tier: Tier,
+        group: u8,
+        sink: &mut impl FnMut(Change),
+    ) -> Result<(), Skip> {
+        let mut unknown = false;
+        for hash in stored.hashes.iter() {
+            let Some(at) = self.forest.find(source, hash) else {
+                unknown = true;
+                continue;
+            };
+            self.forest.hold(at, tier, group, stored.reused, sink);
+        }
+        if unknown { Err(Skip::UnknownBlock) } else { Ok(()) }
+    }
+
+    /// Place of the next block of a sequence.
+    fn place(
+        &self,
+        chain: &mut Chain,
+        parent: u32,
+        size: u16,
+        mut tokens: impl Iterator<Item = u32>,
+    ) -> Place {
+        let block_tokens = self.settings.block_tokens.get();
+        let offset = if parent == NONE { 0 } else { self.forest.end(parent) };
+        let mut inner = SmallVec::new();
+        let (mut missing, mut left) = (block_tokens - offset, size);
+        while left > 0 {
+            let now = missing.min(left);
+            tokens.by_ref().take(usize::from(now)).for_each(|token| chain.push(token));
+            missing -= now;
+            left -= now;
+            if missing == 0 {
+                missing = block_tokens;
+                if left > 0 {
+                    inner.push(chain.key());
+                }
+            }
+        }
+        Place { key: chain.key(), parent, offset, size, inner }
+    }
+
+    /// Keeps a store until its parent comes. Its blocks are there, but have no keys.
+    fn wait(&mut self, source: SourceId, parent: u64, stored: &Stored<'_>, size: u16) {
+        let mut is_new = false;
+        for hash in stored.hashes.iter() {
+            if self.forest.find(source, hash).is_none() {
+                self.forest.insert(source, hash);
+                is_new = true;
+            }
+        }
+        if !is_new {
+            return;
+        }
+        let mut of_next = extras_by_block(stored);
+        let extras = (0..).take(stored.hashes.len()).flat_map(|block| {
+            let of_block = of_next().into_iter();
+            of_block.map(move |extra| (block, Chain::digest(extra))).collect::<SmallVec<[_; 4]>>()
+        });
+        let waiting = Waiting {
+            hashes: stored.hashes.iter().collect(),
+            tokens: stored.tokens.iter().collect(),
+            extras: extras.collect(),
+            block_size: size,
+        };
+        self.waiting.push(source, parent, waiting);
+        if let Some(source) = self.forest.sources.get_mut(&source) {
+            source.waiting += 1;
+        }
+    }
+
+    /// Places the stores that waited for these blocks, and those that waited for theirs.
+    fn resolve(&mut self, source: SourceId, mut parents: SmallVec<[u64; 32]>, sink: &mut impl FnMut(Change)) {
+        while self.forest.sources.get(&source).is_some_and(|source| source.waiting > 0)
+            && let Some(parent) = parents.pop()
+        {
+            let resolved = self.waiting.take(source, parent);
+            if let Some(source) = self.forest.sources.get_mut(&source) {
+                source.waiting -= resolved.len();
+            }
+            for waiting in resolved {
+                self.place_waiting(source, parent, &waiting, &mut parents, sink);
+            }
+        }
+    }
+
+    fn place_waiting(
+        &mut self,
+        source: SourceId,
+        parent: u64,
+        waiting: &Waiting,
+        placed: &mut SmallVec<[u64; 32]>,
+        sink: &mut impl FnMut(Change),
+    ) {
+        let Some(mut before) = self.forest.find(source, parent) else { return };
+        let mut chain = Chain::from_key(self.forest.blocks.get(before).key);
+        let tokens = waiting.tokens.chunks(usize::from(waiting.block_size.max(1)));
+        for ((hash, tokens), block) in waiting.hashes.iter().zip(tokens).zip(0..) {
+            let extras = waiting.extras.iter().filter(|(of, _)| *of == block);
+            extras.for_each(|(_, digest)| chain.push_digest(*digest));
+            let place = self.place(&mut chain, before, waiting.block_size, tokens.iter().copied());
+            let (at, is_new) = self.forest.place(source, *hash, place, sink);
+            self.forest.settle(at, true);
+            if is_new {
+                placed.push(*hash);
+            }
+            before = at;
+        }
+    }
+
+    /// Gives up what is beyond the bounds.
+    fn keep_bounds(&mut self, sink: &mut impl FnMut(Change)) -> Result<(), Skip> {
+        let mut kept = Ok(());
+        while self.waiting.bytes() > self.settings.waiting_bytes
+            || (self.waiting.len() > 0 && self.forest.bytes() > self.settings.bytes)
+        {
+            let Some((source, waiting)) = self.waiting.pop() else { break };
+            self.give_up(source, &waiting);
+            kept = Err(Skip::UnknownParent);
+        }
+        while self.forest.bytes() > self.settings.bytes && self.forest.evict(sink) {}
+        while self.forest.remembered() > self.settings.remembered && self.forest.evict_remembered() {}
+        kept
+    }
+
+    /// Forgets the blocks of a store whose parent didn't come.
+    fn give_up(&mut self, source: SourceId, waiting: &Waiting) {
+        self.set_complete(source, false);
+        if let Some(source) = self.forest.sources.get_mut(&source) {
+            source.waiting -= 1;
+        }
+        for hash in &waiting.hashes {
+            if let Some(at) = self.forest.find(source, *hash)
+                && self.forest.blocks.get(at).size == 0
+            {
+                self.forest.remove(at);
+            }
+        }
+    }
+}
+
+/// What is beside the tokens of one block after the other. vLLM's keys begin with the adapter's name, which is left
+/// out, as the chain begins with it already.
+fn extras_by_block<'a>(stored: &Stored<'a>) -> impl FnMut() -> SmallVec<[&'a [u8]; 4]> + use<'a> {
+    let adapter = stored.lora_name.map(str::as_bytes);
+    let (mut extra_keys, mut mm_keys) = (stored.extra_keys.iter(), stored.mm_keys.iter());
+    move || {
+        let keys = [extra_keys.next(), mm_keys.next()].into_iter().flatten();
+        keys.flat_map(|keys| keys.iter()).filter(|key| adapter != Some(key)).collect()
+    }
+}

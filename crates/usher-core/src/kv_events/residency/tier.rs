@@ -1,0 +1,92 @@
+//! Tiers of memory that blocks are in.
+
+/// Tier of memory, the fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tier(u8);
+
+impl Tier {
+    /// Tiers at most.
+    pub const MAX: u8 = 16;
+    /// The accelerator's memory.
+    pub const GPU: Self = Self(0);
+    /// The host's memory.
+    pub const CPU: Self = Self(1);
+    /// The host's disks.
+    pub const DISK: Self = Self(2);
+
+    /// The tier with this number, below [`Tier::MAX`].
+    pub fn new(number: u8) -> Option<Self> {
+        (number < Self::MAX).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// Names that engines have for tiers.
+#[derive(Clone, Debug)]
+pub struct Media {
+    names: Vec<(String, Tier)>,
+}
+
+impl Default for Media {
+    /// Those of vLLM, SGLang and their connectors for what is at the engine's own node. What several share
+    /// (`EXTERNAL`, `REMOTE`, `OBJ`) is not known: it says nothing about an endpoint.
+    fn default() -> Self {
+        let names = [
+            ("gpu", Tier::GPU),
+            ("cpu", Tier::CPU),
+            ("cpu_pinned", Tier::CPU),
+            ("disk", Tier::DISK),
+            ("storage", Tier::DISK),
+            ("fs", Tier::DISK),
+        ];
+        Self { names: names.map(|(name, tier)| (name.to_owned(), tier)).into() }
+    }
+}
+
+impl Media {
+    /// Knows a medium by this name as well, or as another tier than before.
+    #[must_use]
+    pub fn with(mut self, name: &str, tier: Tier) -> Self {
+        self.names.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.names.push((name.to_owned(), tier));
+        self
+    }
+
+    /// Tier of a medium, whatever its case. Without a name it is the GPU.
+    pub fn tier(&self, medium: Option<&str>) -> Option<Tier> {
+        match medium {
+            None | Some("") => Some(Tier::GPU),
+            Some(name) => {
+                self.names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, tier)| *tier)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_are_known_in_any_case() {
+        let media = Media::default().with("lmcache", Tier::CPU).with("disk", Tier::new(3).unwrap());
+        for (medium, tier) in [
+            (None, Some(0)),
+            (Some(""), Some(0)),
+            (Some("GPU"), Some(0)),
+            (Some("Cpu"), Some(1)),
+            (Some("CPU_PINNED"), Some(1)),
+            (Some("LMCache"), Some(1)),
+            (Some("DISK"), Some(3)),
+            (Some("EXTERNAL"), None),
+            (Some("moon"), None),
+        ] {
+            assert_eq!(media.tier(medium).map(Tier::number), tier, "{medium:?}");
+        }
+        assert_eq!(Tier::new(Tier::MAX), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Replays of missed messages.
+
+use bytes::Bytes;
+
+use super::io::Action;
+use super::state::{Replay, Stage, State, Tracker, Turn};
+
+impl Tracker {
+    pub(super) fn is_replay(&self, replay: u64) -> bool {
+        self.replay.is_some_and(|current| current.id == replay)
+    }
+
+    /// Returns `true` if a replay may be asked for.
+    pub(super) fn may_replay(&self, turn: &Turn<'_>) -> bool {
+        self.settings.replays && self.state == State::Connected && turn.now_ms >= self.cooldown.until_ms
+    }
+
+    /// Asks for what is missing behind the last message, or for everything if none counts.
+    pub(super) fn begin_replay(&mut self, turn: &mut Turn<'_>) {
+        self.replay_from(self.next, false, turn);
+    }
+
+    fn replay_from(&mut self, next: Option<u64>, is_optional: bool, turn: &mut Turn<'_>) {
+        let replay = Replay {
+            id: 0,
+            stage: Stage::Everything,
+            until_ms: turn.now_ms.saturating_add(self.settings.replay_total_ms),
+            heard_ms: None,
+            attempts: 0,
+            progressed: false,
+            is_optional,
+        };
+        self.counts.replays += 1;
+        self.ask(replay, next, 0, turn);
+        self.set_in_sync(false, turn);
+    }
+
+    /// Sends the request of an attempt.
+    fn ask(&mut self, mut replay: Replay, next: Option<u64>, after_ms: u64, turn: &mut Turn<'_>) {
+        let last = next.and_then(|next| next.checked_sub(1));
+        self.replay_ids += 1;
+        replay.id = self.replay_ids;
+        replay.stage = if last.is_some() { Stage::Witness } else { Stage::Everything };
+        replay.heard_ms = None;
+        replay.progressed = false;
+        self.replay = Some(replay);
+        turn.actions.push(Action::Replay { replay: replay.id, from: last.unwrap_or(0), after_ms });
+    }
+
+    pub(super) fn replay_began(&mut self, turn: &Turn<'_>) {
+        if let Some(replay) = &mut self.replay {
+            replay.heard_ms = Some(turn.now_ms);
+        }
+    }
+
+    /// A replayed message.
+    pub(super) fn replayed(&mut self, sequence: u64, payload: Bytes, turn: &mut Turn<'_>) {
+        let Some(replay) = &mut self.replay else { return };
+        replay.heard_ms = Some(turn.now_ms);
+        let next = self.next.unwrap_or(0);
+        match replay.stage {
+            Stage::Everything => {
+                replay.stage = Stage::Running;
+                self.recent.clear();
+                self.reset(sequence == 0, turn);
+            }
+            Stage::Witness if sequence.saturating_add(1) < next => return,
+            Stage::Witness if sequence < next => {
+                if !self.recent.has(sequence, &payload) {
+                    return self.replay_of_another(turn);
+                }
+                replay.stage = Stage::Running;
+                self.continuous = true;
+                return;
+            }
+            // The last known message is not kept any more, and perhaps others behind it.
+            Stage::Witness => {
+                replay.stage = Stage::Running;
+                self.reset(false, turn);
+            }
+            Stage::Running if sequence < next => {
+                if !self.recent.has(sequence, &payload) {
+                    self.replay_of_another(turn);
+                }
+                return;
+            }
+            Stage::Running => {
+                if sequence > next {
+                    self.counts.gaps += 1;
+                    self.reset(false, turn);
+                }
+            }
+        }
+        self.accept(sequence, payload, turn);
+        if let Some(replay) = &mut self.replay {
+            replay.progressed = true;
+        }
+    }
+
+    /// Another engine replies than the one that sent the last messages.
+    fn replay_of_another(&mut self, turn: &mut Turn<'_>) {
+        self.counts.restarts += 1;
+        self.reset(false, turn);
+        self.next = None;
+        self.recent.clear();
+        self.begin_replay(turn);
+    }
+
+    pub(super) fn replay_ended(&mut self, turn: &mut Turn<'_>) {
+        let Some(replay) = self.replay.take() else { return };
+        match replay.stage {
+            // A restarted engine that has sent fewer messages.
+            Stage::Witness => return self.replay_of_another(turn),
+            // The engine keeps nothing.
+            Stage::Everything if replay.is_optional && self.continuous => {}
+            // It keeps nothing, or had sent nothing when it replied.
+            Stage::Everything => match self.held.front() {
+                Some((1.., _)) => {
+                    self.replay = Some(Replay { attempts: replay.attempts + 1, ..replay });
+                    return self.try_again(turn);
+                }
+                first => {
+                    let first = first.map(|(first, _)| *first);
+                    if first.or(self.next).is_some() {
+                        self.reset(first == Some(0), turn);
+                    }
+                    self.recent.clear();
+                    self.next = first;
+                    self.continuous = true;
+                }
+            },
+            Stage::Running => {}
+        }
+        while let Some((sequence, _)) = self.held.front() {
+            let next = self.next.unwrap_or(0);
+            if *sequence > next {
+                self.counts.gaps += 1;
+                let attempts = if replay.progressed { 0 } else { replay.attempts + 1 };
+                self.replay = Some(Replay { attempts, ..replay });
+                return self.try_again(turn);
+            }
+            let Some((sequence, payload)) = self.take_held() else { break };
+            if sequence == next {
+                self.accept(sequence, payload, turn);
+            }
+        }
+        if std::mem::take(&mut self.overflowed) {
+            return self.begin_replay(turn);
+        }
+        self.cooldown.next_ms = self.settings.replay_cooldown_ms;
+        self.cooldown.unsatisfied = false;
+        self.set_in_sync(true, turn);
+    }
+
+    /// The attempt failed.
+    pub(super) fn attempt_failed(&mut self, turn: &mut Turn<'_>) {
+        if let Some(replay) = &mut self.replay {
+            replay.attempts = if replay.progressed { 0 } else { replay.attempts + 1 };
+            self.try_again(turn);
+        }
+    }
+
+    fn try_again(&mut self, turn: &mut Turn<'_>) {
+        let Some(replay) = self.replay else { return };
+        let attempts = if replay.is_optional { 1 } else { self.settings.replay_attempts };
+        if replay.attempts >= attempts || turn.now_ms >= replay.until_ms {
+            return self.give_up(turn);
+        }
+        let asked_for = if replay.stage == Stage::Everything { None } else { self.next };
+        self.ask(replay, asked_for, self.settings.replay_backoff_ms, turn);
+    }
+
+    /// Goes on with the live messages. What they don't tell is asked for once more, later.
+    fn give_up(&mut self, turn: &mut Turn<'_>) {
+        let was_optional = self.replay.is_some_and(|replay| replay.is_optional);
+        self.stop_replay(turn);
+        self.counts.failed_replays += 1;
+        self.cooldown.until_ms = turn.now_ms.saturating_add(self.cooldown.next_ms);
+        self.cooldown.next_ms =
+            self.cooldown.next_ms.saturating_mul(2).min(self.settings.replay_cooldown_ms.saturating_mul(20));
+        self.cooldown.unsatisfied = true;
+        let mut in_sync = was_optional && self.continuous;
+        while let Some((sequence, payload)) = self.take_held() {
+            let next = self.next.filter(|_| self.continuous);
+            if next.is_some_and(|next| sequence < next) {
+                continue;
+            }
+            if next != Some(sequence) {
+                self.reset(false, turn);
+            }
+            self.accept(sequence, payload, turn);
+            in_sync = true;
+        }
+        if std::mem::take(&mut self.overflowed) {
+            return self.forget(turn);
+        }
+        self.set_in_sync(in_sync, turn);
+    }
+
+    /// Gives up an attempt or a replay whose time is over, and begins one that is due.
+    pub(super) fn check_replay(&mut self, turn: &mut Turn<'_>) {
+        if let Some(replay) = self.replay {
+            let quiet_ms = replay.heard_ms.map_or(0, |heard_ms| turn.now_ms.saturating_sub(heard_ms));
+            if turn.now_ms >= replay.until_ms {
+                self.give_up(turn);
+            } else if quiet_ms >= self.settings.replay_idle_ms {
+                self.attempt_failed(turn);
+            }
+        } else if self.cooldown.unsatisfied && self.may_replay(turn) {
+            let (next, is_optional) = if self.in_sync { (None, true) } else { (self.next, false) };
+            self.replay_from(next, is_optional, turn);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! State of a tracker, and the steps that all inputs share.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rand::{Rng, RngExt};
+
+use super::io::{Action, Counts, Settings};
+use super::recent::Recent;
+
+/// State machine of a source's messages, without I/O and clock.
+#[derive(Debug)]
+pub struct Tracker {
+    pub(super) settings: Settings,
+    pub(super) counts: Counts,
+    pub(super) epoch: u64,
+    /// Number of the connection that was asked for last.
+    pub(super) connection: u64,
+    pub(super) state: State,
+    /// Times in a row that the connection ended without a message.
+    pub(super) failures: u32,
+    /// Number of the next message; `None` if no message counts.
+    pub(super) next: Option<u64>,
+    pub(super) recent: Recent,
+    /// The next message in turn is known to come from the engine that sent the last one.
+    pub(super) continuous: bool,
+    pub(super) in_sync: bool,
+    /// Time since when it is not.
+    pub(super) lost_ms: u64,
+    /// Batches that were left out in this sleep; `None` while awake.
+    pub(super) asleep: Option<u64>,
+    /// Live messages that wait for the end of the replay.
+    pub(super) held: VecDeque<(u64, Bytes)>,
+    pub(super) held_bytes: usize,
+    /// Some found no room.
+    pub(super) overflowed: bool,
+    pub(super) replay: Option<Replay>,
+    /// Number of the request to replay that was sent last.
+    pub(super) replay_ids: u64,
+    pub(super) cooldown: Cooldown,
+    /// Time of the last sign of life.
+    pub(super) heard_ms: u64,
+    /// Requests served since.
+    pub(super) served: u64,
+    /// Times in a row that a new connection brought no message.
+    pub(super) silences: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Connecting,
+    Connected,
+    Removed,
+}
+
+/// Time after a failed replay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cooldown {
+    pub(super) until_ms: u64,
+    /// Length of the next one.
+    pub(super) next_ms: u64,
+    /// Something is missing that a replay might bring.
+    pub(super) unsatisfied: bool,
+}
+
+/// What an input comes with.
+pub(super) struct Turn<'a> {
+    pub(super) now_ms: u64,
+    pub(super) random: &'a mut dyn Rng,
+    pub(super) actions: &'a mut Vec<Action>,
+}
+
+/// A replay under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replay {
+    pub(super) id: u64,
+    pub(super) stage: Stage,
+    /// Time at which it has failed.
+    pub(super) until_ms: u64,
+    /// Time of the request of this attempt, or of the last reply.
+    pub(super) heard_ms: Option<u64>,
+    /// Attempts in a row without a reply that counts.
+    pub(super) attempts: u32,
+    /// This attempt brought something.
+    pub(super) progressed: bool,
+    /// Only more than is known is asked for: there was no gap.
+    pub(super) is_optional: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// All that the engine has is asked for, and nothing came.
+    Everything,
+    /// The last known message has to come back first.
+    Witness,
+    /// Messages come in turn.
+    Running,
+}
+
+impl Tracker {
+    /// A tracker, and the first thing to do.
+    pub fn new(settings: Settings) -> (Self, Action) {
+        let tracker = Self {
+            settings,
+            counts: Counts::default(),
+            epoch: 0,
+            connection: 1,
+            state: State::Connecting,
+            failures: 0,
+            next: None,
+            recent: Recent::default(),
+            continuous: false,
+            in_sync: false,
+            lost_ms: 0,
+            asleep: None,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            overflowed: false,
+            replay: None,
+            replay_ids: 0,
+            cooldown: Cooldown { until_ms: 0, next_ms: settings.replay_cooldown_ms, unsatisfied: false },
+            heard_ms: 0,
+            served: 0,
+            silences: 0,
+        };
+        (tracker, Action::Connect { connection: 1, after_ms: 0 })
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether what the source holds is what the engine told.
+    pub fn is_in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    /// The engine said something.
+    pub(super) fn alive(&mut self, turn: &Turn<'_>) {
+        self.heard_ms = turn.now_ms;
+        self.served = 0;
+    }
+
+    /// Applies a message that comes behind the last one, or is the first that counts.
+    pub(super) fn accept(&mut self, sequence: u64, payload: Bytes, turn: &mut Turn<'_>) {
+        self.recent.push(sequence, &payload);
+        self.next = Some(sequence + 1);
+        self.continuous = true;
+        match &mut self.asleep {
+            Some(left_out) => *left_out += 1,
+            None => turn.actions.push(Action::Apply { epoch: self.epoch, sequence, payload }),
+        }
+    }
+
+    /// Drops all entries; the next message may be any.
+    pub(super) fn forget(&mut self, turn: &mut Turn<'_>) {
+        self.stop_replay(turn);
+        self.drop_held();
+        self.reset(false, turn);
+        self.next = None;
+        self.continuous = false;
+        self.recent.clear();
+        self.set_in_sync(false, turn);
+    }
+
+    pub(super) fn reset(&mut self, complete: bool, turn: &mut Turn<'_>) {
+        self.epoch += 1;
+        self.counts.resets += 1;
+        turn.actions.push(Action::Reset { epoch: self.epoch, complete });
+    }
+
+    pub(super) fn set_in_sync(&mut self, in_sync: bool, turn: &mut Turn<'_>) {
+        if self.in_sync != in_sync {
+            self.in_sync = in_sync;
+            self.lost_ms = turn.now_ms;
+            turn.actions.push(Action::InSync(in_sync));
+        }
+    }
+
+    /// Gives up the connection; what it would have brought shows when there is another one.
+    pub(super) fn connect_again(&mut self, after_ms: u64, turn: &mut Turn<'_>) {
+        self.stop_replay(turn);
+        self.drop_held();
+        self.continuous = false;
+        self.set_in_sync(false, turn);
+        self.state = State::Connecting;
+        self.connection += 1;
+        turn.actions.push(Action::Connect { connection: self.connection, after_ms });
+    }
+
+    /// Time before the next connection: between half and all of what doubles with each failure.
+    pub(super) fn backoff(&self, turn: &mut Turn<'_>) -> u64 {
+        let doubled = self.settings.reconnect_ms.saturating_mul(1 << self.failures.min(20));
+        let most = doubled.min(self.settings.max_reconnect_ms);
+        most - turn.random.random_range(0..=most / 2)
+    }
+
+    pub(super) fn stop_replay(&mut self, turn: &mut Turn<'_>) {
+        if self.replay.take().is_some() {
+            turn.actions.push(Action::StopReplay);
+        }
+    }
+
+    /// Keeps a live message for the end of the replay.
+    pub(super) fn hold(&mut self, sequence: u64, payload: Bytes) {
+        let bytes = self.held_bytes + payload.len();
+        if self.held.len() >= self.settings.held_messages || bytes > self.settings.held_bytes {
+            self.counts.overflows += 1;
+            self.overflowed = true;
+            return;
+        }
+        self.held_bytes = bytes;
+        self.held.push_back((sequence, payload));
+    }
+
+    pub(super) fn take_held(&mut self) -> Option<(u64, Bytes)> {
+        let (sequence, payload) = self.held.pop_front()?;
+        self.held_bytes -= payload.len();
+        Some((sequence, payload))
+    }
+
+    fn drop_held(&mut self) {
+        self.held.clear();
+        self.held_bytes = 0;
+        self.overflowed = false;
+    }
+}

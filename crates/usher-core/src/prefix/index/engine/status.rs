@@ -1,0 +1,51 @@
+//! How much is known of what engines hold.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+
+/// How much is known of what an endpoint's engine holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineStatus {
+    /// Nothing: it doesn't publish, or was not heard since something was missed.
+    #[default]
+    Unknown,
+    /// It holds what it told, and perhaps more.
+    Partial,
+    /// It holds what it told and nothing else.
+    Complete,
+}
+
+/// Status by slot. Read by requests, written when one changes.
+#[derive(Debug, Default)]
+pub(super) struct Statuses {
+    by_slot: ArcSwap<Vec<EngineStatus>>,
+    /// Taken by who replaces `by_slot`, so that nobody undoes another's change.
+    writing: Mutex<()>,
+}
+
+impl Statuses {
+    pub(super) fn get(&self, slot: u32) -> EngineStatus {
+        self.by_slot.load().get(slot as usize).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set(&self, slot: u16, status: EngineStatus) {
+        if self.get(u32::from(slot)) == status {
+            return;
+        }
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_slot = Vec::clone(&self.by_slot.load());
+        let at = usize::from(slot);
+        if by_slot.len() <= at {
+            by_slot.resize(at + 1, EngineStatus::Unknown);
+        }
+        by_slot[at] = status;
+        self.by_slot.store(Arc::new(by_slot));
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.by_slot.load().capacity() * size_of::<EngineStatus>()
+    }
+}

@@ -1,0 +1,223 @@
+//! `precise-prefix-cache-producer`: what of a prompt each endpoint has in its KV cache, as its engine tells by
+//! events.
+//!
+//! It needs the tokens of prompts, from a `token-producer` that asks an engine for them or from requests that have
+//! them. Where they are not known, or an endpoint's engine was not heard or may hold more than it told, the match of
+//! `approx-prefix-cache-producer` counts, if the configuration has one.
+
+mod caches;
+mod keys;
+mod metrics;
+mod params;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use usher_core::config::ConfigError;
+use usher_core::endpoints::{Candidates, Clock, Endpoint};
+use usher_core::prefix::{EngineStatus, TierWeights};
+use usher_core::request::usage::Usage;
+use usher_plugin::data::{PrefixMatch, PromptBlocks, PromptTokenIds};
+use usher_plugin::params::PREFIX_PRODUCER;
+use usher_plugin::{
+    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts,
+    PluginType, PreRequest, Producer, Scorer, Situation, beta,
+};
+
+use super::tokens::TokenSource;
+pub use caches::EngineCaches;
+use metrics::{PreciseCounts, PreciseFamilies};
+use params::Settings;
+pub use params::{KvEventsSettings, PrecisePrefixParams};
+
+/// `precise-prefix-cache-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
+    "Says how much of a prompt each endpoint has in its KV cache, by the events of its engine.",
+    Build::Reading(build)).takes::<PrecisePrefixParams>()
+    .when("Engines that publish KV events, with a token-producer that has their tokens.");
+
+/// Where the blocks of endpoints come from: for the host, which subscribes.
+#[derive(Clone, Debug)]
+pub struct KvEventsSource {
+    /// Name of the plugin.
+    pub name: String,
+    /// Sockets and forms.
+    pub settings: KvEventsSettings,
+    /// Where blocks are written.
+    pub caches: Arc<EngineCaches>,
+    /// Model of engines that don't say theirs.
+    pub tokens: TokenSource,
+}
+
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let (parts, _) = build_as(cx, TYPE.name)?;
+    Ok(parts)
+}
+
+/// Builds a producer under a plugin's name, whatever its type.
+///
+/// # Errors
+/// What is wrong with its parameters.
+pub(crate) fn build_as(
+    cx: &mut BuildContext<'_>,
+    plugin_type: &str,
+) -> Result<(PluginParts, Key<PrefixMatch>), ConfigError> {
+    let (params, settings) = PrecisePrefixParams::decode(cx.parameters)?;
+    let budget = Arc::clone(cx.state.budget());
+    let caches = cx.state.of(cx.name, || EngineCaches::new(&budget));
+    let families = cx.family(PreciseFamilies::register)?;
+    let tokens = cx.shared::<TokenSource>();
+    let source = KvEventsSource {
+        name: cx.name.to_owned(),
+        settings: settings.events.clone(),
+        caches: Arc::clone(&caches),
+        tokens: tokens.clone(),
+    };
+    // So that it comes first, whoever it is in the end.
+    let _: Key<PromptTokenIds> = cx.may_read("token-producer");
+    let prefix = cx.produces();
+    let plugin = Arc::new(PrecisePrefixProducer {
+        prefix,
+        blocks: cx.produces(),
+        approximate: cx.may_read(PREFIX_PRODUCER),
+        tokens,
+        caches,
+        weights: settings.weights,
+        speculative: settings.speculative,
+        clock: cx.state.clock().clone(),
+        counts: Arc::new(families.counts(cx.name, plugin_type)),
+        settings,
+    });
+    let summary = PrecisePrefixParams::summary(&plugin.settings);
+    let parts = PluginParts::with(&params)?.with_summary(summary).with_extra(source);
+    let parts = PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts };
+    Ok((parts, prefix))
+}
+
+/// A scorer beside a producer, in one plugin.
+pub(crate) fn with_scorer(parts: PluginParts, scorer: Arc<dyn Scorer>) -> PluginParts {
+    PluginParts { scorer: Some(scorer), ..parts }
+}
+
+/// Says how many of a prompt's first blocks each candidate's engine holds, each weighted by its tier.
+#[derive(Debug)]
+pub struct PrecisePrefixProducer {
+    prefix: Key<PrefixMatch>,
+    blocks: Key<PromptBlocks>,
+    approximate: Key<PrefixMatch>,
+    tokens: TokenSource,
+    caches: Arc<EngineCaches>,
+    weights: TierWeights,
+    /// Time for which the blocks of a decision count before the engine tells.
+    speculative: Option<Duration>,
+    clock: Clock,
+    counts: Arc<PreciseCounts>,
+    settings: Settings,
+}
+
+impl Producer for PrecisePrefixProducer {
+    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+        let block_tokens = self.settings.events.block_tokens;
+        let ids = self.tokens.ids().and_then(|key| facts.get(key));
+        let Some(blocks) = keys::blocks(cx.request, ids, block_tokens) else {
+            self.counts.approximate.inc();
+            if let Some(approximate) = facts.get(self.approximate).cloned() {
+                facts.set(self.prefix, approximate);
+            }
+            return;
+        };
+        if blocks.is_empty() {
+            return;
+        }
+        let index = self.caches.index();
+        let mut found = Vec::new();
+        index.find(&blocks, candidates.view(), &self.weights, &mut found);
+        self.counts.lookups.inc();
+        self.counts.hits.inc_by(found.iter().map(|found| u64::from(found.blocks)).max().unwrap_or(0));
+        // Whole blocks count; sums of weights are a little off.
+        let mut matched: Vec<u32> = found.iter().map(|found| (found.weighted + 1e-6) as u32).collect();
+        let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        let approximate = facts.get(self.approximate).filter(|known| known.total > 0);
+        let slots = candidates.snapshot().slots();
+        let status_at = |position: u32| slots.get(position as usize).map(|slot| index.status(*slot));
+        let mut speculative = Vec::new();
+        if candidates.indices().iter().any(|position| status_at(*position) == Some(EngineStatus::Unknown)) {
+            index.find_speculative(&blocks, candidates.view(), &mut speculative);
+        }
+        for &position in candidates.indices() {
+            let at = position as usize;
+            let (Some(status), Some(matched)) = (status_at(position), matched.get_mut(at)) else { continue };
+            let about = || {
+                approximate.map_or(0, |known| {
+                    let share = f64::from(known.blocks_at(position)) / f64::from(known.total);
+                    (share * f64::from(total)) as u32
+                })
+            };
+            *matched = match status {
+                EngineStatus::Complete => *matched,
+                EngineStatus::Partial => (*matched).max(about()),
+                // What it told may be out of date, and what was decided is not.
+                EngineStatus::Unknown => speculative.get(at).map_or(0, |found| found.blocks).max(about()),
+            };
+        }
+        let block_size = u32::from(block_tokens.get());
+        facts.set(self.prefix, PrefixMatch { total, block_size, matched });
+        facts.set(self.blocks, PromptBlocks(Arc::new(blocks)));
+    }
+}
+
+impl PreRequest for PrecisePrefixProducer {
+    fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects) {
+        let Some(PromptBlocks(blocks)) = cx.facts.get(self.blocks) else { return };
+        let primary = decision.primary();
+        let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
+        for run in [Some(primary), prefill].into_iter().flatten() {
+            let Some(endpoint) = decision.endpoints_of(run).next() else { continue };
+            // Where all of the prompt is cached already, the engine has nothing to tell.
+            let lacks = |known: &PrefixMatch, pick: &u32| known.blocks_at(*pick) < known.total;
+            if cx.facts.get(self.prefix).zip(run.picks.first()).is_none_or(|(known, pick)| lacks(known, pick))
+            {
+                self.caches.served(endpoint);
+            }
+            if let Some(ttl) = self.speculative {
+                let now_ms = self.clock.now_ms();
+                let until_ms = now_ms.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+                self.caches.index().speculate(endpoint, blocks, now_ms, until_ms);
+            }
+        }
+        // KV that comes from another endpoint may count as cached or not, and usage doesn't tell prompts apart.
+        let Some(pick) = primary.picks.first() else { return };
+        if let Some(known) = cx.facts.get(self.prefix)
+            && prefill.is_none()
+            && blocks.prompts().count() == 1
+        {
+            let predicted = u64::from(known.blocks_at(*pick)) * u64::from(known.block_size);
+            effects.follow(Sent { predicted: Some(predicted), counts: Arc::clone(&self.counts) });
+        }
+    }
+}
+
+/// A request under way.
+struct Sent {
+    /// Tokens that are predicted to be cached; `None` where the response would say nothing about that.
+    predicted: Option<u64>,
+    counts: Arc<PreciseCounts>,
+}
+
+impl Follower for Sent {
+    fn moved(&mut self, _to: &Arc<Endpoint>) {
+        self.predicted = None;
+    }
+
+    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+        if let (Some(predicted), Some(cached)) = (self.predicted.take(), usage.cached_tokens) {
+            let prompt = usage.prompt_tokens.map_or(predicted, |prompt| prompt.max(cached));
+            self.counts.predicted.inc_by(predicted.min(prompt));
+            self.counts.cached.inc_by(cached);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

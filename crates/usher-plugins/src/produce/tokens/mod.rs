@@ -1,0 +1,112 @@
+//! `token-producer`: the tokens of a prompt. Where it is told where an engine renders prompts, it asks that for the
+//! token ids; otherwise it estimates their number, as llm-d-router does: four bytes are a token.
+
+mod client;
+mod failure;
+mod metrics;
+mod params;
+mod render;
+
+use std::sync::{Arc, OnceLock};
+
+use usher_core::config::ConfigError;
+use usher_core::endpoints::Candidates;
+use usher_core::request::estimate;
+use usher_plugin::data::{PromptTokenIds, PromptTokens};
+use usher_plugin::{
+    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+};
+
+use client::Renderer;
+use metrics::RenderFamilies;
+pub use params::{RenderParams, TokenParams};
+
+/// `token-producer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("token-producer", &[Kind::DataProducer],
+    "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels. With vllm it asks a server for the tokens.",
+    Build::Reading(build)).takes::<TokenParams>()
+    .when("Added by itself where a plugin needs the length of prompts; declare it with vllm for precise-prefix-cache-producer.");
+
+/// `tokenizer` in a configuration.
+#[rustfmt::skip]
+pub static OLDER_NAME: PluginType = beta("tokenizer", &[Kind::DataProducer],
+    "The older name of token-producer.",
+    Build::Reading(build)).takes::<TokenParams>().instead("token-producer")
+    .when("Not in new configurations.");
+
+/// Source of token ids in a configuration: the first token producer that has a tokenizer, whatever its name.
+#[derive(Clone, Debug, Default)]
+pub struct TokenSource(Arc<OnceLock<Source>>);
+
+#[derive(Debug)]
+struct Source {
+    ids: Key<PromptTokenIds>,
+    model: String,
+}
+
+impl TokenSource {
+    /// Key of the token ids; `None` without a tokenizer.
+    pub fn ids(&self) -> Option<Key<PromptTokenIds>> {
+        self.0.get().map(|source| source.ids)
+    }
+
+    /// Name of the tokenizer's model; `None` without a tokenizer or where it has none.
+    pub fn model(&self) -> Option<&str> {
+        self.0.get().map(|source| source.model.as_str()).filter(|model| !model.is_empty())
+    }
+}
+
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = TokenParams::decode(cx.parameters)?;
+    let parts = PluginParts::with(&params)?;
+    let tokens = cx.produces();
+    // Where time is simulated, nobody is asked.
+    let render = params.vllm.as_ref().filter(|_| !cx.state.clock().is_stopped());
+    let Some(render) = render else {
+        let producer = Arc::new(TokenProducer::new(tokens));
+        return Ok(PluginParts { producer: Some(producer), ..parts });
+    };
+    let ids = cx.produces();
+    let source = Source { ids, model: params.model_name.clone() };
+    // A second one is nobody's source.
+    let _ = cx.shared::<TokenSource>().0.set(source);
+    let families = cx.family(RenderFamilies::register)?;
+    let counts = families.counts(cx.name);
+    let renderer = Renderer::new(render, params.model_name.clone(), (tokens, ids), counts);
+    let producer = TokenProducer { tokens, ids: Some(ids) };
+    let summary = format!(
+        "Asks {} for the tokens of prompts, for {:?} at most; then estimates how many they are.",
+        render.url, render.timeout
+    );
+    Ok(PluginParts {
+        gatherer: Some(Arc::new(renderer)),
+        producer: Some(Arc::new(producer)),
+        ..parts.with_summary(summary)
+    })
+}
+
+/// Estimates the tokens of a prompt, unless they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenProducer {
+    tokens: Key<PromptTokens>,
+    ids: Option<Key<PromptTokenIds>>,
+}
+
+impl TokenProducer {
+    /// A producer that says what it found under `tokens`.
+    pub fn new(tokens: Key<PromptTokens>) -> Self {
+        Self { tokens, ids: None }
+    }
+}
+
+impl Producer for TokenProducer {
+    fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+        if self.ids.is_some_and(|ids| facts.get(ids).is_some()) {
+            return;
+        }
+        if let Some(count) = estimate::count(cx.request) {
+            facts.set(self.tokens, PromptTokens { count });
+        }
+    }
+}

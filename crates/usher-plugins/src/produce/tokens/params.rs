@@ -1,0 +1,156 @@
+//! Parameters of `token-producer`.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+use usher_core::config::units::parse_duration;
+use usher_core::config::{ConfigError, Node};
+
+/// Time for a server to render a prompt where none is configured: a hit saves more, a miss costs no more.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// Parameters of `token-producer`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenParams {
+    /// Settings of the estimate; nothing can be set in this version. Videos are as long and as large as
+    /// the headers x-llm-d-video-fps, x-llm-d-video-duration-seconds and x-llm-d-video-resolution
+    /// (640x360) say, or else 10 seconds at 2 frames.
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<serde_json::Value>", extend("default" = "{}"))]
+    estimate: Option<Node>,
+    /// The vLLM server that is asked for the tokens of prompts, with /v1/completions/render and
+    /// /v1/chat/completions/render. Without it they are estimated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vllm: Option<RenderParams>,
+    /// Model that the server is asked with, in place of the request's. Empty: the request's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) model_name: String,
+    /// A tokenizer behind a socket. Not in this version.
+    #[serde(skip_serializing)]
+    #[schemars(with = "Option<serde_json::Value>")]
+    uds_tokenizer_config: Option<Node>,
+}
+
+/// The server that renders prompts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RenderParams {
+    /// Its address, over HTTP/1.1 without TLS.
+    pub(super) url: String,
+    /// Time that a request waits for it; then the approximate match counts, if there is one.
+    #[serde(serialize_with = "shown", deserialize_with = "duration")]
+    #[schemars(with = "String", extend("default" = "50ms"))]
+    pub(super) timeout: Duration,
+    /// The same for requests with images and the like.
+    #[serde(serialize_with = "shown", deserialize_with = "duration")]
+    #[schemars(with = "String", extend("default" = "50ms"))]
+    pub(super) mm_timeout: Duration,
+}
+
+impl Default for RenderParams {
+    fn default() -> Self {
+        Self { url: "http://localhost:8000".to_owned(), timeout: DEADLINE, mm_timeout: DEADLINE }
+    }
+}
+
+fn shown<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{duration:?}"))
+}
+
+fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map_err(serde::de::Error::custom)
+}
+
+impl TokenParams {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// Unknown keys and wrong types, an address that can't be, and what this version can't do.
+    pub fn decode(node: &Node) -> Result<Self, ConfigError> {
+        let params: Self = node.decode()?;
+        if let Some(estimate) = &params.estimate {
+            nothing_but_defaults(estimate)?;
+        }
+        if params.uds_tokenizer_config.is_some() {
+            let message = "udsTokenizerConfig: not supported by this version";
+            return Err(ConfigError::at(node.position_of("udsTokenizerConfig"), message)
+                .hint("vllm: {url: …} asks a server for the tokens"));
+        }
+        if let Some(render) = &params.vllm {
+            check_url(node, &render.url)?;
+            for (key, timeout) in [("timeout", render.timeout), ("mmTimeout", render.mm_timeout)] {
+                if timeout.is_zero() {
+                    let key = format!("vllm.{key}");
+                    let message = format!("{key} can't be 0");
+                    return Err(ConfigError::at(node.position_of(&key), message).hint("the default is 50ms"));
+                }
+            }
+        }
+        Ok(params)
+    }
+}
+
+fn check_url(node: &Node, url: &str) -> Result<(), ConfigError> {
+    let uri = url.parse::<http::Uri>().ok();
+    let is_usable = uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some());
+    if is_usable {
+        return Ok(());
+    }
+    Err(ConfigError::at(node.position_of("vllm.url"), format!("vllm.url can't be '{url}'"))
+        .hint("write for example http://localhost:8000; TLS is not supported"))
+}
+
+/// The estimate can't be changed in this version.
+fn nothing_but_defaults(estimate: &Node) -> Result<(), ConfigError> {
+    #[derive(Deserialize)]
+    struct Nothing {}
+    let Some(mut entry) = estimate.entries().first() else { return estimate.decode::<Nothing>().map(|_| ()) };
+    let mut key = format!("estimate.{}", entry.key);
+    while let Some(inner) = entry.value.entries().first() {
+        entry = inner;
+        key = format!("{key}.{}", entry.key);
+    }
+    Err(ConfigError::at(entry.at, format!("{key}: not supported by this version"))
+        .hint("leave it out; an image counts one token for 1,024 pixels"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(text: &str) -> Result<TokenParams, ConfigError> {
+        TokenParams::decode(&Node::parse(text).unwrap())
+    }
+
+    #[test]
+    fn a_server_has_an_address_and_deadlines() {
+        assert_eq!(decode("{}").unwrap(), TokenParams::default());
+        let params = decode("{modelName: m, vllm: {url: 'http://10.0.0.1:8000', timeout: 5s}}").unwrap();
+        assert_eq!(params.model_name, "m");
+        let render = params.vllm.unwrap();
+        assert_eq!(render.url, "http://10.0.0.1:8000");
+        assert_eq!([render.timeout, render.mm_timeout], [Duration::from_secs(5), DEADLINE]);
+        assert_eq!(decode("{vllm: {}}").unwrap().vllm, Some(RenderParams::default()));
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_at_its_place() {
+        let table = [
+            ("{vllm: {url: 'https://10.0.0.1'}}", 14, "vllm.url can't be 'https://10.0.0.1'"),
+            ("{vllm: {url: nowhere}}", 14, "vllm.url can't be 'nowhere'"),
+            ("{vllm: {timeout: 0s}}", 18, "vllm.timeout can't be 0"),
+            ("{vllm: {mmTimeout: '5'}}", 20, "\"5\" is not a duration"),
+            ("{vllm: {retries: 5}}", 9, "unknown field 'retries'"),
+            ("{estimate: {image: {mode: guess}}}", 21, "estimate.image.mode: not supported"),
+            ("{udsTokenizerConfig: {socketFile: /x}}", 22, "udsTokenizerConfig: not supported"),
+        ];
+        for (text, column, message) in table {
+            let error = decode(text).unwrap_err();
+            assert!(error.message().contains(message), "{text}: {}", error.message());
+            assert_eq!(error.position().unwrap().column, column, "{text}");
+        }
+    }
+}

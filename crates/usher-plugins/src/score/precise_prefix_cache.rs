@@ -1,0 +1,36 @@
+//! `precise-prefix-cache-scorer`: the older form of a prefix cache scorer with a producer that knows what engines hold.
+
+use std::sync::Arc;
+
+use usher_core::config::ConfigError;
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
+
+use crate::produce::precise_prefix;
+use crate::produce::precise_prefix::PrecisePrefixParams;
+
+use super::prefix_cache::{PrefixCacheScorer, PrefixCacheScorerParams};
+
+/// `precise-prefix-cache-scorer` in a configuration.
+#[rustfmt::skip]
+pub static TYPE: PluginType = beta("precise-prefix-cache-scorer", &[Kind::Scorer, Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
+    "The more of a prompt an endpoint has in its KV cache by its engine's events, the better: all of it scores 1.",
+    Build::Reading(build)).takes::<PrecisePrefixParams>().instead("precise-prefix-cache-producer")
+    .behind(&[precise_prefix::TYPE.name])
+    .when("Not in new configurations: prefix-cache-scorer reads what precise-prefix-cache-producer says.");
+
+fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
+    let params = PrefixCacheScorerParams::default();
+    let producers: Vec<&str> = cx.built(precise_prefix::TYPE.name).collect();
+    // A producer that is declared beside it is the one with the parameters: the only one, or the one with no other name.
+    let producer = match &producers[..] {
+        [producer] => Some(*producer),
+        several => several.iter().copied().find(|name| *name == precise_prefix::TYPE.name),
+    };
+    if let Some(producer) = producer.filter(|_| cx.parameters.entries().is_empty()) {
+        let scorer = PrefixCacheScorer::new(&params, cx.reads(producer));
+        let parts = PluginParts::bare().with_summary(format!("Scores by what {producer} says."));
+        return Ok(PluginParts { scorer: Some(Arc::new(scorer)), ..parts });
+    }
+    let (parts, prefix) = precise_prefix::build_as(cx, TYPE.name)?;
+    Ok(precise_prefix::with_scorer(parts, Arc::new(PrefixCacheScorer::new(&params, prefix))))
+}

@@ -1,0 +1,409 @@
+//! Owns what engines hold: follows endpoints, applies their events and writes the index.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use usher_core::endpoints::{Clock, Slot, Store};
+use usher_core::kv_events::{
+    Action, Batch, Change, Event, Input, Residency, ResidencySettings, Skip, SourceId, Tracker,
+    TrackerSettings,
+};
+use usher_core::memory::{Kind, Reservation};
+use usher_core::prefix::{EngineIndex, EngineStatus};
+use usher_plugins::KvEventsSource;
+
+use super::central;
+use super::event::{self, Queued, Sender, queue};
+use super::metrics::{EndpointNumbers, Numbers, Totals};
+use super::replay::{self, MAX_REPLAYS};
+use super::source::Source;
+use super::subscriber::{self, Subscription};
+
+/// Interval at which deadlines are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Of the bytes that indexes may take, how many in 136 are for what engines hold: 104 bytes to a block, beside 32 of the
+/// index.
+const SHARE: usize = 104;
+
+/// The writer of an index.
+pub(super) struct Driver {
+    config: KvEventsSource,
+    topic: Arc<str>,
+    store: Arc<Store>,
+    clock: Clock,
+    residency: Residency,
+    /// By a number that is used once.
+    sources: BTreeMap<u64, Source>,
+    /// Slots of the sources.
+    slots: HashMap<SourceId, Arc<Slot>>,
+    next: u64,
+    replays: Arc<Semaphore>,
+    sender: Sender,
+    events: mpsc::Receiver<Queued>,
+    random: StdRng,
+    held: Reservation,
+    /// Blocks that were indexed.
+    admitted: u64,
+    /// Events of endpoints that are gone that were not applied.
+    skipped: BTreeMap<Skip, u64>,
+    /// Messages of engines that connected by themselves and are no endpoint.
+    unknown_pods: u64,
+    numbers: Arc<Numbers>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        config: KvEventsSource,
+        store: Arc<Store>,
+        clock: Clock,
+        numbers: Arc<Numbers>,
+    ) -> Self {
+        let settings = ResidencySettings {
+            block_tokens: config.settings.block_tokens,
+            bytes: share(&config),
+            ..ResidencySettings::default()
+        };
+        let (sender, events) = queue();
+        Self {
+            topic: config.settings.topic.as_str().into(),
+            residency: Residency::new(settings, config.settings.media.clone()),
+            sources: BTreeMap::new(),
+            slots: HashMap::new(),
+            next: 0,
+            replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
+            sender,
+            events,
+            random: StdRng::from_rng(&mut rand::rng()),
+            held: Reservation::new(config.caches.budget(), Kind::PrefixIndex),
+            admitted: 0,
+            skipped: BTreeMap::new(),
+            unknown_pods: 0,
+            config,
+            store,
+            clock,
+            numbers,
+        }
+    }
+
+    /// Follows the endpoints of the store until it is told to stop.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut generations = self.store.subscribe();
+        let listen = self.config.settings.bind.clone().map(|address| {
+            let store = Arc::clone(&self.store);
+            let listen = central::listen(address, Arc::clone(&self.topic), store, self.sender.clone());
+            AbortOnDropHandle::new(tokio::spawn(listen))
+        });
+        self.follow();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                changed = generations.changed() => match changed {
+                    Ok(()) => self.follow(),
+                    Err(_) => break,
+                },
+                _ = ticks.tick() => self.tick(),
+                Some(queued) = self.events.recv() => self.event(queued),
+            }
+        }
+        drop(listen);
+        let all: Vec<u64> = self.sources.keys().copied().collect();
+        all.into_iter().for_each(|number| self.remove(number));
+    }
+
+    /// Follows the endpoints that came, and forgets those that are gone.
+    fn follow(&mut self) {
+        let snapshot = self.store.snapshot();
+        let mut known: HashMap<u32, u64> =
+            self.sources.iter().map(|(number, source)| (source.slot.number(), *number)).collect();
+        for endpoint in snapshot.endpoints() {
+            if let Some(number) = known.remove(&endpoint.slot().number()) {
+                if let Some(source) = self.sources.get_mut(&number) {
+                    source.endpoint = Arc::clone(endpoint);
+                }
+                continue;
+            }
+            let settings = TrackerSettings {
+                replays: self.config.settings.replay_port.is_some(),
+                ..TrackerSettings::default()
+            };
+            let (tracker, action) = Tracker::new(settings);
+            let id = self.residency.add_source();
+            self.slots.insert(id, Arc::clone(endpoint.slot()));
+            let number = self.next;
+            self.next += 1;
+            self.sources.insert(number, Source::new(Arc::clone(endpoint), id, tracker));
+            let mut inputs = VecDeque::new();
+            self.act(number, action, &mut inputs);
+            self.inputs(number, inputs);
+        }
+        known.into_values().for_each(|number| self.remove(number));
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(source) = self.sources.remove(&number) else { return };
+        let index = self.config.caches.index();
+        self.residency.remove_source(source.id, &mut writes(index, &self.slots, &mut self.admitted));
+        index.set_status(&source.slot, EngineStatus::Unknown);
+        for (skip, count) in source.skipped {
+            *self.skipped.entry(skip).or_default() += count;
+        }
+        self.slots.remove(&source.id);
+    }
+
+    fn event(&mut self, Queued { event, .. }: Queued) {
+        match event {
+            event::Event::Endpoint { source, input, model } => {
+                if let Some(known) = self.sources.get_mut(&source) {
+                    known.serves(model);
+                    known.watch(&input);
+                    self.inputs(source, [input].into());
+                }
+            }
+            event::Event::Central { connection, from, pod, model, sequence, payload } => {
+                // A pod speaks for itself only.
+                let is_it = |source: &Source| {
+                    source.endpoint.authority().as_bytes() == &pod[..]
+                        && source.endpoint.ip().to_canonical() == from
+                };
+                let found = self.sources.iter_mut().find(|(_, source)| is_it(source));
+                if let Some((number, source)) = found {
+                    source.serves(model);
+                    source.inbound = Some(connection);
+                    let (number, connection) = (*number, source.connection);
+                    self.inputs(number, [Input::Message { connection, sequence, payload }].into());
+                } else {
+                    if self.unknown_pods == 0 {
+                        let pod = String::from_utf8_lossy(pod.get(..64).unwrap_or(&pod)).into_owned();
+                        tracing::warn!(
+                            plugin = self.config.name, ?pod, %from,
+                            "topic of KV events names no endpoint at the address that it came from as IP:port"
+                        );
+                    }
+                    self.unknown_pods += 1;
+                }
+            }
+            event::Event::CentralEnded { connection } => {
+                let of = self.sources.iter().filter(|(_, source)| source.inbound == Some(connection));
+                let ended: Vec<_> = of.map(|(number, source)| (*number, source.connection)).collect();
+                for (number, connection) in ended {
+                    self.inputs(number, [Input::Disconnected { connection }].into());
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let served = self.config.caches.take_served();
+        let numbers: Vec<(u64, u32)> =
+            self.sources.iter().map(|(number, source)| (*number, source.slot.number())).collect();
+        for (number, slot) in numbers {
+            let requests = served.get(slot as usize).copied().unwrap_or(0);
+            let served = (requests > 0).then_some(Input::Served { requests: requests.into() });
+            self.inputs(number, served.into_iter().chain([Input::Tick]).collect());
+        }
+        let index = self.config.caches.index();
+        index.expire(self.clock.now_ms());
+        self.held.set((self.residency.bytes() + index.bytes()) as u64);
+        let has_room = self.config.caches.budget().has_room_for_prefixes();
+        self.residency.limit_bytes(limit(share(&self.config), self.residency.bytes(), has_room));
+        let endpoints = self.sources.values().map(|source| self.numbers_of(source)).collect();
+        let totals = Totals {
+            admitted: self.admitted,
+            depth: self.events.len(),
+            unknown_pods: self.unknown_pods,
+            skipped: self.skipped.clone(),
+        };
+        self.numbers.set(endpoints, totals);
+    }
+
+    fn numbers_of(&self, source: &Source) -> EndpointNumbers {
+        EndpointNumbers {
+            endpoint: Arc::clone(source.endpoint.id()),
+            counts: source.tracker.counts(),
+            status: self.config.caches.index().status(source.slot.number()),
+            blocks: self.residency.summary(source.id).map_or(0, |summary| summary.blocks),
+            applied: source.applied,
+            failed_connections: source.failed_connections,
+            unreadable: source.unreadable,
+            skipped: source.skipped.clone(),
+            stores_skipped: source.stores_skipped,
+            removals_skipped: source.removals_skipped,
+            last_batch: source.last_batch,
+        }
+    }
+
+    /// Handles inputs of an endpoint, and what follows from them.
+    fn inputs(&mut self, number: u64, mut inputs: VecDeque<Input>) {
+        let now_ms = self.clock.now_ms();
+        while let Some(input) = inputs.pop_front() {
+            let Some(source) = self.sources.get_mut(&number) else { return };
+            let mut actions = Vec::new();
+            source.tracker.handle(input, now_ms, &mut self.random, &mut actions);
+            for action in actions {
+                self.act(number, action, &mut inputs);
+            }
+        }
+        let Some(source) = self.sources.get(&number) else { return };
+        let is_complete = self.residency.summary(source.id).is_some_and(|summary| summary.complete);
+        let status = match source.tracker.is_in_sync() {
+            true if is_complete => EngineStatus::Complete,
+            true => EngineStatus::Partial,
+            false => EngineStatus::Unknown,
+        };
+        self.config.caches.index().set_status(&source.slot, status);
+    }
+
+    fn act(&mut self, number: u64, action: Action, inputs: &mut VecDeque<Input>) {
+        let Some(source) = self.sources.get_mut(&number) else { return };
+        let settings = &self.config.settings;
+        let index = self.config.caches.index();
+        let socket = |port: u16| {
+            let rank = u16::try_from(source.endpoint.rank()).ok();
+            let port = rank.and_then(|rank| port.checked_add(rank));
+            port.map(|port| SocketAddr::new(source.endpoint.ip(), port))
+        };
+        match action {
+            Action::Connect { connection, after_ms } => {
+                source.live = None;
+                source.inbound = None;
+                source.connection = connection;
+                match settings.port.map(socket) {
+                    Some(Some(address)) => {
+                        let topic = Arc::clone(&self.topic);
+                        let after = Duration::from_millis(after_ms);
+                        let what = Subscription { source: number, connection, address, topic, after };
+                        let task = tokio::spawn(subscriber::subscribe(what, self.sender.clone()));
+                        source.live = Some(AbortOnDropHandle::new(task));
+                    }
+                    // There is no such port.
+                    Some(None) => {}
+                    // The engine connects when it likes.
+                    None if settings.bind.is_some() => {
+                        inputs.push_back(Input::Connected { connection, same_process: false });
+                    }
+                    None => {}
+                }
+            }
+            Action::Close => {
+                source.live = None;
+                source.replay = None;
+            }
+            Action::Replay { replay, from, after_ms } => {
+                source.replay = None;
+                match settings.replay_port.and_then(socket) {
+                    Some(address) => {
+                        let after = Duration::from_millis(after_ms);
+                        let request = replay::Request { source: number, replay, from, address, after };
+                        let turns = Arc::clone(&self.replays);
+                        let task = tokio::spawn(replay::replay(request, turns, self.sender.clone()));
+                        source.replay = Some(AbortOnDropHandle::new(task));
+                    }
+                    None => inputs.push_back(Input::ReplayFailed { replay }),
+                }
+            }
+            Action::StopReplay => source.replay = None,
+            Action::Reset { epoch, complete } => {
+                self.residency.reset(
+                    source.id,
+                    epoch,
+                    complete,
+                    &mut writes(index, &self.slots, &mut self.admitted),
+                );
+            }
+            Action::Apply { epoch, payload, .. } => {
+                let written = &mut writes(index, &self.slots, &mut self.admitted);
+                if !apply(source, &self.config, (epoch, &payload), &mut self.residency, written) {
+                    inputs.push_back(Input::Unreadable { epoch });
+                }
+            }
+            // Asked for when it counts.
+            Action::InSync(_) => {}
+        }
+    }
+}
+
+/// Applies a batch. Returns `false` if blocks may be gone that are taken for held.
+fn apply(
+    source: &mut Source,
+    config: &KvEventsSource,
+    (epoch, payload): (u64, &[u8]),
+    residency: &mut Residency,
+    written: &mut impl FnMut(Change),
+) -> bool {
+    let batch = match Batch::decode(payload, config.settings.dialect) {
+        Ok(batch) => batch,
+        Err(error) => {
+            source.unreadable += 1;
+            tracing::debug!(endpoint = %source.endpoint.id(), %error, "batch of KV events can't be read");
+            return false;
+        }
+    };
+    source.last_batch = batch.timestamp().or(source.last_batch);
+    let model = source.chain(config.tokens.model());
+    let mut is_sound = true;
+    for event in batch.events() {
+        let removes = matches!(event, Ok(Event::Removed(_) | Event::Cleared { .. }));
+        match residency.apply(source.id, epoch, model, event, written) {
+            Ok(()) => source.applied += 1,
+            Err(skip) => {
+                *source.skipped.entry(skip).or_default() += 1;
+                let skipped = if removes { &mut source.removals_skipped } else { &mut source.stores_skipped };
+                *skipped += 1;
+                is_sound &= !skip.hides_removals();
+            }
+        }
+    }
+    is_sound
+}
+
+/// Writes changes into the index, and counts blocks that come.
+fn writes<'a>(
+    index: &'a EngineIndex,
+    slots: &'a HashMap<SourceId, Arc<Slot>>,
+    admitted: &'a mut u64,
+) -> impl FnMut(Change) + use<'a> {
+    move |Change { source, key, tier }| {
+        if let Some(slot) = slots.get(&source) {
+            *admitted += u64::from(tier.is_some());
+            index.set(slot, key, tier.map(|tier| tier.number()));
+        }
+    }
+}
+
+/// Bytes that what engines hold may take.
+fn share(config: &KvEventsSource) -> usize {
+    let all = usize::try_from(config.caches.budget().prefix_index()).unwrap_or(usize::MAX);
+    all / 136 * SHARE
+}
+
+/// Bytes that what engines hold may take now, of a share: no more than it has where the budget is full. Others that fill
+/// it leave it half.
+fn limit(share: usize, held: usize, has_room: bool) -> usize {
+    if has_room { share } else { share.min(held.max(share / 2)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_budget_leaves_half_of_the_share() {
+        for (held, has_room, expected) in
+            [(10, true, 100), (10, false, 50), (70, false, 70), (130, false, 100)]
+        {
+            assert_eq!(limit(100, held, has_room), expected, "{held}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! `usher_kv_events_*`: how events come in, and how much they tell, computed from the last tick when somebody reads the
+//! metrics.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use usher_core::kv_events::{Counts, Skip};
+use usher_core::prefix::EngineStatus;
+
+const LABELS: [&str; 2] = ["plugin_name", "endpoint"];
+
+/// Reads a count of an endpoint.
+type Count = fn(&EndpointNumbers) -> u64;
+
+const COUNTS: [(&str, &str, Count); 10] = [
+    ("usher_kv_events_messages_total", "Live messages of KV events.", |of| of.counts.messages),
+    ("usher_kv_events_applied_total", "KV events applied.", |of| of.applied),
+    ("usher_kv_events_failed_connections_total", "Connections that ended or could not be made.", |of| {
+        of.failed_connections
+    }),
+    ("usher_kv_events_gaps_total", "Gaps in the numbers of messages.", |of| of.counts.gaps),
+    ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers.", |of| {
+        of.counts.restarts
+    }),
+    ("usher_kv_events_replays_total", "Replays begun.", |of| of.counts.replays),
+    ("usher_kv_events_failed_replays_total", "Replays given up.", |of| of.counts.failed_replays),
+    ("usher_kv_events_resets_total", "Times that all blocks of the endpoint were dropped.", |of| {
+        of.counts.resets
+    }),
+    ("usher_kv_events_silences_total", "Connections given up as the engine served and told nothing.", |of| {
+        of.counts.silences
+    }),
+    ("usher_kv_events_unreadable_total", "Messages whose payload can't be read.", |of| of.unreadable),
+];
+const SKIPPED: (&str, &str) = ("usher_kv_events_skipped_total", "KV events not applied, by reason.");
+const UNKNOWN_PODS: (&str, &str) = (
+    "usher_kv_events_unknown_pods_total",
+    "Messages whose topic names no endpoint at the address that they came from.",
+);
+const BLOCKS: (&str, &str) =
+    ("usher_kv_events_blocks", "Blocks of the engine that are known, held or remembered.");
+const KNOWN: (&str, &str) = (
+    "usher_kv_events_known",
+    "How much is known of what the engine holds: 0 nothing, 1 what it told, 2 that and nothing is missing.",
+);
+const AGE: (&str, &str) = ("usher_kv_events_age_seconds", "Age of the engine's last batch, by its clock.");
+const SUBSCRIBERS: (&str, &str) =
+    ("llm_d_epp_kv_cache_events_active_subscribers", "[ALPHA] Endpoints whose KV events are followed.");
+const ADMISSIONS: (&str, &str) =
+    ("llm_d_epp_kv_cache_index_admissions_total", "[ALPHA] Blocks indexed, or in another tier.");
+const DEPTH: (&str, &str) =
+    ("llm_d_epp_kv_cache_events_pool_queue_depth", "[ALPHA] Messages of KV events that wait to be applied.");
+
+/// The same with llm-d-router's names.
+const THEIR_COUNTS: [(&str, &str, Count); 3] = [
+    ("llm_d_epp_kv_cache_events_messages_received_total", "[ALPHA] Live messages of KV events.", |of| {
+        of.counts.messages
+    }),
+    ("llm_d_epp_kv_cache_events_stores_skipped_total", "[ALPHA] Stores of blocks not applied.", |of| {
+        of.stores_skipped
+    }),
+    ("llm_d_epp_kv_cache_events_removals_skipped_total", "[ALPHA] Removals of blocks not applied.", |of| {
+        of.removals_skipped
+    }),
+];
+
+/// Numbers of one endpoint.
+#[derive(Clone, Debug)]
+pub(super) struct EndpointNumbers {
+    pub(super) endpoint: Arc<str>,
+    pub(super) counts: Counts,
+    pub(super) status: EngineStatus,
+    pub(super) blocks: usize,
+    pub(super) applied: u64,
+    pub(super) failed_connections: u64,
+    pub(super) unreadable: u64,
+    pub(super) skipped: BTreeMap<Skip, u64>,
+    pub(super) stores_skipped: u64,
+    pub(super) removals_skipped: u64,
+    pub(super) last_batch: Option<f64>,
+}
+
+/// Numbers of the endpoints of a plugin, as of the last tick.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    plugin: String,
+    // Held to replace or copy them.
+    endpoints: Mutex<Vec<EndpointNumbers>>,
+    totals: Mutex<Totals>,
+}
+
+/// Numbers of a plugin, over all endpoints.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) admitted: u64,
+    pub(super) depth: usize,
+    pub(super) unknown_pods: u64,
+    /// Of endpoints that are gone.
+    pub(super) skipped: BTreeMap<Skip, u64>,
+}
+
+impl Numbers {
+    pub(super) fn set(&self, endpoints: Vec<EndpointNumbers>, totals: Totals) {
+        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
+        *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = endpoints;
+    }
+}
+
+/// Metrics of KV events.
+#[derive(Clone, Debug, Default)]
+pub struct KvEventsMetrics {
+    plugins: Arc<Mutex<Vec<Arc<Numbers>>>>,
+}
+
+impl KvEventsMetrics {
+    /// Registers the families.
+    ///
+    /// # Errors
+    /// When a name is taken.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self::default();
+        registry.register(Box::new(Families { metrics: metrics.clone(), descs: descs()? }))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn of(&self, plugin: &str) -> Arc<Numbers> {
+        let numbers = Arc::new(Numbers {
+            plugin: plugin.to_owned(),
+            endpoints: Mutex::default(),
+            totals: Mutex::default(),
+        });
+        self.plugins.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&numbers));
+        numbers
+    }
+}
+
+struct Families {
+    metrics: KvEventsMetrics,
+    descs: Vec<Desc>,
+}
+
+fn descs() -> prometheus::Result<Vec<Desc>> {
+    let desc = |(name, help): (&str, &str), labels: &[&str]| {
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
+    };
+    let counts = COUNTS.iter().map(|(name, help, _)| desc((name, help), &LABELS));
+    let gauges = [BLOCKS, KNOWN, AGE].map(|family| desc(family, &LABELS));
+    let theirs = THEIR_COUNTS.iter().map(|(name, help, _)| desc((name, help), &["endpoint"]));
+    let others = [
+        desc(SKIPPED, &["plugin_name", "reason"]),
+        desc(UNKNOWN_PODS, &["plugin_name"]),
+        desc(SUBSCRIBERS, &[]),
+        desc(ADMISSIONS, &[]),
+        desc(DEPTH, &[]),
+    ];
+    counts.chain(theirs).chain(gauges).chain(others).collect()
+}
+
+impl Collector for Families {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let plugins = self.metrics.plugins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all: Vec<(&str, EndpointNumbers)> = plugins
+            .iter()
+            .flat_map(|numbers| {
+                let endpoints = numbers.endpoints.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                endpoints.into_iter().map(|endpoint| (numbers.plugin.as_str(), endpoint))
+            })
+            .collect();
+        let totals: Vec<(&str, Totals)> = plugins
+            .iter()
+            .map(|numbers| {
+                let totals = numbers.totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                (numbers.plugin.as_str(), totals)
+            })
+            .collect();
+        // Descriptions that were fine at the start are.
+        collect(&all, &totals).unwrap_or_default()
+    }
+}
+
+fn collect(
+    all: &[(&str, EndpointNumbers)],
+    totals: &[(&str, Totals)],
+) -> prometheus::Result<Vec<MetricFamily>> {
+    let opts = |(name, help): (&str, &str)| Opts::new(name, help);
+    let mut families = Vec::new();
+    for (name, help, read) in COUNTS {
+        let family = IntCounterVec::new(opts((name, help)), &LABELS)?;
+        for (plugin, numbers) in all {
+            family.with_label_values(&[*plugin, &numbers.endpoint]).inc_by(read(numbers));
+        }
+        families.extend(family.collect());
+    }
+    for (name, help, read) in THEIR_COUNTS {
+        let family = IntCounterVec::new(opts((name, help)), &["endpoint"])?;
+        for (_, numbers) in all {
+            family.with_label_values(&[&*numbers.endpoint]).inc_by(read(numbers));
+        }
+        families.extend(family.collect());
+    }
+    let (blocks, known) = (IntGaugeVec::new(opts(BLOCKS), &LABELS)?, IntGaugeVec::new(opts(KNOWN), &LABELS)?);
+    let age = GaugeVec::new(opts(AGE), &LABELS)?;
+    let skipped = IntCounterVec::new(opts(SKIPPED), &["plugin_name", "reason"])?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    for (plugin, numbers) in all {
+        let labels = [*plugin, &*numbers.endpoint];
+        blocks.with_label_values(&labels).set(i64::try_from(numbers.blocks).unwrap_or(i64::MAX));
+        known.with_label_values(&labels).set(match numbers.status {
+            EngineStatus::Unknown => 0,
+            EngineStatus::Partial => 1,
+            EngineStatus::Complete => 2,
+        });
+        if let Some(last) = numbers.last_batch {
+            age.with_label_values(&labels).set((now - last).max(0.0));
+        }
+        for (reason, count) in &numbers.skipped {
+            skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
+        }
+    }
+    let unknown_pods = IntCounterVec::new(opts(UNKNOWN_PODS), &["plugin_name"])?;
+    let (mut admitted, mut depth) = (0, 0);
+    for (plugin, totals) in totals {
+        for (reason, count) in &totals.skipped {
+            skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
+        }
+        unknown_pods.with_label_values(&[*plugin]).inc_by(totals.unknown_pods);
+        admitted += totals.admitted;
+        depth += totals.depth;
+    }
+    let subscribers = IntGauge::with_opts(opts(SUBSCRIBERS))?;
+    subscribers.set(i64::try_from(all.len()).unwrap_or(i64::MAX));
+    let admissions = IntCounter::with_opts(opts(ADMISSIONS))?;
+    admissions.inc_by(admitted);
+    let waiting = IntGauge::with_opts(opts(DEPTH))?;
+    waiting.set(i64::try_from(depth).unwrap_or(i64::MAX));
+    families.extend([blocks.collect(), known.collect(), age.collect()].into_iter().flatten());
+    families.extend(
+        [
+            skipped.collect(),
+            unknown_pods.collect(),
+            subscribers.collect(),
+            admissions.collect(),
+            waiting.collect(),
+        ]
+        .into_iter()
+        .flatten(),
+    );
+    families.retain(|family| !family.get_metric().is_empty());
+    Ok(families)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_skipped_of_endpoints_that_are_gone_counts_on() {
+        let registry = Registry::new();
+        let metrics = KvEventsMetrics::register(&registry).unwrap();
+        let skipped = [(Skip::OtherGroup, 3)].into();
+        let totals = Totals { unknown_pods: 2, skipped, ..Totals::default() };
+        metrics.of("precise").set(vec![], totals);
+        let families = registry.gather();
+        let value = |name: &str| {
+            let family = families.iter().find(|family| family.name() == name).unwrap();
+            family.get_metric()[0].get_counter().get_value()
+        };
+        assert_eq!(value("usher_kv_events_skipped_total"), 3.0);
+        assert_eq!(value("usher_kv_events_unknown_pods_total"), 2.0);
+    }
+}

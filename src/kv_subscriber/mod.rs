@@ -1,0 +1,19 @@
+//! Subscribes to the KV events of engines, and writes what they hold into the index that requests read.
+//!
+//! One thread owns a [`Tracker`](usher_core::kv_events::Tracker) for each endpoint and what all of them hold. Sockets
+//! are tasks on its runtime: a subscriber per endpoint, or a central socket that engines connect to, and a
+//! replay where messages were missed. They hand over messages through a queue with a bound in number and bytes;
+//! where it is full, they read no more, and engines drop what they can't send, which the sequence numbers tell.
+
+mod central;
+mod connection;
+mod driver;
+mod event;
+mod metrics;
+mod replay;
+mod source;
+mod subscriber;
+mod thread;
+
+pub use metrics::KvEventsMetrics;
+pub use thread::KvEventsThread;

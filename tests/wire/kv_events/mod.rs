@@ -1,0 +1,305 @@
+//! KV events of engines, published by another implementation of ZeroMQ.
+
+mod engine;
+mod renderer;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+use engine::Engine;
+use renderer::Renderer;
+
+/// Tokens of a block.
+const BLOCK: u32 = 4;
+
+const A: &str = "127.0.0.2";
+const B: &str = "127.0.0.3";
+
+/// Families with llm-d-router's names.
+const THEIRS: [&str; 8] = [
+    "kv_cache_index_admissions_total",
+    "kv_cache_index_lookup_requests_total",
+    "kv_cache_index_lookup_hits_total",
+    "kv_cache_events_stores_skipped_total",
+    "kv_cache_events_removals_skipped_total",
+    "kv_cache_events_active_subscribers",
+    "kv_cache_events_messages_received_total",
+    "kv_cache_events_pool_queue_depth",
+];
+
+async fn picker(ports: &str, more: &str) -> Picker {
+    picker_with(&format!("podDiscoveryConfig: {{{ports}}}"), more, B).await
+}
+
+async fn picker_with(events: &str, more: &str, b: &str) -> Picker {
+    let config = format!(
+        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
+    );
+    Picker::start(&[("a", A, 8000), ("b", b, 8000)], &[&config]).await
+}
+
+fn number(picker: &Picker, name: &str, endpoint: &str) -> Option<f64> {
+    let plugin = "precise-prefix-cache-producer";
+    let labels = format!("endpoint=\"default/{endpoint}\",plugin_name=\"{plugin}\"");
+    picker.metric(&format!("usher_kv_events_{name}{{{labels}}}"))
+}
+
+/// Waits for a number of an endpoint.
+fn wait(picker: &Picker, name: &str, endpoint: &str, value: f64) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while number(picker, name, endpoint) != Some(value) {
+        let found = number(picker, name, endpoint);
+        assert!(Instant::now() < end, "{name} of {endpoint} is {found:?}, not {value}");
+    }
+}
+
+/// Waits until an engine is heard, and all that it holds is known: nothing.
+async fn connected(picker: &Picker, engine: &mut Engine, endpoint: &str) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while number(picker, "known", endpoint) != Some(2.0) {
+        assert!(Instant::now() < end, "{endpoint} is not heard");
+        engine.clear().await;
+    }
+}
+
+/// Endpoints that a prompt of these tokens goes to, asked some times.
+async fn destinations(picker: &Picker, tokens: impl IntoIterator<Item = u32>) -> Vec<String> {
+    let ids: Vec<String> = tokens.into_iter().map(|token| token.to_string()).collect();
+    let prompt = format!(r#"{{"model":"m","prompt":[{}]}}"#, ids.join(","));
+    destinations_of(picker, "/v1/completions", &prompt).await
+}
+
+/// The same for a body.
+async fn destinations_of(picker: &Picker, path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for _ in 0..16 {
+        let mut stream = picker.stream().await;
+        stream.send(headers(&[(":path", path)], false));
+        stream.send(body(text, true));
+        found.push(stream.request_headers().await.destination().to_owned());
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_go_where_their_blocks_are() {
+    let mut a = Engine::at(A, 0).await;
+    let mut b = Engine::at(B, a.port).await;
+    let picker = picker(&format!("socketPort: {}", a.port), "").await;
+    connected(&picker, &mut a, "a").await;
+    connected(&picker, &mut b, "b").await;
+    a.store(None, 0..8).await;
+    b.store(None, 100..108).await;
+    wait(&picker, "blocks", "a", 2.0);
+    wait(&picker, "blocks", "b", 2.0);
+    assert_eq!(destinations(&picker, 0..12).await, [format!("{A}:8000")]);
+    assert_eq!(destinations(&picker, 100..112).await, [format!("{B}:8000")]);
+    // Without its head the rest is of no use.
+    b.remove(100..104).await;
+    b.store(None, 900..904).await;
+    a.store(None, 100..104).await;
+    a.store(Some(103), 104..108).await;
+    wait(&picker, "blocks", "a", 4.0);
+    wait(&picker, "blocks", "b", 3.0);
+    assert_eq!(destinations(&picker, 100..112).await, [format!("{A}:8000")]);
+    assert_eq!(number(&picker, "gaps_total", "a"), Some(0.0));
+    assert_eq!(picker.metric("llm_d_epp_kv_cache_events_active_subscribers"), Some(2.0));
+    let page = Picker::get(picker.metrics, "/metrics");
+    for family in THEIRS {
+        assert!(page.contains(&format!("# TYPE llm_d_epp_{family} ")), "{family}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gap_without_replay_drops_what_was_held() {
+    let mut a = Engine::at(A, 0).await;
+    let picker = picker(&format!("socketPort: {}", a.port), "").await;
+    connected(&picker, &mut a, "a").await;
+    a.store(None, 0..8).await;
+    wait(&picker, "blocks", "a", 2.0);
+    a.lose(None, 50..54).await;
+    a.store(None, 200..204).await;
+    wait(&picker, "gaps_total", "a", 1.0);
+    wait(&picker, "blocks", "a", 1.0);
+    assert_eq!(number(&picker, "known", "a"), Some(1.0));
+    assert_eq!(destinations(&picker, 200..208).await, [format!("{A}:8000")]);
+    assert_eq!(destinations(&picker, 0..8).await.len(), 2, "nobody is known to hold it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_missed_is_replayed() {
+    let mut a = Engine::at(A, 0).await;
+    a.replays().await;
+    // Before anybody listens.
+    a.store(None, 0..8).await;
+    let ports = format!("socketPort: {}, replaySocketPort: {}", a.port, a.port + 1);
+    let picker = picker(&ports, "").await;
+    wait(&picker, "blocks", "a", 2.0);
+    wait(&picker, "known", "a", 2.0);
+    a.lose(Some(7), 8..12).await;
+    a.store(Some(11), 12..16).await;
+    wait(&picker, "blocks", "a", 4.0);
+    wait(&picker, "known", "a", 2.0);
+    assert_eq!(number(&picker, "gaps_total", "a"), Some(1.0));
+    assert_eq!(number(&picker, "failed_replays_total", "a"), Some(0.0));
+    assert_eq!(destinations(&picker, 0..16).await, [format!("{A}:8000")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn speculative_blocks_keep_a_conversation_together() {
+    let port = Engine::at(A, 0).await.port;
+    let more = format!(
+        ", {{type: precise-prefix-cache-scorer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {port}}}}}, speculativeIndexing: true, speculativeTTL: 1h}}}}"
+    );
+    let picker = picker(&format!("socketPort: {port}"), &more).await;
+    assert_eq!(destinations(&picker, 0..8).await.len(), 1);
+}
+
+#[test]
+fn a_frame_that_claims_too_much_ends_its_connection() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = TcpListener::bind((A, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let picker = runtime.block_on(picker(&format!("socketPort: {port}"), ""));
+    let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+    greeting.extend(b"NULL");
+    greeting.resize(64, 0);
+    let hostile: [&[u8]; 3] = [
+        b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB\x02\x3f\xff\xff\xff\xff\xff\xff\xff",
+        b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB\x06\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x04\x19\x05READY\x0bSocket-Type\xff\xff\xff\xffPUB",
+    ];
+    for bytes in hostile {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(&greeting).unwrap();
+        stream.write_all(bytes).unwrap();
+        // To its end, which may be a reset.
+        let mut rest = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut rest) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        }
+    }
+    assert!(!runtime.block_on(destinations(&picker, 0..8)).is_empty(), "requests are served");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_counts_by_the_tokens_that_a_server_tells() {
+    let renderer = Renderer::start(true);
+    let mut b = Engine::at(B, 0).await;
+    // Long, as this machine may be busy.
+    let tokens = format!(
+        ", {{type: token-producer, parameters: {{modelName: base, vllm: {{url: '{}', timeout: 30s}}}}}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {}", b.port), &tokens).await;
+    connected(&picker, &mut b, "b").await;
+    // The bytes of "abcdefgh".
+    b.store(None, 97..105).await;
+    wait(&picker, "blocks", "b", 2.0);
+    let completion = destinations_of(&picker, "/v1/completions", r#"{"model":"m","prompt":"abcdefgh, and"}"#);
+    assert_eq!(completion.await, [format!("{B}:8000")]);
+    let chat =
+        r#"{"model":"m","messages":[{"role":"user","content":"abcd"},{"role":"user","content":"efgh"}]}"#;
+    assert_eq!(destinations_of(&picker, "/v1/chat/completions", chat).await, [format!("{B}:8000")]);
+    // Large ones are read apart.
+    let long = format!(r#"{{"model":"m","prompt":"abcdefgh{}"}}"#, "x".repeat(300 << 10));
+    assert_eq!(destinations_of(&picker, "/v1/completions", &long).await, [format!("{B}:8000")]);
+    let asked = renderer.asked.lock().unwrap().clone();
+    assert_eq!(asked.first().unwrap(), &("/v1/completions/render".to_owned(), "base".to_owned()));
+    assert_eq!(asked[16], ("/v1/chat/completions/render".to_owned(), "base".to_owned()));
+    let rendered = r#"usher_tokens_rendered_total{plugin_name="token-producer",result="rendered"}"#;
+    assert_eq!(picker.metric(rendered), Some(48.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_says_nothing_holds_a_request_no_longer_than_it_may() {
+    let renderer = Renderer::start(false);
+    let port = Engine::at(A, 0).await.port;
+    let more = format!(
+        ", {{type: token-producer, parameters: {{vllm: {{url: '{}'}}}}}}, {{type: approx-prefix-cache-producer}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {port}"), &more).await;
+    let prompt = format!(r#"{{"model":"m","prompt":"{}"}}"#, "word".repeat(64));
+    // As it went before: that is known at once for few blocks.
+    assert_eq!(destinations_of(&picker, "/v1/completions", &prompt).await.len(), 1);
+    let late = r#"usher_tokens_rendered_total{plugin_name="token-producer",result="late"}"#;
+    assert_eq!(picker.metric(late), Some(16.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_may_connect_by_themselves() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("tcp://127.0.0.1:{port}");
+    // Where connections to it come from.
+    let b_ip = "127.0.0.1";
+    let picker = picker_with(&format!("zmqEndpoint: '{address}'"), "", b_ip).await;
+    let mut b = Engine::connected_to(&address, &format!("kv@{b_ip}:8000@m")).await;
+    connected(&picker, &mut b, "b").await;
+    b.store(None, 0..8).await;
+    wait(&picker, "blocks", "b", 2.0);
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{b_ip}:8000")]);
+    // One that takes the name of another address.
+    let mut other = Engine::connected_to(&address, &format!("kv@{A}:8000@m")).await;
+    let unknown = r#"usher_kv_events_unknown_pods_total{plugin_name="precise-prefix-cache-producer"}"#;
+    let end = Instant::now() + Duration::from_secs(30);
+    while picker.metric(unknown).is_none_or(|count| count == 0.0) {
+        assert!(Instant::now() < end, "nothing came");
+        other.store(None, 0..8).await;
+    }
+    assert_eq!(number(&picker, "blocks", "a"), Some(0.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_of_an_engine_that_went_away_do_not_count() {
+    let mut a = Engine::at(A, 0).await;
+    let picker = picker(&format!("socketPort: {}", a.port), "").await;
+    connected(&picker, &mut a, "a").await;
+    a.store(None, 0..8).await;
+    wait(&picker, "blocks", "a", 2.0);
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{A}:8000")]);
+    drop(a);
+    wait(&picker, "known", "a", 0.0);
+    assert_eq!(destinations(&picker, 0..8).await.len(), 2, "nobody is known to hold it");
+    // They are dropped after ten seconds.
+    wait(&picker, "blocks", "a", 0.0);
+    assert!(number(&picker, "failed_connections_total", "a").is_some_and(|count| count >= 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scorer_without_parameters_reads_from_a_producer_behind_it() {
+    let mut a = Engine::at(A, 0).await;
+    let config = format!(
+        "--config-text=plugins: [{{type: precise-prefix-cache-scorer}}, {{type: precise-prefix-cache-producer, name: engines, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {}}}}}}}}}]",
+        a.port
+    );
+    let picker = Picker::start(&[("a", A, 8000), ("b", B, 8000)], &[&config]).await;
+    let blocks = r#"usher_kv_events_blocks{endpoint="default/a",plugin_name="engines"}"#;
+    let end = Instant::now() + Duration::from_secs(30);
+    while picker.metric(blocks) != Some(2.0) {
+        assert!(Instant::now() < end, "nothing came");
+        a.store(None, 0..8).await;
+    }
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{A}:8000")]);
+    assert_eq!(picker.metric("llm_d_epp_kv_cache_events_active_subscribers"), Some(2.0), "once each");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_are_no_endpoints_are_turned_away() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let _picker = picker_with(&format!("zmqEndpoint: 'tcp://127.0.0.1:{port}'"), "", B).await;
+    let end = Instant::now() + Duration::from_secs(30);
+    let mut stream = loop {
+        match std::net::TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0, "no greeting");
+}
