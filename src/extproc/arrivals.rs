@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::backlog::Backlog;
 use super::call::CallSource;
 use super::first_settings::FirstSettings;
 use super::forward::forward_all_but_writes;
@@ -36,6 +37,10 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Lingering streams of a connection at most, of those of [all](crate::memory::Budget::lingering). Further ones are
 /// reset at once.
 const MAX_LINGERING: usize = 256;
+
+/// Unread trailers of a connection at most. They have no flow control, and a few hundred bytes on their way
+/// become 20 KiB; requests of gRPC have none.
+const MAX_TRAILERS: i64 = 4;
 
 /// Charge of HTTP/2 for an unread frame of so many bytes, [`OVERHEAD`] included. None for one
 /// that ends its stream: such are few.
@@ -77,6 +82,7 @@ pub struct Counted<I> {
     turns: Turns,
     /// Headers have arrived whose streams may not have begun.
     has_coming: bool,
+    backlog: Backlog,
     /// Until it is sent.
     settings: Option<FirstSettings>,
 }
@@ -86,7 +92,18 @@ impl<I> Counted<I> {
     pub fn new(io: I, room: ConnectionRoom, turns: Turns) -> Self {
         let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
         let settings = Some(FirstSettings::new(room.windows().streams));
-        Self { io, room, received, reset, recent: 0, yielded: None, turns, has_coming: false, settings }
+        Self {
+            io,
+            room,
+            received,
+            reset,
+            recent: 0,
+            yielded: None,
+            turns,
+            has_coming: false,
+            backlog: Backlog::default(),
+            settings,
+        }
     }
 }
 
@@ -97,6 +114,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let Some(most) = this.backlog.may_read(context.waker()) else { return Poll::Pending };
         this.room.begin(this.received.ahead());
         if let Some(turn) = this.yielded {
             if turn == this.turns.now() {
@@ -121,15 +139,27 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
             this.has_coming = unread.were_read(this.turns.now(), this.received.is_within_headers());
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
-        let (has_coming, mut dropped) = (&mut this.has_coming, 0);
+        if most < buffer.remaining() {
+            let mut few = ReadBuf::new(buffer.initialize_unfilled_to(most));
+            ready!(Pin::new(&mut this.io).poll_read(context, &mut few))?;
+            let read = few.filled().len();
+            buffer.advance(read);
+        } else {
+            ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        }
+        let (has_coming, backlog, mut dropped) = (&mut this.has_coming, &mut this.backlog, 0);
         let arrived =
             this.received.read(&buffer.filled()[before..], &this.reset, |stream, what| match what {
                 Arrival::Headers => {
-                    *has_coming = true;
-                    unread.headers_arrived(stream);
+                    backlog.arrived();
+                    if unread.headers_arrived(stream) {
+                        *has_coming = true;
+                    } else {
+                        unread.trailers_arrived();
+                    }
                 }
                 Arrival::Data(bytes) => {
+                    backlog.arrived();
                     if !unread.data_arrived(stream, bytes) {
                         dropped += bytes;
                     } else if let Some(charge) = charge(bytes) {
@@ -141,6 +171,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         if arrived != 0 {
             unread.add(arrived);
             this.recent = this.recent.saturating_add_signed(arrived);
+        }
+        if unread.trailers() > MAX_TRAILERS {
+            return Poll::Ready(Err(io::Error::other(
+                "the client sends trailers on streams that it doesn't read",
+            )));
         }
         Poll::Ready(Ok(()))
     }
@@ -155,9 +190,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
         let this = &mut *self;
         let io = Pin::new(&mut this.io);
         let written = match &mut this.settings {
-            None => ready!(io.poll_write(context, bytes))?,
+            None => ready!(this.backlog.write(io.poll_write(context, bytes)))?,
             Some(settings) => {
-                let written = ready!(io.poll_write(context, settings.replace(bytes)))?;
+                let written = ready!(this.backlog.write(io.poll_write(context, settings.replace(bytes))))?;
                 if settings.sent(written) {
                     this.settings = None;
                 }
@@ -180,7 +215,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
         {
             return self.poll_write(context, first);
         }
-        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
+        let this = &mut *self;
+        let written = Pin::new(&mut this.io).poll_write_vectored(context, slices);
+        let written = ready!(this.backlog.write(written))?;
         let mut rest = written;
         for slice in slices {
             let part = rest.min(slice.len());
@@ -282,6 +319,8 @@ impl CountedBody {
                     if let Some(replying) = &self.replying {
                         replying.read(bytes);
                     }
+                } else {
+                    self.streams.unread.trailers_read();
                 }
             }
             Some(Err(_)) | None => self.has_ended = true,

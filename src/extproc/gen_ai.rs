@@ -163,6 +163,11 @@ impl GenAiMetrics {
         Ok(Self { families, series: ClientSeries::default() })
     }
 
+    /// Sets how many series there are at most.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.series.limit(most);
+    }
+
     /// The series of a request; `None` if its API has no generative operation.
     pub(super) fn of(&self, request: &Request) -> Option<Arc<GenAiSeries>> {
         let (operation, provider) = operation(request.api)?;

@@ -144,6 +144,17 @@ impl ExtProcMetrics {
         Ok(self)
     }
 
+    /// The same with so many values of labels that clients choose.
+    #[must_use]
+    pub fn with_label_values(mut self, most: usize) -> Self {
+        self.series.limit(most);
+        self.rewritten.limit(most);
+        if let Some(gen_ai) = &mut self.gen_ai {
+            gen_ai.limit(most);
+        }
+        self
+    }
+
     /// The series of a request.
     pub fn series(&self, key: &SeriesKey) -> Arc<Series> {
         self.series.get(key, &self.families)

@@ -3,6 +3,7 @@
 
 pub mod accept;
 pub mod arrivals;
+mod backlog;
 pub mod call;
 pub mod conn;
 pub mod connection_metrics;

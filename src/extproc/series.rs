@@ -142,6 +142,11 @@ pub(super) struct SeriesTable(ClientSeries<SeriesKey, Series>);
 const OF: &str = "requests";
 
 impl SeriesTable {
+    /// Sets how many there are at most.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.0.limit(most);
+    }
+
     /// The series of a key.
     pub(super) fn get(&self, key: &SeriesKey, families: &RequestFamilies) -> Arc<Series> {
         if let Some(series) = self.0.find(key) {

@@ -130,6 +130,13 @@ impl Attempts {
         Ok(Self { family, series: ClientSeries::new(MAX_SERIES) })
     }
 
+    /// The same with so many models, and ten times as many series.
+    #[must_use]
+    pub fn with_label_values(mut self, most: usize) -> Self {
+        self.series.limit(MAX_SERIES / MAX_LABEL_VALUES * most);
+        self
+    }
+
     /// An endpoint was chosen.
     pub fn success(&self, model: &str, endpoint: &Arc<Endpoint>) {
         self.count(model, Some(endpoint));

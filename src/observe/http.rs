@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::Request;
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -225,13 +226,17 @@ async fn serve_connection(
     shutdown: CancellationToken,
 ) {
     // Held until the last byte of the answer is taken. There is one request at most.
-    let held = OnceLock::new();
+    let (held, page) = (OnceLock::new(), OnceLock::new());
     let service = service_fn(async |request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
         held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
         let access = protected.protection.access.as_deref();
         let asker = Asker { access, certificate: certificate.as_ref(), shutdown: &shutdown };
-        Ok::<_, Infallible>(protected.routes.answer(request, asker).await)
+        let response = protected.routes.answer(request, asker).await;
+        if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > REQUEST) {
+            page.get_or_init(|| protected.port.begin_page(bytes, client.end.clone()));
+        }
+        Ok::<_, Infallible>(response)
     });
     let mut connection = pin!(
         http1::Builder::new()

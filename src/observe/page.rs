@@ -1,7 +1,7 @@
 //! A page that is rendered off the runtime, once for everybody who waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
@@ -16,8 +16,10 @@ pub struct Page {
     render: Box<dyn Fn() -> Bytes + Send + Sync>,
     /// Renderings begun, ever.
     begun: AtomicU64,
-    /// The last page. Locked while the next is rendered.
+    /// The last page, as long as somebody waits for it. Locked while the next is rendered.
     last: Arc<Mutex<Rendered>>,
+    /// Callers that wait for a page.
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -30,7 +32,12 @@ struct Rendered {
 impl Page {
     /// A page that `render` makes. It may take its time, but not wait.
     pub fn new<B: Into<Bytes>>(render: impl Fn() -> B + Send + Sync + 'static) -> Self {
-        Self { render: Box::new(move || render().into()), begun: AtomicU64::new(0), last: Arc::default() }
+        Self {
+            render: Box::new(move || render().into()),
+            begun: AtomicU64::new(0),
+            last: Arc::default(),
+            waiting: Arc::default(),
+        }
     }
 
     /// The page as it is now, or a little later.
@@ -42,17 +49,42 @@ impl Page {
     /// When rendering panicked, or the runtime shuts down.
     pub async fn get(self: Arc<Self>) -> Result<Bytes, JoinError> {
         let begun = self.begun.load(Ordering::SeqCst);
+        let own = Waiting::new(&self.waiting);
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if last.number > begun {
-            return Ok(last.page.clone());
+            let page = if own.is_last() { std::mem::take(&mut last.page) } else { last.page.clone() };
+            return Ok(page);
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         tokio::task::spawn_blocking(move || {
             let page = (self.render)();
-            *last = Rendered { number, page: page.clone() };
+            // A large page is not to stay in memory until the next scrape.
+            let shared = if own.is_last() { Bytes::new() } else { page.clone() };
+            *last = Rendered { number, page: shared };
             page
         })
         .await
+    }
+}
+
+/// A caller that waits for a page, until it is dropped.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(waiting))
+    }
+
+    /// Returns `true` if nobody else waits.
+    fn is_last(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -94,9 +126,11 @@ mod tests {
         for shared in &pages {
             assert_eq!((shared, shared.as_ptr()), (&Bytes::from("2"), pages[0].as_ptr()));
         }
+        assert!(page.last.lock().await.page.is_empty(), "nobody waits for it any more");
         // What is done after a page is on the next.
         go.send(()).unwrap();
-        assert_eq!(page.get().await.unwrap(), "3");
+        assert_eq!(Arc::clone(&page).get().await.unwrap(), "3");
+        assert!(page.last.lock().await.page.is_empty());
     }
 
     #[tokio::test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
-/// Answers that are rendered or sent at the same time; each has a bound of its own.
+/// Answers that are rendered at the same time; each has a bound of its own.
 const AT_ONCE: usize = 2;
 
 /// Longest query that is read, in bytes.
@@ -17,23 +17,11 @@ const MOST: usize = 16;
 
 type Answer = dyn Fn(&str) -> Result<Vec<u8>, String> + Send + Sync;
 
-/// Renders answers to queries off the runtime, some at a time: their bytes count until the client has them.
+/// Renders answers to queries off the runtime, some at a time.
 #[derive(Clone)]
 pub(super) struct Answering {
     answer: Arc<Answer>,
     places: Arc<Semaphore>,
-}
-
-/// An answer that keeps its place until it is sent.
-struct Held {
-    body: Vec<u8>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.body
-    }
 }
 
 impl Answering {
@@ -54,7 +42,8 @@ impl Answering {
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (answer, query) = (Arc::clone(&self.answer), query.to_owned());
         let body = tokio::task::spawn_blocking(move || answer(&query)).await?;
-        Ok(body.map(|body| Bytes::from_owner(Held { body, _place: place })))
+        drop(place);
+        Ok(body.map(Bytes::from))
     }
 }
 

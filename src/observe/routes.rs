@@ -22,6 +22,7 @@ use super::feed::Feed;
 use super::log_level::LogLevel;
 use super::page::Page;
 use super::query::Answering;
+use crate::memory::small::COMPLETE;
 
 /// Largest value of a setting, in bytes.
 const MAX_SETTING: usize = 256;
@@ -254,7 +255,9 @@ impl Routes {
                 Err(error) => Err(error),
             },
             Content::Setting(level) if is_put => {
-                let value = value(request.body_mut()).await;
+                let Ok(value) = tokio::time::timeout(COMPLETE, value(request.body_mut())).await else {
+                    return text(StatusCode::REQUEST_TIMEOUT, "the value did not come in time\n");
+                };
                 let set = value
                     .map_or_else(|| Err("the value is too large\n".to_owned()), |value| level.set(&value));
                 return match set {

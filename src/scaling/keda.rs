@@ -35,6 +35,12 @@ pub const METRIC: &str = "usher-desired-replicas";
 /// Largest number that a pod may stand for.
 const MOST_PER_POD: i64 = 1_000_000;
 
+/// Largest message that is read, in bytes: names of an object, and its trigger's metadata.
+const LARGEST_MESSAGE: usize = 16 << 10;
+
+/// Most characters of a client's text that a status repeats.
+const QUOTED: usize = 100;
+
 /// Answers KEDA from the plan store.
 pub struct Scaler {
     plan_store: Arc<PlanStore>,
@@ -54,6 +60,7 @@ pub fn service(
     leads: impl Fn() -> bool + Send + Sync + 'static,
 ) -> ScalerService {
     ExternalScalerServer::new(Scaler { plan_store, leads: Arc::new(leads) })
+        .max_decoding_message_size(LARGEST_MESSAGE)
 }
 
 impl Scaler {
@@ -113,9 +120,14 @@ fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry
     })
 }
 
+/// A client's text, as far as a status repeats it.
+fn quoted(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(QUOTED).collect()
+}
+
 fn named(what: &str, name: Option<&String>) -> String {
     match name {
-        Some(name) => format!("unknown {what} '{name}'"),
+        Some(name) => format!("unknown {what} '{}'", quoted(name)),
         None => format!("no {what}"),
     }
 }
@@ -126,7 +138,8 @@ fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
     let Some(text) = metadata.get("targetSize") else { return Ok(1) };
     text.parse().ok().filter(|size| (1..=MOST_PER_POD).contains(size)).ok_or_else(|| {
         Status::invalid_argument(format!(
-            "targetSize '{text}' in scalerMetadata; write a whole number from 1 to {MOST_PER_POD}, or leave it out"
+            "targetSize '{}' in scalerMetadata; write a whole number from 1 to {MOST_PER_POD}, or leave it out",
+            quoted(text)
         ))
     })
 }
@@ -147,7 +160,9 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        let metadata = request.into_inner().scaler_metadata;
+        // Kept as long as the stream is open, so no more of it than is read.
+        let mut metadata = request.into_inner().scaler_metadata;
+        metadata.retain(|name, _| matches!(name.as_str(), "policy" | "role"));
         let (plans, leads) = (self.plan_store.subscribe(), Arc::clone(&self.leads));
         let watching = Watching { plans, leads, metadata, said: None, is_over: false };
         Ok(Response::new(unfold(watching, Watching::next).boxed()))
@@ -175,7 +190,7 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let GetMetricsRequest { scaled_object_ref, metric_name } = request.into_inner();
         if !metric_name.is_empty() && metric_name != METRIC {
-            let text = format!("unknown metric '{metric_name}'; the only one is {METRIC}");
+            let text = format!("unknown metric '{}'; the only one is {METRIC}", quoted(&metric_name));
             return Err(Status::invalid_argument(text));
         }
         let metadata = scaled_object_ref.unwrap_or_default().scaler_metadata;

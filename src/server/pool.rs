@@ -18,6 +18,7 @@ use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
 use crate::memory::{Budget, Sheds};
+use crate::metrics::MAX_LABEL_VALUES;
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
@@ -99,9 +100,11 @@ impl Pool {
         } = parts;
         let Pipeline { scheduler, stages, parsers, sources, kv_events, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
-        let gate =
-            flow_control.as_ref().map(|flow_control| gate(flow_control, settings, &name, &clock, registry));
-        let attempts = Arc::new(Attempts::register(registry)?);
+        let label_values = state.budget().label_values(MAX_LABEL_VALUES);
+        let gate = flow_control
+            .as_ref()
+            .map(|flow_control| gate(flow_control, settings, (&name, label_values), &clock, registry));
+        let attempts = Arc::new(Attempts::register(registry)?.with_label_values(label_values));
         let locator = locator.unwrap_or_else(|| {
             Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter))
         });
@@ -129,6 +132,7 @@ impl Pool {
         let rules = Arc::new(RuleBook::default());
         let metrics = ExtProcMetrics::register(registry, settings.stream_metrics)?;
         let metrics = if settings.gen_ai_metrics { metrics.with_gen_ai(registry)? } else { metrics };
+        let metrics = metrics.with_label_values(label_values);
         let shared = Shared {
             parsers: Parsers::new(&parsers),
             max_request_body_bytes: settings.limits.max_request_body,
@@ -294,11 +298,11 @@ fn policy(settings: &ServeSettings, scheduler: Scheduler, stages: Arc<Stages>) -
 fn gate(
     flow_control: &FlowControlSpec,
     settings: &ServeSettings,
-    pool: &str,
+    (pool, label_values): (&str, usize),
     clock: &Clock,
     registry: &Registry,
 ) -> prometheus::Result<Arc<Gate>> {
-    let metrics = GateMetrics::register(registry, pool)?;
+    let metrics = GateMetrics::register(registry, pool)?.with_label_values(label_values);
     let shows_after = settings.refresh_metrics_interval + settings.metrics_staleness;
     let gate = Gate::new(flow_control, clock.clone(), shows_after, metrics);
     registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;

@@ -173,6 +173,12 @@ async fn keda_gets_the_desired_replicas() {
     refused(&keda.is_active(object(&[])).await.unwrap_err(), &["no policy in scalerMetadata"]);
     let wrong = [("policy", "llama"), ("targetSize", "0")];
     refused(&keda.get_metric_spec(object(&wrong)).await.unwrap_err(), &["targetSize '0'", "from 1 to"]);
+    // Long names are read up to a bound, and repeated up to another.
+    let status = keda.is_active(object(&[("policy", &"x".repeat(8000))])).await.unwrap_err();
+    refused(&status, &["unknown policy 'xxx"]);
+    assert!(status.message().len() < 300, "{status:?}");
+    let status = keda.is_active(object(&[("policy", &"x".repeat(64 << 10))])).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
     let status = keda.get_metrics(metrics_of(&[("policy", "llama")], "s0-other")).await.unwrap_err();
     refused(&status, &["unknown metric 's0-other'", METRIC]);
     let mut stream = keda.stream_is_active(object(&[("policy", "qwen")])).await.unwrap().into_inner();

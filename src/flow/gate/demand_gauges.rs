@@ -56,6 +56,11 @@ impl DemandFamilies {
         })
     }
 
+    /// Sets how many there are at most.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.known.limit(most);
+    }
+
     /// The gauges of a request's priority and models. Beyond the bounds both models are
     /// `other`.
     pub(super) fn of(&self, request: &Request) -> Arc<DemandGauges> {

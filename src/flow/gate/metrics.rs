@@ -4,7 +4,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use crate::metrics::{Legacy, Spans, Timing, Timings, register};
+use crate::metrics::{Legacy, MAX_LABEL_VALUES, Spans, Timing, Timings, register};
 
 use super::demand_gauges::DemandFamilies;
 
@@ -43,6 +43,8 @@ const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 pub struct GateMetrics {
     /// Name of the pool, the label `inference_pool`.
     pub(super) pool: String,
+    /// Most series of requests, beside those of `other`.
+    pub(super) label_values: usize,
     /// Durations of waiting, by outcome.
     pub(super) waited: Spans,
     /// Duration of handing a request in.
@@ -63,6 +65,14 @@ pub struct GateMetrics {
 }
 
 impl GateMetrics {
+    /// The same with so many values of labels that clients choose.
+    #[must_use]
+    pub fn with_label_values(mut self, most: usize) -> Self {
+        self.label_values = most;
+        self.demand.limit(most);
+        self
+    }
+
     /// Registers the families for the pool of this name.
     ///
     /// # Errors
@@ -102,6 +112,7 @@ impl GateMetrics {
         )?;
         Ok(Self {
             pool: pool.to_owned(),
+            label_values: MAX_LABEL_VALUES,
             waited: histograms(
                 "request_queue_duration_seconds",
                 "Seconds that requests were queued, by outcome.",

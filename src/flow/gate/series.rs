@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use prometheus::{IntCounter, IntGauge};
 
 use crate::flow::queue::{Nanos, Outcome, nanos};
-use crate::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, Span};
+use crate::metrics::{BoundedLabel, OTHER, Overflow, Span};
 use crate::request::Request;
 
 use super::demand_gauges::DemandGauges;
@@ -157,7 +157,7 @@ impl SeriesTable {
         if let Some(series) = held.and_then(|held| found(&held, now, |key| key.is_of(request))) {
             return series;
         }
-        let is_full = self.len.load(Relaxed) >= MAX_LABEL_VALUES;
+        let is_full = self.len.load(Relaxed) >= metrics.label_values;
         let label =
             |bound: &BoundedLabel, value| if is_full { OTHER } else { bound.bounded(value) }.to_owned();
         let key = Key {

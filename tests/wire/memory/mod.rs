@@ -14,10 +14,12 @@ mod names;
 mod parts;
 mod process;
 mod raw;
+mod scrapes;
 mod stalled;
 mod streams;
 mod unread;
 mod unsent;
+mod unwritten;
 mod waiting;
 
 use std::future::poll_fn;
@@ -82,6 +84,21 @@ async fn is_served(connection: &Connection) -> Stream {
     stream.send(body(PROMPT, true));
     assert_eq!(stream.request_headers().await.destination(), "127.0.0.1:1");
     stream
+}
+
+/// Asks until a request finds room: what takes it has to go first.
+async fn is_served_again(process: &Process) {
+    let start = Instant::now();
+    loop {
+        let mut stream = process.connect().await.stream().await;
+        stream.try_send(headers(&COMPLETION, false));
+        stream.try_send(body(PROMPT, true));
+        if let Some(Reply::RequestHeaders(_)) = stream.reply().await.response {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{:#?}", process.warnings());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Outcomes of requests.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use prost::Message;
 use socket2::{Domain, Socket, Type};
@@ -47,10 +48,22 @@ impl Raw {
         Self::connect_from(Ipv4Addr::LOCALHOST, address, window)
     }
 
+    /// One whose socket has room for a few frames, and that gives up sending where it would wait for long.
+    pub fn deaf(address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(2048).unwrap();
+        socket.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+        Self::over(socket, address, 1 << 16)
+    }
+
     /// The same from this address.
     pub fn connect_from(source: Ipv4Addr, address: SocketAddr, window: u32) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+        Self::over(socket, address, window)
+    }
+
+    fn over(socket: Socket, address: SocketAddr, window: u32) -> Self {
         socket.connect(&address.into()).unwrap();
         let mut raw = Self { socket: socket.into(), out: Vec::new() };
         raw.socket.set_nodelay(true).unwrap();
@@ -74,17 +87,28 @@ impl Raw {
 
     /// Opens a call of any method.
     pub fn call(&mut self, stream: u32, path: &str) {
+        let block = Self::head(path);
+        self.frame(HEADERS, END_HEADERS, stream, &block);
+    }
+
+    /// Opens a call and ends it, with a length of its body that isn't so.
+    pub fn broken(&mut self, stream: u32, path: &str) {
+        let length = [&[0x0f, 0x0d, 1][..], b"5"].concat();
+        let block = [Self::head(path), length].concat();
+        self.frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
+    }
+
+    fn head(path: &str) -> Vec<u8> {
         let literal = |prefix: &[u8], text: &str| [prefix, &[text.len() as u8], text.as_bytes()].concat();
         // POST and http by their numbers in the static table, the rest as it is.
-        let block = [
+        [
             vec![0x83, 0x86],
             literal(&[0x04], path),
             literal(&[0x01], "x"),
             literal(&[0x0f, 0x10], "application/grpc"),
             literal(&[0x00, 2, b't', b'e'], "trailers"),
         ]
-        .concat();
-        self.frame(HEADERS, END_HEADERS, stream, &block);
+        .concat()
     }
 
     /// Sends a gRPC message in a frame of its own.

@@ -58,7 +58,7 @@ impl Windows {
         stream: 256 << 10,
         unsent: 256 << 10,
         streams: 100,
-        most_streams: 100_000,
+        most_streams: 16_384,
     };
 
     /// For [small] requests. HTTP/2 begins with these windows, and less can't be said before the

@@ -18,6 +18,7 @@ mod meter;
 mod refusals;
 mod replying;
 mod reservation;
+mod series;
 pub mod small;
 mod small_calls;
 mod stalled;

@@ -209,14 +209,17 @@ impl Streams {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Headers have arrived on the stream of this number: they are those of a new one, or trailers.
-    pub(super) fn headers_arrived(&self, number: u32) {
+    /// Headers have arrived on the stream of this number. Returns whether they are those of a new one, or
+    /// trailers.
+    pub(super) fn headers_arrived(&self, number: u32) -> bool {
         let mut open = self.open();
-        if number > open.last {
+        let is_new = number > open.last;
+        if is_new {
             open.last = number;
             let stream = open.add();
             open.coming.push_back(stream);
         }
+        is_new
     }
 
     /// Data has arrived on the stream of this number that takes so many bytes. Returns whether it is
@@ -283,7 +286,7 @@ mod tests {
         let streams = Streams::default();
         let unread = |stream: &Arc<Replying>| stream.unread();
         // Two come in a turn, of which the second is refused, and the head of a third.
-        [1, 3, 5].iter().for_each(|number| streams.headers_arrived(*number));
+        [1, 3, 5].iter().for_each(|number| assert!(streams.headers_arrived(*number)));
         streams.data_arrived(1, 10);
         assert!(streams.were_read(1, true));
         let first = streams.begin();
@@ -294,7 +297,7 @@ mod tests {
         streams.data_arrived(3, 100);
         assert_eq!(unread(&streams.begin()), 20);
         // Trailers of the first, and headers that are refused.
-        streams.headers_arrived(1);
+        assert!(!streams.headers_arrived(1), "trailers");
         assert!(!streams.were_read(3, false));
         for turn in 4..10_000 {
             streams.headers_arrived(2 * turn as u32 + 1);

@@ -47,6 +47,11 @@ pub(super) fn calls_share(budget: &Budget) -> u64 {
     share(budget) / PORTS
 }
 
+/// Most bytes that large answers of a port may take until they are sent; one that is larger is sent alone.
+pub(super) fn pages_share(budget: &Budget) -> u64 {
+    budget.process().map_or(MOST, |process| (process / 16).min(MOST))
+}
+
 /// Most bytes that connections of a port may take, and requests of all of them: a quarter of what is
 /// for small ports, which is a sixteenth of the budget. Health, metrics and administration have many
 /// connections, and KEDA has few.

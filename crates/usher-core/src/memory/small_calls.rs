@@ -14,12 +14,14 @@ use super::{Budget, Kind, Reservation, small};
 pub struct SmallPort {
     budget: Arc<Budget>,
     calls: Arc<Calls>,
+    /// Requests whose large answers are being sent.
+    pages: Arc<Calls>,
 }
 
 impl SmallPort {
     /// A port without requests.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        Self { budget: Arc::clone(budget), calls: Arc::default() }
+        Self { budget: Arc::clone(budget), calls: Arc::default(), pages: Arc::default() }
     }
 
     /// The budget that they count in.
@@ -33,10 +35,19 @@ impl SmallPort {
     /// So the oldest requests make room where those of the port take more than its share, which are
     /// watches, requests that are never complete and answers that nobody reads.
     pub fn begin(&self, bytes: u64, end: CancellationToken) -> SmallCall {
+        self.begin_among(&self.calls, small::calls_share(&self.budget), bytes, end)
+    }
+
+    /// Counts an answer of so many bytes until it is sent. The oldest make room for it, as with
+    /// [`begin`](Self::begin), in a share of their own: scrapers that read slowly hold a page each.
+    pub fn begin_page(&self, bytes: u64, end: CancellationToken) -> SmallCall {
+        self.begin_among(&self.pages, small::pages_share(&self.budget), bytes, end)
+    }
+
+    fn begin_among(&self, calls: &Arc<Calls>, most: u64, bytes: u64, end: CancellationToken) -> SmallCall {
         let mut held = Reservation::new(&self.budget, Kind::SmallPorts);
         held.set(bytes);
-        let most = small::calls_share(&self.budget);
-        let (place, ended) = self.calls.begin(bytes, end, most);
+        let (place, ended) = calls.begin(bytes, end, most);
         if ended > 0 {
             let before = self.budget.small_calls_ended.fetch_add(ended as u64, Relaxed);
             let count = before + ended as u64;

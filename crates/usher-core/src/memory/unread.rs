@@ -27,6 +27,8 @@ pub struct Unread {
     kept: AtomicU64,
     /// Charge of HTTP/2 for small frames among them.
     small: AtomicI64,
+    /// Trailers that no stream has read.
+    trailers: AtomicI64,
     /// Streams that read.
     readers: AtomicUsize,
     /// Cancelled when the connection has to be closed, as its unread data takes too much memory.
@@ -66,6 +68,7 @@ impl Unread {
             bytes: AtomicI64::new(0),
             kept: AtomicU64::new(0),
             small: AtomicI64::new(0),
+            trailers: AtomicI64::new(0),
             readers: AtomicUsize::new(0),
             evicted: CancellationToken::new(),
             streams: Streams::default(),
@@ -95,15 +98,30 @@ impl Unread {
         self.evicted.is_cancelled() || self.idle.retired.is_cancelled()
     }
 
-    /// Headers have arrived on a stream of this number.
-    pub fn headers_arrived(&self, stream: u32) {
-        self.streams.headers_arrived(stream);
+    /// Headers have arrived on a stream of this number. Returns whether they begin it, or are trailers.
+    pub fn headers_arrived(&self, stream: u32) -> bool {
+        self.streams.headers_arrived(stream)
     }
 
     /// Data has arrived on a stream of this number. Returns whether it is to be [added](Self::add) to that
     /// of all.
     pub fn data_arrived(&self, stream: u32, bytes: i64) -> bool {
         self.streams.data_arrived(stream, bytes)
+    }
+
+    /// Trailers have arrived on a stream.
+    pub fn trailers_arrived(&self) {
+        self.trailers.fetch_add(1, Relaxed);
+    }
+
+    /// A stream has read its trailers.
+    pub fn trailers_read(&self) {
+        self.trailers.fetch_sub(1, Relaxed);
+    }
+
+    /// Trailers that no stream has read.
+    pub fn trailers(&self) -> i64 {
+        self.trailers.load(Relaxed)
     }
 
     /// HTTP/2 has read all headers that have arrived completely, in this turn of the connection or
@@ -153,9 +171,11 @@ impl Unread {
     /// puts it right.
     pub fn close(&self) {
         let (left, small) = (self.bytes.load(Relaxed), self.small.load(Relaxed));
+        let trailers = self.trailers.load(Relaxed);
         if self.readers.fetch_sub(1, Relaxed) == 1 {
             let _ = self.bytes.compare_exchange(left, 0, Relaxed, Relaxed);
             let _ = self.small.compare_exchange(small, 0, Relaxed, Relaxed);
+            let _ = self.trailers.compare_exchange(trailers, 0, Relaxed, Relaxed);
         }
     }
 

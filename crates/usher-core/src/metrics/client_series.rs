@@ -120,6 +120,11 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         }
     }
 
+    /// Sets how many there are at most, beside those of `other`.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
     fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,0 +1,51 @@
+//! Pages of metrics with many names, and clients that read them slowly.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use super::*;
+use crate::support::response_body;
+
+const NAMES: usize = 2000;
+
+/// One request for each of so many invented models, with a response and its usage.
+async fn invent(process: &Process) {
+    let connection = process.connect().await;
+    for number in 0..NAMES {
+        let mut stream = connection.stream().await;
+        stream.send(headers(&COMPLETION, false));
+        stream.send(body(format!(r#"{{"model":"invented-{number}","prompt":"hi","stream":true}}"#), true));
+        stream.request_headers().await;
+        while !stream.request_body().await.1 {}
+        stream.send(response_headers(&[(":status", "200"), ("content-type", "text/event-stream")], false));
+        stream.response_headers().await;
+        let events = "data: {\"choices\":[{\"text\":\"a\"}],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6}}\n\n";
+        stream.send(response_body(events, true));
+        while !stream.response_body().await.1 {}
+    }
+}
+
+/// A client that asks for the page, and reads its first bytes.
+fn slow(address: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(2048).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let mut stream: TcpStream = socket.into();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn invented_models_and_slow_scrapers_leave_memory_to_requests() {
+    let process = Process::start(small_budget(), 1, &[]);
+    let limit = process.limit();
+    invent(&process).await;
+    let page = process.page();
+    is_served_again(&process).await;
+    let scrapers: Vec<_> = (0..25).map(|_| slow(process.metrics)).collect();
+    is_served_again(&process).await;
+    drop(scrapers);
+    drop(page);
+    stayed_within(&process, small_budget(), limit).await;
+}

@@ -1,0 +1,99 @@
+//! Clients that send whole requests, and leave what is sent to them in their sockets: HTTP/2 keeps the ends of their
+//! streams, and has no flow control for those.
+
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, Raw};
+use super::*;
+
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+/// Calls of a connection: several times as many as would take the budget.
+const CALLS: u32 = 300_000;
+
+/// Clients that take nothing, each on a connection.
+const CLIENTS: u32 = 4;
+
+/// What stops such clients is that they have to wait; a request of another then has its turn.
+async fn is_bounded(call: fn(&mut Raw, u32)) {
+    let process = Process::start(small_budget(), 1, &[]);
+    let limit = process.limit();
+    let address = process.extproc;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            tokio::task::spawn_blocking(move || {
+                let mut raw = Raw::deaf(address);
+                let mut calls = 0;
+                while calls < CALLS {
+                    (0..100).for_each(|more| call(&mut raw, 2 * (calls + more) + 1));
+                    if !raw.try_send() {
+                        break;
+                    }
+                    calls += 100;
+                }
+                (raw, calls)
+            })
+        })
+        .collect();
+    let mut open = Vec::new();
+    for client in clients {
+        let (raw, calls) = client.await.unwrap();
+        assert!(calls < CALLS, "it has to wait");
+        open.push(raw);
+    }
+    is_served_again(&process).await;
+    drop(open);
+    stayed_within(&process, small_budget(), limit).await;
+}
+
+#[tokio::test]
+async fn replies_that_clients_leave_in_their_sockets_are_bounded() {
+    is_bounded(|raw, stream| {
+        raw.call(stream, PROCESS);
+        raw.request(stream, &[(":path", "/")], true);
+        raw.frame(DATA, END_STREAM, stream, &[]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refused_calls_of_clients_that_read_nothing_are_bounded() {
+    is_bounded(|raw, stream| {
+        raw.call(stream, "/no.such.Service/Call");
+        raw.frame(DATA, END_STREAM, stream, &[0; 5]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn resets_that_clients_leave_in_their_sockets_are_bounded() {
+    is_bounded(|raw, stream| raw.broken(stream, PROCESS)).await;
+}
+
+/// Trailers that are hundreds of bytes on their way, and sixteen thousand in memory.
+#[tokio::test]
+async fn trailers_that_nobody_reads_are_bounded() {
+    const CONNECTIONS: usize = 40;
+    const STREAMS: u32 = 100;
+    let process = Process::start(small_budget(), 1, &[]);
+    let limit = process.limit();
+    // Names by their numbers in the static table, but for those that say how a message is sent.
+    let names: Vec<u8> = (15..62).filter(|name| ![28, 38, 57].contains(name)).collect();
+    let trailers: Vec<u8> = names.iter().cycle().take(320).map(|name| 0x80 | name).collect();
+    let mut open = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut raw = Raw::connect(process.extproc, 0);
+        let streams = || (0..STREAMS).map(|number| 2 * number + 1);
+        for stream in streams() {
+            raw.open(stream);
+            raw.request(stream, &[(":method", "GET"), (":path", "/v1/models")], true);
+        }
+        let _ = raw.try_send();
+        for stream in streams() {
+            raw.frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers);
+        }
+        let _ = raw.try_send();
+        open.push(raw);
+    }
+    is_served_again(&process).await;
+    drop(open);
+    stayed_within(&process, small_budget(), limit).await;
+}
