@@ -248,6 +248,28 @@ fn sick_pod_recovers_only_with_outlier_detection() {
 }
 
 #[test]
+fn precise_scenario_predicts_the_hits_that_happen() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--servers", "2", "--scenario", "precise", "--requests", "120", "--output", "json"];
+    let output = working_demo(&folder, &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let policies: Vec<&Value> = runs.iter().map(|run| &run["policy"]).collect();
+    assert_eq!(policies, ["approximate", "precise"]);
+    for run in runs {
+        assert_eq!((&run["requests"], &run["statuses"]), (&120.into(), &json!({"200": 120})));
+        // Servers count what Usher counts.
+        let cached = ["evictions", "restart"].map(|part| run[part]["cached"].as_f64().unwrap());
+        assert!(cached.iter().all(|cached| *cached > 0.0), "{run}");
+        assert!(cached.iter().sum::<f64>() <= run["tokens"]["cached"].as_f64().unwrap(), "{run}");
+    }
+    let off = |run: &Value| run["off_percent"].as_f64().unwrap();
+    assert!(off(&runs[1]) < off(&runs[0]), "{report}");
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+}
+
+#[test]
 fn servers_come_and_go_with_the_load_and_no_request_fails() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--servers", "4", "--scenario", "autoscale", "--output", "json"];

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use clap::Parser;
 use serde_json::{Value, json};
 use usher::cli::CliError;
-use usher::sim::{Dialect, EngineConfig, Layer, ModelKind, Role, SimConfig};
+use usher::sim::{Dialect, EngineConfig, Form, KvEventsConfig, Layer, ModelKind, Role, SimConfig, Target};
 use usher_lab::cli::sim::{SimArgs, run, write_endpoints};
 
 use crate::sim::support::*;
@@ -67,6 +67,33 @@ fn values_beyond_a_range_are_refused_with_the_flag_and_the_range() {
         let error = Cli::try_parse_from(["sim", &joined]).map(|_| ()).unwrap_err().to_string();
         assert!([flag, value, range].iter().all(|part| error.contains(part)), "{error}");
     }
+}
+
+#[test]
+fn ports_of_events_are_as_far_apart_as_those_of_servers() {
+    let ports = "--kv-events-port 5557 --kv-replay-port 5657";
+    for (spread, step) in [("ports", 1), ("addresses", 0)] {
+        let target = Target::Listen { port: 5557, replay_port: Some(5657), step };
+        let expected = Some(KvEventsConfig { form: Form::Array, target });
+        assert_eq!(args(&format!("{ports} --spread {spread}")).config().kv_events, expected);
+    }
+    let target = Target::Connect("epp:5557".to_owned());
+    let expected = Some(KvEventsConfig { form: Form::Map, target });
+    assert_eq!(args("--kv-events-to tcp://epp:5557 --kv-events-form map").config().kv_events, expected);
+    for (line, part) in [
+        ("--kv-events-to epp:5557", "give tcp://HOST:PORT"),
+        ("--kv-events-to tcp://epp:0", "give tcp://HOST:PORT"),
+        ("--kv-events-port 5557 --kv-events-to tcp://epp:5557", "cannot be used with"),
+        ("--kv-replay-port 5558", "--kv-events-port"),
+        ("--kv-events-form list", "give array or map"),
+    ] {
+        let error = Cli::try_parse_from(["sim"].into_iter().chain(line.split(' '))).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let error = run(&args(&format!("--port 0 --kv-events-port {}", at.port()))).unwrap_err().to_string();
+    assert!(error.contains(&format!("can't listen on {at} for KV events: ")), "{error}");
 }
 
 #[test]

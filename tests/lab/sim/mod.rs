@@ -3,5 +3,6 @@
 mod command;
 mod disagg;
 mod faults;
+mod kv_events;
 mod support;
 mod traffic;

@@ -23,7 +23,8 @@ use prometheus::{Prometheus, is_installed};
 const GUIDE: &str = "docs/guide/observability.md";
 
 /// Alerts whose fault isn't made here but in `deploy/observability/rules_test.yaml`, and why.
-const MADE_UP: [(&str, &str); 2] = [
+const MADE_UP: [(&str, &str); 3] = [
+    ("UsherKvEventsMissing", "takes engines that publish, and tests of KV events have these"),
     ("UsherModelServerQueuesGrowing", "takes more load than a test should make"),
     ("UsherPredictionOff", "takes servers that change their speed all the time"),
 ];
@@ -40,6 +41,7 @@ const CONFIG: &str = "--config-text=
 featureGates: [flowControl]
 plugins:
 - {type: approx-prefix-cache-producer}
+- {type: precise-prefix-cache-producer, parameters: {kvEventsConfig: {podDiscoveryConfig: {socketPort: 1}}}}
 - {type: prefix-cache-scorer}
 - {type: expected-latency-scorer}
 - {type: concurrency-detector, parameters: {maxConcurrency: 6}}

@@ -2,6 +2,7 @@
 
 mod engine;
 mod renderer;
+mod simulated;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

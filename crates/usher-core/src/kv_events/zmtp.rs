@@ -1,4 +1,4 @@
-//! ZMTP 3.0, the protocol of ZeroMQ, as a subscriber or a dealer speaks it (`rfc.zeromq.org/spec/23`).
+//! ZMTP 3.0, the protocol of ZeroMQ, as pickers and engines speak it (`rfc.zeromq.org/spec/23`).
 //!
 //! A state machine: bytes that came in go in, messages come out, with bytes to send. The mechanism is NULL: engines
 //! have no other. Bounds are checked before anything is allocated, so a peer can make this take no more than the size
@@ -14,6 +14,10 @@ pub enum Socket {
     Subscriber,
     /// Asks a ROUTER or REP socket.
     Dealer,
+    /// Sends to SUB or XSUB sockets, which say what they want.
+    Publisher,
+    /// Answers DEALER or REQ sockets.
+    Router,
 }
 
 impl Socket {
@@ -21,6 +25,8 @@ impl Socket {
         match self {
             Self::Subscriber => b"SUB",
             Self::Dealer => b"DEALER",
+            Self::Publisher => b"PUB",
+            Self::Router => b"ROUTER",
         }
     }
 
@@ -28,6 +34,8 @@ impl Socket {
         match self {
             Self::Subscriber => matches!(peer, b"PUB" | b"XPUB"),
             Self::Dealer => matches!(peer, b"ROUTER" | b"REP" | b"DEALER"),
+            Self::Publisher => matches!(peer, b"SUB" | b"XSUB"),
+            Self::Router => matches!(peer, b"DEALER" | b"REQ" | b"ROUTER"),
         }
     }
 }

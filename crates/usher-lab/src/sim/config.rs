@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::disagg::DisaggConfig;
 use super::error::ConfigError;
+use super::kv_events::KvEventsConfig;
 use super::model::EngineModel;
 
 /// The longest step of decoding for one request.
@@ -203,6 +204,8 @@ pub struct SimConfig {
     /// Division of the work of requests among them. Default: they don't, unless a request's
     /// headers ask for it.
     pub disagg: DisaggConfig,
+    /// What is told of the KV cache, and to whom. Default: nothing.
+    pub kv_events: Option<KvEventsConfig>,
 }
 
 impl Default for SimConfig {
@@ -221,6 +224,7 @@ impl Default for SimConfig {
             time_scale: 1.0,
             engine: EngineConfig::default(),
             disagg: DisaggConfig::default(),
+            kv_events: None,
         }
     }
 }

@@ -23,6 +23,23 @@ pub enum MetricsFault {
     Hang,
 }
 
+/// Misbehaviour of KV events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KvEventsFault {
+    /// Every other message is lost on its way.
+    Drop,
+    /// Every message comes twice.
+    Duplicate,
+    /// Messages come in pairs, the later one first.
+    Reorder,
+    /// No message is sent and no replay is answered.
+    Silence,
+    /// At once and once: connections end, the KV cache is empty but for running requests, whose blocks answer for nothing,
+    /// and messages are numbered from 0 again.
+    Restart,
+}
+
 /// Faults of a server, or of one request. The default is none.
 ///
 /// The header `x-sim-fault` takes a list such as `slow=200ms, status=503` and holds for
@@ -40,6 +57,7 @@ pub enum MetricsFault {
 /// | `drop-after=5` | ends the connection (HTTP/2: the stream) after 5 tokens, in the middle of the body |
 /// | `metrics=stale` | only on the server: `/metrics` is `stale`, `broken`, `empty`, an `error` or a `hang` |
 /// | `health=503` | only on the server: status of `/health` |
+/// | `kv-events=drop` | only on the server: KV events [`drop`, `duplicate`, `reorder`, `silence` or `restart`](KvEventsFault) |
 /// | `count=2` | only on the server: `status` to `drop-after` hold for so many requests |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
@@ -67,6 +85,9 @@ pub struct Fault {
     /// Status of `/health`, 200 to 599.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "status")]
     pub health: Option<u16>,
+    /// Fault of KV events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_events: Option<KvEventsFault>,
     /// For how many requests the faults of requests hold. `None`: until changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -132,7 +153,7 @@ impl Fault {
             Some(left) => *left -= 1,
             None => {}
         }
-        Self { metrics: None, health: None, count: None, ..self.clone() }
+        Self { metrics: None, health: None, kv_events: None, count: None, ..self.clone() }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::kv_events::{Expected, Publisher};
 use super::model::{Engine, Output, Rejected, SimRequest};
 use super::timer::Timer;
 
@@ -43,11 +44,15 @@ struct Inner {
     // When the driver wakes by itself.
     armed: Option<Duration>,
     outputs: Vec<Output>,
+    events: Option<Arc<Publisher>>,
 }
 
 impl Inner {
     fn advance(&mut self, now: Duration) {
         self.engine.advance(now, &mut self.outputs);
+        if let Some(events) = &self.events {
+            events.tell(&self.engine.take_kv_changes());
+        }
         for Output { id, generated, cached_tokens, finished, .. } in self.outputs.drain(..) {
             let Some(Waiter { progress, wake, told }) = self.waiters.get_mut(&id) else { continue };
             let due = match *wake {
@@ -92,10 +97,27 @@ impl Live {
                 next_id: 0,
                 armed: None,
                 outputs: Vec::new(),
+                events: None,
             }),
             earlier: Notify::new(),
             started: Instant::now(),
             scale,
+        }
+    }
+
+    /// Tells changes of its KV cache from now on.
+    pub(crate) fn tell(&self, events: Arc<Publisher>) {
+        let mut inner = self.lock();
+        inner.engine.keep_kv_changes();
+        inner.events = Some(events);
+    }
+
+    /// Forgets its KV cache, and begins to tell of it anew.
+    pub(crate) fn restart_kv(&self) {
+        let mut inner = self.lock();
+        inner.engine.forget_kv();
+        if let Some(events) = &inner.events {
+            events.restart();
         }
     }
 
@@ -128,7 +150,7 @@ impl Live {
         inner.waiters.insert(id, Waiter { progress: sender, wake, told: 0 });
         inner.advance(now);
         self.arm(&inner);
-        Ok(Ticket { live: self.clone(), id, progress })
+        Ok(Ticket { live: self.clone(), id, progress, expected: None })
     }
 
     // Wakes the driver if something happens earlier than it thinks.
@@ -174,9 +196,16 @@ pub(crate) struct Ticket {
     live: Arc<Live>,
     id: u64,
     progress: watch::Receiver<Progress>,
+    // Given back once the engine has no part of the request.
+    expected: Option<Expected>,
 }
 
 impl Ticket {
+    /// Keeps the contents of its blocks.
+    pub(crate) fn keep(&mut self, expected: Option<Expected>) {
+        self.expected = expected;
+    }
+
     /// The number of the request at its server.
     pub(crate) fn id(&self) -> u64 {
         self.id

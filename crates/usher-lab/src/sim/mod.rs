@@ -27,6 +27,9 @@
 //! do, or may not be asked ([`DisaggConfig::peers`]), the server does itself, and counts
 //! it. Answers name who computed the prompt: `x-sim-prefilled-by`.
 //!
+//! With [`KvEventsConfig`] a server tells which blocks come and go, as vLLM does: `kv_events`. Four bytes of a prompt are
+//! a token; `/v1/completions/render` and `/v1/chat/completions/render` tell a prompt's.
+//!
 //! `GET /admin/state` tells what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
 
@@ -38,6 +41,7 @@ mod faults;
 mod http_stats;
 mod io;
 mod kv;
+mod kv_events;
 mod link;
 mod live;
 mod metrics;
@@ -54,8 +58,9 @@ mod timer;
 pub use config::{Dialect, EngineConfig, SimConfig};
 pub use disagg::{DisaggConfig, Peer, Role};
 pub use error::ConfigError;
-pub use faults::{Fault, MetricsFault};
-pub use kv::{KvCache, Lease, block_hashes};
+pub use faults::{Fault, KvEventsFault, MetricsFault};
+pub use kv::{KvCache, KvChange, Lease, block_hashes};
+pub use kv_events::{Form, KvEventsConfig, SocketError, Target};
 pub use link::{KV_BYTES_PER_TOKEN, Layer, Links, Place, Transfer};
 pub use model::{
     ChunkedPrefill, Engine, EngineModel, EngineState, Finish, Kind, ModelKind, Output, PrefillFirst,

@@ -16,6 +16,7 @@ use super::config::{EngineConfig, SimConfig};
 use super::disagg::Role;
 use super::error::ConfigError;
 use super::io::{Connection, Socket};
+use super::kv_events::{Publisher, SocketError, Sockets};
 use super::link::Place;
 use super::live::Live;
 use super::model::Engine;
@@ -36,6 +37,9 @@ pub enum StartError {
     /// A listener can't be used.
     #[error("simulated server: a listener can't be used: {0}")]
     Listener(#[from] io::Error),
+    /// There is no socket for KV events.
+    #[error("simulated server: {0}")]
+    KvEvents(#[from] SocketError),
 }
 
 /// Running servers. Dropped, it stops them.
@@ -98,17 +102,34 @@ pub async fn start(config: SimConfig, listeners: Vec<StdTcpListener>) -> Result<
         let engine = Engine::new(EngineConfig { seed, ..config.engine.clone() })?;
         let live = Arc::new(Live::new(engine, config.time_scale, Timer::new()));
         let name = format!("{}-{index}", config.name_prefix);
-        servers.push((listener, address, index, name, live));
+        let events = match &config.kv_events {
+            Some(events) => {
+                let sockets = Sockets::bind(&events.target, address.ip(), index - config.first_index)?;
+                let block_size = config.engine.block_size;
+                let publisher = Arc::new(Publisher::new(events.form, address, &config.model, block_size));
+                live.tell(Arc::clone(&publisher));
+                Some((publisher, sockets))
+            }
+            None => None,
+        };
+        servers.push((listener, address, index, name, live, events));
     }
     // Nothing runs before everything is known to work.
     let (mut addresses, mut names, mut roles, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (listener, address, index, name, live) in servers {
+    for (listener, address, index, name, live, events) in servers {
         let (config, live) = (config.clone(), live.clone());
+        let (publisher, sockets) = events.unzip();
+        if let (Some(publisher), Some(sockets)) = (publisher.clone(), sockets) {
+            let token = stop.clone();
+            tasks.spawn(async move {
+                token.run_until_cancelled(sockets.serve(publisher)).await;
+            });
+        }
         roles.push(config.disagg.role(index));
         places.push(config.disagg.place(index));
         addresses.push(address);
         names.push(name.clone());
-        let service = Service::new(config, index, name, address.port(), live.clone(), started);
+        let service = Service::new(config, (index, name, address.port()), live.clone(), publisher, started);
         let token = stop.clone();
         tasks.spawn(async move { token.run_until_cancelled(live.drive()).await });
         tasks.spawn(accept(listener, Arc::new(service), tasks.clone(), stop.clone()));

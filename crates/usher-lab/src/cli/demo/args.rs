@@ -32,6 +32,10 @@ pub enum Scenario {
     /// how many servers there should be, and the demo starts and ends them. A table has a line per
     /// tick of the policy. Takes three quarters of a minute.
     Autoscale,
+    /// Requests share long beginnings, servers have little room for them, and half of them restart in the
+    /// middle. A table compares the hits in prefix caches that Usher predicts with those that happen: as it
+    /// estimates them, and by the KV events of the servers.
+    Precise,
     /// Prefill and decode pods come up in steps where there are nodes for half of them, and
     /// a table compares that with all at once. Pods and time are virtual: nothing is started.
     Rollout,
@@ -86,7 +90,8 @@ impl DemoArgs {
 
     /// Speed of everything, in multiples of reality.
     pub(super) fn speed(&self) -> f64 {
-        let usual = if self.replays() { 12.0 } else { 1.0 };
+        let is_real = matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale);
+        let usual = if is_real { 1.0 } else { 12.0 };
         self.speed.unwrap_or(usual)
     }
 
@@ -102,7 +107,7 @@ impl DemoArgs {
 
     /// Returns `true` if it sends the requests of a trace.
     pub(super) fn replays(&self) -> bool {
-        !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale)
+        !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale | Scenario::Precise)
     }
 }
 

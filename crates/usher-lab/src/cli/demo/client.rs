@@ -16,6 +16,7 @@ const FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
 const AT_ONCE: HeaderValue = HeaderValue::from_static("status=200");
 
 const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
 
 /// A page of every model server, which costs it nothing.
 pub(super) const MODELS: &str = "/v1/models";
@@ -33,6 +34,14 @@ impl Client {
     /// When no whole answer came.
     pub(super) async fn chat(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, CHAT, body)?).await?)
+    }
+
+    /// A request for a completion.
+    ///
+    /// # Errors
+    /// When no whole answer came.
+    pub(super) async fn completion(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
+        Ok(self.client.send(request(to, Method::POST, COMPLETIONS, body)?).await?)
     }
 
     /// A chat request that the simulated server answers at once, without work.

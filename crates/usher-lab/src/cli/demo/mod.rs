@@ -10,6 +10,7 @@ mod outlier;
 mod pd;
 mod plain;
 pub mod ports;
+mod precise;
 mod replay;
 mod report;
 mod rollout;
@@ -45,6 +46,10 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
     let servers = args.servers();
     if args.scenario == Scenario::Pd && servers % 2 == 1 {
         let text = format!("--servers {servers}: half of them compute prompts; give an even number");
+        return Err(CliError::Usage(text));
+    }
+    if args.scenario == Scenario::Precise && servers < 2 {
+        let text = "--servers 1: half of them restart and the others serve; give at least 2".to_owned();
         return Err(CliError::Usage(text));
     }
     if args.scenario == Scenario::SickPod && servers < 2 {
@@ -88,7 +93,9 @@ fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
 
 fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
     let rows: Arc<[Row]> = read_trace(args)?.into();
-    let ports = Ports::choose(args.port, args.servers())?;
+    // Servers tell Usher what they hold on a port behind theirs.
+    let more = u16::from(args.scenario == Scenario::Precise);
+    let ports = Ports::choose(args.port, args.servers() + more)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut stop = Stop::new()?;
@@ -178,6 +185,11 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let (stack, report) = autoscale::follow(args, ports, &mut progress).await?;
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
+    }
+    if args.scenario == Scenario::Precise {
+        let (stack, report) = precise::compare(args, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
     }
     let (stack, report) = plain::compare(args, rows, ports, &mut progress).await?;
     let text = args.output.render(&report)?;

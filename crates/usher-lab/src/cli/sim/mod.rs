@@ -1,6 +1,7 @@
 //! `usher sim`: simulated vLLM servers in one process.
 
 mod disagg;
+mod kv_events;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -13,6 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 use self::disagg::DisaggArgs;
+use self::kv_events::KvEventsArgs;
 use super::engine::EngineArgs;
 use super::range::number;
 use crate::sim::{ConfigError, Dialect, EngineConfig, SimConfig, SimHandle, start};
@@ -97,6 +99,9 @@ pub struct SimArgs {
     /// Division of the work of requests among the servers.
     #[command(flatten)]
     pub disagg: DisaggArgs,
+    /// What they tell of their KV caches.
+    #[command(flatten)]
+    pub kv_events: KvEventsArgs,
 }
 
 impl SimArgs {
@@ -127,6 +132,7 @@ impl SimArgs {
             time_scale: self.speed,
             engine,
             disagg: self.disagg.config(),
+            kv_events: self.kv_events.config(if self.spread == Spread::Ports { 1 } else { 0 }),
             ..SimConfig::default()
         }
     }

@@ -52,6 +52,18 @@ struct Block {
 
 const NONE: u32 = u32::MAX;
 
+/// Hash of blocks whose content was forgotten while requests held them. No other block has it.
+const FORGOTTEN: u64 = u64::MAX;
+
+/// Change of what a cache can answer for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvChange {
+    /// The block with this hash is there.
+    Stored(u64),
+    /// It is there no more.
+    Removed(u64),
+}
+
 /// A cache of a fixed number of blocks.
 ///
 /// A block is private (its content is not complete, or nobody else can want it),
@@ -71,6 +83,8 @@ pub struct KvCache {
     newest: u32,
     evictions: u64,
     releases: u64,
+    // Changes since they were taken last, where somebody wants them.
+    changes: Option<Vec<KvChange>>,
 }
 
 impl KvCache {
@@ -88,6 +102,34 @@ impl KvCache {
             newest: NONE,
             evictions: 0,
             releases: 0,
+            changes: None,
+        }
+    }
+
+    /// Keeps changes from now on, for [`take_changes`](Self::take_changes).
+    pub fn keep_changes(&mut self) {
+        self.changes = Some(Vec::new());
+    }
+
+    /// Changes since this was called last, in their order.
+    pub fn take_changes(&mut self) -> Vec<KvChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Forgets all content, as a restart does, and which changes led there. Requests keep the blocks that they hold,
+    /// which answer for nothing.
+    pub fn forget(&mut self) {
+        while self.idle > 0 {
+            self.evict_oldest();
+        }
+        self.known = Known::default();
+        self.blocks.iter_mut().for_each(|block| block.hash = FORGOTTEN);
+        self.take_changes();
+    }
+
+    fn changed(&mut self, change: KvChange) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
         }
     }
 
@@ -172,6 +214,7 @@ impl KvCache {
             None => self.blocks.push(block),
         }
         lease.shared.push(place);
+        self.changed(KvChange::Stored(hash));
     }
 
     /// Gives all blocks of the lease back. Those with a hash become idle, the end of
@@ -220,9 +263,13 @@ impl KvCache {
             return;
         }
         self.unlink(at);
-        self.known.remove(self.blocks[at as usize].hash);
+        let hash = self.blocks[at as usize].hash;
+        self.known.remove(hash);
         self.vacant.push(at);
         self.evictions += 1;
+        if hash != FORGOTTEN {
+            self.changed(KvChange::Removed(hash));
+        }
     }
 }
 
@@ -281,6 +328,29 @@ mod tests {
         assert_eq!((cache.matched(&[1, 2]), cache.usage()), (2, 1.0));
         cache.release(held);
         cache.release(other);
+    }
+
+    #[test]
+    fn changes_add_up_to_what_is_there() {
+        let mut cache = KvCache::new(3);
+        cache.keep_changes();
+        let lease = fill(&mut cache, &[1, 2, 3]);
+        cache.release(lease);
+        let lease = fill(&mut cache, &[1, 4]);
+        let [stored, removed]: [fn(u64) -> KvChange; 2] = [KvChange::Stored, KvChange::Removed];
+        assert_eq!(cache.take_changes(), [stored(1), stored(2), stored(3), removed(3), stored(4)]);
+        assert_eq!(cache.take_changes(), []);
+        cache.forget();
+        assert_eq!((cache.matched(&[1]), cache.used(), cache.idle()), (0, 2, 0));
+        cache.release(lease);
+        let all = fill(&mut cache, &[1, 2, 3]);
+        assert_eq!(
+            cache.take_changes(),
+            [stored(1), stored(2), stored(3)],
+            "nobody can miss what was forgotten"
+        );
+        assert_eq!(cache.matched(&[1, 2, 3]), 3);
+        cache.release(all);
     }
 
     #[derive(Debug, Clone)]

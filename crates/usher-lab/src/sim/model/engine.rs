@@ -9,7 +9,7 @@ use super::request::{EngineState, Output};
 use super::transfers::{Receiving, SharingClock};
 use crate::sim::config::EngineConfig;
 use crate::sim::error::ConfigError;
-use crate::sim::kv::KvCache;
+use crate::sim::kv::{KvCache, KvChange};
 use crate::sim::stats::Stats;
 
 /// A simulated engine. Times are since its start and never go back: an earlier one
@@ -81,6 +81,22 @@ impl Engine {
     /// The KV cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
+    }
+
+    /// Keeps changes of the KV cache from now on.
+    pub fn keep_kv_changes(&mut self) {
+        self.kv.keep_changes();
+    }
+
+    /// Changes of the KV cache since this was called last.
+    pub fn take_kv_changes(&mut self) -> Vec<KvChange> {
+        self.kv.take_changes()
+    }
+
+    /// Forgets the content of the KV cache; see [`KvCache::forget`].
+    pub fn forget_kv(&mut self) {
+        self.kv.forget();
+        self.changes += 1;
     }
 
     /// A number that grows whenever anything observable changes.

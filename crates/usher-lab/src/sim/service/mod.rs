@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::body::{Received, SimBody, full, receive, with_trailers};
-use super::faults::{Fault, MetricsFault, ServerFault};
+use super::faults::{Fault, KvEventsFault, MetricsFault, ServerFault};
 use super::io::Connection;
+use super::kv_events::{Publisher, tokens as token_ids};
 use super::link::{Layer, Place};
 use super::live::Live;
 use super::metrics::MetricsPage;
-use super::openai::Api;
+use super::openai::{Api, parse};
 use super::record::{Record, text};
 use super::remote::{POD, Remote, Stages};
 use super::response::error;
@@ -31,6 +32,10 @@ const BODY_BYTES: HeaderName = HeaderName::from_static("x-sim-body-bytes");
 const BODY_HASH: HeaderName = HeaderName::from_static("x-sim-body-xxh64");
 const REQUEST_TRAILERS: HeaderName = HeaderName::from_static("x-sim-request-trailers");
 const RESPONSE_TRAILER: HeaderName = HeaderName::from_static("x-sim-trailer");
+
+// Paths that tell the tokens of a prompt.
+const CHAT_RENDER: &str = "/v1/chat/completions/render";
+const COMPLETIONS_RENDER: &str = "/v1/completions/render";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -48,6 +53,7 @@ pub(crate) struct Service {
     // One image is encoded at a time.
     encoder: Semaphore,
     live: Arc<Live>,
+    publisher: Option<Arc<Publisher>>,
     fault: ServerFault,
     // Guards what is counted around the engine; held for single steps.
     record: Mutex<Record>,
@@ -58,10 +64,9 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(
         config: Arc<SimConfig>,
-        index: usize,
-        name: String,
-        port: u16,
+        (index, name, port): (usize, String, u16),
         live: Arc<Live>,
+        publisher: Option<Arc<Publisher>>,
         started: Duration,
     ) -> Self {
         let record = Record::new(MetricsPage::new(&config, started.as_secs_f64()));
@@ -77,6 +82,7 @@ impl Service {
             name,
             port,
             live,
+            publisher,
             fault: ServerFault::default(),
             record: Mutex::new(record),
             started,
@@ -172,7 +178,7 @@ impl Service {
         let allowed = match path {
             "/health" | "/v1/models" | "/metrics" | "/admin/state" => "GET",
             "/admin/fault" => "GET, POST, DELETE",
-            "/v1/chat/completions" | "/v1/completions" => "POST",
+            "/v1/chat/completions" | "/v1/completions" | CHAT_RENDER | COMPLETIONS_RENDER => "POST",
             _ => return response(StatusCode::NOT_FOUND, JSON, full(r#"{"detail":"Not Found"}"#)),
         };
         if !allowed.split(", ").any(|allowed| allowed == method.as_str()) {
@@ -189,6 +195,8 @@ impl Service {
             "/v1/models" => json_response(&self.models()),
             "/metrics" => self.metrics().await,
             "/admin/state" => json_response(&self.state()),
+            CHAT_RENDER => render(Api::Chat, body),
+            COMPLETIONS_RENDER => render(Api::Completions, body),
             _ => self.admin_fault(method, body),
         }
     }
@@ -245,7 +253,19 @@ impl Service {
                 Err(error) => return failure(StatusCode::BAD_REQUEST, &format!("not a fault: {error}")),
             },
         };
-        if let Some(fault) = fault {
+        if let Some(mut fault) = fault {
+            if fault.kv_events.is_some() && self.publisher.is_none() {
+                let message =
+                    "kv-events: this server has none; start it with --kv-events-port or --kv-events-to";
+                return failure(StatusCode::BAD_REQUEST, message);
+            }
+            // That has happened then.
+            if fault.kv_events.take_if(|fault| *fault == KvEventsFault::Restart).is_some() {
+                self.live.restart_kv();
+            }
+            if let Some(publisher) = &self.publisher {
+                publisher.set_fault(fault.kv_events);
+            }
             self.fault.set(fault);
             self.record().stale = None;
         }
@@ -260,6 +280,7 @@ impl Service {
             state["role"] = json!(self.role.map(Role::name));
             let places = Layer::ALL.into_iter().map(Layer::name).zip(self.place.names());
             state["place"] = places.collect();
+            state["kv_events"] = json!(self.publisher.as_ref().map(|publisher| publisher.state()));
             state
         })
     }
@@ -277,6 +298,17 @@ impl Service {
     // Nothing panics while it holds this lock, and counters are good at any moment.
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tokens of a prompt.
+fn render(api: Api, body: &[u8]) -> Response<SimBody> {
+    match parse(api, body) {
+        Ok(call) => {
+            let rendered = json!({"token_ids": token_ids(&call.prompt).collect::<Vec<u32>>()});
+            json_response(&if api == Api::Chat { rendered } else { json!([rendered]) })
+        }
+        Err(message) => failure(StatusCode::BAD_REQUEST, &message),
     }
 }
 

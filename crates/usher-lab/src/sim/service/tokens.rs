@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::{JSON, Service, failure, json_response, response};
 use crate::sim::body::{SimBody, Stream, full, half, with_trailers};
 use crate::sim::kv::{BYTES_PER_TOKEN, block_hashes};
+use crate::sim::kv_events::Expected;
 use crate::sim::live::Wake;
 use crate::sim::model::{Finish, Kind, Rejected, SimRequest};
 use crate::sim::openai::{Api, Call, parse};
@@ -59,7 +60,7 @@ impl Service {
         };
         let stream = call.stream && kind != Kind::Prefill;
         let text_seed = text_seed(self.config.engine.seed, &call.prompt);
-        let request = self.request(&call, adapter, kind, stages.output_tokens, text_seed);
+        let (request, expected) = self.request(&call, adapter, kind, stages.output_tokens, text_seed);
         let mut answer = ModelResponse {
             api,
             number: 0,
@@ -84,6 +85,7 @@ impl Service {
                 return failure(StatusCode::BAD_REQUEST, &refusal.to_string());
             }
         };
+        ticket.keep(expected);
         answer.number = ticket.id();
         let trailers = trailers.then(|| self.trailers());
         let mut answered = if stream {
@@ -121,7 +123,7 @@ impl Service {
         kind: Kind,
         ends_after: Option<u32>,
         text_seed: u64,
-    ) -> SimRequest {
+    ) -> (SimRequest, Option<Expected>) {
         let config = &self.config;
         let prompt_tokens = call.prompt.len().div_ceil(BYTES_PER_TOKEN).clamp(1, u32::MAX as usize) as u32;
         let room = config.engine.context_limit().saturating_sub(prompt_tokens);
@@ -137,7 +139,9 @@ impl Service {
         let mut text = call.prompt.clone();
         append_text(text_seed, output_tokens.min(room), &mut text);
         let blocks = block_hashes(scope, &text, config.engine.block_size);
-        SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter, kind }
+        let publisher = self.publisher.as_ref();
+        let expected = publisher.map(|publisher| publisher.expect(&blocks, &text, adapter.as_ref()));
+        (SimRequest { id: 0, prompt_tokens, blocks, output_tokens, finish, adapter, kind }, expected)
     }
 
     // Has the prompt computed elsewhere. If that fails it is computed here, as sidecars

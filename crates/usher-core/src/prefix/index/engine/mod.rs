@@ -62,12 +62,11 @@ impl EngineIndex {
                 shards.remove(key, number);
             }
         }
-        if tier.is_some() {
-            self.speculative.confirm(number, hash);
-        }
+        // Also where it is gone: a decision said that it would be there, and the engine knows better.
+        self.speculative.confirm(number, hash);
     }
 
-    /// An endpoint is about to hold these blocks, until its engine says so or this time. Those that find no room are
+    /// An endpoint is about to hold these blocks, until its engine tells of them or this time. Those that find no room are
     /// left out.
     pub fn speculate(&self, endpoint: &Endpoint, blocks: &Arc<Blocks>, now_ms: u64, until_ms: u64) {
         if number(endpoint.slot()).is_some() {

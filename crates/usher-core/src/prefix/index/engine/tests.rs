@@ -49,15 +49,11 @@ proptest! {
             match step {
                 Step::Set(name, block, tier) => {
                     index.set(pool.endpoint(name).unwrap().slot(), prompt.hashes()[block as usize], tier);
+                    speculative.remove(&(name, block));
                     match tier {
-                        Some(tier) => {
-                            told.insert((name, block), tier);
-                            speculative.remove(&(name, block));
-                        }
-                        None => {
-                            told.remove(&(name, block));
-                        }
-                    }
+                        Some(tier) => told.insert((name, block), tier),
+                        None => told.remove(&(name, block)),
+                    };
                 }
                 Step::Speculate(name, count) => {
                     index.speculate(pool.endpoint(name).unwrap(), &blocks(0..count), now_ms, now_ms + ms);
@@ -105,6 +101,25 @@ fn prompts_are_summed_and_others_are_no_candidates() {
     let mut matched = Vec::new();
     index.find(&prompts, pool.snapshot.all().narrowed(&[0, 1]).view(), &TierWeights::default(), &mut matched);
     assert_eq!(matched.iter().map(|found| found.blocks).collect::<Vec<_>>(), [3, 1, 0]);
+}
+
+#[test]
+fn a_block_that_an_engine_removes_is_not_expected_any_more() {
+    let pool = Pool::of(0..1);
+    let index = EngineIndex::new();
+    let endpoint = pool.endpoint(0).unwrap();
+    index.set(endpoint.slot(), 1, Some(0));
+    index.speculate(endpoint, &Arc::new(Blocks::from_prompts([vec![1, 2]])), 0, 10);
+    index.set(endpoint.slot(), 1, None);
+    let mut matched = Vec::new();
+    index.find(
+        &Blocks::from_prompts([vec![1]]),
+        pool.snapshot.all().view(),
+        &TierWeights::default(),
+        &mut matched,
+    );
+    assert_eq!(matched[0].blocks, 0);
+    assert_eq!(index.speculative_blocks(), 1, "the other may still come");
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Predicted and actual hits on Usher's page of metrics.
+
+use serde::Serialize;
+
+/// Families of the producers, by what they count.
+const PREDICTED: [&str; 2] =
+    ["usher_prefix_index_predicted_tokens_total{", "usher_precise_prefix_predicted_tokens_total{"];
+const CACHED: [&str; 2] =
+    ["usher_prefix_index_cached_tokens_total{", "usher_precise_prefix_cached_tokens_total{"];
+
+/// Tokens of prompts, over all requests so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Hits {
+    /// Tokens that were predicted to be in the chosen server's cache.
+    pub(super) predicted: f64,
+    /// Tokens that were.
+    pub(super) cached: f64,
+}
+
+impl Hits {
+    /// Reads the page. What is not there is 0.
+    pub(super) fn read(text: &str) -> Self {
+        let sum = |families: &[&str]| {
+            let is_of = |line: &&str| families.iter().any(|family| line.starts_with(family));
+            let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+            text.lines().filter(is_of).filter_map(value).sum()
+        };
+        Self { predicted: sum(&PREDICTED), cached: sum(&CACHED) }
+    }
+
+    /// Hits since others were read.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self { predicted: self.predicted - before.predicted, cached: self.cached - before.cached }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_producer_counts() {
+        let approximate = "usher_prefix_index_predicted_tokens_total{plugin_name=\"a\"} 7\n\
+                           usher_prefix_index_cached_tokens_total{plugin_name=\"a\"} 5\n\
+                           usher_prefix_index_bytes{plugin_name=\"a\"} 99\n";
+        let precise = approximate.replace("prefix_index", "precise_prefix");
+        for page in [approximate, &precise] {
+            assert_eq!(Hits::read(page), Hits { predicted: 7.0, cached: 5.0 });
+        }
+        assert_eq!(Hits::read(""), Hits::default());
+        let before = Hits { predicted: 3.0, cached: 1.0 };
+        assert_eq!(Hits::read(approximate).since(before), Hits { predicted: 4.0, cached: 4.0 });
+    }
+}
