@@ -2,6 +2,7 @@
 
 mod engine;
 mod renderer;
+mod tokenizer;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
