@@ -12,8 +12,10 @@ use super::cache::PieceCache;
 use super::fast::{Fast, Words};
 use super::pieces::{Cuts, PATTERNS};
 
-/// Bytes of a piece that is kept, at least: a shorter one is tokenized as fast.
-const KEPT: usize = 256;
+/// Bytes of a piece at least.
+const PIECE: usize = 1024;
+/// Part of that from which on the last piece is kept: a shorter one is tokenized as fast.
+const KEPT: usize = 4;
 
 /// Texts → token ids.
 #[derive(Debug)]
@@ -24,6 +26,7 @@ pub(super) struct Encoder {
     /// Special tokens that are added before a text and behind it.
     pub(super) around: (Vec<u32>, Vec<u32>),
     cache: PieceCache,
+    kept: usize,
 }
 
 /// Bytes of a text, by where its tokens came from.
@@ -47,7 +50,17 @@ impl Encoder {
     ///
     /// # Errors
     /// What the tokenizer can't do: encode the letter `a`.
-    pub(super) fn new(mut tokenizer: Tokenizer, cache: usize, budget: &Arc<Budget>) -> Result<Self, String> {
+    pub(super) fn new(tokenizer: Tokenizer, cache: usize, budget: &Arc<Budget>) -> Result<Self, String> {
+        Self::with_pieces(tokenizer, PIECE, cache, budget)
+    }
+
+    /// The same with pieces of so many bytes at least.
+    pub(super) fn with_pieces(
+        mut tokenizer: Tokenizer,
+        piece: usize,
+        cache: usize,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, String> {
         // Engines cut and pad as their requests say, not as the file does.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
@@ -58,10 +71,11 @@ impl Encoder {
             (plain.map_err(|error| error.to_string())?, wrapped.map_err(|error| error.to_string())?);
         let around = around(&plain, &wrapped).ok_or("its special tokens are not around the text")?;
         Ok(Self {
-            cuts: Cuts::new(&tokenizer, pattern.as_deref().filter(|_| is_nfc_or_none(&tokenizer))),
+            cuts: Cuts::new(&tokenizer, pattern.as_deref().filter(|_| is_nfc_or_none(&tokenizer)), piece),
             fast: pattern.and_then(|pattern| Fast::new(&tokenizer, &pattern)),
             around,
             cache: PieceCache::new(cache, budget),
+            kept: piece / KEPT,
             tokenizer,
         })
     }
@@ -79,7 +93,7 @@ impl Encoder {
     ) -> Result<Sources, EncodeFailure> {
         let mut sources = Sources::default();
         for piece in self.cuts.pieces(text) {
-            if piece.len() >= KEPT
+            if piece.len() >= self.kept
                 && let Some(ids) = self.cache.get(piece)
             {
                 out.extend_from_slice(&ids);
@@ -92,7 +106,7 @@ impl Encoder {
             let from = out.len();
             self.piece(piece, words, out).map_err(|_| EncodeFailure::Refused)?;
             sources.encoded += piece.len() as u64;
-            if piece.len() >= KEPT {
+            if piece.len() >= self.kept {
                 self.cache.insert(piece, out.get(from..).unwrap_or_default());
             }
         }

@@ -3,9 +3,6 @@
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
 use tokenizers::{AddedToken, Tokenizer};
 
-/// Bytes of a piece at least, but for the last.
-const PIECE: usize = 1024;
-
 /// Patterns whose words don't go beyond a single line feed that follows no space and that a letter of ASCII
 /// follows: those of GPT-2, of cl100k (Llama 3 and Qwen 2 have it as well, the latter with single digits)
 /// and of o200k.
@@ -28,11 +25,13 @@ pub(super) struct Cuts {
     /// Whether a match of that number may begin a piece.
     begins: Vec<bool>,
     at_lines: bool,
+    least: usize,
 }
 
 impl Cuts {
-    /// Cuts for a tokenizer, whose words follow this pattern if it is one of the usual.
-    pub(super) fn new(tokenizer: &Tokenizer, pattern: Option<&str>) -> Self {
+    /// Cuts for a tokenizer, whose words follow this pattern if it is one of the usual: into pieces of so many
+    /// bytes at least, but for the last.
+    pub(super) fn new(tokenizer: &Tokenizer, pattern: Option<&str>, least: usize) -> Self {
         let tokens: Vec<AddedToken> = tokenizer.get_added_tokens_decoder().into_values().collect();
         let raw: Vec<&AddedToken> =
             tokens.iter().filter(|token| !token.normalized && !token.content.is_empty()).collect();
@@ -49,7 +48,7 @@ impl Cuts {
             .build(raw.iter().map(|t| &t.content));
         let at_lines =
             pattern.is_some_and(|pattern| PATTERNS.contains(&pattern)) && !tokens.iter().any(spoils_lines);
-        Self { added: added.ok().filter(|_| !raw.is_empty()), begins, at_lines }
+        Self { added: added.ok().filter(|_| !raw.is_empty()), begins, at_lines, least }
     }
 
     /// The pieces of a text in order: the longest common beginning of two texts has the same pieces in both,
@@ -59,7 +58,7 @@ impl Cuts {
         let mut from = 0;
         let mut start = 0;
         let mut cut = |at: usize, start: &mut usize| {
-            if at >= *start + PIECE {
+            if at >= *start + self.least {
                 cuts.push(at);
                 *start = at;
             }
