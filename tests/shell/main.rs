@@ -15,6 +15,7 @@ mod support;
 mod binary;
 mod check;
 mod check_errors;
+mod check_tokenizer;
 mod check_words;
 mod ci;
 #[allow(dead_code, reason = "the tests of the protocol use more of it")]

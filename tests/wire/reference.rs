@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 33] = [
+const RARE: [Rare; 34] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     (
         "llm_d_epp_request_slo_violation_total",
@@ -66,6 +66,7 @@ const RARE: [Rare; 33] = [
     ("usher_prefix_index_tokens_ratio", "gauge", &["plugin_name", "plugin_type"], None),
     ("usher_scheduler_invalid_scores_total", "counter", &["plugin_name", "plugin_type"], None),
     ("usher_slo_headers_ignored_total", "counter", &["header"], None),
+    ("usher_tokens_text_bytes_total", "counter", &["plugin_name", "source"], None),
     ("usher_trace_spans_total", "counter", &["result"], None),
 ];
 

@@ -48,13 +48,13 @@ pub use produce::{
 };
 pub use produce::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
 pub use produce::{
+    DirectTokenizer, EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams,
+    PrecisePrefixProducer, RenderParams, TokenSource,
+};
+pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
     SessionIdProducer, TokenParams, TokenProducer,
-};
-pub use produce::{
-    EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams, PrecisePrefixProducer, RenderParams,
-    TokenSource,
 };
 pub use produce::{PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries};
 pub use saturation::{

@@ -114,6 +114,7 @@ fn parameters_are_strict() {
             "leave it out",
         ),
         ("token-producer", "{estimate: 3}", 12, "expected a map, found 3", ""),
+        ("token-producer", "{local: {}}", 9, "local.path is missing", "the model's tokenizer.json"),
         ("token-producer", "{vllm: {url: x}}", 14, "vllm.url can't be 'x'", "http://localhost:8000"),
         ("file-discovery", "{watchFile: true}", 1, "'path' is missing", ""),
         ("file-discovery", "{path: ''}", 8, "'path' is empty", "name the endpoints file"),

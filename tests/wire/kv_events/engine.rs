@@ -72,6 +72,17 @@ impl Engine {
         self.publish(event, true).await;
     }
 
+    /// Holds the full blocks of a prompt of these tokens.
+    pub async fn hold(&mut self, ids: &[u32]) {
+        let full = ids.chunks_exact(BLOCK as usize);
+        let hashes = (1_u64..).zip(full).map(|(index, _)| Value::from(index << 41)).collect();
+        let ids = ids.iter().take(ids.len() / BLOCK as usize * BLOCK as usize).map(|&id| id.into()).collect();
+        let (hashes, ids) = (Value::Array(hashes), Value::Array(ids));
+        let event =
+            vec!["BlockStored".into(), hashes, Value::Nil, ids, BLOCK.into(), Value::Nil, "GPU".into()];
+        self.publish(event, true).await;
+    }
+
     /// The same in a message that is lost.
     pub async fn lose(&mut self, parent: Option<u32>, tokens: Range<u32>) {
         let event = stored(parent, tokens);

@@ -27,4 +27,4 @@ pub use predicted_latency::{
     PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries,
 };
 pub use session_id::{SessionIdParams, SessionIdProducer};
-pub use tokens::{RenderParams, TokenParams, TokenProducer, TokenSource};
+pub use tokens::{DirectTokenizer, RenderParams, TokenParams, TokenProducer, TokenSource};

@@ -25,7 +25,7 @@ pub use uploads::watch_uploads;
 pub enum Kind {
     /// Bodies of requests, from their first byte until their last is on its way.
     Bodies,
-    /// The indexes of who holds which prefix.
+    /// The indexes of who holds which prefix, and the tokens of prefixes.
     PrefixIndex,
     /// Records of decisions, kept to explain them.
     Records,

@@ -13,10 +13,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use usher_core::endpoints::Candidates;
 use usher_core::request::Body;
-use usher_plugin::data::{PromptTokenIds, PromptTokens};
-use usher_plugin::{Finding, Gatherer, Key, Situation};
+use usher_plugin::data::PromptTokenIds;
+use usher_plugin::{Finding, Gatherer, Situation};
 
 use super::failure::Failure;
+use super::keys::Keys;
 use super::metrics::RenderCounts;
 use super::params::RenderParams;
 use super::render;
@@ -40,18 +41,13 @@ pub(super) struct Renderer {
     model: String,
     timeout: Duration,
     mm_timeout: Duration,
-    keys: (Key<PromptTokens>, Key<PromptTokenIds>),
+    keys: Keys,
     counts: Arc<RenderCounts>,
 }
 
 impl Renderer {
     /// Asks with this model, and says what it found under `keys`.
-    pub(super) fn new(
-        params: &RenderParams,
-        model: String,
-        keys: (Key<PromptTokens>, Key<PromptTokenIds>),
-        counts: RenderCounts,
-    ) -> Self {
+    pub(super) fn new(params: &RenderParams, model: String, keys: Keys, counts: RenderCounts) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new())
@@ -76,7 +72,7 @@ impl Gatherer for Renderer {
         let body = cx.request.outgoing().into_owned();
         let model = self.model.clone();
         let timeout = if cx.request.prompt.is_multimodal() { self.mm_timeout } else { self.timeout };
-        let (client, counts, (tokens, ids)) = (self.client.clone(), Arc::clone(&self.counts), self.keys);
+        let (client, counts, keys) = (self.client.clone(), Arc::clone(&self.counts), self.keys);
         let held = async move {
             let found = match tokio::time::timeout(timeout, ask(client, uri, (body, model))).await {
                 Ok(Ok(found)) => {
@@ -93,14 +89,7 @@ impl Gatherer for Renderer {
                     None
                 }
             };
-            let finding: Finding = Box::new(move |_, facts| {
-                if let Some(found) = found {
-                    let count = found.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
-                    facts.set(tokens, PromptTokens { count });
-                    facts.set(ids, found);
-                }
-            });
-            finding
+            keys.finding(found)
         };
         Some(held.boxed())
     }

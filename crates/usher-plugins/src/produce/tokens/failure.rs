@@ -1,18 +1,24 @@
-//! Reasons why there are no tokens.
+//! Why a prompt has no tokens.
 
 use std::fmt;
 
 use http::StatusCode;
 
-/// Why a server told no tokens.
+/// Why a prompt has no tokens. Says nothing of the prompt.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The request has a body that no call can be made of, or the response one that has no tokens.
+    /// The request has a body that no prompt can be made of, or the response one that has no tokens.
     Unreadable(&'static str),
     Unreachable(hyper_util::client::legacy::Error),
     Refused(StatusCode),
     /// The response ended early, or is too long.
     Cut,
+    /// The chat template refuses the chat.
+    Template(String),
+    /// The tokenizer in this process refuses the text.
+    Refusing,
+    /// Nobody waits for the tokens any more.
+    Abandoned,
 }
 
 impl fmt::Display for Failure {
@@ -22,6 +28,9 @@ impl fmt::Display for Failure {
             Self::Unreachable(error) => write!(f, "{error}"),
             Self::Refused(status) => write!(f, "status {status}"),
             Self::Cut => f.write_str("the response ended early or is too long"),
+            Self::Template(failure) => f.write_str(failure),
+            Self::Refusing => f.write_str("the tokenizer refuses the text"),
+            Self::Abandoned => f.write_str("nobody waits any more"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counts of prompts that a server was asked to render.
+//! Counts of prompts whose tokens were asked for.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use super::failure::Failure;
 /// Time between warnings.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The family, shared by all producers.
+/// The families, shared by all producers.
 #[derive(Debug)]
 pub(super) struct RenderFamilies {
     prompts: IntCounterVec,
+    texts: IntCounterVec,
 }
 
 /// Counts of one producer.
@@ -22,28 +23,49 @@ pub(super) struct RenderFamilies {
 pub(super) struct RenderCounts {
     /// The tokens are known.
     pub(super) rendered: IntCounter,
-    /// The server can't be reached, refused, or told no tokens.
+    /// The server can't be reached, refused, or told no tokens; or the tokenizer can't do it.
     pub(super) failed: IntCounter,
-    /// No response in time.
+    /// Not in time.
     pub(super) late: IntCounter,
+    /// Not tried, as too many others wait.
+    pub(super) busy: IntCounter,
     plugin: String,
     told: Mutex<Option<Instant>>,
+}
+
+/// Bytes of text that one producer tokenized.
+#[derive(Debug)]
+pub(super) struct LocalCounts {
+    /// Their tokens were known from earlier prompts.
+    pub(super) cached: IntCounter,
+    pub(super) encoded: IntCounter,
 }
 
 impl RenderFamilies {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_tokens_rendered_total",
-            "Requests whose tokens a server was asked for, by result: rendered, failed, late.",
+            "Requests whose tokens a server or the tokenizer in this process was asked for, by result: rendered, failed, late, busy.",
         );
         let prompts = IntCounterVec::new(opts, &["plugin_name", "result"])?;
-        Ok(Self { prompts: register(registry, prompts, None)? })
+        let opts = Opts::new(
+            "usher_tokens_text_bytes_total",
+            "Bytes of prompts whose tokens are known to this process, by where they came from: cache, tokenizer.",
+        );
+        let texts = IntCounterVec::new(opts, &["plugin_name", "source"])?;
+        Ok(Self { prompts: register(registry, prompts, None)?, texts: register(registry, texts, None)? })
     }
 
     pub(super) fn counts(&self, name: &str) -> RenderCounts {
-        let [rendered, failed, late] =
-            ["rendered", "failed", "late"].map(|result| self.prompts.with_label_values(&[name, result]));
-        RenderCounts { rendered, failed, late, plugin: name.to_owned(), told: Mutex::default() }
+        let [rendered, failed, late, busy] = ["rendered", "failed", "late", "busy"]
+            .map(|result| self.prompts.with_label_values(&[name, result]));
+        RenderCounts { rendered, failed, late, busy, plugin: name.to_owned(), told: Mutex::default() }
+    }
+
+    pub(super) fn local(&self, name: &str) -> LocalCounts {
+        let [cached, encoded] =
+            ["cache", "tokenizer"].map(|source| self.texts.with_label_values(&[name, source]));
+        LocalCounts { cached, encoded }
     }
 }
 
@@ -53,7 +75,7 @@ impl RenderCounts {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= PAUSE) {
             *told = Some(Instant::now());
-            tracing::warn!(plugin = self.plugin, %failure, "no tokens from the server that renders prompts");
+            tracing::warn!(plugin = self.plugin, %failure, "no tokens of a prompt");
         }
     }
 }

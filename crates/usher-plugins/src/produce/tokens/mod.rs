@@ -1,8 +1,12 @@
-//! `token-producer`: the tokens of a prompt. Where it is told where an engine renders prompts, it asks that for the
-//! token ids; otherwise it estimates their number, as llm-d-router does: four bytes are a token.
+//! `token-producer`: the tokens of a prompt. With a model's files it tokenizes by itself, and where it is told
+//! where an engine renders prompts, it asks that for the token ids; otherwise it estimates their number, as
+//! llm-d-router does: four bytes are a token.
 
 mod client;
+mod durations;
 mod failure;
+mod keys;
+mod local;
 mod metrics;
 mod params;
 mod render;
@@ -14,19 +18,22 @@ use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
 use usher_plugin::{
-    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+    Build, BuildContext, Facts, Gatherer, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
 };
 
 use client::Renderer;
+use keys::Keys;
+pub use local::DirectTokenizer;
+use local::{LocalModel, LocalTokenizer};
 use metrics::RenderFamilies;
 pub use params::{RenderParams, TokenParams};
 
 /// `token-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("token-producer", &[Kind::DataProducer],
-    "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels. With vllm it asks a server for the tokens.",
+    "Estimates how many tokens a prompt has: one for four bytes of text, or 1,024 pixels. With local it tokenizes by itself, with vllm it asks a server for the tokens.",
     Build::Reading(build)).takes::<TokenParams>()
-    .when("Added by itself where a plugin needs the length of prompts; declare it with vllm for precise-prefix-cache-producer.");
+    .when("Added by itself where a plugin needs the length of prompts; declare it with local or vllm for precise-prefix-cache-producer.");
 
 /// `tokenizer` in a configuration.
 #[rustfmt::skip]
@@ -62,25 +69,37 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let parts = PluginParts::with(&params)?;
     let tokens = cx.produces();
     // Where time is simulated, nobody is asked.
-    let render = params.vllm.as_ref().filter(|_| !cx.state.clock().is_stopped());
-    let Some(render) = render else {
+    let is_asked = !cx.state.clock().is_stopped() && (params.vllm.is_some() || params.local.is_some());
+    if !is_asked {
         let producer = Arc::new(TokenProducer::new(tokens));
         return Ok(PluginParts { producer: Some(producer), ..parts });
-    };
+    }
     let ids = cx.produces();
+    let keys = Keys { tokens, ids };
+    let families = cx.family(RenderFamilies::register)?;
+    let counts = families.counts(cx.name);
+    let (gatherer, summary): (Arc<dyn Gatherer>, String) = match (&params.local, &params.vllm) {
+        (Some(local), _) => {
+            let model = LocalModel::of(cx, local, cx.parameters)?;
+            let summary = model.summary(local);
+            let counts = (counts, families.local(cx.name));
+            (Arc::new(LocalTokenizer::new(model, local.timeout(), keys, counts)), summary)
+        }
+        (None, render) => {
+            let render = render.clone().unwrap_or_default();
+            let summary = format!(
+                "Asks {} for the tokens of prompts, for {:?} at most; then estimates how many they are.",
+                render.url, render.timeout
+            );
+            (Arc::new(Renderer::new(&render, params.model_name.clone(), keys, counts)), summary)
+        }
+    };
     let source = Source { ids, model: params.model_name.clone() };
     // A second one is nobody's source.
     let _ = cx.shared::<TokenSource>().0.set(source);
-    let families = cx.family(RenderFamilies::register)?;
-    let counts = families.counts(cx.name);
-    let renderer = Renderer::new(render, params.model_name.clone(), (tokens, ids), counts);
     let producer = TokenProducer { tokens, ids: Some(ids) };
-    let summary = format!(
-        "Asks {} for the tokens of prompts, for {:?} at most; then estimates how many they are.",
-        render.url, render.timeout
-    );
     Ok(PluginParts {
-        gatherer: Some(Arc::new(renderer)),
+        gatherer: Some(gatherer),
         producer: Some(Arc::new(producer)),
         ..parts.with_summary(summary)
     })

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
-use usher_core::config::units::parse_duration;
+use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 
-/// Time for a server to render a prompt where none is configured: a hit saves more, a miss costs no more.
-const DEADLINE: Duration = Duration::from_millis(50);
+use super::durations::{DEADLINE, duration, shown};
+use super::local::LocalParams;
 
 /// Parameters of `token-producer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +23,9 @@ pub struct TokenParams {
     /// /v1/chat/completions/render. Without it they are estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vllm: Option<RenderParams>,
+    /// A tokenizer in this process, in place of a server. Usher's own: llm-d-router refuses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) local: Option<LocalParams>,
     /// Model that the server is asked with, in place of the request's. Empty: the request's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) model_name: String,
@@ -55,15 +57,6 @@ impl Default for RenderParams {
     }
 }
 
-fn shown<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format!("{duration:?}"))
-}
-
-fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    parse_duration(&text).map_err(serde::de::Error::custom)
-}
-
 impl TokenParams {
     /// Reads the parameters.
     ///
@@ -77,7 +70,7 @@ impl TokenParams {
         if params.uds_tokenizer_config.is_some() {
             let message = "udsTokenizerConfig: not supported by this version";
             return Err(ConfigError::at(node.position_of("udsTokenizerConfig"), message)
-                .hint("vllm: {url: …} asks a server for the tokens"));
+                .hint("local: {path: …} tokenizes in this process, vllm: {url: …} asks a server"));
         }
         if let Some(render) = &params.vllm {
             check_url(node, &render.url)?;
@@ -88,6 +81,13 @@ impl TokenParams {
                     return Err(ConfigError::at(node.position_of(&key), message).hint("the default is 50ms"));
                 }
             }
+        }
+        if let Some(local) = &params.local {
+            if params.vllm.is_some() {
+                return Err(ConfigError::at(node.position_of("local"), "local and vllm exclude each other")
+                    .hint("leave out one of them"));
+            }
+            local.check(node)?;
         }
         Ok(params)
     }
@@ -144,6 +144,10 @@ mod tests {
             ("{vllm: {timeout: 0s}}", 18, "vllm.timeout can't be 0"),
             ("{vllm: {mmTimeout: '5'}}", 20, "\"5\" is not a duration"),
             ("{vllm: {retries: 5}}", 9, "unknown field 'retries'"),
+            ("{local: {}}", 9, "local.path is missing"),
+            ("{local: {path: /m, workersCount: 0}}", 34, "local.workersCount has to be from 1 to 256"),
+            ("{local: {path: /m, timeout: 0s}}", 29, "local.timeout can't be 0"),
+            ("{local: {path: /m}, vllm: {}}", 9, "local and vllm exclude each other"),
             ("{estimate: {image: {mode: guess}}}", 21, "estimate.image.mode: not supported"),
             ("{udsTokenizerConfig: {socketFile: /x}}", 22, "udsTokenizerConfig: not supported"),
         ];

@@ -1,0 +1,24 @@
+//! Facts about the tokens of a prompt.
+
+use usher_plugin::data::{PromptTokenIds, PromptTokens};
+use usher_plugin::{Finding, Key};
+
+/// Keys of the facts about tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys {
+    pub(super) tokens: Key<PromptTokens>,
+    pub(super) ids: Key<PromptTokenIds>,
+}
+
+impl Keys {
+    /// What a gatherer found: the tokens and their number, or nothing.
+    pub(super) fn finding(self, found: Option<PromptTokenIds>) -> Finding {
+        Box::new(move |_, facts| {
+            if let Some(found) = found {
+                let count = found.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
+                facts.set(self.tokens, PromptTokens { count });
+                facts.set(self.ids, found);
+            }
+        })
+    }
+}

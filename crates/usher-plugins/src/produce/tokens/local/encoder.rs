@@ -1,0 +1,173 @@
+//! A tokenizer, and what it did before.
+
+use std::sync::Arc;
+
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::split::SplitPattern;
+use tokenizers::tokenizer::SplitDelimiterBehavior;
+use tokenizers::{NormalizerWrapper, Tokenizer};
+use usher_core::memory::Budget;
+
+use super::cache::PieceCache;
+use super::fast::{Fast, Words};
+use super::pieces::{Cuts, PATTERNS};
+
+/// Bytes of a piece at least.
+const PIECE: usize = 1024;
+/// Part of that from which on the last piece is kept: a shorter one is tokenized as fast.
+const KEPT: usize = 4;
+
+/// Texts → token ids.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    pub(super) tokenizer: Tokenizer,
+    cuts: Cuts,
+    fast: Option<Fast>,
+    /// Special tokens that are added before a text and behind it.
+    pub(super) around: (Vec<u32>, Vec<u32>),
+    cache: PieceCache,
+    kept: usize,
+}
+
+/// Bytes of a text, by where its tokens came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sources {
+    pub(super) cached: u64,
+    pub(super) encoded: u64,
+}
+
+/// Why a text has no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EncodeFailure {
+    /// Nobody waits for them any more.
+    Abandoned,
+    /// The tokenizer can't do it.
+    Refused,
+}
+
+impl Encoder {
+    /// An encoder that keeps so many bytes of texts and tokens.
+    ///
+    /// # Errors
+    /// What the tokenizer can't do: encode the letter `a`.
+    pub(super) fn new(tokenizer: Tokenizer, cache: usize, budget: &Arc<Budget>) -> Result<Self, String> {
+        Self::with_pieces(tokenizer, PIECE, cache, budget)
+    }
+
+    /// The same with pieces of so many bytes at least.
+    pub(super) fn with_pieces(
+        mut tokenizer: Tokenizer,
+        piece: usize,
+        cache: usize,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, String> {
+        // Engines cut and pad as their requests say, not as the file does.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
+        let pattern = pattern(&tokenizer);
+        let ids = |special| tokenizer.encode_fast("a", special).map(|found| found.get_ids().to_vec());
+        let (plain, wrapped) = (ids(false), ids(true));
+        let (plain, wrapped) =
+            (plain.map_err(|error| error.to_string())?, wrapped.map_err(|error| error.to_string())?);
+        let around = around(&plain, &wrapped).ok_or("its special tokens are not around the text")?;
+        Ok(Self {
+            cuts: Cuts::new(&tokenizer, pattern.as_deref().filter(|_| is_nfc_or_none(&tokenizer)), piece),
+            fast: pattern.and_then(|pattern| Fast::new(&tokenizer, &pattern)),
+            around,
+            cache: PieceCache::new(cache, budget),
+            kept: piece / KEPT,
+            tokenizer,
+        })
+    }
+
+    /// Appends the tokens of a text, without special tokens around it.
+    ///
+    /// # Errors
+    /// When nobody waits for them any more, or the tokenizer refuses the text.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        words: &mut Words,
+        is_over: &dyn Fn() -> bool,
+        out: &mut Vec<u32>,
+    ) -> Result<Sources, EncodeFailure> {
+        let mut sources = Sources::default();
+        for piece in self.cuts.pieces(text) {
+            if piece.len() >= self.kept
+                && let Some(ids) = self.cache.get(piece)
+            {
+                out.extend_from_slice(&ids);
+                sources.cached += piece.len() as u64;
+                continue;
+            }
+            if is_over() {
+                return Err(EncodeFailure::Abandoned);
+            }
+            let from = out.len();
+            self.piece(piece, words, out).map_err(|_| EncodeFailure::Refused)?;
+            sources.encoded += piece.len() as u64;
+            if piece.len() >= self.kept {
+                self.cache.insert(piece, out.get(from..).unwrap_or_default());
+            }
+        }
+        Ok(sources)
+    }
+
+    fn piece(&self, piece: &str, words: &mut Words, out: &mut Vec<u32>) -> tokenizers::Result<()> {
+        match &self.fast {
+            Some(fast) => fast.encode(&self.tokenizer, piece, words, out),
+            None => {
+                out.extend_from_slice(self.tokenizer.encode_fast(piece, false)?.get_ids());
+                Ok(())
+            }
+        }
+    }
+
+    /// Special tokens around a text, by name.
+    pub(super) fn names_around(&self) -> [Vec<String>; 2] {
+        let names = |ids: &[u32]| {
+            ids.iter().map(|&id| self.tokenizer.id_to_token(id).unwrap_or_else(|| id.to_string())).collect()
+        };
+        [names(&self.around.0), names(&self.around.1)]
+    }
+
+    /// Whether it has the fast path.
+    pub(super) fn is_fast(&self) -> bool {
+        self.fast.is_some()
+    }
+}
+
+/// Tokens before and behind the plain ones.
+fn around(plain: &[u32], wrapped: &[u32]) -> Option<(Vec<u32>, Vec<u32>)> {
+    let start = wrapped.windows(plain.len().max(1)).position(|window| window == plain)?;
+    let (before, rest) = wrapped.split_at_checked(start)?;
+    Some((before.to_vec(), rest.get(plain.len()..)?.to_vec()))
+}
+
+fn is_nfc_or_none(tokenizer: &Tokenizer) -> bool {
+    matches!(tokenizer.get_normalizer(), None | Some(NormalizerWrapper::NFC(_)))
+}
+
+/// The pattern of words of a byte-level tokenizer that splits by one.
+fn pattern(tokenizer: &Tokenizer) -> Option<String> {
+    match tokenizer.get_pre_tokenizer()? {
+        PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex && !bytes.add_prefix_space => {
+            Some(PATTERNS.first()?.to_string())
+        }
+        PreTokenizerWrapper::Sequence(steps) => match steps.as_ref() {
+            [PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(bytes)]
+                if !bytes.use_regex
+                    && !bytes.add_prefix_space
+                    && !split.invert
+                    && split.behavior == SplitDelimiterBehavior::Isolated =>
+            {
+                match &split.pattern {
+                    SplitPattern::Regex(pattern) => Some(pattern.clone()),
+                    SplitPattern::String(_) => None,
+                }
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,115 @@
+//! Holds requests until their prompt is tokenized.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+use usher_core::endpoints::Candidates;
+use usher_core::request::prompt::PartKind;
+use usher_core::request::{Api, Body, Request};
+use usher_plugin::{Finding, Gatherer, Situation};
+
+use super::super::failure::Failure;
+use super::super::keys::Keys;
+use super::super::metrics::{LocalCounts, RenderCounts};
+use super::model::LocalModel;
+use super::workers::Busy;
+
+/// Bytes of a body at most: what is longer would be late, and keep a thread.
+const MAX_BODY: usize = 4 << 20;
+
+/// Holds requests until a thread has tokenized their prompt, or a time is over.
+#[derive(Debug)]
+pub(in super::super) struct LocalTokenizer {
+    model: Arc<LocalModel>,
+    timeout: Duration,
+    keys: Keys,
+    counts: Arc<RenderCounts>,
+    sources: Arc<LocalCounts>,
+}
+
+/// What a thread is to tokenize. Whoever waits holds it: a job that comes too late finds nothing.
+struct Task {
+    api: Api,
+    body: Body,
+}
+
+impl LocalTokenizer {
+    /// Tokenizes with this model, and says what it found under `keys`.
+    pub(in super::super) fn new(
+        model: Arc<LocalModel>,
+        timeout: Duration,
+        keys: Keys,
+        (counts, sources): (RenderCounts, LocalCounts),
+    ) -> Self {
+        Self { model, timeout, keys, counts: Arc::new(counts), sources: Arc::new(sources) }
+    }
+
+    fn is_for(&self, request: &Request) -> bool {
+        let is_tokens =
+            |kind| matches!(kind, PartKind::Tokens | PartKind::PackedTokens | PartKind::TaggedTokens);
+        let is_text =
+            !request.prompt.is_multimodal() && !request.prompt.parts.iter().any(|part| is_tokens(part.kind));
+        let is_known = match request.api {
+            Api::Completions => true,
+            Api::ChatCompletions => self.model.has_template(),
+            _ => false,
+        };
+        is_text && is_known && request.outgoing().len() <= MAX_BODY
+    }
+}
+
+impl Gatherer for LocalTokenizer {
+    fn gather(&self, cx: &Situation<'_>, _candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
+        if !self.is_for(cx.request) {
+            return None;
+        }
+        let task = Arc::new(Task { api: cx.request.api, body: cx.request.outgoing().into_owned() });
+        let (reply, result) = oneshot::channel();
+        let (waiting, model) = (Arc::downgrade(&task), Arc::clone(&self.model));
+        let queued = self.model.workers.run(move |words| {
+            let Some(task) = waiting.upgrade() else { return };
+            let body = task.body.clone();
+            let api = task.api;
+            drop(task);
+            let found = model.tokens(api, body, words, &|| reply.is_closed());
+            // Nobody waits any more.
+            let _ = reply.send(found);
+        });
+        if queued == Err(Busy) {
+            self.counts.busy.inc();
+            return None;
+        }
+        let (counts, sources, keys, timeout) =
+            (Arc::clone(&self.counts), Arc::clone(&self.sources), self.keys, self.timeout);
+        let held = async move {
+            let _task = task;
+            let found = match tokio::time::timeout(timeout, result).await {
+                Ok(Ok(Ok((found, bytes)))) => {
+                    counts.rendered.inc();
+                    sources.cached.inc_by(bytes.cached);
+                    sources.encoded.inc_by(bytes.encoded);
+                    Some(found)
+                }
+                Ok(Ok(Err(failure))) => {
+                    counts.failed.inc();
+                    counts.tell(&failure);
+                    None
+                }
+                Ok(Err(_)) => {
+                    counts.failed.inc();
+                    counts.tell(&Failure::Refusing);
+                    None
+                }
+                Err(_) => {
+                    counts.late.inc();
+                    None
+                }
+            };
+            keys.finding(found)
+        };
+        Some(held.boxed())
+    }
+}

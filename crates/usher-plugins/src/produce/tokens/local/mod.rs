@@ -1,0 +1,22 @@
+//! A tokenizer in this process: the text of a prompt as the engine makes it, and its tokens.
+
+mod cache;
+mod chat;
+mod direct;
+mod encoder;
+mod fast;
+mod files;
+mod gatherer;
+mod json;
+mod model;
+mod params;
+mod pieces;
+mod template;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+pub use direct::DirectTokenizer;
+pub(super) use gatherer::LocalTokenizer;
+pub(super) use model::LocalModel;
+pub use params::LocalParams;

@@ -1,0 +1,189 @@
+//! A model's tokenizer and template, ready to use, and the threads that use them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use usher_core::config::{ConfigError, Node};
+use usher_core::endpoints::Snapshot;
+use usher_core::memory::Budget;
+use usher_core::request::{Api, Body};
+use usher_plugin::data::{PromptTokenIds, TokenizedPrompt};
+use usher_plugin::{BuildContext, Persistent};
+
+use super::super::failure::Failure;
+use super::chat::{Chat, ChatFailure};
+use super::encoder::{EncodeFailure, Encoder, Sources};
+use super::fast::Words;
+use super::files::Files;
+use super::params::LocalParams;
+use super::template::ChatTemplate;
+use super::workers::Workers;
+
+/// A model's tokenizer and chat template, and threads.
+#[derive(Debug)]
+pub(in super::super) struct LocalModel {
+    encoder: Encoder,
+    template: Option<ChatTemplate>,
+    special: Vec<(String, String)>,
+    files: Files,
+    pub(super) workers: Workers,
+}
+
+impl Persistent for LocalModel {
+    fn sweep(&self, _snapshot: &Snapshot, _now_ms: u64) {}
+}
+
+/// Fields of a completion's body that its prompt depends on.
+#[derive(Deserialize)]
+struct Completion {
+    prompt: Texts,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+    #[serde(default)]
+    prompt_embeds: Option<IgnoredAny>,
+    #[serde(default)]
+    truncate_prompt_tokens: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl LocalModel {
+    /// The model of a configuration: that of the one before, if neither its files nor its parameters changed.
+    ///
+    /// # Errors
+    /// Files that can't be read, and threads that can't be started.
+    pub(in super::super) fn of(
+        cx: &BuildContext<'_>,
+        params: &LocalParams,
+        node: &Node,
+    ) -> Result<Arc<Self>, ConfigError> {
+        let files = Files::of(params);
+        let key = format!("{} {params:?} {:?}", cx.name, files.version());
+        cx.state.try_of(&key, || Self::read(files, params, node, cx.state.budget()))
+    }
+
+    pub(super) fn read(
+        files: Files,
+        params: &LocalParams,
+        node: &Node,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, ConfigError> {
+        let at = |key: &str| node.position_of(&format!("local.{key}"));
+        let model = files.read(params, node)?;
+        let cache = usize::try_from(params.cache_bytes).unwrap_or(usize::MAX);
+        let encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
+            let message = format!("{} can't be used: {error}", files.tokenizer().display());
+            ConfigError::at(at("path"), message)
+        })?;
+        let workers = Workers::start(params.workers_count).map_err(|error| {
+            ConfigError::at(at("workersCount"), format!("no thread can be started: {error}"))
+        })?;
+        Ok(Self { encoder, template: model.template, special: model.special, files, workers })
+    }
+
+    /// Sentences about what is used.
+    pub(in super::super) fn summary(&self, params: &LocalParams) -> String {
+        let tokenizer = &self.encoder.tokenizer;
+        let added = tokenizer.get_added_tokens_decoder().len();
+        let mut text = format!(
+            "Tokenizes prompts in this process with {} ({} tokens, {added} of them added), for {:?} at most{}; then \
+             estimates how many they are.",
+            self.files.tokenizer().display(),
+            tokenizer.get_vocab_size(true),
+            params.timeout,
+            if self.encoder.is_fast() { "" } else { ", on the slow path" },
+        );
+        let [before, behind] = self.encoder.names_around();
+        let list = |names: &[String]| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") };
+        text += &format!(" Puts {} before completions and {} behind them.", list(&before), list(&behind));
+        match &self.template {
+            None => text += " Has no chat template: chats are not tokenized.",
+            Some(template) => {
+                let content = match template.format {
+                    super::template::ContentFormat::Text => "strings",
+                    super::template::ContentFormat::Parts => "lists of parts",
+                };
+                text += &format!(" Chats by the template in {}, contents as {content}", self.files.place());
+                let names: Vec<String> =
+                    self.special.iter().map(|(name, text)| format!("{name} {text}")).collect();
+                text +=
+                    &if names.is_empty() { ".".to_owned() } else { format!(", with {}.", names.join(", ")) };
+            }
+        }
+        text
+    }
+
+    /// Whether it has a template for chats.
+    pub(super) fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The tokens of a request's prompts, and the bytes of text by where they came from.
+    ///
+    /// # Errors
+    /// A body of another form, what the template refuses, and when nobody waits any more.
+    pub(super) fn tokens(
+        &self,
+        api: Api,
+        body: Body,
+        words: &mut Words,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(PromptTokenIds, Sources), Failure> {
+        let bytes = body.into_bytes();
+        let (texts, adds) = match api {
+            Api::ChatCompletions => self.chat(&bytes)?,
+            _ => completion(&bytes)?,
+        };
+        drop(bytes);
+        let mut all = Sources::default();
+        let mut prompts = Vec::with_capacity(texts.len());
+        for text in texts {
+            let mut ids = Vec::with_capacity(text.len() / 4 + 8);
+            if adds {
+                ids.extend_from_slice(&self.encoder.around.0);
+            }
+            let sources =
+                self.encoder.encode(&text, words, is_over, &mut ids).map_err(|failure| match failure {
+                    EncodeFailure::Abandoned => Failure::Abandoned,
+                    EncodeFailure::Refused => Failure::Refusing,
+                })?;
+            if adds {
+                ids.extend_from_slice(&self.encoder.around.1);
+            }
+            all.cached += sources.cached;
+            all.encoded += sources.encoded;
+            prompts.push(TokenizedPrompt { ids, items: Vec::new() });
+        }
+        Ok((PromptTokenIds { prompts }, all))
+    }
+
+    fn chat(&self, bytes: &Bytes) -> Result<(Vec<String>, bool), Failure> {
+        let template = self.template.as_ref().ok_or(Failure::Unreadable("chat without a template"))?;
+        let chat: Chat = serde_json::from_slice(bytes).map_err(|_| Failure::Unreadable("request"))?;
+        let adds = chat.add_special_tokens.unwrap_or(false);
+        let text = chat.render(template, &self.special).map_err(|failure| match failure {
+            ChatFailure::Unknown(what) => Failure::Unreadable(what),
+            ChatFailure::Template(failure) => Failure::Template(failure.to_string()),
+        })?;
+        Ok((vec![text], adds))
+    }
+}
+
+fn completion(bytes: &Bytes) -> Result<(Vec<String>, bool), Failure> {
+    let completion: Completion = serde_json::from_slice(bytes).map_err(|_| Failure::Unreadable("request"))?;
+    if completion.prompt_embeds.is_some() || completion.truncate_prompt_tokens.is_some() {
+        return Err(Failure::Unreadable("prompt_embeds or truncate_prompt_tokens"));
+    }
+    let texts = match completion.prompt {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    };
+    Ok((texts, completion.add_special_tokens.unwrap_or(true)))
+}

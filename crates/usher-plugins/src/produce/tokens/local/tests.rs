@@ -1,0 +1,175 @@
+//! Beside references: token ids of the PyPI package `tokenizers`, chats of jinja2. `tests/data/tokenizer/make.py`
+//! made them.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+
+use super::encoder::Encoder;
+use super::fast::Words;
+use super::pieces::PATTERNS;
+use super::template::ChatTemplate;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tokenizer")
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(folder().join(name)).unwrap()
+}
+
+fn json_of(name: &str) -> Value {
+    serde_json::from_str(&read(name)).unwrap()
+}
+
+fn encoder(tokenizer: &Value) -> Encoder {
+    Encoder::new(tokenizer.to_string().parse().unwrap(), 1 << 20, &Default::default()).unwrap()
+}
+
+/// The same with as many cuts as there can be, so that each of them is tried.
+fn in_small_pieces(tokenizer: &Value) -> Encoder {
+    Encoder::with_pieces(tokenizer.to_string().parse().unwrap(), 1, 1 << 20, &Default::default()).unwrap()
+}
+
+fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, super::encoder::Sources) {
+    let mut ids = Vec::new();
+    let sources = encoder.encode(text, &mut Words::default(), &|| false, &mut ids).unwrap();
+    (ids, sources)
+}
+
+#[test]
+fn tokens_are_those_of_the_reference() {
+    let reference = json_of("reference.json");
+    for (name, is_fast) in [("bytes", true), ("spaces", false)] {
+        let encoder = encoder(&json_of(&format!("{name}.json")));
+        assert_eq!(encoder.is_fast(), is_fast, "{name}");
+        for row in reference["texts"].as_array().unwrap() {
+            let text = row["text"].as_str().unwrap();
+            let ids = [&encoder.around.0, &encode(&encoder, text).0, &encoder.around.1]
+                .map(|ids| ids.as_slice())
+                .concat();
+            assert_eq!(json!(ids), row[name], "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn chats_are_those_of_the_reference() {
+    let special =
+        [("bos_token", "<|bos|>"), ("eos_token", "<|eos|>")].map(|(name, text)| (name.into(), text.into()));
+    for row in json_of("reference.json")["chats"].as_array().unwrap() {
+        let name = row["template"].as_str().unwrap();
+        let template =
+            ChatTemplate::compile(&[(name.to_owned(), read(&format!("{name}.jinja")))], None).unwrap();
+        // From text, as a request has it: a map of `Value`s would be sorted.
+        let chat: super::chat::Chat = serde_json::from_str(&body_of(row)).unwrap();
+        let text = chat.render(&template, &special).ok();
+        assert_eq!(text.as_deref(), row["text"].as_str(), "{name}: {}", row["body"]);
+    }
+}
+
+/// The body of a chat as the reference has it, its members in order.
+fn body_of(row: &Value) -> String {
+    #[derive(serde::Deserialize)]
+    struct Rows<'a> {
+        #[serde(borrow)]
+        chats: Vec<Chat<'a>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Chat<'a> {
+        #[serde(borrow)]
+        body: &'a serde_json::value::RawValue,
+    }
+    let text = read("reference.json");
+    let rows: Rows<'_> = serde_json::from_str(&text).unwrap();
+    let same = |chat: &&Chat<'_>| serde_json::from_str::<Value>(chat.body.get()).unwrap() == row["body"];
+    rows.chats.iter().find(same).unwrap().body.get().to_owned()
+}
+
+/// The tokenizer with bytes, with another pattern of words, another normalizer, and other flags of `<tool>`.
+fn variant(pattern: usize, nfc: bool, flags: [bool; 4]) -> Value {
+    let mut tokenizer = json_of("bytes.json");
+    tokenizer["normalizer"] = if nfc { json!({"type": "NFC"}) } else { Value::Null };
+    // A token that a cut between two line feeds would take apart.
+    tokenizer["model"]["vocab"]["ĊĊ"] = 908.into();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().push(json!(["Ċ", "Ċ"]));
+    if pattern == 0 {
+        tokenizer["pre_tokenizer"] =
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    } else {
+        tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = json!({"Regex": PATTERNS[pattern]});
+    }
+    let tokens = tokenizer["added_tokens"].as_array_mut().unwrap();
+    let token = tokens.iter_mut().find(|token| token["content"] == "<tool>").unwrap();
+    for (flag, value) in ["lstrip", "rstrip", "single_word", "normalized"].into_iter().zip(flags) {
+        token[flag] = value.into();
+    }
+    tokenizer
+}
+
+/// Texts of what tokenizers look at: spaces, line feeds, letters, digits, marks, added tokens.
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        4 => "[a-zA-Z]{1,9}",
+        2 => "[ \t]{1,3}",
+        3 => "\n{1,2}",
+        1 => "[0-9]{1,5}",
+        2 => "[.,!'/(\r\n]{1,3}",
+        1 => Just("\u{301}".to_owned()),
+        1 => "[é日ßΩ\u{a0}\u{3000}👩]{1,3}",
+        1 => prop::sample::select(vec!["<tool>", "<|eos|>", "<|im_start|>", "<|im_end|>", "  of  ", "'s", "'LL"])
+            .prop_map(str::to_owned),
+    ];
+    prop::collection::vec(piece, 0..900).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// By pieces, by words and from what was seen before, tokens are those of the whole text from scratch.
+    #[test]
+    fn tokens_of_pieces_are_those_of_the_whole(
+        pattern in 0..PATTERNS.len(), nfc: bool, flags: [bool; 4], is_plain: bool, text in text(), more in text(),
+    ) {
+        let flags = if is_plain { [false; 4] } else { flags };
+        let tokenizer = variant(pattern, nfc, flags);
+        let plain: Tokenizer = tokenizer.to_string().parse().unwrap();
+        let encoder = in_small_pieces(&tokenizer);
+        let longer = format!("{text}{more}");
+        for text in [&text, &longer, &longer, &text] {
+            let expected = plain.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
+            prop_assert_eq!(encode(&encoder, text).0, expected);
+        }
+    }
+
+    /// The same where spaces belong to the words.
+    #[test]
+    fn tokens_of_pieces_with_spaces_are_those_of_the_whole(text in text(), more in text()) {
+        let tokenizer = json_of("spaces.json");
+        let plain: Tokenizer = tokenizer.to_string().parse().unwrap();
+        let encoder = in_small_pieces(&tokenizer);
+        for text in [&text, &format!("{text}{more}")] {
+            let expected = plain.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
+            prop_assert_eq!(encode(&encoder, text).0, expected);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_beginning_costs_its_end_only() {
+    let encoder = encoder(&json_of("bytes.json"));
+    let turn =
+        |n: usize| format!("<|im_start|>user\nQuestion {n}: {}\n<|im_end|>\n", "why, and how? ".repeat(40));
+    let chat: String = (0..50).map(turn).collect();
+    let (_, first) = encode(&encoder, &chat);
+    assert_eq!((first.cached, first.encoded), (0, chat.len() as u64));
+    let (_, second) = encode(&encoder, &(chat.clone() + &turn(50)));
+    assert!(second.encoded < 3 * 1024, "{second:?}");
+    assert_eq!(second.cached + second.encoded, (chat.len() + turn(50).len()) as u64);
+    // A page of text without messages is cut at its lines.
+    let page = "A line of text, as pages have.\n".repeat(400);
+    let _ = encode(&encoder, &page);
+    assert!(encode(&encoder, &(page + "The end.")).1.encoded < 2 * 1024);
+}

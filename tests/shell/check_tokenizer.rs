@@ -1,0 +1,85 @@
+//! `usher check` and the tokenizer in this process.
+
+use std::fs;
+
+use usher::cli::check::Output;
+
+use crate::check::check;
+
+/// Made by `make.py` there.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");
+
+fn config(local: &str) -> String {
+    format!("plugins:\n- type: token-producer\n  parameters:\n    local: {local}\n")
+}
+
+/// What is said in one line: `check` breaks them.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn files_and_special_tokens_are_shown() {
+    let (code, out, err) = check("-", &config(&format!("{{path: {FOLDER}/bytes.json}}")), Output::Text);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let said = words(&out);
+    for part in [
+        format!("with {FOLDER}/bytes.json (908 tokens, 8 of them added), for 50ms at most;"),
+        "Puts <|bos|> before completions and nothing behind them.".to_owned(),
+        format!("Chats by the template in {FOLDER}/tokenizer_config.json, contents as strings,"),
+        "with bos_token <|bos|>, eos_token <|eos|>.".to_owned(),
+    ] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+    let local = format!("{{path: {FOLDER}/spaces.json, chatTemplate: {FOLDER}/parts.jinja}}");
+    let said = words(&check("-", &config(&local), Output::Text).1);
+    assert!(said.contains("for 50ms at most, on the slow path;"), "{said}");
+    assert!(said.contains("parts.jinja, contents as lists of parts,"), "{said}");
+}
+
+#[test]
+fn a_folder_without_a_template_has_no_chats() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(format!("{FOLDER}/bytes.json"), folder.path().join("tokenizer.json")).unwrap();
+    let (code, out, _) = check("-", &config(&format!("{{path: {}}}", folder.path().display())), Output::Text);
+    assert_eq!(code, 0);
+    assert!(words(&out).contains("Has no chat template: chats are not tokenized."), "{out}");
+}
+
+#[test]
+fn a_file_that_is_missing_or_broken_is_named_at_its_parameter() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.jinja");
+    fs::write(&broken, "{% if x %}\n{% endfor %}").unwrap();
+    let broken = broken.display();
+    let table = [
+        (
+            format!("{{path: {FOLDER}/none.json}}"),
+            19,
+            format!("{FOLDER}/none.json can't be read: No such file"),
+        ),
+        (format!("{{path: {FOLDER}}}"), 19, format!("{FOLDER}/tokenizer.json can't be read: No such file")),
+        (
+            format!("{{path: {FOLDER}/parts.jinja}}"),
+            19,
+            "parts.jinja is no tokenizer that can be read:".to_owned(),
+        ),
+        (
+            format!("{{path: {FOLDER}/bytes.json, chatTemplate: none.jinja}}"),
+            46 + FOLDER.len(),
+            "none.jinja can't be read: No such file".to_owned(),
+        ),
+        (
+            format!("{{path: {FOLDER}/bytes.json, chatTemplate: {broken}}}"),
+            46 + FOLDER.len(),
+            format!("the chat template of {broken} can't be read: line 2: "),
+        ),
+    ];
+    for (local, column, message) in table {
+        let (code, _, err) = check("-", &config(&local), Output::Text);
+        assert_eq!(code, 1, "{err}");
+        let place = format!("<stdin>:4:{column}: plugin 'token-producer': ");
+        let first = err.lines().next().unwrap_or_default();
+        assert!(first.starts_with(&place) && first.contains(&message), "{local}: {err}");
+    }
+}
