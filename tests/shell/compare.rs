@@ -200,7 +200,8 @@ fn assert_fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = output(command);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-    let last = said.lines().last().unwrap_or_default();
+    // Behind the progress.
+    let last = said.rfind("\nusher: ").map_or(&said[..], |end| &said[end + 1..]);
     assert!(last.starts_with("usher: "), "{said}");
     for part in says {
         assert!(last.contains(part), "{arguments:?}: {part:?} is not in {last}");

@@ -106,7 +106,7 @@ fn where_roles_are_apart_policies_that_know_them_run_too() {
 }
 
 #[test]
-fn wrong_arguments_are_one_line() {
+fn wrong_arguments_are_named() {
     let table: [(&[&str], &[&str]); 7] = [
         (&["--suite", "--cases", "chess"], &["workload 'chess'", "distinct-bursts"]),
         (&["--suite", "--engines", "vllm"], &["engine model 'vllm'", "prefill-first"]),
