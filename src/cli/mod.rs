@@ -38,6 +38,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.
+    ///
+    /// Exit code: 0 after a signal and the last stream; 2 if flags or files to start with (configuration,
+    /// endpoints, policies, certificates) are missing or wrong; 1 if something else fails, as a port that is
+    /// taken.
     Serve(Box<ServeArgs>),
     /// Tools to try it with.
     #[cfg(feature = "lab")]

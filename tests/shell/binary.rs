@@ -60,7 +60,7 @@ fn mistakes_end_with_exit_code_2_and_failures_with_1() {
     fails(&["serve", "--zap-encoder=xml"], 2, "--zap-encoder");
     fails(&["observe"], 2, "observe");
     fails(&QUIET, 2, "--endpoints-file");
-    fails(&[&QUIET[..], &["--endpoints-file=/nonexistent"]].concat(), 1, "/nonexistent");
+    fails(&[&QUIET[..], &["--endpoints-file=/nonexistent"]].concat(), 2, "/nonexistent");
     let no_certificate = [endpoints(), "--metrics-cert-dir=/nonexistent"];
     fails(&[&QUIET[..], &no_certificate].concat(), 2, "/nonexistent/tls.crt (--metrics-cert-dir)");
     let taken = listener();
@@ -348,6 +348,8 @@ fn contradictory_limits_and_zero_ttls_are_noted() {
         ("--max-request-body-bytes=2Gi", "", larger),
         ("--v=2", "maxRequests: 5, priorityBands: [{priority: 0, maxRequests: 6}]", "is never reached"),
         ("--memory-budget=64Mi", "", "the largest request body does not fit into the memory budget"),
+        ("--refresh-metrics-interval=1ms", "", "raised to 50ms, the shortest interval"),
+        ("--pool-name=p", "", "--pool-name only names the pool in metrics; endpoints come from /"),
     ] {
         let said = says(&[flag, "--config-text", &config(flow)]);
         assert_eq!(said.iter().filter(|line| line.contains(what)).count(), 1, "{flag} {flow}: {said:?}");
@@ -355,6 +357,7 @@ fn contradictory_limits_and_zero_ttls_are_noted() {
     let fine = config("maxBytes: 32Mi, maxRequests: 5, defaultRequestTTL: 1s");
     let said = says(&["--config-text", &fine]);
     assert!(said.iter().all(|line| !line.contains("maxBytes") && !line.contains("is 0")), "{said:?}");
+    assert!(said.iter().all(|line| !line.contains("--pool-name")), "{said:?}");
 }
 
 #[tokio::test]
