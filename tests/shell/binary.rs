@@ -101,7 +101,35 @@ fn two_sources_of_endpoints_are_refused_with_their_places() {
     let says = "and from --endpoint-selector app=vllm; keep one";
     fails(&[&QUIET[..], &[endpoints()], &selector[..]].concat(), 2, says);
     let says = "a: the endpoints file can't be read";
-    fails(&[&QUIET[..], &["--pool-name=p", "--config-text", config]].concat(), 1, says);
+    fails(&[&QUIET[..], &["--pool-name=p", "--config-text", config]].concat(), 2, says);
+}
+
+#[test]
+fn every_new_problem_of_the_endpoints_file_is_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endpoints.yaml");
+    let good = "endpoints:\n- {name: a, address: 127.0.0.1, port: \"8000\"}\n";
+    let put = |text: &str| {
+        let new = folder.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, &path).unwrap();
+    };
+    put(good);
+    let mut process = Process::start(&[&format!("--endpoints-file={}", path.display())]);
+    process.logged("serving");
+    let refused = "endpoints file can't be used, keeping the endpoints as they are";
+    for (text, says) in [
+        ("endpoints: [", "unclosed bracket"),
+        ("pods: []", "`endpoints`"),
+        ("endpoints: []", "lists no endpoint"),
+    ] {
+        put(text);
+        let line = process.logged(refused);
+        assert!(line["error"].as_str().unwrap().contains(says), "{text}: {line}");
+        assert_eq!(line["endpoints"], 1);
+    }
+    put(good);
+    process.logged("endpoints file can be used again");
 }
 
 #[test]
