@@ -175,6 +175,9 @@ fn shells_and_manuals_know_the_commands() {
         let text = String::from_utf8(output(&[&["man"], command].concat()).stdout).unwrap();
         assert!(text.contains(".TH usher") && text.contains(says), "{command:?}: {text}");
     }
+    let page = String::from_utf8(output(&["man", "serve"]).stdout).unwrap();
+    let heading = format!(".TH usher-serve 1  \"usher {}\" \n", env!("CARGO_PKG_VERSION"));
+    assert!(page.contains(&heading), "{}", page.lines().take(4).collect::<String>());
     fails(&["man", "swerve"], 2, "no command \"swerve\"; it has ");
 }
 
