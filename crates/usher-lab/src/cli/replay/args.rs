@@ -155,7 +155,8 @@ pub enum Baseline {
     /// The shortest queue, as the servers report it.
     Queue,
     /// llm-d-router's built-in configuration.
-    PeerDefault,
+    #[value(name = "llm-d-router-default", alias = "peer-default")]
+    RouterDefault,
     /// Sticky until saturated: the servers that have the prefix in their caches, until they are full.
     Sticky,
     /// LMetric's product (arXiv 2603.15202), with perfect knowledge of caches and loads.
@@ -176,7 +177,7 @@ impl Baseline {
             Self::Random => Policy::Random,
             Self::RoundRobin => Policy::RoundRobin,
             Self::Queue => configured(QUEUE)?,
-            Self::PeerDefault => Policy::Configured(None),
+            Self::RouterDefault => Policy::Configured(None),
             Self::Sticky => configured(STICKY)?,
             Self::Lmetric => Policy::Reference(Formula::Product),
             Self::BlockCost => Policy::Reference(Formula::BlockCost),
