@@ -391,7 +391,7 @@ fn input_errors_name_the_file() {
         ),
         (&[&random[..], &poisson[..], &["--latency-class", "0/1s"]].concat(), &["longer than 0"]),
         (&[&random[..], &poisson[..], &["--hide-targets"]].concat(), &["--latency-class"]),
-        (&[&poisson[..]].concat(), &["--config-file", "--baseline"]),
+        (&[&poisson[..]].concat(), &["no policy to replay", "--config-file", "--baseline"]),
         (
             &[&random[..], &["--trace", TRACE, "--rate", "2"]].concat(),
             &["--rate is requests per second", "give --speed"],
@@ -400,7 +400,10 @@ fn input_errors_name_the_file() {
         (&[&poisson[..], &["--config-file", &broken]].concat(), &["broken.yaml:2:10", "no-such-scorer"]),
         (&[&poisson[..], &["--config-file", "/nowhere.yaml"]].concat(), &["/nowhere.yaml", "check the path"]),
         (&[&random[..], &["--trace", "/nowhere.jsonl"]].concat(), &["/nowhere.jsonl", "trace"]),
-        (&[&random[..], &["--trace", &trace]].concat(), &["trace.jsonl", "line 2"]),
+        (
+            &[&random[..], &["--trace", &trace]].concat(),
+            &["trace.jsonl: line 2: expected value at column 1;"],
+        ),
         (&[&random[..], &["--trace", TRACE, "--speed", "0"]].concat(), &["--speed", "above 0"]),
         (
             &[&random[..], &["--trace", TRACE, "--speed", "2", "--utilization", "1"]].concat(),

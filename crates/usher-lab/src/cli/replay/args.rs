@@ -305,7 +305,7 @@ impl ReplayArgs {
             return Err(NO_RATE.to_owned());
         }
         if self.config.is_empty() && self.baseline.is_empty() {
-            return Err("nobody decides; give --config-file FILE or --baseline NAME".to_owned());
+            return Err("no policy to replay; give --config-file FILE or --baseline NAME".to_owned());
         }
         let interconnect =
             Interconnect { links: self.links.clone(), kv_bytes_per_token: self.kv_bytes_per_token };
