@@ -86,7 +86,7 @@ bench-wire:
 	$(CARGO) bench --locked --bench wire -- --envoy-dir $(USHER_ENVOY_DIR) $(if $(PEER),--peer "$$PEER") $(ARGS)
 
 # Whether replay is true: the same workloads live, behind a real Envoy, and in replay.
-# ARGS="--cases long-answers --policies peer-default" does a part; ARGS=--help lists the rest.
+# ARGS="--cases long-answers --policies llm-d-router-default" does a part; ARGS=--help lists the rest.
 bench-live:
 	$(CARGO) bench --locked --bench live -- --envoy-dir $(USHER_ENVOY_DIR) $(ARGS)
 

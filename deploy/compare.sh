@@ -6,9 +6,9 @@ set -eu
 
 if [ $# -eq 0 ] || [ "$1" = --help ] || [ "$1" = -h ]; then
     cat >&2 <<'USAGE'
-usage: deploy/compare.sh PEER_COMMAND [OPTIONS]
+usage: deploy/compare.sh COMMAND [OPTIONS]
 
-PEER_COMMAND is a shell's command that takes the flags of `usher serve`, for example
+COMMAND is a shell's command that takes the flags of `usher serve`, for example
 '/opt/epp --v=1'. OPTIONS are those of `usher compare`, such as --config-file FILE.
 The program `usher` is that of this repository, or the one that USHER_BIN names.
 USAGE

@@ -39,7 +39,7 @@ pub struct Arguments {
         value_enum,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "expected-latency,peer-default"
+        default_value = "expected-latency,llm-d-router-default"
     )]
     pub policies: Vec<PolicyName>,
     /// Share of what the servers can do with good caches that is asked for.
@@ -76,8 +76,9 @@ pub struct Arguments {
 pub enum PolicyName {
     /// `deploy/config/expected-latency.yaml`.
     ExpectedLatency,
-    /// Without a configuration, as the Go picker.
-    PeerDefault,
+    /// llm-d-router's, which runs without a configuration.
+    #[value(name = "llm-d-router-default", alias = "peer-default")]
+    RouterDefault,
 }
 
 impl PolicyName {
@@ -85,7 +86,7 @@ impl PolicyName {
     pub fn name(self) -> &'static str {
         match self {
             Self::ExpectedLatency => "expected-latency",
-            Self::PeerDefault => "peer-default",
+            Self::RouterDefault => "llm-d-router-default",
         }
     }
 
@@ -93,7 +94,7 @@ impl PolicyName {
     pub fn configuration(self) -> Option<&'static str> {
         match self {
             Self::ExpectedLatency => Some(EXPECTED_LATENCY),
-            Self::PeerDefault => None,
+            Self::RouterDefault => None,
         }
     }
 

@@ -43,7 +43,7 @@ impl Stage {
         let ports = Ports::choose(0, arguments.servers)?;
         let folder = processes::folder(scratch, &format!("live-{}", ports.envoy))?;
         let group = Group::new(&folder)?;
-        let envoy = envoy::install(&arguments.envoy_dir, group.id()).await?;
+        let envoy = envoy::install(&arguments.envoy_dir, group.id(), || eprintln!("fetching Envoy")).await?;
         let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let place = Place {
             usher: env!("CARGO_BIN_EXE_usher").to_owned(),

@@ -42,7 +42,7 @@ impl Stage {
         let ports = Ports::choose(0, SERVERS)?;
         let folder = processes::folder(scratch, &format!("wire-{}", ports.envoy))?;
         let mut servers = Group::new(&folder)?;
-        let envoy = envoy::install(envoy_dir, servers.id()).await?;
+        let envoy = envoy::install(envoy_dir, servers.id(), || eprintln!("fetching Envoy")).await?;
         let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let place = Place {
             usher: env!("CARGO_BIN_EXE_usher").to_owned(),

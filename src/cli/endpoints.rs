@@ -19,10 +19,10 @@ const MOST: usize = 64 << 20;
 /// Shows the endpoints of a running picker, with their load and their health.
 #[derive(Args, Clone, Debug)]
 pub struct EndpointsArgs {
-    /// Admin port of the picker
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9095")]
+    /// Admin port of the picker, or its HOST:PORT
+    #[arg(long, alias = "admin-address", value_name = "URL", default_value = "http://127.0.0.1:9095")]
     pub admin: String,
-    /// Time for the answer
+    /// Time for the response
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Format of the result; json is the page of the admin port
@@ -70,14 +70,12 @@ struct Health {
 /// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't answer, or with
 /// something else.
 pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
-    let base = match args.admin.contains("://") {
-        true => args.admin.clone(),
-        false => format!("http://{}", args.admin),
-    };
-    let site = HttpClient::parse(&base).map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
+    let site = HttpClient::parse_server(&args.admin)
+        .map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Failed(format!("cannot start: {error}")))?;
-    let page = runtime.block_on(site.within(args.timeout).json(PAGE, MOST)).map_err(|error| {
+    let site = site.within(args.timeout);
+    let page = runtime.block_on(site.json(PAGE, MOST)).map_err(|error| {
         CliError::Failed(format!(
             "{error}; give the --admin-address of a running usher serve with --admin, by default 127.0.0.1:9095"
         ))
@@ -86,7 +84,8 @@ pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
         Output::Json => format!("{page:#}\n"),
         Output::Text => shown(page, width()).map_err(|error| {
             CliError::Failed(format!(
-                "{base}{PAGE} is no page of usher serve: {error}; check the port of --admin"
+                "{}{PAGE} is no page of usher serve: {error}; check the port of --admin",
+                site.url()
             ))
         })?,
     };

@@ -1,4 +1,4 @@
-//! The command line: subcommands, exit codes, and errors as one line.
+//! The command line: subcommands, exit codes and errors.
 
 pub mod capacity;
 pub mod check;
@@ -38,6 +38,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Pick endpoints for a gateway, over Envoy's ext_proc protocol.
+    ///
+    /// Exit code: 0 after a signal and the last stream; 2 if flags or files to start with (configuration,
+    /// endpoints, policies, certificates) are missing or wrong; 1 if something else fails, as a port that is
+    /// taken.
     Serve(Box<ServeArgs>),
     /// Tools to try it with.
     #[cfg(feature = "lab")]
@@ -80,27 +84,39 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>, types: &PluginTy
             let _ = help.print();
             u8::try_from(help.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
-        CliError::Usage(text) => report(&text, 2),
-        CliError::Failed(text) => report(&text, 1),
+        CliError::Arguments(text) => report(&text, 2),
+        CliError::Usage(text) => report(&one_line(&text), 2),
+        CliError::Failed(text) => report(&one_line(&text), 1),
     }
 }
 
 fn report(text: &str, code: u8) -> ExitCode {
-    eprintln!("usher: {}", one_line(text));
+    eprintln!("usher: {text}");
     ExitCode::from(code)
 }
 
 /// Reads the arguments, the first of which is the program's name.
 ///
 /// # Errors
-/// [`CliError::Usage`] for arguments that can't be understood, [`CliError::Help`] when
+/// [`CliError::Arguments`] for arguments that can't be understood, [`CliError::Help`] when
 /// help or the version was asked for.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
-    command()
-        .try_get_matches_from(arguments)
-        .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map(|cli| cli.command)
-        .map_err(usage)
+    let (mut command, arguments) = (command(), arguments.into_iter().collect::<Vec<_>>());
+    let parsed = command.try_get_matches_from_mut(&arguments);
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map(|cli| cli.command).map_err(|error| refused(error, &name(&command, &arguments)))
+}
+
+/// Name of the command that the arguments are for, with those above it.
+fn name(command: &clap::Command, arguments: &[OsString]) -> String {
+    let (mut command, mut name) = (command, command.get_name().to_owned());
+    for argument in arguments.iter().skip(1) {
+        let Some(below) = command.find_subcommand(argument) else { break };
+        command = below;
+        name.push(' ');
+        name.push_str(below.get_name());
+    }
+    name
 }
 
 /// The whole command line.
@@ -130,17 +146,19 @@ fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
     }
 }
 
-/// clap's errors are pages; what is wrong and the tips are in its first paragraphs.
-fn usage(error: clap::Error) -> CliError {
+/// clap's error on the arguments of `command`, and where its help is.
+fn refused(error: clap::Error, command: &str) -> CliError {
     use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
         return CliError::Help(error);
     }
     let page = error.render().to_string();
-    let text = page.split("\n\nUsage:").next().unwrap_or(&page);
-    let text = text.split("\n\nFor more information").next().unwrap_or(text);
-    let text = one_line(text.strip_prefix("error: ").unwrap_or(text));
-    CliError::Usage(format!("{text}; see --help"))
+    let text = page.split("\n\nFor more information").next().unwrap_or(&page);
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    // Nobody means a misspelt flag to be a value.
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("tip: to pass '"));
+    let text = lines.collect::<Vec<_>>().join("\n").replace("\n\n\n", "\n\n");
+    CliError::Arguments(format!("{}\n\nsee `{command} --help`", text.trim_end()))
 }
 
 fn one_line(text: &str) -> String {

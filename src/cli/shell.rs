@@ -36,6 +36,8 @@ pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
 /// # Errors
 /// When there is no such subcommand, or it can't be printed.
 pub(super) fn man(args: &ManArgs, mut command: Command) -> Result<(), CliError> {
+    // Subcommands have no version of their own.
+    let source = format!("{} {}", command.get_name(), env!("CARGO_PKG_VERSION"));
     command.build();
     let mut page = &command;
     for name in &args.command {
@@ -46,7 +48,7 @@ pub(super) fn man(args: &ManArgs, mut command: Command) -> Result<(), CliError> 
         })?;
     }
     let mut text = Vec::new();
-    let rendered = Man::new(page.clone()).render(&mut text);
+    let rendered = Man::new(page.clone()).source(source).render(&mut text);
     rendered.map_err(|error| CliError::Failed(format!("cannot make the page: {error}")))?;
     print(&text)
 }

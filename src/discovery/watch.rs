@@ -74,8 +74,8 @@ pub struct FileDiscovery {
     /// The text of the last load, so that a file that was only touched isn't
     /// reported again.
     loaded: Option<u128>,
-    /// The last load failed and was reported.
-    failing: bool,
+    /// The error of the last load, as it was reported.
+    problem: Option<String>,
     /// A file without an endpoint empties the pool.
     allow_empty: bool,
     /// 1 while the endpoints are those of the file, 0 while they are older.
@@ -130,7 +130,7 @@ impl FileDiscovery {
             watch,
             seen: None,
             loaded: None,
-            failing: false,
+            problem: None,
             allow_empty: false,
             current: None,
         }
@@ -168,7 +168,7 @@ impl FileDiscovery {
             Ok(loaded) => Ok(self.publish(loaded, store)),
             // A pool may begin empty, and follow the file from there.
             Err(error @ FileError::NoneUsable { .. }) if self.allow_empty => {
-                self.failed(true);
+                self.note(Some(error.to_string()));
                 tracing::error!(%error, "no endpoint of the file can be used");
                 Ok(Change::default())
             }
@@ -224,7 +224,7 @@ impl FileDiscovery {
         }
         match load(&self.path).and_then(|loaded| self.keep(loaded, store)) {
             Ok(loaded) => {
-                if self.failed(false) {
+                if self.note(None) {
                     info!(path = %self.path.display(), "endpoints file can be used again");
                 }
                 self.publish(loaded, store);
@@ -234,7 +234,7 @@ impl FileDiscovery {
                     // Reading may work next time without a change to the file.
                     self.seen = None;
                 }
-                if !self.failed(true) {
+                if self.note(Some(error.to_string())) {
                     let endpoints = store.snapshot().endpoints().len();
                     error!(%error, endpoints, "endpoints file can't be used, keeping the endpoints as they are");
                 }
@@ -264,18 +264,20 @@ impl FileDiscovery {
         Err(error)
     }
 
-    /// Notes whether the file can't be used; returns whether it couldn't before.
-    fn failed(&mut self, failing: bool) -> bool {
+    /// Notes why the file can't be used, or that it can; returns `true` if the last look said otherwise.
+    fn note(&mut self, problem: Option<String>) -> bool {
         if let Some(current) = &self.current {
-            current.set(i64::from(!failing));
+            current.set(i64::from(problem.is_none()));
         }
-        std::mem::replace(&mut self.failing, failing)
+        let is_news = self.problem != problem;
+        self.problem = problem;
+        is_news
     }
 
     /// Tells once that looking at the file ended in a panic. It is a mistake in the
     /// program, not a reason to stop following the file.
     fn panicked(&mut self) {
-        if !self.failed(true) {
+        if self.note(Some("panicked".to_owned())) {
             error!(path = %self.path.display(), "reading the endpoints file panicked, keeping the endpoints as they are; report this");
         }
     }

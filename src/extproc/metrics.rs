@@ -115,7 +115,7 @@ impl ExtProcMetrics {
             encoded: register(
                 registry,
                 IntCounter::new(
-                    "usher_encoded_answers_total",
+                    "usher_encoded_responses_total",
                     "Responses with an encoding that the request did not accept; they pass unread.",
                 )?,
                 None,

@@ -14,6 +14,7 @@ mod order;
 mod parsers;
 mod pipeline;
 mod profiles;
+pub mod replayed;
 mod replicas;
 mod resolved;
 mod stages;

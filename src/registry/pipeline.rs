@@ -14,6 +14,7 @@ use usher_plugins::KvEventsSource;
 
 use super::data::MetricsSource;
 use super::instances::{self, Instances};
+use super::replayed::{BUILT_IN_TTFT, EXPECTED_LATENCY_TTFT};
 use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::types::PluginTypes;
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
@@ -123,9 +124,11 @@ impl Pipeline {
         let mut instances = Instances::declare(&config.plugins, types, metrics, state)?;
         if built_in {
             instances.forget_places();
-            notes.push("no configuration, or an empty one: the built-in configuration runs".to_owned());
-            let text = "where nothing else is asked for, expected-latency-scorer alone needs no weights";
-            notes.push(text.to_owned());
+            notes.push(format!(
+                "no configuration, or an empty one: the built-in configuration runs, llm-d-router's default policy; \
+                 where prompts begin alike, its mean TTFT in replay was {BUILT_IN_TTFT}, that of \
+                 deploy/config/expected-latency.yaml {EXPECTED_LATENCY_TTFT}"
+            ));
         } else {
             let declared = config.plugins.iter().zip(instances.iter());
             notes.extend(declared.filter_map(|(plugin, parts)| instances::note(parts.plugin_type, plugin)));

@@ -44,11 +44,11 @@ impl PolicyFile {
         self.path.display().to_string()
     }
 
-    /// Says every new text, and once when it can't be read, until nobody listens.
+    /// Says every new text, and every new reason why it can't be read, until nobody listens.
     pub(super) async fn follow<M>(mut self, said: mpsc::Sender<M>, news: impl Fn(Look) -> M) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = false;
+        let mut problem: Option<String> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -61,9 +61,9 @@ impl PolicyFile {
                 Ok(text) => {
                     let hash = Some(xxh3_128(text.as_bytes()));
                     let differs = std::mem::replace(&mut self.seen, hash) != hash;
-                    std::mem::take(&mut failing) || differs
+                    problem.take().is_some() || differs
                 }
-                Err(_) => !std::mem::replace(&mut failing, true),
+                Err(error) => problem.replace(error.clone()).as_ref() != Some(error),
             };
             if is_news && said.send(news(look)).await.is_err() {
                 return;

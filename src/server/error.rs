@@ -5,7 +5,7 @@ use crate::extproc::server::StartError;
 /// Why a server did not start, or did not end well. One line: what, where, what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The settings or the configuration are wrong.
+    /// The settings, the configuration or the endpoints file are wrong.
     #[error("{0}")]
     Config(String),
     /// Something outside failed.

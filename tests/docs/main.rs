@@ -12,6 +12,7 @@
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
+mod command_lines;
 mod config;
 mod examples;
 mod fuzz_corpus;

@@ -12,7 +12,7 @@ fn taken(selector: &str) -> bool {
     let flags = ["usher", "serve", "--endpoint-target-ports=1", "--endpoint-selector", selector];
     match parse(flags.map(OsString::from)) {
         Ok(Command::Serve(args)) => args.settings(Default::default()).is_ok(),
-        Err(CliError::Usage(_)) => false,
+        Err(CliError::Arguments(_)) => false,
         other => panic!("{other:?}"),
     }
 }

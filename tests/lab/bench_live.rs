@@ -77,7 +77,7 @@ fn live_servers_are_those_of_the_replay() {
 
 #[test]
 fn generated_command_lines_are_valid() {
-    for policy in [PolicyName::ExpectedLatency, PolicyName::PeerDefault] {
+    for policy in [PolicyName::ExpectedLatency, PolicyName::RouterDefault] {
         let parsed = usher::cli::parse(commands::usher(&place(2), policy).into_iter().map(Into::into));
         assert!(matches!(parsed, Ok(Command::Serve(_))), "{policy:?}: {parsed:?}");
         policy.policy().unwrap();

@@ -20,13 +20,13 @@ fn printed_and_shown(part: &str) -> (String, &'static str) {
 }
 
 #[test]
-fn the_example_is_what_simulate_says() {
+fn simulate_output_matches_the_page() {
     let (printed, shown) = printed_and_shown("usher capacity simulate");
     assert_eq!(shown, printed);
 }
 
 #[test]
-fn the_demo_is_what_it_prints_below_its_heading() {
+fn demo_output_matches_the_page() {
     let (printed, shown) = printed_and_shown("usher demo --scenario rollout");
     let (_, table) = printed.split_once("\n\n").unwrap();
     assert_eq!(shown, table);

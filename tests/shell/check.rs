@@ -153,6 +153,20 @@ fn negative_weights_are_warned_of() {
         warnings[0].as_str().unwrap().starts_with("profile 'main': the weight of 'q' is -1, "),
         "{warnings}"
     );
+    let (_, out, _) = check("-", &TEXT.replace("weight: 2.5", "weight: -1"), Output::Text);
+    assert!(out.starts_with("<stdin> is valid\n\nwarnings\n  - profile 'main'"), "{out}");
+    assert!(out.contains(": The negative weight turns this around: "), "{out}");
+}
+
+#[test]
+fn empty_and_misspelt_lists_of_endpoints_are_told() {
+    let (code, out, err) = check("-", "endpoints: []\n", Output::Text);
+    assert_eq!((code, out.as_str()), (0, "<stdin> is valid: 0 endpoints\n"));
+    assert!(err.starts_with("warning: <stdin>: there is no endpoint in it: serve "), "{err}");
+    let (_, out, _) = check("-", "endpoints: []\n", Output::Json);
+    assert_eq!(only(&out)["warnings"].as_array().unwrap().len(), 1, "{out}");
+    let (code, _, err) = check("-", "endpoint:\n- {name: a, address: 127.0.0.1, port: 80}\n", Output::Text);
+    assert!(code == 1 && err.contains("unknown field `endpoint` (did you mean `endpoints`?)"), "{err}");
 }
 
 #[test]
@@ -379,7 +393,7 @@ fn several_files_are_checked_at_once() {
         out.contains("is valid: Recommend") && out.contains("\n\ndeploy/config/default.yaml is valid\n"),
         "{out}"
     );
-    assert!(err.starts_with("<stdin>:1:1: unknown field 'endpoint'"), "{err}");
+    assert!(err.starts_with("<stdin>:1:1: unknown field `endpoint`"), "{err}");
     assert!(err.contains("\ndoes/not/exist.yaml: the configuration can't be read: "), "{err}");
     assert!(err.ends_with("\n2 errors in 2 of 4 files\n"), "{err}");
     args.output = Output::Json;

@@ -14,6 +14,16 @@ fn run(width: usize, args: &CheckArgs, input: &str) -> (u8, String, String) {
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 
+#[test]
+fn policies_fit_narrow_terminals() {
+    for name in ["pd", "pd-topology", "rules", "single"] {
+        let file = format!("deploy/capacity/{name}.yaml");
+        let (code, out, _) = run(60, &args(&file, Output::Text), "");
+        assert_eq!(code, 0, "{out}");
+        assert!(out.lines().all(|line| line.chars().count() <= 60), "{out}");
+    }
+}
+
 fn args(file: &str, output: Output) -> CheckArgs {
     CheckArgs {
         files: vec![file.into()],

@@ -110,7 +110,7 @@ fn another_configuration_differs_beyond_chance_and_says_how() {
     let output = output(command);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "usher and peer        0      18  100.0 %",
+        "usher and other       0      18  100.0 %",
         "usher and itself     18       0    0.0 %",
         "chance: 18, on",
         "destination: server-",
@@ -158,14 +158,14 @@ fn statuses_and_headers_are_kinds_of_their_own() {
 fn failed_comparison_is_a_one_line_error() {
     let usage = output(compare(&[]));
     assert_eq!(usage.status.code(), Some(2));
-    assert!(String::from_utf8(usage.stderr).unwrap().starts_with("usage: deploy/compare.sh PEER_COMMAND"));
+    assert!(String::from_utf8(usage.stderr).unwrap().starts_with("usage: deploy/compare.sh COMMAND"));
     let folder = tempfile::tempdir().unwrap();
     let broken = write(folder.path(), "broken.yaml", "plugins: [{type: no-such-scorer}]\n");
     let script = write(folder.path(), "ends.sh", "#!/bin/sh\necho 'no licence' >&2\nexit 3\n");
     let table: [(&[&str], i32, &[&str]); 7] = [
-        (&["/nowhere/epp"], 1, &["peer ended", "/nowhere/epp"]),
+        (&["/nowhere/epp"], 1, &["the other picker ended", "/nowhere/epp"]),
         (&["sh", "--requests=0"], 2, &["--requests"]),
-        (&[""], 2, &["PEER_COMMAND is empty"]),
+        (&[""], 2, &["COMMAND is empty"]),
         (&["x", "--config-file=/nowhere.yaml"], 2, &["/nowhere.yaml"]),
         (&["x", "--trace=/nowhere.jsonl"], 2, &["/nowhere.jsonl"]),
         (&["x", "--prefill=8"], 2, &["none of 8 servers is left to decode"]),
@@ -181,11 +181,11 @@ fn failed_comparison_is_a_one_line_error() {
     assert_fails(
         &[&format!("sh {script}")],
         1,
-        &["peer ended (exit status: 3): no licence; its output is in"],
+        &["the other picker ended (exit status: 3): no licence; its output is in"],
     );
     // Something that serves, and not this.
     let sim = format!("sh -c 'exec {USHER} sim --count=1 --port=${{1#*=}}' sh");
-    assert_fails(&[&sim], 1, &["peer: 127.0.0.1:", "is no ext_proc server"]);
+    assert_fails(&[&sim], 1, &["the other picker: 127.0.0.1:", "is no ext_proc server"]);
 }
 
 #[track_caller]
@@ -200,7 +200,8 @@ fn assert_fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = output(command);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-    let last = said.lines().last().unwrap_or_default();
+    // Behind the progress.
+    let last = said.rfind("\nusher: ").map_or(&said[..], |end| &said[end + 1..]);
     assert!(last.starts_with("usher: "), "{said}");
     for part in says {
         assert!(last.contains(part), "{arguments:?}: {part:?} is not in {last}");

@@ -8,7 +8,7 @@ use usher::settings::ServeSettings;
 fn serve(flags: &[&str]) -> Result<ServeSettings, String> {
     match parse(["usher", "serve"].iter().chain(flags).map(OsString::from)) {
         Ok(Command::Serve(args)) => args.settings(Default::default()),
-        Err(CliError::Usage(text)) => Err(text),
+        Err(CliError::Arguments(text) | CliError::Usage(text)) => Err(text),
         other => panic!("{other:?}"),
     }
 }

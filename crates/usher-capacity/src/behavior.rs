@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_grows_fast_and_takes_nothing() {
+    fn panic_scales_up_faster_and_holds_scale_down() {
         let panic = Panic { threshold_percent: 200, percent: 900, period: S(60), hold: S(60) };
         let behavior = Behavior { panic, ..only(pace(1, 0, false), pace(100, 100, false)) };
         let mut past = Past::default();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn notations() {
+    fn fractions_are_read_as_ratios_and_decimals() {
         assert_eq!(fraction("1:4"), fraction("0.25"));
         assert_eq!(fraction("2/8"), fraction(".25"));
         assert_eq!(fraction("3"), fraction("3:1"));

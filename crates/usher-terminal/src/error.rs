@@ -1,9 +1,13 @@
 //! Why a command did not succeed.
 
-/// Why a command did not succeed. Its text is one line: what, where, what to do.
+/// Why a command did not succeed. Texts are one line unless said otherwise: what, where, what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The command line or the configuration is wrong. Exit code 2.
+    /// The arguments can't be understood: several lines as clap writes them, with its suggestions.
+    /// Exit code 2.
+    #[error("{0}")]
+    Arguments(String),
+    /// The command line, the configuration or another file to start with is wrong. Exit code 2.
     #[error("{0}")]
     Usage(String),
     /// Something failed that may succeed another time. Exit code 1.

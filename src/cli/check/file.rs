@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 pub(super) enum Meaning {
     Config(Box<Config>),
     Policies { policies: Vec<policy_file::Read>, warnings: Vec<ConfigError> },
-    Endpoints(Vec<EndpointSpec>),
+    Endpoints { endpoints: Vec<EndpointSpec>, warnings: Vec<ConfigError> },
 }
 
 /// Rules for the check of files.
@@ -182,7 +182,15 @@ fn endpoints_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
     let (specs, problems) = endpoints_file::parse(text).map_err(|error| vec![error])?;
     let mut errors: Vec<_> = problems.into_iter().map(|problem| problem.error).collect();
     errors.sort_by_key(ConfigError::position);
-    if errors.is_empty() { Ok(Meaning::Endpoints(specs)) } else { Err(errors) }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let empty = || {
+        ConfigError::new("there is no endpoint in it: serve starts with an empty pool, and keeps the last endpoints when it reads this later")
+            .hint("--allow-empty-endpoints empties the pool then, too")
+    };
+    let warnings = specs.is_empty().then(empty).into_iter().collect();
+    Ok(Meaning::Endpoints { endpoints: specs, warnings })
 }
 
 impl Checked {
@@ -239,8 +247,8 @@ impl Meaning {
     /// Warnings that have a place; those of a configuration are in its report.
     pub(super) fn warnings(&self) -> &[ConfigError] {
         match self {
-            Self::Policies { warnings, .. } => warnings,
-            Self::Config(_) | Self::Endpoints(_) => &[],
+            Self::Policies { warnings, .. } | Self::Endpoints { warnings, .. } => warnings,
+            Self::Config(_) => &[],
         }
     }
 
@@ -255,9 +263,9 @@ impl Meaning {
                 report::text(&title, config, NO_DISCOVERY, width)
             }
             Self::Policies { policies, .. } => {
-                policies.iter().map(|read| policies::describe(&read.policy)).collect()
+                policies.iter().map(|read| policies::describe(&read.policy, width)).collect()
             }
-            Self::Endpoints(endpoints) => list(name, endpoints),
+            Self::Endpoints { endpoints, .. } => list(name, endpoints),
         }
     }
 
@@ -278,7 +286,9 @@ impl Meaning {
                 let policies: Vec<_> = policies.iter().map(policies::json).collect();
                 add("policies", json!(policies));
             }
-            Self::Endpoints(endpoints) => {
+            Self::Endpoints { endpoints, warnings } => {
+                let warnings: Vec<_> = warnings.iter().map(json_of_error).collect();
+                add("warnings", json!(warnings));
                 let endpoints = endpoints.iter().map(|endpoint| {
                     let EndpointSpec { namespace, name, address, labels, .. } = endpoint;
                     let address = address.to_string();

@@ -41,8 +41,7 @@ pub(super) struct Learned {
 pub(super) fn learned(admin: &str, resolved: &Resolved) -> Result<Learned, String> {
     let mut plugins = resolved.plugins.iter();
     let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());
-    let base = if admin.contains("://") { admin.to_owned() } else { format!("http://{admin}") };
-    let page = read(&base).map_err(|error| format!("--admin: {error}"))?;
+    let page = read(admin).map_err(|error| format!("--admin: {error}"))?;
     let (Some(configured), Some(page)) = (configured, page) else { return Ok(Learned::default()) };
     Ok(compare(&page.groups, configured))
 }
@@ -66,7 +65,7 @@ fn compare(groups: &[GroupReport], configured: f64) -> Learned {
 fn read(admin: &str) -> Result<Option<Page>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let client = HttpClient::parse(admin)?.within(PATIENCE);
+    let client = HttpClient::parse_server(admin)?.within(PATIENCE);
     let page = runtime.block_on(client.json(PAGE, MOST))?;
     serde_json::from_value(page)
         .map_err(|error| format!("{}{PAGE}: this is no page about latencies: {error}", client.url()))

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use usher_terminal::wrap;
 
 use crate::capacity::policy::file::Read;
 use crate::capacity::policy::{Policy, Sizing};
@@ -22,16 +23,18 @@ fn sizing(policy: &Policy) -> &'static str {
     }
 }
 
-/// A policy for people: its name, then a line per role, size and rule.
-pub(super) fn describe(policy: &Policy) -> String {
+/// Columns of titles, with those before and after them.
+const TITLE: usize = 15;
+
+/// A policy for people, in lines of so many columns: its name, then what is said of roles, size and rules.
+pub(super) fn describe(policy: &Policy, width: usize) -> String {
     let Policy { name, mode, interval, .. } = policy;
-    let mut text = format!("{name} is valid: {mode:?}, every {interval:?}\n");
+    let mut lines = Lines { text: format!("{name} is valid: {mode:?}, every {interval:?}\n"), width };
     for role in &policy.roles {
         let selector: Vec<String> =
             role.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let (min, max, cost) = (role.range.min, role.range.max, role.cost);
-        let _ =
-            writeln!(text, "  {:<12} {min} to {max} pods, cost {cost}, {}", role.name, selector.join(","));
+        lines.add(&role.name, &format!("{min} to {max} pods, cost {cost}, {}", selector.join(",")));
     }
     match &policy.sizing {
         Sizing::Total(total) => {
@@ -41,48 +44,52 @@ pub(super) fn describe(policy: &Policy) -> String {
                 .map(|metric| format!("{} at {}", metric.name, metric.target.as_f64()))
                 .collect();
             let (tolerance, expansion) = (total.tolerance, total.cost_expansion);
-            let _ = writeln!(
-                text,
-                "  {:<12} {}; tolerance {tolerance} %, cost blocks {expansion} %",
-                "size",
-                metrics.join(", ")
-            );
+            let metrics = metrics.join(", ");
+            lines.add("size", &format!("{metrics}; tolerance {tolerance} %, cost blocks {expansion} %"));
         }
         Sizing::Rules(rules) => {
             for rule in rules {
                 let role = policy.roles.get(rule.role).map_or("", |role| role.name.as_str());
-                let _ = writeln!(
-                    text,
-                    "  {:<12} {}: {role} within {} to {}, rests {:?}",
-                    "rule", rule.name, rule.range.min, rule.range.max, rule.cooldown
-                );
+                let (name, min, max, rest) = (&rule.name, rule.range.min, rule.range.max, rule.cooldown);
+                lines.add("rule", &format!("{name}: {role} within {min} to {max}, rests {rest:?}"));
             }
         }
         Sizing::Kept => {
-            let _ = writeln!(text, "  {:<12} stays as it is: there is neither total nor rules", "size");
+            lines.add("size", "stays as it is: there is neither total nor rules");
         }
     }
     if policy.coordination.is_on {
         let alpha = f64::from(policy.coordination.alpha) / 1e9;
-        let _ = writeln!(text, "  {:<12} by cost and pressure, alpha {alpha}", "shares");
+        lines.add("shares", &format!("by cost and pressure, alpha {alpha}"));
     }
     if let Some(ratio) = &policy.ratio {
         let name = |place: usize| policy.roles.get(place).map_or("", |role| role.name.as_str());
-        let _ = writeln!(
-            text,
-            "  {:<12} {} : {} always holds",
-            "ratio",
-            name(ratio.numerator),
-            name(ratio.denominator)
-        );
+        lines.add("ratio", &format!("{} : {} always holds", name(ratio.numerator), name(ratio.denominator)));
     }
     if let Some(rollout) = &policy.rollout {
-        describe_rollout(policy, rollout, &mut text);
+        describe_rollout(policy, rollout, &mut lines);
     }
-    text
+    lines.text
 }
 
-fn describe_rollout(policy: &Policy, rollout: &Rollout, text: &mut String) {
+/// Lines with titles.
+struct Lines {
+    text: String,
+    width: usize,
+}
+
+impl Lines {
+    fn add(&mut self, title: &str, text: &str) {
+        let mut title = format!("  {title:<12} ");
+        for line in wrap(text, self.width.saturating_sub(TITLE)) {
+            // Writing to a string can't fail.
+            let _ = writeln!(self.text, "{title:TITLE$}{line}");
+            title.clear();
+        }
+    }
+}
+
+fn describe_rollout(policy: &Policy, rollout: &Rollout, lines: &mut Lines) {
     let pace = match &rollout.pace {
         None => None,
         Some(Pace::Skew(percent)) => Some(format!("no role further along by more than {percent} %")),
@@ -93,19 +100,18 @@ fn describe_rollout(policy: &Policy, rollout: &Rollout, text: &mut String) {
     };
     if let Some(pace) = pace {
         let Rollout { success, batch_timeout, on_timeout, .. } = rollout;
-        let _ = writeln!(
-            text,
-            "  {:<12} {pace}, until they are {success:?}; {on_timeout:?} after {batch_timeout:?}",
-            "steps"
+        lines.add(
+            "steps",
+            &format!("{pace}, until they are {success:?}; {on_timeout:?} after {batch_timeout:?}"),
         );
     }
     if let Some(topology) = &rollout.topology {
         let layer = topology.layers.get(topology.layer).map_or("", String::as_str);
         let how = if topology.is_required { "required" } else { "preferred" };
-        let _ = writeln!(text, "  {:<12} one domain of {layer} per step, {how}", "place");
+        lines.add("place", &format!("one domain of {layer} per step, {how}"));
     }
     if let Some(update) = &rollout.update {
         let (skew, away) = (update.max_skew, update.max_unavailable);
-        let _ = writeln!(text, "  {:<12} roles at most {skew} % apart, {away} % of a role away", "update");
+        lines.add("update", &format!("roles at most {skew} % apart, {away} % of a role away"));
     }
 }

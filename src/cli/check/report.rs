@@ -21,6 +21,9 @@ pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width:
     let Config { resolved, warnings, notes, findings, steps, samples, .. } = config;
     let mut report = Report { text: String::new(), width };
     report.wrapped("", title);
+    let findings = findings.iter().map(Finding::text);
+    let warnings: Vec<String> = warnings.iter().cloned().chain(findings).collect();
+    report.sentences("warnings", &warnings);
     for Step { title, sentences } in steps {
         report.sentences(title, sentences);
     }
@@ -56,9 +59,6 @@ pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width:
     report.list("feature gates", gates.map(|(name, on)| format!("{name}={on}")));
     report.text.push_str("\nplugins\n");
     resolved.plugins.iter().for_each(|plugin| report.plugin(plugin));
-    let findings = findings.iter().map(Finding::text);
-    let warnings: Vec<String> = warnings.iter().cloned().chain(findings).collect();
-    report.sentences("warnings", &warnings);
     report.sentences("notes", notes);
     report.text
 }

@@ -199,7 +199,8 @@ fn steps_of(view: View<'_>, profile: &ResolvedProfile) -> Vec<String> {
             1 => "decides alone".to_owned(),
             _ => format!("weighs {} of {}, {}", plain(weight), plain(total), percent(weight.abs() / total)),
         };
-        sentences.push(format!("{name} {weighs}: {}", view.summary(name)));
+        let turned = if weight < 0.0 { "The negative weight turns this around: " } else { "" };
+        sentences.push(format!("{name} {weighs}: {turned}{}", view.summary(name)));
     }
     if profile.scorers.is_empty() {
         sentences.push("No scorer rates the endpoints, so all that are left are equal.".to_owned());

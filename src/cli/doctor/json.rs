@@ -61,7 +61,7 @@ mod tests {
     use crate::doctor::rules;
 
     #[test]
-    fn json_says_everything() {
+    fn json_has_checks_findings_and_their_causes() {
         let finding = Finding::new(&rules::FAILS_OPEN, "filter \u{1b}[31mx\nfails open");
         let unreachable = Finding::new(&rules::PICKER_UNREACHABLE, "refused");
         let unhealthy = Finding::new(&rules::PICKER_UNHEALTHY, "no host");

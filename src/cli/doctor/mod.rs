@@ -37,19 +37,19 @@ pub struct DoctorArgs {
     /// value that begins with @ names a file that holds it.
     #[arg(long, value_name = "HEADER")]
     pub header: Vec<String>,
-    /// Envoy's admin interface. By default 127.0.0.1:19000, if it belongs to the gateway.
+    /// Envoy's admin interface, or its HOST:PORT. By default 127.0.0.1:19000, if it belongs to the gateway.
     #[arg(long, value_name = "URL")]
     pub envoy_admin: Option<String>,
     /// The picker's ext_proc port. By default as Envoy's configuration says.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub picker: Option<String>,
-    /// The picker's metrics port. By default 127.0.0.1:9090, beside a gateway of this machine.
+    /// The picker's metrics port, or its HOST:PORT. By default 127.0.0.1:9090, beside a gateway of this machine.
     #[arg(long, value_name = "URL")]
     pub metrics: Option<String>,
     /// Header of requests for the picker's metrics, as --header.
     #[arg(long, value_name = "HEADER")]
     pub metrics_header: Vec<String>,
-    /// Usher's admin port. By default 127.0.0.1:9095, beside a gateway of this machine.
+    /// Usher's admin port, or its HOST:PORT. By default 127.0.0.1:9095, beside a gateway of this machine.
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
     /// A model that is served: one token of it is generated a few times. By default probes ask
@@ -96,7 +96,7 @@ pub struct DoctorArgs {
     /// The picker's file of capacity policies. Those of the cluster are looked at without it.
     #[arg(long, value_name = "FILE")]
     pub capacity_policy: Option<PathBuf>,
-    /// Time for each answer.
+    /// Time for each response.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = limit)]
     pub timeout: Duration,
     /// Format of the result.
@@ -178,10 +178,13 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
     // Not clap's to parse: its errors repeat what was given, which may hold a password.
     let client = |flag: &str, url: &Option<String>, headers: &[Header]| match url {
         None => Ok(None),
-        Some(url) => match HttpClient::parse(url) {
-            Ok(client) => Ok(Some(client.within(args.timeout).with_headers(headers))),
-            Err(reason) => Err(CliError::Usage(format!("{flag}: {reason}"))),
-        },
+        // A gateway's URL says whether it speaks TLS.
+        Some(url) => {
+            match if flag == "--gateway" { HttpClient::parse(url) } else { HttpClient::parse_server(url) } {
+                Ok(client) => Ok(Some(client.within(args.timeout).with_headers(headers))),
+                Err(reason) => Err(CliError::Usage(format!("{flag}: {reason}"))),
+            }
+        }
     };
     let namespace = args.pool_namespace.clone().or_else(|| std::env::var("NAMESPACE").ok());
     let policies = match &args.capacity_policy {

@@ -47,10 +47,10 @@ pub struct ExplainArgs {
     /// With --request: the endpoints, as usher serve reads them. All are taken to be idle
     #[arg(long, alias = "endpoints", value_name = "FILE", requires = "request")]
     pub endpoints_file: Option<PathBuf>,
-    /// Admin port of the picker
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9095")]
+    /// Admin port of the picker, or its HOST:PORT
+    #[arg(long, alias = "admin-address", value_name = "URL", default_value = "http://127.0.0.1:9095")]
     pub admin: String,
-    /// Time for an answer
+    /// Time for a response
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Format of the result; json is the page of the admin port, a line per decision with --follow

@@ -151,18 +151,14 @@ fn print(text: &str) -> Result<(), CliError> {
 
 /// A picker's admin port.
 struct Picker {
-    base: String,
     site: HttpClient,
 }
 
 impl Picker {
     fn of(args: &ExplainArgs) -> Result<Self, CliError> {
-        let base = match args.admin.contains("://") {
-            true => args.admin.clone(),
-            false => format!("http://{}", args.admin),
-        };
-        let site = HttpClient::parse(&base).map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
-        Ok(Self { base, site: site.within(args.timeout) })
+        let site = HttpClient::parse_server(&args.admin);
+        let site = site.map_err(|error| CliError::Usage(format!("--admin: {error}")))?;
+        Ok(Self { site: site.within(args.timeout) })
     }
 
     async fn ask(&self, query: &str) -> Result<(Value, Page), CliError> {
@@ -173,7 +169,7 @@ impl Picker {
         })?;
         let page = Page::deserialize(&raw).map_err(|error| self.strange(&error))?;
         if page.version != VERSION {
-            let (version, base) = (page.version, &self.base);
+            let (version, base) = (page.version, self.site.url());
             let text = format!("{base}{PATH} has format {version}; use the usher of the picker's version");
             return Err(CliError::Failed(text));
         }
@@ -193,7 +189,7 @@ impl Picker {
     fn strange(&self, error: &serde_json::Error) -> CliError {
         CliError::Failed(format!(
             "{}{PATH} is no page of decisions of usher serve: {error}; check the port of --admin",
-            self.base
+            self.site.url()
         ))
     }
 }

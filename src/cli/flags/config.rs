@@ -16,7 +16,7 @@ const MAX_SUBSETS: i64 = 1 << 20;
 #[command(next_help_heading = "Configuration")]
 pub struct ConfigFlags {
     /// File with the EndpointPickerConfig. Without it and --config-text, a built-in default.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "config", value_name = "FILE")]
     pub config_file: Option<String>,
 
     /// The EndpointPickerConfig itself.

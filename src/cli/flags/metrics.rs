@@ -109,7 +109,7 @@ impl MetricsFlags {
         unused.note(
             self.refresh_metrics_interval < MIN_REFRESH,
             "--refresh-metrics-interval",
-            "an endpoint is scraped every 50ms at most; below that means 50ms",
+            "raised to 50ms, the shortest interval",
         );
         unused.note(
             self.refresh_prometheus_metrics_interval != REFRESH_GAUGES,

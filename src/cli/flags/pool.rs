@@ -22,7 +22,8 @@ const LONGEST_LEASE: Duration = Duration::from_hours(1);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pool")]
 pub struct PoolFlags {
-    /// Name of the InferencePool, whose pods are picked from; names the pool in metrics, too.
+    /// Name of the InferencePool, whose pods are picked from; names the pool in metrics, too, and nothing
+    /// else where endpoints come from a file.
     #[arg(long, value_name = "NAME")]
     pub pool_name: Option<String>,
 

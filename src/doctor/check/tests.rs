@@ -318,7 +318,7 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
         (|seen| seen.envoy.version = "1.32.13".to_owned(), &["envoy-old"]),
         (|seen| seen.envoy.version = "1.36.2".to_owned(), &["envoy-duplicates"]),
         (|seen| seen.page.version = Some("1.2.2".to_owned()), &["versions-differ"]),
-        // The build of a Go picker.
+        // The build of llm-d-router.
         (|seen| seen.page.version = Some("main-ebab687".to_owned()), &[]),
     ];
     for (number, (change, codes)) in table.into_iter().enumerate() {

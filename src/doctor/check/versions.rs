@@ -22,7 +22,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     let picker = seen.metrics.as_ref().ok().and_then(|page| page.version.as_deref());
     if let Some(version) = picker {
         at.push(format!("picker {version}"));
-        // The build of a Go picker is a name or a commit, and no version of ours.
+        // The build of llm-d-router is a name or a commit, and no version of ours.
         if minor(version).is_some() && version != seen.version {
             let what = format!("the doctor is {}, and the picker {version}", seen.version);
             findings.push(Finding::new(&rules::VERSIONS_DIFFER, what));

@@ -76,6 +76,17 @@ impl HttpClient {
         })
     }
 
+    /// Reads a URL as [`parse`](Self::parse) does, or `HOST:PORT`, which speaks plain HTTP.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_server(text: &str) -> Result<Self, String> {
+        match text.contains("://") {
+            true => Self::parse(text),
+            false => Self::parse(&format!("http://{text}")),
+        }
+    }
+
     /// A port of this machine.
     pub(super) fn local(port: u16) -> Self {
         let (host, prefix) = ("127.0.0.1".to_owned(), String::new());

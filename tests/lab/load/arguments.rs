@@ -3,7 +3,7 @@
 use crate::load::refusal;
 
 #[tokio::test]
-async fn wrong_arguments_are_one_line_that_names_them() {
+async fn wrong_arguments_are_named() {
     let direct = "127.0.0.1:1";
     let table: [(&str, &[&str], &[&str]); 24] = [
         ("nowhere", &[], &["--target", "HOST:PORT", "http://"]),

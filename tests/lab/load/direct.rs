@@ -186,7 +186,7 @@ fn header<'a>(message: &'a ProcessingRequest, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn messages_are_those_of_envoy() {
+async fn messages_have_the_fields_that_envoy_sends() {
     let mut fake = Fake::start(Fault::None);
     let arguments = [
         "--requests=2",

@@ -49,12 +49,14 @@ pub(crate) async fn load(target: impl ToString, arguments: &[&str]) -> Value {
     report(spawn(&target.to_string(), arguments)).await
 }
 
-/// The only line of a run that can't be made, and its exit code.
+/// The error of a run that can't be made, and its exit code.
 async fn refusal(target: impl ToString, arguments: &[&str]) -> (String, i32) {
     let output = ended(spawn(&target.to_string(), arguments)).await;
-    let line = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((line.lines().count(), output.stdout.len()), (1, 0), "{line}");
-    (line, output.status.code().unwrap())
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.stdout.is_empty(), "{error}");
+    let is_of_clap = error.ends_with("\n\nsee `usher load --help`\n");
+    assert!(is_of_clap || error.lines().count() == 1, "{error}");
+    (error, output.status.code().unwrap())
 }
 
 /// Asserts how many requests were due, completed and failed.

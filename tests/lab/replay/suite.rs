@@ -19,8 +19,16 @@ const SMALL: [&str; 9] = [
 ];
 
 /// The policies of a suite, in its order.
-const NAMES: [&str; 8] =
-    ["expected-latency", "random", "round-robin", "queue", "peer-default", "sticky", "lmetric", "block-cost"];
+const NAMES: [&str; 8] = [
+    "expected-latency",
+    "random",
+    "round-robin",
+    "queue",
+    "llm-d-router-default",
+    "sticky",
+    "lmetric",
+    "block-cost",
+];
 
 /// Standard output and standard error of a run that succeeds.
 fn run(more: &[&str]) -> (String, String) {
@@ -90,7 +98,7 @@ fn where_roles_are_apart_policies_that_know_them_run_too() {
     let Output { status, stdout, stderr } = usher(&arguments);
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     let json: Value = serde_json::from_slice(&stdout).unwrap();
-    let names = [&NAMES[..], &["pairs", "pairs-peer-default"]].concat();
+    let names = [&NAMES[..], &["pairs", "pairs-llm-d-router-default"]].concat();
     assert_eq!(json["policies"], serde_json::json!(names));
     let figure = |policy: &str, figure: &str| {
         let all = json["runs"][0]["policies"].as_array().unwrap();
@@ -101,12 +109,12 @@ fn where_roles_are_apart_policies_that_know_them_run_too() {
         assert_eq!(figure(name, "refused"), 0.0, "{name}");
         assert!(figure(name, "e2e_p90") > 0.0, "{name}");
     }
-    let [joint, peer] = ["pairs", "pairs-peer-default"].map(|policy| figure(policy, "ttft_p90"));
+    let [joint, peer] = ["pairs", "pairs-llm-d-router-default"].map(|policy| figure(policy, "ttft_p90"));
     assert!(joint < peer, "{joint} {peer}");
 }
 
 #[test]
-fn wrong_arguments_are_one_line() {
+fn wrong_arguments_are_named() {
     let table: [(&[&str], &[&str]); 7] = [
         (&["--suite", "--cases", "chess"], &["workload 'chess'", "distinct-bursts"]),
         (&["--suite", "--engines", "vllm"], &["engine model 'vllm'", "prefill-first"]),

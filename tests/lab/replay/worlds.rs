@@ -55,7 +55,7 @@ fn users_of_sessions_wait_for_answers() {
 
 #[test]
 fn every_baseline_runs_under_its_name() {
-    let names = ["random", "round-robin", "queue", "peer-default", "sticky", "lmetric", "block-cost"];
+    let names = ["random", "round-robin", "queue", "llm-d-router-default", "sticky", "lmetric", "block-cost"];
     let mut arguments = vec!["--workload", "half-shared", "--requests", "600", "--config-file", DEFAULT];
     arguments.extend(names.iter().flat_map(|name| ["--baseline", *name]));
     let run = json(&arguments);
@@ -65,10 +65,14 @@ fn every_baseline_runs_under_its_name() {
     assert_eq!(shown[1..], names);
     assert!(policies.iter().all(|policy| policy["answered"] == 600));
     let of = |name: &str| policies.iter().find(|policy| policy["policy"] == name).unwrap();
-    assert_eq!(of("peer-default")["decisions_differ"], 0.0, "the default is written out in a file, too");
+    assert_eq!(
+        of("llm-d-router-default")["decisions_differ"],
+        0.0,
+        "the default is written out in a file, too"
+    );
     // Policies that look for cached prefixes find more of them than those that don't.
     let hits = |name: &str| number(&of(name)["token_hits"]);
-    for name in ["peer-default", "sticky", "lmetric", "block-cost"] {
+    for name in ["llm-d-router-default", "sticky", "lmetric", "block-cost"] {
         for blind in ["random", "round-robin", "queue"] {
             assert!(hits(name) > hits(blind) + 0.03, "{name} {} {blind} {}", hits(name), hits(blind));
         }

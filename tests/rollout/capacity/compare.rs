@@ -59,10 +59,7 @@ fn a_policy_is_compared_with_an_hpa_and_with_pods_that_stay() {
 
 #[test]
 fn equal_rows_have_an_explaining_note() {
-    let page = include_str!("../../../docs/guide/capacity.md");
-    let command = page.lines().find(|line| line.contains("usher capacity compare --policy")).unwrap();
-    let arguments: Vec<&str> = command.split_whitespace().skip(2).collect();
-    let text = String::from_utf8(usher(&arguments, "").stdout).unwrap();
+    let text = String::from_utf8(usher(&COMPARE[..5], "").stdout).unwrap();
     let text = text.replace('\n', " ");
     let note =
         "note: policy chat and HPA never differed: they grow alike, and the 165 s of the requests end before";
@@ -70,7 +67,23 @@ fn equal_rows_have_an_explaining_note() {
 }
 
 #[test]
-fn invalid_comparison_is_a_one_line_error() {
+fn page_has_the_numbers_of_its_example() {
+    let (_, page) =
+        include_str!("../../../docs/guide/capacity.md").split_once("    usher capacity compare").unwrap();
+    let (command, page) = page.split_once("\n\n").unwrap();
+    let (shown, _) = page.split_once(" In the full").unwrap();
+    let arguments: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
+    let report = String::from_utf8(usher(&[&["compare"], &arguments[..]].concat(), "").stdout).unwrap();
+    for name in ["policy chat", "HPA", "10 pods"] {
+        let row = report.lines().find(|line| line.starts_with(name)).unwrap();
+        let cells: Vec<&str> = row[name.len()..].split_whitespace().collect();
+        let (share, pod_seconds) = (cells[0], cells[5]);
+        assert!(shown.contains(&format!("{share} %")) && shown.contains(pod_seconds), "{row}\n{shown}");
+    }
+}
+
+#[test]
+fn invalid_comparison_is_an_error_that_names_it() {
     let table = [
         (["--policy", "deploy/capacity/pd.yaml"], "pd.yaml: a policy with one role"),
         (["--policy", "deploy/capacity/rules.yaml"], "rules.yaml: a policy with `total`"),
@@ -87,6 +100,8 @@ fn invalid_comparison_is_a_one_line_error() {
         let output = usher(&arguments, "");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{wrong:?}: {stderr}");
-        assert!(stderr.lines().count() == 1 && stderr.contains(says), "{wrong:?}: {stderr}");
+        let is_of_clap = stderr.ends_with("\n\nsee `usher capacity compare --help`\n");
+        assert!(is_of_clap || stderr.lines().count() == 1, "{wrong:?}: {stderr}");
+        assert!(stderr.contains(says), "{wrong:?}: {stderr}");
     }
 }

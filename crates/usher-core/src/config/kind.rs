@@ -1,6 +1,6 @@
 //! Kinds of files that Usher reads, told apart by what is in them.
 
-use super::error::{ConfigError, Position};
+use super::error::{ConfigError, Position, nearest};
 use super::node::{Node, Value};
 
 /// Keys of an EndpointPickerConfig that no other kind has.
@@ -46,7 +46,11 @@ impl FileKind {
         if let Some(entry) = has("endpoints") {
             return Some((Self::Endpoints, entry.at));
         }
-        has("spec").map(|entry| (Self::Policy, entry.at))
+        if let Some(entry) = has("spec") {
+            return Some((Self::Policy, entry.at));
+        }
+        let misspelt = root.entries().iter().find(|entry| nearest(&entry.key, ["endpoints"]).is_some());
+        misspelt.map(|entry| (Self::Endpoints, entry.at))
     }
 
     /// The kind with its article, for a sentence.
@@ -89,6 +93,7 @@ mod tests {
             ("{kind: Pods, endpoints: []}", Some((Endpoints, 14))),
             ("{kind: Endpoints, endpoints: {}}", Some((Other("Endpoints".to_owned()), 8))),
             ("spec: {}", Some((Policy, 1))),
+            ("{version: 1, endpoint: []}", Some((Endpoints, 14))),
             ("kind: 3", None),
             ("[]", None),
         ];

@@ -54,7 +54,7 @@ impl Asker {
             return Err(Failure::protocol("a request for another kind of target"));
         };
         let mut decided = self.direct.decide(messages, number).await?;
-        // The Go picker sets all headers again.
+        // llm-d-router sets all headers again.
         if let Some(envelope) = &self.packer.messages {
             unchanged(&mut decided.headers, &envelope.headers(self.packer.style.api, ""));
         }

@@ -40,7 +40,8 @@ pub struct Row {
 pub enum TraceError {
     /// A line that is not a request, in Mooncake's format.
     #[error(
-        "line {line}: {reason}; a line is a JSON object with timestamp, input_length, output_length and hash_ids"
+        "line {line}: {}; a line is a JSON object with timestamp, input_length, output_length and hash_ids",
+        in_line(reason)
     )]
     Json {
         /// Its number, from 1.
@@ -65,6 +66,11 @@ pub enum TraceError {
     /// No line at all.
     #[error("there is no request in it")]
     Empty,
+}
+
+/// An error in one line of JSON, without a number of that line.
+fn in_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
 }
 
 /// The first `limit` requests of a trace, by arrival: lines of JSON as Mooncake

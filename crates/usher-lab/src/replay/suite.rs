@@ -57,7 +57,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// Policies that know roles, by name.
 const PAIRS: [(&str, &str); 2] = [
     ("pairs", include_str!("../../../../deploy/replay/pairs.yaml")),
-    ("pairs-peer-default", include_str!("../../../../deploy/replay/pd-peer-default.yaml")),
+    ("pairs-llm-d-router-default", include_str!("../../../../deploy/replay/pd-llm-d-router-default.yaml")),
 ];
 
 /// Requests of a case, and the servers that they are for.

@@ -3,6 +3,7 @@
 use super::finding::Finding;
 use crate::cli::check::view::{View, plain, total_weight};
 use crate::registry::ResolvedProfile;
+use crate::registry::replayed::{BUILT_IN_TTFT, EXPECTED_LATENCY_TTFT, STICKY_TTFT};
 
 type Rule = fn(View<'_>, &ResolvedProfile) -> Option<Finding>;
 
@@ -60,9 +61,9 @@ fn herding(view: View<'_>, profile: &ResolvedProfile) -> Option<Finding> {
         message: format!(
             "profile '{}': where all prompts begin alike, as with one system prompt, '{prefix}' sends them to \
              one endpoint as long as no queue forms. In replay with the weights queue 2, KV cache 2 and prefix 3, \
-             one server of eight got all 500 requests at 2 % load: mean TTFT 5.143 s, with \
-             expected-latency-scorer alone 0.906 s. Use that, or prefix-cache-affinity-filter before \
-             token-load-scorer (0.933 s)",
+             one server of eight got all 500 requests at 2 % load: mean TTFT {BUILT_IN_TTFT}, with \
+             expected-latency-scorer alone {EXPECTED_LATENCY_TTFT}. Use that, or prefix-cache-affinity-filter before \
+             token-load-scorer ({STICKY_TTFT})",
             profile.name
         ),
         docs: "docs/guide/prefix-and-pairs.md#which-scorer",

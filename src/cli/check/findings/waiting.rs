@@ -54,7 +54,7 @@ fn weightless(view: View<'_>) -> Option<Finding> {
     })
 }
 
-/// Usher adds the producer, the Go picker doesn't.
+/// Usher adds the producer, llm-d-router doesn't.
 fn missing_elsewhere(view: View<'_>) -> Option<Finding> {
     let mut plugins = view.0.plugins.iter();
     let scorer = plugins.find(|plugin| plugin.plugin_type == "token-load-scorer")?;
@@ -63,7 +63,7 @@ fn missing_elsewhere(view: View<'_>) -> Option<Finding> {
     is_added.then(|| Finding {
         rule: "producer-undeclared",
         message: format!(
-            "'{}' reads '{}', which only Usher adds by itself; declare it if the file is to go back to the Go EPP",
+            "'{}' reads '{}', which only Usher adds by itself; declare it if the file is to go back to llm-d-router",
             scorer.name, producer.name
         ),
         docs: "docs/guide/migrate-from-llm-d.md#plugins",

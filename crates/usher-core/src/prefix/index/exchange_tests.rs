@@ -76,7 +76,7 @@ fn an_export_goes_on_where_the_last_one_ended() {
 }
 
 #[test]
-fn who_missed_something_is_told_and_gets_everything() {
+fn reader_that_missed_changes_gets_a_full_export() {
     let here = pool(&["a", "b"]);
     let (from, to, other) = (index(3), index(0), index(3));
     let start = from.mark();

@@ -24,7 +24,7 @@ proptest! {
     /// Prompts are paths through a tree, as chained hashes are: whatever is evicted, the next
     /// block that goes has no block behind it that stays.
     #[test]
-    fn what_is_held_of_any_prompt_is_a_prefix_of_it(
+    fn held_blocks_of_a_prompt_are_its_head(
         adds in prop::collection::vec((name(), prompt(), 0..20usize), 0..80),
         entries in prop_oneof![10..60usize, Just(1000)],
     ) {

@@ -14,7 +14,7 @@ use usher_core::config::source;
 use usher_core::config::units::parse_duration;
 use usher_terminal::Output;
 
-/// Configuration of both pickers unless another is given: Usher's default, which is the Go picker's.
+/// Configuration of both pickers unless another is given: Usher's default, which is llm-d-router's.
 const CONFIG: (&str, &str) =
     ("the default configuration", include_str!("../../../../../deploy/config/default.yaml"));
 
@@ -29,7 +29,7 @@ const CONFIG: (&str, &str) =
 pub struct CompareArgs {
     /// Shell command of the other picker, which takes the flags of `usher serve`. Those given
     /// here go before those that the comparison adds.
-    #[arg(value_name = "PEER_COMMAND")]
+    #[arg(value_name = "COMMAND")]
     pub peer: String,
     /// Shell command of the first picker. Default: `serve` of this program.
     #[arg(long, value_name = "COMMAND")]
@@ -117,7 +117,7 @@ impl CompareArgs {
     /// One line: what can't be used, and what to do.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         if self.peer.trim().is_empty() {
-            return Err("PEER_COMMAND is empty; give the command of a picker, for example 'epp --v=1'".into());
+            return Err("COMMAND is empty; give the command of a picker, for example 'epp --v=1'".into());
         }
         if self.prefill >= self.servers {
             return Err(format!(

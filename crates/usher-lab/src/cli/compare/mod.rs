@@ -62,16 +62,17 @@ async fn compare(plan: &Plan, folder: &Path) -> anyhow::Result<Report> {
     write(&endpoints, &servers.endpoints())?;
     let mut notes = Vec::new();
     let mut pickers = Vec::new();
-    for (name, command, source) in
-        [("usher", &plan.usher, &plan.config), ("peer", &plan.peer, &plan.peer_config)]
-    {
+    for (name, file, command, source) in [
+        ("usher", "usher", &plan.usher, &plan.config),
+        ("the other picker", "other", &plan.peer, &plan.peer_config),
+    ] {
         let (text, said) = config::for_servers(&source.text, &endpoints)
             .map_err(|error| anyhow::anyhow!("{}", error.in_file(&source.name)))?;
         notes.extend(said.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         // JSON is YAML, too.
-        let config = folder.join(format!("{name}.yaml"));
+        let config = folder.join(format!("{file}.yaml"));
         write(&config, &text)?;
-        pickers.push(Picker { name, command: command.clone(), config });
+        pickers.push(Picker { name, file, command: command.clone(), config });
     }
     let mut progress = Progress::default();
     let mut runs: Vec<Vec<Decided>> = Vec::new();

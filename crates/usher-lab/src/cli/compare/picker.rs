@@ -37,12 +37,14 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Requests in a row that break until a picker is given up.
 const MOST_BROKEN: usize = 3;
 
-/// Flags of Usher's own that keep it off other interfaces and ports. The Go picker has neither.
+/// Flags of Usher's own that keep it off other interfaces and ports. llm-d-router has neither.
 const QUIET: [&str; 2] = ["--bind-address=127.0.0.1", "--admin-address=off"];
 
 /// A picker that is compared.
 pub(super) struct Picker {
     pub(super) name: &'static str,
+    /// Start of its files' names.
+    pub(super) file: &'static str,
     /// A shell's command.
     pub(super) command: String,
     pub(super) config: PathBuf,
@@ -73,7 +75,7 @@ impl Picker {
         let ports = Ports::choose(0, 0)?;
         let mut group = Group::new(folder)?;
         let quiet = self.quiet(&group, folder).await?;
-        let log = folder.join(format!("{}-{number}.log", self.name));
+        let log = folder.join(format!("{}-{number}.log", self.file));
         servers.set(0);
         group.spawn(self.name, self.start(&ports, &quiet), log.clone())?;
         let asker = self.connect(&ports, &plan.headers, &mut group, &log).await?;
@@ -121,13 +123,13 @@ impl Picker {
     /// The command with further arguments. The shell makes way for it.
     fn shell(&self) -> Command {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("exec {} \"$@\"", self.command)).arg(self.name);
+        command.arg("-c").arg(format!("exec {} \"$@\"", self.command)).arg(self.file);
         command
     }
 
     /// Flags in `QUIET` that the picker knows, as its `--help` shows.
     async fn quiet(&self, group: &Group, folder: &Path) -> anyhow::Result<Vec<&'static str>> {
-        let path = folder.join(format!("{}-help.log", self.name));
+        let path = folder.join(format!("{}-help.log", self.file));
         let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut command = self.shell();
         command.arg("--help").process_group(group.id()).stdin(Stdio::null());
@@ -152,7 +154,7 @@ impl Picker {
             .arg(format!("--grpc-health-port={}", ports.health))
             .arg(format!("--metrics-port={}", ports.metrics))
             .arg(format!("--config-file={}", self.config.display()))
-            // The Go picker asks for it, wherever its endpoints come from.
+            // llm-d-router asks for it, wherever its endpoints come from.
             .arg("--pool-name=compare")
             .arg("--refresh-metrics-interval=50ms")
             .arg("--secure-serving=false")

@@ -144,10 +144,10 @@ impl Display for Report {
         };
         line(f, "requests", format_args!("{} of {}", self.requests, self.trace))?;
         line(f, "servers", format_args!("{}, {changes} (seed {})", self.servers, self.seed))?;
-        for (title, picker) in [("usher", &self.usher), ("peer", &self.peer)] {
+        for (title, picker) in [("usher", &self.usher), ("other", &self.peer)] {
             line(f, title, format_args!("{}, {}", picker.command, picker.config))?;
         }
-        let pairs = ["usher and peer", "usher and itself", "peer and itself"];
+        let pairs = ["usher and other", "usher and itself", "other and itself"];
         let row = |(pair, differ): (&str, usize)| {
             let share = format!("{:.1} %", percent(differ, self.requests));
             vec![pair.to_owned(), (self.requests - differ).to_string(), differ.to_string(), share]
@@ -194,7 +194,7 @@ impl Report {
             Column::number("request"),
             Column::number("tokens"),
             Column::text("beyond chance"),
-            Column::text("usher, then peer"),
+            Column::text("usher, then other"),
         ];
         let mut rows = Vec::new();
         for line in lines.iter().take(self.show) {
@@ -288,13 +288,13 @@ mod tests {
         };
         assert_eq!(misfits(&report), Vec::<String>::new());
         let text = report.to_string();
-        assert!(text.contains("\nusher and peer      499       1  0.2 %\n"), "{text}");
+        assert!(text.contains("\nusher and other     499       1  0.2 %\n"), "{text}");
         let row =
             "     12    3456  yes            destination: server-1 (waiting 3, running 7, KV cache 42 %); ";
         assert!(text.contains(row), "{text}");
         let narrow = format!("{report:60}");
         assert!(
-            narrow.contains("\nrequest 12\n  tokens 3456, beyond chance yes, usher, then peer"),
+            narrow.contains("\nrequest 12\n  tokens 3456, beyond chance yes, usher, then other"),
             "{narrow}"
         );
     }

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// again.
 const ANSWERS: u64 = 2;
 
-/// Waiting requests of the busiest server. Below what the Go picker takes for a full one, or requests
+/// Waiting requests of the busiest server. Below what llm-d-router takes for a full one, or requests
 /// would wait for metrics that never change.
 const MOST_WAITING: usize = 4;
 

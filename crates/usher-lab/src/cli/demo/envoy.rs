@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use super::ports::Ports;
@@ -20,12 +20,15 @@ const CONFIG: &str = include_str!("../../../../../deploy/envoy/original-dst.yaml
 /// Pointer to the HTTP connection manager in it.
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
-/// Finds Envoy or installs it into `dir`. What runs for that is in the process group
-/// `group`.
+/// Line of the script before it fetches Envoy.
+const FETCHING: &str = "get.sh: fetching ";
+
+/// Finds Envoy or installs it into `dir`, after a call of `fetching`. What runs for that is in the process
+/// group `group`.
 ///
 /// # Errors
 /// The last line that the script wrote, which says what to do.
-pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
+pub async fn install(dir: &Path, group: i32, mut fetching: impl FnMut()) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("sh");
     command.arg("-s").arg("--").arg(dir).process_group(group).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -34,11 +37,20 @@ pub async fn install(dir: &Path, group: i32) -> anyhow::Result<PathBuf> {
         // A script that ends before it has been read says why in its own words.
         let _ = stdin.write_all(GET.as_bytes()).await;
     }
+    let mut last = "the script did not say why".to_owned();
+    if let Some(stderr) = script.stderr.take() {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if line.starts_with(FETCHING) {
+                fetching();
+            } else if !line.trim().is_empty() {
+                line.trim().clone_into(&mut last);
+            }
+        }
+    }
     let output = script.wait_with_output().await.context("cannot install Envoy")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
     if !output.status.success() {
-        bail!("cannot install Envoy: {}", last.unwrap_or("the script did not say why"));
+        bail!("cannot install Envoy: {last}");
     }
     match String::from_utf8_lossy(&output.stdout).trim() {
         "" => bail!("cannot install Envoy: the script named no binary"),

@@ -94,8 +94,8 @@ impl Stack {
         let run_dir = make_run_dir(&dir, ports.envoy)?;
         let mut group = Group::new(&run_dir)?;
 
-        progress.step("getting Envoy (the first time takes a while)");
-        let envoy = envoy::install(&dir, group.id()).await?;
+        let fetching = || progress.step("fetching Envoy, which takes a while");
+        let envoy = envoy::install(&dir, group.id(), fetching).await?;
 
         progress.step("starting servers, Usher and Envoy");
         let client = Client::default();

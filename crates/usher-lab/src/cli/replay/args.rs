@@ -155,7 +155,8 @@ pub enum Baseline {
     /// The shortest queue, as the servers report it.
     Queue,
     /// llm-d-router's built-in configuration.
-    PeerDefault,
+    #[value(name = "llm-d-router-default", alias = "peer-default")]
+    RouterDefault,
     /// Sticky until saturated: the servers that have the prefix in their caches, until they are full.
     Sticky,
     /// LMetric's product (arXiv 2603.15202), with perfect knowledge of caches and loads.
@@ -176,7 +177,7 @@ impl Baseline {
             Self::Random => Policy::Random,
             Self::RoundRobin => Policy::RoundRobin,
             Self::Queue => configured(QUEUE)?,
-            Self::PeerDefault => Policy::Configured(None),
+            Self::RouterDefault => Policy::Configured(None),
             Self::Sticky => configured(STICKY)?,
             Self::Lmetric => Policy::Reference(Formula::Product),
             Self::BlockCost => Policy::Reference(Formula::BlockCost),
@@ -304,7 +305,7 @@ impl ReplayArgs {
             return Err(NO_RATE.to_owned());
         }
         if self.config.is_empty() && self.baseline.is_empty() {
-            return Err("nobody decides; give --config-file FILE or --baseline NAME".to_owned());
+            return Err("no policy to replay; give --config-file FILE or --baseline NAME".to_owned());
         }
         let interconnect =
             Interconnect { links: self.links.clone(), kv_bytes_per_token: self.kv_bytes_per_token };

@@ -165,12 +165,16 @@ fn equal(ways: &[ScaleSummary], policy: &Policy, span: Duration) -> Option<Strin
     Some(format!("{} and {} never differed: {why}", own.name, hpa.name))
 }
 
-const ONE_ROLE: &str = "a policy with one role can be compared, and this one has several";
+const ONE_ROLE: &str =
+    "a policy with one role can be compared, and this one has several: try it with usher capacity simulate";
 
 /// The sizing of a policy that can be compared, and the numbers that it looks at.
 fn sized_by(policy: &Policy) -> Result<(&Total, Vec<Number>), String> {
     let Sizing::Total(total) = &policy.sizing else {
-        return Err("a policy with `total` can be compared, and this one has none".to_owned());
+        return Err(
+            "a policy with `total` can be compared, and this one has none: try it with usher capacity simulate"
+                .to_owned(),
+        );
     };
     let number = |name: &String| {
         let known = Number::ALL.iter().find(|(known, _)| known == name).map(|(_, number)| *number);

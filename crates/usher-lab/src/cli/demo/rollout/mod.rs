@@ -87,6 +87,9 @@ mod tests {
         assert!(steps.states().contains(&"Blocked".to_owned()));
         assert_eq!(steps.states().last().map(String::as_str), Some("Idle"));
         assert_eq!(misfits(&report), Vec::<String>::new());
+        let narrow = format!("{report:80}");
+        let blocked = "  4  BatchTimeout, Unschedulable";
+        assert!(narrow.lines().any(|line| line.ends_with(blocked)), "no table of one line per row: {narrow}");
         let text = report.to_string();
         assert!(text.contains("\n=> Short of nodes, 4 groups serve in steps and "), "{text}");
     }

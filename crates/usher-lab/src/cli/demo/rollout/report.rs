@@ -91,6 +91,14 @@ impl Way {
     }
 }
 
+/// Meaning of columns and conditions.
+const LEGEND: [(&str, &str); 4] = [
+    ("roles", "pods that are ready, of those that may exist so far"),
+    ("no node", "pods that wait for a node"),
+    ("BatchTimeout", "no further pod of the step came up in its time"),
+    ("Unschedulable", "no node takes a pod of the step"),
+];
+
 /// Everything that is told.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct RolloutReport {
@@ -160,13 +168,16 @@ impl Display for RolloutReport {
             last = Some(moment);
             rows.push(moment.cells());
         }
-        let titles: Vec<String> = self.roles.iter().map(|role| format!("{role} ready")).collect();
-        let columns: Vec<Column<'_>> = [Column::number("minutes"), Column::text("state")]
+        let columns: Vec<Column<'_>> = [Column::number("min"), Column::text("state")]
             .into_iter()
-            .chain(titles.iter().map(|title| Column::number(title)))
+            .chain(self.roles.iter().map(|role| Column::number(role)))
             .chain([Column::number("no node"), Column::number("groups"), Column::text("")])
             .collect();
         writeln!(f, "{}", table(&columns, &rows, f.width()))?;
+        for (title, text) in LEGEND {
+            line(f, title, format_args!("{text}"))?;
+        }
+        writeln!(f)?;
         for way in &self.ways {
             line(
                 f,
