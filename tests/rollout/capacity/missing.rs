@@ -299,6 +299,7 @@ proptest! {
         // Where those rest at zero that rules are about, no number can be known, and bounds hold for the others.
         let rests = case.ruled.iter().zip(&counts).all(|(ruled, count)| !ruled || *count == 0);
         prop_assume!(!rests || case.ruled.iter().all(|ruled| *ruled) || counts.iter().all(|count| *count == 0));
+        let (asked, mut was_trimmed) = (counts.clone(), false);
         for _ in 0..60 {
             let has_minima = counts.iter().zip(&case.mins).all(|(count, min)| count >= min);
             let pods: Vec<_> = names.iter().zip(&counts).zip(&case.ready).flat_map(|((name, count), ready)| {
@@ -312,9 +313,17 @@ proptest! {
             // Where no pod is ready, none that could have numbers is given back.
             let trims = plan.roles.iter().any(|role| role.reasons.contains(&Reason::Trimmed));
             prop_assert!(!trims || plan.roles.iter().all(|role| role.ready == 0), "{plan:?}");
-            if has_minima {
+            was_trimmed |= trims;
+            if was_trimmed {
+                // What was given back is wanted still, and no more than that.
+                for (place, next) in next.iter().enumerate() {
+                    let least = asked[place].max(case.mins[place]);
+                    let most = if case.has_ratio && place < 2 { least.max(case.mins[1 - place] * 3) } else { least };
+                    prop_assert!(*next <= most, "{next} > {most}: {plan:?}");
+                }
+            } else if has_minima {
                 prop_assert_eq!(&next, &counts, "{:?}", plan);
-                prop_assert!(trims || written == counts, "{plan:?}");
+                prop_assert_eq!(&written, &counts, "{:?}", plan);
                 prop_assert!(plan.conditions.contains(&Condition::StaleData) || counts.iter().all(|count| *count == 0), "{plan:?}");
             } else {
                 let ratio = case.has_ratio && case.is_kept(&counts);
