@@ -319,7 +319,7 @@ fn parameters_are_strict() {
 }
 
 #[test]
-fn a_pair_keeps_the_latency_targets_even_where_another_costs_less() {
+fn latency_targets_outrank_the_cost_of_a_pair() {
     // One that decodes is near and has a batch, the other is far and idle.
     let pairing = Pairing::new(LINKS, &[1.0], &[1.0, 1.0], racks(&["a", "a", "b"]));
     let running = |requests| pairing.candidates.snapshot().endpoints()[1].load().running.set(requests, NOW);

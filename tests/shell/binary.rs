@@ -71,7 +71,7 @@ fn mistakes_end_with_exit_code_2_and_failures_with_1() {
 }
 
 #[test]
-fn wrong_arguments_get_suggestions_and_the_help_of_their_command() {
+fn wrong_arguments_name_suggestions_and_help() {
     // Arguments; the error, and the command whose help is named.
     for (arguments, says, command) in [
         (

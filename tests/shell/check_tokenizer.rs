@@ -47,7 +47,7 @@ fn a_folder_without_a_template_has_no_chats() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_broken_is_named_at_its_parameter() {
+fn unreadable_tokenizer_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.jinja");
     fs::write(&broken, "{% if x %}\n{% endfor %}").unwrap();

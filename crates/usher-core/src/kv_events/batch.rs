@@ -291,7 +291,7 @@ impl<'a> Values<'a> {
         self.0[field as usize]
     }
 
-    /// What `read` makes of a field. `Some(None)` without the field, `None` if it can't be read.
+    /// Value of a field by `read`: `Some(None)` without the field, `None` if it can't be read.
     fn optional<T>(&self, field: Field, read: impl FnOnce(Reader<'a>) -> Option<T>) -> Option<Option<T>> {
         match self.get(field) {
             Some(value) => read(value).map(Some),

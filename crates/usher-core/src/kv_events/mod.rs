@@ -9,7 +9,7 @@
 //! (`vllm/distributed/kv_events.py`), SGLang (`srt/disaggregation/kv_events.py`), and TensorRT-LLM
 //! (TensorRT-LLM#17023), which has vLLM's events.
 //!
-//! What a payload says is not believed: lengths allocate nothing, an event that makes no sense costs only itself, and
+//! Payloads are not trusted: lengths allocate nothing, an event that makes no sense costs only itself, and
 //! what is kept has bounds.
 
 mod batch;

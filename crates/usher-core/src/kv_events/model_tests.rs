@@ -14,7 +14,7 @@ use super::{
     TrackerSettings,
 };
 
-/// What happens next.
+/// Next event of the model.
 #[derive(Clone, Debug)]
 enum Event {
     Engine(Step),

@@ -124,7 +124,7 @@ impl FirstBytes {
 pub(super) struct UsualTimes([[Option<f64>; SIZES]; KINDS]);
 
 impl UsualTimes {
-    /// Those of such requests. `None`: nothing is known of their like.
+    /// Usual milliseconds of a class; `None`: no response of a similar class has been measured.
     pub(super) fn ms(&self, class: RequestClass) -> Option<f64> {
         *self.0.get(usize::from(class.kind))?.get(usize::from(class.size))?
     }

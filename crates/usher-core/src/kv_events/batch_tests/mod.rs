@@ -125,7 +125,7 @@ fn full() -> Vec<Value> {
     ]
 }
 
-/// What the first so many of them say.
+/// Events of the first batches, so many of them.
 fn expected(fields: usize) -> Owned {
     let some = |at: usize, text: &str| (fields > at).then(|| text.to_owned());
     let keys = || vec![["sql", "img", "salt"].map(str::to_owned).to_vec(), vec![]];

@@ -113,9 +113,9 @@ const CHUNK: usize = 1024;
 /// List of blocks that may be given up, from the coldest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
-    /// Those that are held.
+    /// Blocks that are held.
     Held,
-    /// Those that were.
+    /// Blocks that were held before.
     Remembered,
 }
 

@@ -20,7 +20,7 @@ pub struct Change {
     pub tier: Option<Tier>,
 }
 
-/// What is known of a source beside its blocks.
+/// State of a source, without its blocks.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) epoch: u64,
@@ -41,7 +41,7 @@ pub(super) struct Source {
     children: ByNumber<At, SmallVec<[At; 2]>>,
 }
 
-/// What a block is beside its hash.
+/// State of a block, without its hash.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) key: u64,

@@ -1,4 +1,4 @@
-//! What engines hold, as keys of our own.
+//! Blocks that engines hold, by Usher's own keys.
 //!
 //! Events name blocks by hashes that only their engine can compute, so each source has a table from these to
 //! [keys](super::Chain) computed from the tokens. Blocks form trees: a block's key follows from its parent's, and

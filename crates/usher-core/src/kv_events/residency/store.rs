@@ -12,7 +12,7 @@ use super::settings::{Settings, Summary};
 use super::tier::{Media, Tier};
 use super::waiting::{Waiting, WaitingRoom};
 
-/// What all sources hold.
+/// Blocks that all sources hold.
 #[derive(Debug)]
 pub struct Residency {
     settings: Settings,
@@ -420,7 +420,7 @@ impl Residency {
     }
 }
 
-/// What is beside the tokens of one block after the other. vLLM's keys begin with the adapter's name, which is left
+/// Keys of each block besides its tokens, in order. vLLM's keys begin with the adapter's name, which is left
 /// out, as the chain begins with it already.
 fn extras_by_block<'a>(stored: &Stored<'a>) -> impl FnMut() -> SmallVec<[&'a [u8]; 4]> + use<'a> {
     let adapter = stored.lora_name.map(str::as_bytes);

@@ -109,7 +109,7 @@ impl Bench {
 }
 
 #[test]
-fn the_first_message_of_an_engine_begins_a_complete_account() {
+fn first_message_starts_in_sync() {
     let mut bench = Bench::connected(PLAIN);
     assert_eq!(bench.live(1, 0), ["reset 1 complete", "apply 1/0 in 1", "in sync"]);
     assert_eq!(bench.live(1, 1), ["apply 1/1 in 1"]);
@@ -198,7 +198,7 @@ fn a_restart_during_a_replay_is_seen() {
 }
 
 #[test]
-fn another_engine_with_higher_numbers_is_told_by_its_last_message() {
+fn replaced_engine_is_detected_by_its_last_message() {
     let mut bench = Bench::at(REPLAYING, 3);
     assert_eq!(bench.reconnect(false), ["replay 2 from 2 after 0"]);
     assert!(bench.live(2, 9).is_empty());
@@ -357,7 +357,7 @@ fn a_sleeping_engine_holds_nothing() {
 }
 
 #[test]
-fn an_engine_that_serves_and_says_nothing_is_connected_to_again() {
+fn silent_serving_engine_is_reconnected() {
     let mut bench = Bench::at(PLAIN, 3);
     bench.input(Input::Served { requests: 9 });
     assert!(bench.tick_after(20_000).is_empty(), "too few");
@@ -376,7 +376,7 @@ fn an_engine_that_serves_and_says_nothing_is_connected_to_again() {
 }
 
 #[test]
-fn what_an_engine_told_that_is_not_heard_any_more_is_dropped() {
+fn blocks_of_a_disconnected_engine_are_dropped() {
     for settings in [PLAIN, REPLAYING] {
         let mut bench = Bench::at(settings, 3);
         bench.input(Input::Disconnected { connection: bench.connection });
@@ -441,7 +441,7 @@ fn a_restart_that_is_told_ends_the_connection() {
 }
 
 #[test]
-fn connections_are_made_later_and_later_and_not_all_at_once() {
+fn reconnects_back_off_with_jitter() {
     let waits = |seed: u64| -> Vec<u64> {
         let mut bench = Bench::new(PLAIN);
         bench.random = StdRng::seed_from_u64(seed);
