@@ -88,15 +88,18 @@ pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut St
         assert!(dead_first, "{protocol:?}: the server that is down was never picked");
     }
 
-    // Nobody of the list can be reached: another server is better than none.
+    // Nobody of the list can be reached: another server is better than none, and the one that
+    // failed isn't tried again.
     stack.usher.set_endpoints(&[dead]).await;
-    for protocol in BOTH {
+    for protocol in BOTH.into_iter().cycle().take(80) {
         let start = stack.envoy.access_end();
         let answer = client::send(stack.envoy.address, protocol, post_chat(chat(50))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let server = stack.servers.addresses[answer.server()].to_string();
-        let served = stack.envoy.access(start, "the request", |line| Some(line.field("served").to_owned()));
-        assert_eq!(served.await, server);
+        let logged = stack.envoy.access(start, "the request", |line| {
+            Some((line.field("served").to_owned(), line.field("attempts").to_owned()))
+        });
+        assert_eq!(logged.await, (server, "2".to_owned()));
     }
     stack.usher.set_endpoints(&stack.servers.addresses).await;
 }

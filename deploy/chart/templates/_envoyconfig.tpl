@@ -137,7 +137,7 @@ static_resources:
                     - name: envoy.retry_host_predicates.previous_hosts
                       typed_config:
                         "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate
-                    host_selection_retry_max_attempts: 3
+                    host_selection_retry_max_attempts: 20
               {{- else }}
               # Usher is not there, and failure_mode_allow is false: it has been answered.
               # The route is what requests have before Usher names an endpoint.
