@@ -211,7 +211,9 @@ impl Driver {
         for (number, slot) in numbers {
             let requests = served.get(slot as usize).copied().unwrap_or(0);
             let served = (requests > 0).then_some(Input::Served { requests: requests.into() });
-            self.inputs(number, served.into_iter().chain([Input::Tick]).collect());
+            let Some(source) = self.sources.get_mut(&number) else { continue };
+            let inputs = source.observe().chain(served).chain([Input::Tick]).collect();
+            self.inputs(number, inputs);
         }
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
@@ -315,6 +317,7 @@ impl Driver {
             }
             Action::StopReplay => source.replay = None,
             Action::Reset { epoch, complete } => {
+                source.dropped();
                 self.residency.reset(
                     source.id,
                     epoch,
@@ -350,7 +353,7 @@ fn apply(
             return false;
         }
     };
-    source.last_batch = batch.timestamp().or(source.last_batch);
+    source.batch(batch.timestamp());
     let model = source.chain(config.tokens.model());
     let mut is_sound = true;
     for event in batch.events() {

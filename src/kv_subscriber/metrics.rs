@@ -23,7 +23,7 @@ const COUNTS: [(&str, &str, Count); 10] = [
         of.failed_connections
     }),
     ("usher_kv_events_gaps_total", "Gaps in the numbers of messages.", |of| of.counts.gaps),
-    ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers.", |of| {
+    ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers or its metrics.", |of| {
         of.counts.restarts
     }),
     ("usher_kv_events_replays_total", "Replays begun.", |of| of.counts.replays),
