@@ -206,12 +206,14 @@ impl Driver {
 
     fn tick(&mut self) {
         let served = self.config.caches.take_served();
+        let agreements = self.config.caches.take_agreements();
         let numbers: Vec<(u64, u32)> =
             self.sources.iter().map(|(number, source)| (*number, source.slot.number())).collect();
         for (number, slot) in numbers {
             let requests = served.get(slot as usize).copied().unwrap_or(0);
             let served = (requests > 0).then_some(Input::Served { requests: requests.into() });
             let Some(source) = self.sources.get_mut(&number) else { continue };
+            source.agreement.add(agreements.get(slot as usize).copied().unwrap_or_default());
             let inputs = source.observe().chain(served).chain([Input::Tick]).collect();
             self.inputs(number, inputs);
         }
@@ -242,6 +244,7 @@ impl Driver {
             skipped: source.skipped.clone(),
             stores_skipped: source.stores_skipped,
             removals_skipped: source.removals_skipped,
+            agreement: source.agreement,
             last_batch: source.last_batch,
         }
     }

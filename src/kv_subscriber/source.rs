@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Endpoint, Slot};
 use usher_core::kv_events::{Chain, Input, Skip, SourceId, Tracker};
+use usher_plugins::Agreement;
 
 /// Connections in a row without a message that are worth a warning.
 const FAILURES: u32 = 5;
@@ -37,6 +38,8 @@ pub(super) struct Source {
     failures: u32,
     /// Events that were applied.
     pub(super) applied: u64,
+    /// Comparisons of what it told with what was cached.
+    pub(super) agreement: Agreement,
     /// Time that the engine gave the last batch, in seconds since 1970.
     pub(super) last_batch: Option<f64>,
     /// The same of the first batch since all blocks were dropped.
@@ -65,6 +68,7 @@ impl Source {
             failed_connections: 0,
             failures: 0,
             applied: 0,
+            agreement: Agreement::default(),
             last_batch: None,
             first_batch: None,
             started: None,

@@ -7,8 +7,8 @@ use usher::sim::{EngineConfig, Form, KvEventsConfig, SimConfig, SimHandle, Targe
 
 use super::*;
 
-/// Posts JSON, and waits for the end of the response.
-fn post(at: SocketAddr, path: &str, body: &serde_json::Value) {
+/// Posts JSON. Returns the body of the response.
+pub fn post(at: SocketAddr, path: &str, body: &serde_json::Value) -> String {
     let body = body.to_string();
     let mut stream = std::net::TcpStream::connect(at).unwrap();
     write!(
@@ -20,6 +20,7 @@ fn post(at: SocketAddr, path: &str, body: &serde_json::Value) {
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    response.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -60,9 +61,8 @@ async fn what_is_known_is_right_whatever_happens_to_messages() {
     }
 }
 
-/// A simulated server and a picker that scrapes it and follows its events. Blocks are dropped by what metrics say: nothing
-/// is sent behind the prompts.
-async fn scraped() -> (SimHandle, Picker, SocketAddr) {
+/// A simulated server, and the port of its events.
+pub async fn simulated() -> (SimHandle, SocketAddr, u16) {
     let listeners = [(); 2].map(|()| TcpListener::bind((A, 0)).unwrap());
     let [at, port] = [0, 1].map(|number: usize| listeners[number].local_addr().unwrap());
     let [server, events] = listeners;
@@ -72,11 +72,14 @@ async fn scraped() -> (SimHandle, Picker, SocketAddr) {
     let kv_events = Some(KvEventsConfig { form: Form::Array, target });
     let config = SimConfig { model: "m".to_owned(), engine, kv_events, ..SimConfig::default() };
     let servers = start(config, vec![server]).await.unwrap();
-    let config = format!(
-        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {}}}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}]",
-        port.port()
-    );
-    let picker = Picker::start(&[("a", A, at.port()), ("b", B, 8000)], &[&config]).await;
+    (servers, at, port.port())
+}
+
+/// A simulated server and a picker that scrapes it and follows its events. Nothing tells of what metrics say.
+async fn scraped() -> (SimHandle, Picker, SocketAddr) {
+    let (servers, at, port) = simulated().await;
+    let ports = format!("podDiscoveryConfig: {{socketPort: {port}}}");
+    let picker = Picker::start(&[("a", A, at.port()), ("b", B, 8000)], &[&config(&ports, "")]).await;
     heard(at);
     complete(at, 0);
     wait(&picker, "blocks", "a", 2.0);
@@ -85,7 +88,7 @@ async fn scraped() -> (SimHandle, Picker, SocketAddr) {
 }
 
 /// Waits until somebody listens to a server's events.
-fn heard(at: SocketAddr) {
+pub fn heard(at: SocketAddr) {
     let end = Instant::now() + Duration::from_secs(30);
     while state(at)["kv_events"]["subscribers"] != 1 {
         assert!(Instant::now() < end, "nobody listens");
