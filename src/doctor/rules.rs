@@ -217,6 +217,9 @@ rules! {
     ENDPOINT_SICK: Warning "endpoint-sick",
         "Usher has ejected this endpoint because it fails; it gets probes only.",
         "See its log; docs/guide/outlier-ejection.md says when the ejection ends.";
+    KV_EVENTS_DISAGREE: Wrong "kv-events-disagree",
+        "Requests are routed by blocks that the engine doesn't have, or past those that it has: the picker's tokens, or what it takes for one prompt, are not the engine's.",
+        "Compare tokenizer, chat template, model name and adapters with the engine's; see docs/guide/precise-prefix.md.";
 
     // Kubernetes.
     API_SERVER_UNREACHABLE: Wrong "api-server-unreachable",

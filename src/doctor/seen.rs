@@ -153,6 +153,19 @@ pub struct PickerPage {
     pub version: Option<String>,
     /// Endpoints that it chose for the probes: name and port, how often.
     pub chosen: BTreeMap<(String, String), u64>,
+    /// What engines told beside what was cached, by plugin and endpoint.
+    pub agreements: BTreeMap<(String, String), Agreement>,
+}
+
+/// Requests to an endpoint whose cached tokens were compared with what its engine told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// All of them.
+    pub compared: u64,
+    /// Those that were told to be cached, and were not.
+    pub not_cached: u64,
+    /// Those that were cached, and not told.
+    pub not_told: u64,
 }
 
 /// An endpoint that Usher knows.

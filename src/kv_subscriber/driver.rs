@@ -206,12 +206,16 @@ impl Driver {
 
     fn tick(&mut self) {
         let served = self.config.caches.take_served();
+        let agreements = self.config.caches.take_agreements();
         let numbers: Vec<(u64, u32)> =
             self.sources.iter().map(|(number, source)| (*number, source.slot.number())).collect();
         for (number, slot) in numbers {
             let requests = served.get(slot as usize).copied().unwrap_or(0);
             let served = (requests > 0).then_some(Input::Served { requests: requests.into() });
-            self.inputs(number, served.into_iter().chain([Input::Tick]).collect());
+            let Some(source) = self.sources.get_mut(&number) else { continue };
+            source.agreement.add(agreements.get(slot as usize).copied().unwrap_or_default());
+            let inputs = source.observe().chain(served).chain([Input::Tick]).collect();
+            self.inputs(number, inputs);
         }
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
@@ -240,6 +244,7 @@ impl Driver {
             skipped: source.skipped.clone(),
             stores_skipped: source.stores_skipped,
             removals_skipped: source.removals_skipped,
+            agreement: source.agreement,
             last_batch: source.last_batch,
         }
     }
@@ -315,6 +320,7 @@ impl Driver {
             }
             Action::StopReplay => source.replay = None,
             Action::Reset { epoch, complete } => {
+                source.dropped();
                 self.residency.reset(
                     source.id,
                     epoch,
@@ -350,7 +356,7 @@ fn apply(
             return false;
         }
     };
-    source.last_batch = batch.timestamp().or(source.last_batch);
+    source.batch(batch.timestamp());
     let model = source.chain(config.tokens.model());
     let mut is_sound = true;
     for event in batch.events() {

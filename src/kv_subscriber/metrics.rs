@@ -1,4 +1,4 @@
-//! `usher_kv_events_*`: how events come in, and how much they tell, computed from the last tick when somebody reads the
+//! `usher_kv_events_*`: how events come in, how much they tell, and whether it is true, computed from the last tick when somebody reads the
 //! metrics.
 
 use std::collections::BTreeMap;
@@ -10,20 +10,22 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use usher_core::kv_events::{Counts, Skip};
 use usher_core::prefix::EngineStatus;
+use usher_plugins::Agreement;
 
 const LABELS: [&str; 2] = ["plugin_name", "endpoint"];
+const MISMATCH_LABELS: [&str; 3] = ["plugin_name", "endpoint", "kind"];
 
 /// Reads a count of an endpoint.
 type Count = fn(&EndpointNumbers) -> u64;
 
-const COUNTS: [(&str, &str, Count); 10] = [
+const COUNTS: [(&str, &str, Count); 11] = [
     ("usher_kv_events_messages_total", "Live messages of KV events.", |of| of.counts.messages),
     ("usher_kv_events_applied_total", "KV events applied.", |of| of.applied),
     ("usher_kv_events_failed_connections_total", "Connections that ended or could not be made.", |of| {
         of.failed_connections
     }),
     ("usher_kv_events_gaps_total", "Gaps in the numbers of messages.", |of| of.counts.gaps),
-    ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers.", |of| {
+    ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers or its metrics.", |of| {
         of.counts.restarts
     }),
     ("usher_kv_events_replays_total", "Replays begun.", |of| of.counts.replays),
@@ -35,7 +37,16 @@ const COUNTS: [(&str, &str, Count); 10] = [
         of.counts.silences
     }),
     ("usher_kv_events_unreadable_total", "Messages whose payload can't be read.", |of| of.unreadable),
+    (
+        "usher_precise_prefix_compared_total",
+        "Requests whose cached tokens were compared with what the engine told: all was known, and it was more than two blocks.",
+        |of| of.agreement.compared,
+    ),
 ];
+const MISMATCHES: (&str, &str) = (
+    "usher_precise_prefix_mismatches_total",
+    "Compared requests that differ by more than half: told and not_cached, or cached and not_told.",
+);
 const SKIPPED: (&str, &str) = ("usher_kv_events_skipped_total", "KV events not applied, by reason.");
 const UNKNOWN_PODS: (&str, &str) = (
     "usher_kv_events_unknown_pods_total",
@@ -81,6 +92,7 @@ pub(super) struct EndpointNumbers {
     pub(super) skipped: BTreeMap<Skip, u64>,
     pub(super) stores_skipped: u64,
     pub(super) removals_skipped: u64,
+    pub(super) agreement: Agreement,
     pub(super) last_batch: Option<f64>,
 }
 
@@ -152,6 +164,7 @@ fn descs() -> prometheus::Result<Vec<Desc>> {
     let gauges = [BLOCKS, KNOWN, AGE].map(|family| desc(family, &LABELS));
     let theirs = THEIR_COUNTS.iter().map(|(name, help, _)| desc((name, help), &["endpoint"]));
     let others = [
+        desc(MISMATCHES, &MISMATCH_LABELS),
         desc(SKIPPED, &["plugin_name", "reason"]),
         desc(UNKNOWN_PODS, &["plugin_name"]),
         desc(SUBSCRIBERS, &[]),
@@ -209,6 +222,7 @@ fn collect(
     }
     let (blocks, known) = (IntGaugeVec::new(opts(BLOCKS), &LABELS)?, IntGaugeVec::new(opts(KNOWN), &LABELS)?);
     let age = GaugeVec::new(opts(AGE), &LABELS)?;
+    let mismatches = IntCounterVec::new(opts(MISMATCHES), &MISMATCH_LABELS)?;
     let skipped = IntCounterVec::new(opts(SKIPPED), &["plugin_name", "reason"])?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     for (plugin, numbers) in all {
@@ -221,6 +235,10 @@ fn collect(
         });
         if let Some(last) = numbers.last_batch {
             age.with_label_values(&labels).set((now - last).max(0.0));
+        }
+        let Agreement { not_cached, not_told, .. } = numbers.agreement;
+        for (kind, count) in [("not_cached", not_cached), ("not_told", not_told)] {
+            mismatches.with_label_values(&[labels[0], labels[1], kind]).inc_by(count);
         }
         for (reason, count) in &numbers.skipped {
             skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
@@ -245,6 +263,7 @@ fn collect(
     families.extend([blocks.collect(), known.collect(), age.collect()].into_iter().flatten());
     families.extend(
         [
+            mismatches.collect(),
             skipped.collect(),
             unknown_pods.collect(),
             subscribers.collect(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Endpoint, Slot};
 use usher_core::kv_events::{Chain, Input, Skip, SourceId, Tracker};
+use usher_plugins::Agreement;
 
 /// Connections in a row without a message that are worth a warning.
 const FAILURES: u32 = 5;
@@ -37,8 +38,15 @@ pub(super) struct Source {
     failures: u32,
     /// Events that were applied.
     pub(super) applied: u64,
+    /// Comparisons of what it told with what was cached.
+    pub(super) agreement: Agreement,
     /// Time that the engine gave the last batch, in seconds since 1970.
     pub(super) last_batch: Option<f64>,
+    /// The same of the first batch since all blocks were dropped.
+    first_batch: Option<f64>,
+    /// Unix time at which the engine's process started, in seconds.
+    started: Option<f64>,
+    asleep: bool,
 }
 
 impl Source {
@@ -60,7 +68,11 @@ impl Source {
             failed_connections: 0,
             failures: 0,
             applied: 0,
+            agreement: Agreement::default(),
             last_batch: None,
+            first_batch: None,
+            started: None,
+            asleep: false,
         }
     }
 
@@ -78,6 +90,40 @@ impl Source {
             }
             _ => {}
         }
+    }
+
+    /// What the engine's metrics say that is news.
+    pub(super) fn observe(&mut self) -> impl Iterator<Item = Input> + use<> {
+        let state = &self.endpoint.load().engine_state;
+        let (started, asleep) = (state.started(), state.is_asleep());
+        // Once for each process, as clocks may differ.
+        let is_later = started.is_some_and(|now| self.started.is_none_or(|known| now > known));
+        // Its events may have come before its metrics. The times of both are by the engine's clock.
+        let is_older = match self.first_batch.zip(started) {
+            Some((first, started)) => first < started,
+            None => self.started.is_some(),
+        };
+        let restarted = (is_later && is_older).then_some(Input::Restarted);
+        if is_later {
+            self.started = started;
+        }
+        let changed = (std::mem::replace(&mut self.asleep, asleep) != asleep).then_some(if asleep {
+            Input::Asleep
+        } else {
+            Input::Awake
+        });
+        restarted.into_iter().chain(changed)
+    }
+
+    /// A batch with this time is applied.
+    pub(super) fn batch(&mut self, time: Option<f64>) {
+        self.last_batch = time.or(self.last_batch);
+        self.first_batch = self.first_batch.or(time);
+    }
+
+    /// All blocks are dropped.
+    pub(super) fn dropped(&mut self) {
+        self.first_batch = None;
     }
 
     /// A topic named this model.

@@ -51,6 +51,8 @@ pub struct ScrapeConfig {
     /// `true`: histograms of times are read, too, once a second. Default no: only what learns latencies
     /// needs them. May change at any time.
     pub times: Arc<AtomicBool>,
+    /// Read when the engine's process started and whether it sleeps. Default no: only who follows KV events needs that.
+    pub state: bool,
     /// Read pages as lists of models. Default no.
     pub models: bool,
     /// Metrics to read, by engine. Several extractors read a page one after the other: of a
@@ -81,6 +83,7 @@ impl Default for ScrapeConfig {
             source_type: SOURCE_TYPE,
             keeps_health: true,
             times: Arc::default(),
+            state: false,
             models: false,
             engines: vec![Engines::default()],
         }

@@ -15,6 +15,7 @@ use super::metrics::Counters;
 use super::models::ModelPage;
 use super::readings::{Problems, Readings};
 use super::report::LoggedState;
+use super::state::StateReader;
 use super::times::{TimesReader, TimesSpec};
 
 /// Takes a page piece by piece, and when it is whole, what it says goes to the endpoint.
@@ -29,6 +30,7 @@ enum Kind<'a> {
     Metrics { engine: &'a Engine, scanner: Scanner<'a>, readings: Readings, problems: LoggedState<Problems> },
     Models { page: ModelPage, failing: LoggedState<bool> },
     Times(TimesReader<'a>),
+    State(StateReader<'a>),
 }
 
 impl<'a> Extraction<'a> {
@@ -36,7 +38,7 @@ impl<'a> Extraction<'a> {
     pub(super) fn all(
         endpoint: &'a Endpoint,
         config: &'a ScrapeConfig,
-        times: Option<&'a TimesSpec>,
+        (times, state): (Option<&'a TimesSpec>, Option<&'a Wanted>),
         counters: &'a Counters,
     ) -> Vec<Self> {
         let metrics = config.engines.iter().zip(&counters.extract_errors).map(|(engines, errors)| {
@@ -56,7 +58,12 @@ impl<'a> Extraction<'a> {
             errors: &counters.models_errors,
             kind: Kind::Times(TimesReader::new(spec)),
         });
-        metrics.chain(models).chain(times).collect()
+        let state = state.map(|wanted| Self {
+            endpoint,
+            errors: &counters.models_errors,
+            kind: Kind::State(StateReader::new(wanted)),
+        });
+        metrics.chain(models).chain(times).chain(state).collect()
     }
 
     /// Names of the metrics that it reads.
@@ -64,6 +71,7 @@ impl<'a> Extraction<'a> {
         let wanted = match &self.kind {
             Kind::Metrics { engine, .. } => Some(engine.wanted()),
             Kind::Times(reader) => Some(reader.wanted()),
+            Kind::State(reader) => Some(reader.wanted()),
             Kind::Models { .. } => None,
         };
         wanted.into_iter().flat_map(Wanted::names)
@@ -77,6 +85,7 @@ impl<'a> Extraction<'a> {
             }
             Kind::Models { page, .. } => page.feed(piece),
             Kind::Times(reader) => reader.feed(piece),
+            Kind::State(reader) => reader.feed(piece),
         }
     }
 
@@ -111,6 +120,11 @@ impl<'a> Extraction<'a> {
                 // Older engines have fewer of them.
                 (true, true)
             }
+            Kind::State(reader) => {
+                reader.finish(&load.engine_state);
+                // Other engines have no such metrics.
+                (true, true)
+            }
         };
         if !fine {
             self.errors.inc();
@@ -127,6 +141,7 @@ impl<'a> Extraction<'a> {
             }
             Kind::Models { page, .. } => page.restart(),
             Kind::Times(reader) => reader.restart(),
+            Kind::State(reader) => reader.restart(),
         }
     }
 }

@@ -28,6 +28,7 @@ mod scanner;
 mod schedule;
 mod scraper;
 mod selector;
+mod state;
 mod times;
 mod tls;
 

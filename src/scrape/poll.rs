@@ -11,6 +11,7 @@ use crate::endpoints::{Clock, Endpoint, Store};
 
 use super::client::{Buffer, Client};
 use super::config::ScrapeConfig;
+use super::exposition::Wanted;
 use super::extraction::Extraction;
 use super::metrics::Counters;
 use super::report::Log;
@@ -26,13 +27,15 @@ pub(super) struct Source {
     /// Origin of the intervals of all endpoints.
     pub(super) origin: Instant,
     pub(super) buffer: Buffer,
+    /// Metrics about the engine's process, if they are read.
+    pub(super) state: Option<Wanted>,
     /// Told of every page that was read.
     pub(super) store: Arc<Store>,
 }
 
 /// Scrapes one endpoint until the task is aborted.
 pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
-    let Source { config, clock, counters, origin, buffer, store } = &*source;
+    let Source { config, clock, counters, origin, buffer, state, store } = &*source;
     let Some(address) = address(&endpoint, config) else {
         let (endpoint, source) = (endpoint.id(), config.source_type);
         return warn!(%endpoint, source, "endpoint isn't scraped, as the address of its node is not known");
@@ -43,9 +46,12 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     // Takes tens of KiB, so it is made only where it is read by.
     let spec = OnceLock::new();
     let of_engine = || engine.and_then(|engine| TimesSpec::of(engine.name()));
-    let times = |reads: bool| if reads { spec.get_or_init(of_engine).as_ref() } else { None };
+    let more = |reads: bool| {
+        let times = if reads { spec.get_or_init(of_engine).as_ref() } else { None };
+        (times, state.as_ref())
+    };
     let mut reads_times = config.times.load(Relaxed);
-    let mut extractions = Extraction::all(&endpoint, config, times(reads_times), counters);
+    let mut extractions = Extraction::all(&endpoint, config, more(reads_times), counters);
     let mut requests = Requests::new(config, address, &extractions);
     let schedule = Schedule::new(*origin, config.interval, endpoint.slot().number());
     let mut failures = 0_u32;
@@ -55,7 +61,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
         if config.times.load(Relaxed) != reads_times {
             // Another configuration learns latencies, or no longer does.
             reads_times = !reads_times;
-            extractions = Extraction::all(&endpoint, config, times(reads_times), counters);
+            extractions = Extraction::all(&endpoint, config, more(reads_times), counters);
             requests = Requests::new(config, address, &extractions);
         }
         let sent = endpoint.load().sent();

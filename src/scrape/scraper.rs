@@ -15,6 +15,7 @@ use super::config::ScrapeConfig;
 use super::engine::Engines;
 use super::metrics::ScrapeMetrics;
 use super::poll::{Source, poll};
+use super::state;
 
 /// Running scrapes. Dropping it ends them.
 #[derive(Debug)]
@@ -30,12 +31,14 @@ impl Scraper {
         let interval = config.interval.max(ScrapeConfig::MIN_INTERVAL);
         let extractors = config.engines.iter().map(Engines::extractor_type);
         let counters = metrics.counters(config.source_type, extractors);
+        let state = config.state.then(state::wanted);
         let source = Arc::new(Source {
             config: ScrapeConfig { interval, ..config },
             clock,
             counters,
             origin: Instant::now(),
             buffer: Buffer::default(),
+            state,
             store: Arc::clone(&store),
         });
         let stop = CancellationToken::new();

@@ -257,7 +257,8 @@ impl Pool {
             // The first source of metrics says how well endpoints are.
             let keeps_health = config.keeps_health && !healthy;
             let times = if keeps_health { Arc::clone(&self.learns) } else { Arc::default() };
-            let config = ScrapeConfig { keeps_health, times, ..config };
+            let state = keeps_health && !self.kv_events.is_empty();
+            let config = ScrapeConfig { keeps_health, times, state, ..config };
             healthy |= config.keeps_health;
             scrapers.push(Scraper::start(Arc::clone(&self.store), self.clock.clone(), config, metrics));
         }

@@ -83,3 +83,39 @@ fn unreadable_tokenizer_files_are_named() {
         assert!(first.starts_with(&place) && first.contains(&message), "{local}: {err}");
     }
 }
+
+#[test]
+fn which_of_several_producers_counts_is_noted() {
+    let producer = |name: &str| format!("- {{type: precise-prefix-cache-producer, name: {name}}}\n");
+    let tokens =
+        |name: &str| format!("- {{type: token-producer, name: {name}, parameters: {{vllm: {{}}}}}}\n");
+    let scorer = "- {type: precise-prefix-cache-scorer, name: precise}\n".to_owned();
+    let own = "precise-prefix-cache-producer";
+    // plugins, words of the notes
+    let table = [
+        (vec![producer("x"), scorer.clone(), tokens("t")], &[][..]),
+        (
+            vec![producer("x"), producer(own), scorer.clone()],
+            &["'x', 'precise-prefix-cache-producer': 'precise' scores by 'precise-prefix-cache-producer'"],
+        ),
+        (
+            vec![producer("x"), producer("z"), scorer],
+            &["'x', 'z': 'precise' scores by none of them and follows KV events by itself"],
+        ),
+        (
+            vec![producer(own), tokens("first"), tokens("second")],
+            &["'second' is asked for no tokens: those of 'first', the first in the configuration, count"],
+        ),
+    ];
+    for (plugins, expected) in table {
+        let text = format!("plugins:\n{}", plugins.concat());
+        let (code, out, err) = check("-", &text, Output::Text);
+        assert_eq!((code, err.as_str()), (0, ""), "{text}");
+        let said = words(&out);
+        for note in expected {
+            assert!(said.contains(note), "{note}: {said}");
+        }
+        let noted = said.contains("several producers") || said.contains("asked for no tokens");
+        assert_eq!(noted, !expected.is_empty(), "{said}");
+    }
+}

@@ -43,14 +43,14 @@ pub use middleware::{
 };
 pub use pick::{MaxScorePicker, RandomPicker, WeightedRandomPicker};
 pub use produce::{
+    Agreement, DirectTokenizer, EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams,
+    PrecisePrefixProducer, RenderParams, TokenSource,
+};
+pub use produce::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, P2pSource, P2pSourceParams, PrefixCaches,
     PrefixFamilies,
 };
 pub use produce::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
-pub use produce::{
-    DirectTokenizer, EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams,
-    PrecisePrefixProducer, RenderParams, TokenSource,
-};
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,

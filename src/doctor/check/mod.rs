@@ -7,6 +7,7 @@ mod endpoints;
 mod envoy_admin;
 mod exchange;
 mod fail_mode;
+mod kv_events;
 mod path;
 mod picker;
 mod picker_metrics;
@@ -27,7 +28,7 @@ use super::seen::Observations;
 type Check = (&'static str, fn(&Observations) -> Outcome);
 
 /// All checks, in the way of a request.
-const ALL: [Check; 18] = [
+const ALL: [Check; 19] = [
     ("path", path::check),
     ("envoy-admin", envoy_admin::check),
     ("picker", picker::check),
@@ -40,6 +41,7 @@ const ALL: [Check; 18] = [
     ("picker-metrics", picker_metrics::check),
     ("pod-metrics", pod_metrics::check),
     ("endpoints", endpoints::check),
+    ("kv-events", kv_events::check),
     ("crds", crds::check),
     ("rbac", rights::check),
     ("pool", pool::check),
@@ -55,7 +57,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         &["path", "envoy-admin", "body-mode", "timeouts", "fail-mode", "circuit-breakers", "destination"],
     ),
     ("picker", &["picker", "tls", "picker-metrics", "versions"]),
-    ("model servers", &["pod-metrics", "endpoints"]),
+    ("model servers", &["pod-metrics", "endpoints", "kv-events"]),
     ("cluster", &["crds", "rbac", "pool", "routes"]),
     ("capacity", &["capacity"]),
 ];

@@ -6,8 +6,8 @@ use super::examine;
 use crate::doctor::envoy::EnvoyConfig;
 use crate::doctor::finding::Status;
 use crate::doctor::seen::{
-    Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, Need, NoPool, Observations, Picker,
-    PickerPage, Pool, Reply, Right, Route, Service,
+    Agreement, Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, Need, NoPool, Observations,
+    Picker, PickerPage, Pool, Reply, Right, Route, Service,
 };
 
 const ORIGINAL_DST: &str = include_str!("../../../deploy/envoy/original-dst.yaml");
@@ -300,7 +300,7 @@ fn faults_of_the_gateway_are_found() {
 
 #[test]
 fn faults_of_the_cluster_and_of_versions_are_found() {
-    let table: [(Change, &[&str]); 12] = [
+    let table: [(Change, &[&str]); 14] = [
         (|seen| seen.pool().fails_open = true, &["fail-mode-differs"]),
         (|seen| seen.settings().fails_open = true, &["fail-mode-differs", "fails-open"]),
         (|seen| seen.pool().routes = Ok(Vec::new()), &["no-route"]),
@@ -318,6 +318,20 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
         (|seen| seen.envoy.version = "1.32.13".to_owned(), &["envoy-old"]),
         (|seen| seen.envoy.version = "1.36.2".to_owned(), &["envoy-duplicates"]),
         (|seen| seen.page.version = Some("1.2.2".to_owned()), &["versions-differ"]),
+        (
+            |seen| {
+                let agreement = Agreement { compared: 30, not_cached: 0, not_told: 30 };
+                seen.page.agreements.insert(("p".to_owned(), "ns/a".to_owned()), agreement);
+            },
+            &["kv-events-disagree"],
+        ),
+        (
+            |seen| {
+                let agreement = Agreement { compared: 30, not_cached: 3, not_told: 3 };
+                seen.page.agreements.insert(("p".to_owned(), "ns/a".to_owned()), agreement);
+            },
+            &[],
+        ),
         // The build of llm-d-router.
         (|seen| seen.page.version = Some("main-ebab687".to_owned()), &[]),
     ];

@@ -33,6 +33,9 @@ const ATTEMPTS: [(&str, &str); 2] = [
     ("inference_extension_scheduler_attempts_total", "pod_name"),
 ];
 
+/// Families that compare what engines told with what was cached.
+const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_precise_prefix_mismatches_total"];
+
 /// The page of a picker, with its choices for `model`.
 pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> PickerPage {
     let mut seen = PickerPage { url: client.url(), given, ..PickerPage::default() };
@@ -44,8 +47,8 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
         }
     };
     let mut found = [false; FAMILIES.len()];
-    let specs =
-        FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).map(|name| MetricSpec::named(name));
+    let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).chain(&AGREEMENT);
+    let specs = names.map(|name| MetricSpec::named(name));
     let mut chosen = [BTreeMap::new(), BTreeMap::new()];
     Wanted::new(specs.collect()).scan(&page, |at, line| {
         let Line::Sample { labels, value, .. } = line else { return };
@@ -58,6 +61,16 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
             }
             return;
         };
+        if let Some(of) = attempts.checked_sub(ATTEMPTS.len()) {
+            let agreement = seen.agreements.entry((label("plugin_name"), label("endpoint"))).or_default();
+            match (of, label("kind").as_str()) {
+                (0, _) => agreement.compared = value as u64,
+                (_, "not_cached") => agreement.not_cached = value as u64,
+                (_, "not_told") => agreement.not_told = value as u64,
+                _ => {}
+            }
+            return;
+        }
         if label("target_model_name") == model && label("status") == "success" && value > 0.0 {
             let key = (label(ATTEMPTS[attempts].1), label("port"));
             *chosen[attempts].entry(key).or_insert(0) += value as u64;

@@ -1,5 +1,6 @@
 //! KV events of engines, published by another implementation of ZeroMQ.
 
+mod agreement;
 mod engine;
 mod renderer;
 mod simulated;
@@ -36,10 +37,14 @@ async fn picker(ports: &str, more: &str) -> Picker {
 }
 
 async fn picker_with(events: &str, more: &str, b: &str) -> Picker {
-    let config = format!(
+    Picker::start(&[("a", A, 8000), ("b", b, 8000)], &[&config(events, more)]).await
+}
+
+/// Configuration with these sockets and more plugins.
+fn config(events: &str, more: &str) -> String {
+    format!(
         "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
-    );
-    Picker::start(&[("a", A, 8000), ("b", b, 8000)], &[&config]).await
+    )
 }
 
 fn number(picker: &Picker, name: &str, endpoint: &str) -> Option<f64> {

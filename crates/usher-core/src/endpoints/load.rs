@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::attributes::{AttributeId, Reading};
+use super::engine_state::EngineState;
 use super::engine_times::EngineTimesReading;
 use super::in_flight::{InFlight, InFlightId};
 use super::scrapes::ScrapeHealth;
@@ -117,6 +118,8 @@ pub struct Load {
     pub first_token: Gauge,
     /// Times that it has measured itself, where something learns from them.
     pub engine_times: EngineTimesReading,
+    /// Start and sleep of its engine, where KV events are followed.
+    pub engine_state: EngineState,
     /// Health of the scrapes of its metrics.
     pub scrapes: ScrapeHealth,
     /// Attributes that the configuration added.

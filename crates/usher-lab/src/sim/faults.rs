@@ -36,7 +36,7 @@ pub enum KvEventsFault {
     /// No message is sent and no replay is answered.
     Silence,
     /// At once and once: connections end, the KV cache is empty but for running requests, whose blocks answer for nothing,
-    /// and messages are numbered from 0 again.
+    /// messages are numbered from 0 again, and `process_start_time_seconds` is now.
     Restart,
 }
 
@@ -58,6 +58,7 @@ pub enum KvEventsFault {
 /// | `metrics=stale` | only on the server: `/metrics` is `stale`, `broken`, `empty`, an `error` or a `hang` |
 /// | `health=503` | only on the server: status of `/health` |
 /// | `kv-events=drop` | only on the server: KV events [`drop`, `duplicate`, `reorder`, `silence` or `restart`](KvEventsFault) |
+/// | `sleep=1` | only on the server: asleep at level 1 or 2, as `vllm:engine_sleep_state` says; the KV cache is empty, no event tells, and requests for tokens get status 503 |
 /// | `count=2` | only on the server: `status` to `drop-after` hold for so many requests |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
@@ -88,6 +89,9 @@ pub struct Fault {
     /// Fault of KV events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<KvEventsFault>,
+    /// Level of sleep, 1 or 2. Both give up the KV cache.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "level")]
+    pub sleep: Option<u8>,
     /// For how many requests the faults of requests hold. `None`: until changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -108,6 +112,14 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let status: Option<u16> = Option::deserialize(deserializer)?;
     status.map(checked_status).transpose().map_err(serde::de::Error::custom)
+}
+
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let level: Option<u8> = Option::deserialize(deserializer)?;
+    match level {
+        None | Some(1 | 2) => Ok(level),
+        Some(level) => Err(serde::de::Error::custom(format!("{level} is not a level of sleep, 1 or 2"))),
+    }
 }
 
 fn checked_status(status: u16) -> Result<u16, String> {
@@ -148,12 +160,15 @@ impl Fault {
 
     // The part for one request, counted down.
     fn take_for_request(&mut self) -> Self {
+        if self.sleep.is_some() {
+            return Self { status: Some(503), ..Self::default() };
+        }
         match &mut self.count {
             Some(0) => return Self::default(),
             Some(left) => *left -= 1,
             None => {}
         }
-        Self { metrics: None, health: None, kv_events: None, count: None, ..self.clone() }
+        Self { metrics: None, health: None, kv_events: None, sleep: None, count: None, ..self.clone() }
     }
 }
 
@@ -199,7 +214,9 @@ mod tests {
         for text in ["explode", "status", "status=99", "slow=5", "hang=1", "metrics=stale", "drop-after=x"] {
             assert!(Fault::parse(text).is_err(), "{text}");
         }
-        for json in [r#"{"stats":503}"#, r#"{"status":1}"#, r#"{"slow":5}"#, r#"{"metrics":"odd"}"#] {
+        for json in
+            [r#"{"stats":503}"#, r#"{"status":1}"#, r#"{"slow":5}"#, r#"{"metrics":"odd"}"#, r#"{"sleep":3}"#]
+        {
             assert!(serde_json::from_str::<Fault>(json).is_err(), "{json}");
         }
         assert_eq!(Fault::parse("").unwrap(), Fault::default());
@@ -213,5 +230,12 @@ mod tests {
         let statuses: Vec<_> = (0..3).map(|_| server.for_request().status).collect();
         assert_eq!(statuses, [Some(500), Some(500), None]);
         assert_eq!(server.get().metrics, metrics);
+    }
+
+    #[test]
+    fn a_sleeping_server_answers_no_request() {
+        let server = ServerFault::default();
+        server.set(serde_json::from_str(r#"{"sleep":2}"#).unwrap());
+        assert_eq!(server.for_request(), Fault { status: Some(503), ..Fault::default() });
     }
 }

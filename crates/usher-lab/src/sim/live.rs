@@ -121,6 +121,11 @@ impl Live {
         }
     }
 
+    /// Gives up its KV cache, and tells nothing of that: a sleeping engine takes no step.
+    pub(crate) fn sleeps(&self) {
+        self.lock().engine.forget_kv();
+    }
+
     /// Simulated time since the start.
     pub(crate) fn now(&self) -> Duration {
         self.started.elapsed().mul_f64(self.scale)

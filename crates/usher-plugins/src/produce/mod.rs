@@ -21,7 +21,7 @@ pub use mm_embeddings_cache::{
 };
 pub use p2p_source::{P2pSource, P2pSourceParams};
 pub use precise_prefix::{
-    EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams, PrecisePrefixProducer,
+    Agreement, EngineCaches, KvEventsSettings, KvEventsSource, PrecisePrefixParams, PrecisePrefixProducer,
 };
 pub use predicted_latency::{
     PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries,

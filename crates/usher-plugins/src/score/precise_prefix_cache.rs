@@ -26,11 +26,27 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
         [producer] => Some(*producer),
         several => several.iter().copied().find(|name| *name == precise_prefix::TYPE.name),
     };
-    if let Some(producer) = producer.filter(|_| cx.parameters.entries().is_empty()) {
+    let is_bare = cx.parameters.entries().is_empty();
+    let note = (is_bare && producers.len() > 1).then(|| chosen(cx.name, producer, &producers));
+    let notes: Vec<String> = note.into_iter().collect();
+    if let Some(producer) = producer.filter(|_| is_bare) {
         let scorer = PrefixCacheScorer::new(&params, cx.reads(producer));
         let parts = PluginParts::bare().with_summary(format!("Scores by what {producer} says."));
-        return Ok(PluginParts { scorer: Some(Arc::new(scorer)), ..parts });
+        return Ok(PluginParts { scorer: Some(Arc::new(scorer)), notes, ..parts });
     }
     let (parts, prefix) = precise_prefix::build_as(cx, TYPE.name)?;
-    Ok(precise_prefix::with_scorer(parts, Arc::new(PrefixCacheScorer::new(&params, prefix))))
+    let parts = precise_prefix::with_scorer(parts, Arc::new(PrefixCacheScorer::new(&params, prefix)));
+    Ok(PluginParts { notes, ..parts })
+}
+
+/// What a scorer without parameters makes of several producers.
+fn chosen(name: &str, producer: Option<&str>, producers: &[&str]) -> String {
+    let several = producers.join("', '");
+    let scores = match producer {
+        Some(producer) => format!("'{name}' scores by '{producer}', which has the name of its type"),
+        None => format!("'{name}' scores by none of them and follows KV events by itself, with the defaults"),
+    };
+    format!(
+        "there are several producers, '{several}': {scores}; a prefix-cache-scorer with prefixMatchInfoProducerName names its own"
+    )
 }

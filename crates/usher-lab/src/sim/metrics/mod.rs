@@ -28,6 +28,8 @@ pub(crate) struct MetricsPage {
     cache_info: String,
     max_loras: usize,
     started: f64,
+    // Level of sleep, 0 while awake.
+    sleep: u8,
     // Everything of a line (and the comments before it) up to its value.
     heads: Vec<String>,
     // Number of the line being written.
@@ -55,6 +57,7 @@ impl MetricsPage {
             cache_info,
             max_loras: engine.max_loras,
             started,
+            sleep: 0,
             heads: Vec::new(),
             line: 0,
             comments: String::new(),
@@ -63,6 +66,16 @@ impl MetricsPage {
             shows: None,
             page: Bytes::new(),
         }
+    }
+
+    /// Its process started anew at the Unix time `started`, in seconds.
+    pub(crate) fn restarted(&mut self, started: f64) {
+        (self.started, self.shows) = (started, None);
+    }
+
+    /// Sleeps at this level from now on, 1 or 2, or is awake.
+    pub(crate) fn sleeps(&mut self, level: Option<u8>) {
+        (self.sleep, self.shows) = (level.unwrap_or(0), None);
     }
 
     /// The page as it is now.
@@ -95,8 +108,8 @@ impl MetricsPage {
             "gauge",
             "Whether the engine is awake or asleep, by depth of sleep.",
         );
-        for (name, value) in [("awake", 1.0), ("weights_offloaded", 0.0), ("discard_all", 0.0)] {
-            self.sample(value, |page| {
+        for (level, name) in (0_u8..).zip(["awake", "weights_offloaded", "discard_all"]) {
+            self.sample(f64::from(u8::from(self.sleep == level)), |page| {
                 let model = &page.model;
                 format!(r#"vllm:engine_sleep_state{{engine="0",model_name="{model}",sleep_state="{name}"}} "#)
             });

@@ -4,7 +4,7 @@ mod tokens;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRAILER};
@@ -262,7 +262,13 @@ impl Service {
             // That has happened then.
             if fault.kv_events.take_if(|fault| *fault == KvEventsFault::Restart).is_some() {
                 self.live.restart_kv();
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.record().page.restarted(now.as_secs_f64());
             }
+            if fault.sleep.is_some() {
+                self.live.sleeps();
+            }
+            self.record().page.sleeps(fault.sleep);
             if let Some(publisher) = &self.publisher {
                 publisher.set_fault(fault.kv_events);
             }

@@ -1,11 +1,14 @@
 //! What engines tell of their caches. It outlives a configuration.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::memory::Budget;
 use usher_core::prefix::EngineIndex;
 use usher_plugin::Persistent;
+
+use super::agreement::Agreement;
 
 /// The index of engines' blocks, and what its writer needs to know of requests.
 #[derive(Debug)]
@@ -14,11 +17,21 @@ pub struct EngineCaches {
     budget: Arc<Budget>,
     /// Requests whose full blocks were not all cached, by slot, since this was taken last. Held for one addition.
     served: Mutex<Vec<u32>>,
+    /// Comparisons by slot, since they were taken last. Held for one addition.
+    agreements: Mutex<Vec<Agreement>>,
+    /// Blocks of the prompts under way that are compared.
+    compared_blocks: AtomicUsize,
 }
 
 impl EngineCaches {
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
-        Self { index: EngineIndex::new(), budget: Arc::clone(budget), served: Mutex::default() }
+        Self {
+            index: EngineIndex::new(),
+            budget: Arc::clone(budget),
+            served: Mutex::default(),
+            agreements: Mutex::default(),
+            compared_blocks: AtomicUsize::new(0),
+        }
     }
 
     /// The index.
@@ -33,18 +46,37 @@ impl EngineCaches {
 
     /// An endpoint is sent a request with full blocks that it lacks.
     pub(super) fn served(&self, endpoint: &Endpoint) {
-        let slot = endpoint.slot().number() as usize;
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        if served.len() <= slot {
-            served.resize(slot + 1, 0);
-        }
-        served[slot] = served[slot].saturating_add(1);
+        of_slot(&self.served, endpoint, |served| *served = served.saturating_add(1));
+    }
+
+    /// A prompt was compared.
+    pub(super) fn compared(&self, endpoint: &Endpoint, agreement: Agreement) {
+        of_slot(&self.agreements, endpoint, |of| of.add(agreement));
+    }
+
+    pub(super) fn compared_blocks(&self) -> &AtomicUsize {
+        &self.compared_blocks
+    }
+
+    /// Comparisons, by slot, since this was called last.
+    pub fn take_agreements(&self) -> Vec<Agreement> {
+        std::mem::take(&mut *self.agreements.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Requests with full blocks that were lacking, by slot, since this was called last.
     pub fn take_served(&self) -> Vec<u32> {
         std::mem::take(&mut *self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Changes what is kept for the slot of an endpoint.
+fn of_slot<T: Clone + Default>(list: &Mutex<Vec<T>>, endpoint: &Endpoint, change: impl FnOnce(&mut T)) {
+    let slot = endpoint.slot().number() as usize;
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    if list.len() <= slot {
+        list.resize(slot + 1, T::default());
+    }
+    change(&mut list[slot]);
 }
 
 impl Persistent for EngineCaches {

@@ -5,7 +5,9 @@
 //! them. Where they are not known, or an endpoint's engine was not heard or may hold more than it told, the match of
 //! `approx-prefix-cache-producer` counts, if the configuration has one.
 
+mod agreement;
 mod caches;
+mod comparison;
 mod keys;
 mod metrics;
 mod params;
@@ -25,7 +27,9 @@ use usher_plugin::{
 };
 
 use super::tokens::TokenSource;
+pub use agreement::Agreement;
 pub use caches::EngineCaches;
+use comparison::Comparison;
 use metrics::{PreciseCounts, PreciseFamilies};
 use params::Settings;
 pub use params::{KvEventsSettings, PrecisePrefixParams};
@@ -193,7 +197,10 @@ impl PreRequest for PrecisePrefixProducer {
             && blocks.prompts().count() == 1
         {
             let predicted = u64::from(known.blocks_at(*pick)) * u64::from(known.block_size);
-            effects.follow(Sent { predicted: Some(predicted), counts: Arc::clone(&self.counts) });
+            let size = (known.blocks_at(*pick), known.block_size);
+            let compares = |endpoint| Comparison::begin(&self.caches, endpoint, blocks, size);
+            let comparison = decision.endpoints_of(primary).next().and_then(compares);
+            effects.follow(Sent { predicted: Some(predicted), comparison, counts: Arc::clone(&self.counts) });
         }
     }
 }
@@ -202,12 +209,14 @@ impl PreRequest for PrecisePrefixProducer {
 struct Sent {
     /// Tokens that are predicted to be cached; `None` where the response would say nothing about that.
     predicted: Option<u64>,
+    /// `None` where not all is known of what the endpoint holds.
+    comparison: Option<Comparison>,
     counts: Arc<PreciseCounts>,
 }
 
 impl Follower for Sent {
     fn moved(&mut self, _to: &Arc<Endpoint>) {
-        self.predicted = None;
+        (self.predicted, self.comparison) = (None, None);
     }
 
     fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
@@ -215,6 +224,9 @@ impl Follower for Sent {
             let prompt = usage.prompt_tokens.map_or(predicted, |prompt| prompt.max(cached));
             self.counts.predicted.inc_by(predicted.min(prompt));
             self.counts.cached.inc_by(cached);
+        }
+        if let (Some(comparison), Some(cached)) = (self.comparison.take(), usage.cached_tokens) {
+            comparison.end(cached);
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct TokenSource(Arc<OnceLock<Source>>);
 
 #[derive(Debug)]
 struct Source {
+    /// Name of the plugin.
+    name: String,
     ids: Key<PromptTokenIds>,
     model: String,
 }
@@ -94,13 +96,21 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
             (Arc::new(Renderer::new(&render, params.model_name.clone(), keys, counts)), summary)
         }
     };
-    let source = Source { ids, model: params.model_name.clone() };
+    let source = Source { name: cx.name.to_owned(), ids, model: params.model_name.clone() };
     // A second one is nobody's source.
-    let _ = cx.shared::<TokenSource>().0.set(source);
+    let known = cx.shared::<TokenSource>();
+    let first = known.0.set(source).err().and_then(|_| known.0.get()).map(|source| source.name.clone());
+    let note = first.map(|first| {
+        format!(
+            "'{}' is asked for no tokens: those of '{first}', the first in the configuration, count",
+            cx.name
+        )
+    });
     let producer = TokenProducer { tokens, ids: Some(ids) };
     Ok(PluginParts {
         gatherer: Some(gatherer),
         producer: Some(Arc::new(producer)),
+        notes: note.into_iter().collect(),
         ..parts.with_summary(summary)
     })
 }

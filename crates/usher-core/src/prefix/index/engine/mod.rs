@@ -122,6 +122,25 @@ impl EngineIndex {
         find::find(&tiers, blocks, candidates, matched);
     }
 
+    /// Leading blocks of a prompt that an endpoint's engine told of, in whichever tier, and no speculative ones. Found by
+    /// halving: a gap may be overlooked.
+    pub fn told(&self, slot: &Slot, prompt: &[u64]) -> usize {
+        let Some(number) = number(slot) else { return 0 };
+        prompt.partition_point(|hash| self.is_told(number, Key::of(*hash)))
+    }
+
+    fn is_told(&self, number: u16, key: Key) -> bool {
+        self.tiers.iter().filter_map(OnceLock::get).any(|shards| {
+            let tables = shards.tables();
+            let Some(table) = tables.get(key.shard()) else { return false };
+            let mut look_up = table.look_up(key.tag());
+            look_up.find();
+            let mut word = [0];
+            look_up.held(usize::from(number / 64), &mut word);
+            word[0] & 1 << (number % 64) != 0
+        })
+    }
+
     /// Bytes that it takes, computed from what it has allocated.
     pub fn bytes(&self) -> usize {
         let tiers = self.tiers.iter().filter_map(OnceLock::get).map(Shards::bytes).sum::<usize>();

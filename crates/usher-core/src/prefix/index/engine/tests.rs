@@ -164,3 +164,17 @@ fn what_is_removed_gives_its_memory_back() {
     }
     assert!(index.bytes() < full / 4, "{} bytes", index.bytes());
 }
+
+#[test]
+fn speculative_blocks_are_not_told() {
+    let (pool, index, prompt) = (Pool::of(0..70), EngineIndex::new(), blocks(0..12));
+    let slot = |name: u32| pool.endpoint(name).unwrap().slot();
+    for (name, count) in [(1, 5), (66, 12)] {
+        prompt.hashes()[..count].iter().enumerate().for_each(|(at, hash)| {
+            index.set(slot(name), *hash, Some(u8::from(at % 2 == 1)));
+        });
+    }
+    index.speculate(pool.endpoint(1).unwrap(), &prompt, 0, 10);
+    let told = [0, 1, 66].map(|name| index.told(slot(name), prompt.hashes()));
+    assert_eq!(told, [0, 5, 12]);
+}

@@ -1,0 +1,65 @@
+//! Counts of requests whose cached tokens were compared, and what counts as a mismatch.
+
+/// Requests of an endpoint whose cached tokens were compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// All of them.
+    pub compared: u64,
+    /// Those of which the engine told blocks, and most were not cached.
+    pub not_cached: u64,
+    /// Those that were cached, and the engine told less than half of that.
+    pub not_told: u64,
+}
+
+impl Agreement {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.compared += other.compared;
+        self.not_cached += other.not_cached;
+        self.not_told += other.not_told;
+    }
+}
+
+/// Result for tokens that were told and were cached; `None` where both are too few to say anything. `by_now`: what was
+/// told meanwhile, asked for when it counts.
+pub(super) fn compare(told: u64, cached: u64, slack: u64, by_now: impl FnOnce() -> u64) -> Option<Agreement> {
+    let is_far_less = |few: u64, many: u64| few.saturating_add(slack) < many && few < many / 2;
+    if told.max(cached) <= slack {
+        return None;
+    }
+    let not_cached = is_far_less(cached, told);
+    let not_told = is_far_less(told, cached) && is_far_less(by_now(), cached);
+    Some(Agreement { compared: 1, not_cached: not_cached.into(), not_told: not_told.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_and_events_may_differ_a_little() {
+        let agree = Some(Agreement { compared: 1, ..Agreement::default() });
+        let not_cached = Some(Agreement { compared: 1, not_cached: 1, not_told: 0 });
+        let not_told = Some(Agreement { compared: 1, not_cached: 0, not_told: 1 });
+        // Told at the decision and by now, cached, result; a slack of 32.
+        let table = [
+            ((0, 0), 0, None),
+            ((32, 32), 0, None),
+            ((0, 0), 32, None),
+            ((160, 160), 160, agree),
+            ((160, 160), 128, agree),
+            // Half was evicted while the request waited.
+            ((160, 160), 80, agree),
+            ((160, 160), 64, not_cached),
+            ((48, 48), 0, not_cached),
+            // On its way at the decision.
+            ((0, 160), 160, agree),
+            ((0, 64), 160, not_told),
+            ((0, 0), 48, not_told),
+            ((96, 96), 160, agree),
+        ];
+        for ((told, by_now), cached, expected) in table {
+            assert_eq!(compare(told, cached, 32, || by_now), expected, "{told} {by_now} {cached}");
+        }
+    }
+}

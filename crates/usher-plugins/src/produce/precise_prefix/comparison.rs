@@ -1,0 +1,78 @@
+//! Comparison of what an engine told with what it says was cached.
+//!
+//! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine tells is ever found, and
+//! routing goes on as if all were well. A response tells how many tokens of its prompt were cached, which shows that.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use usher_core::endpoints::Endpoint;
+use usher_core::prefix::{Blocks, EngineStatus};
+
+use super::agreement::compare;
+use super::caches::EngineCaches;
+
+/// Blocks by which engines say fewer than they hold: the one with the last token of a prompt is computed anew, and with
+/// speculative decoding the one before it, too.
+const SLACK_BLOCKS: u64 = 2;
+
+/// Blocks of all prompts under way that are compared, at most: 2 MiB. Others are not compared.
+const MAX_BLOCKS: usize = 1 << 18;
+
+/// A prompt under way at an endpoint of which all is known.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    caches: Arc<EngineCaches>,
+    endpoint: Arc<Endpoint>,
+    blocks: Arc<Blocks>,
+    block_tokens: u64,
+    /// Leading blocks that were told at the decision.
+    told: u64,
+}
+
+impl Comparison {
+    /// Begins to compare a single prompt; `None` where that would say nothing, or there is no room. `known`: leading
+    /// blocks that are known or about to be held.
+    pub(super) fn begin(
+        caches: &Arc<EngineCaches>,
+        endpoint: &Arc<Endpoint>,
+        blocks: &Arc<Blocks>,
+        (known, block_tokens): (u32, u32),
+    ) -> Option<Self> {
+        if caches.index().status(endpoint.slot().number()) != EngineStatus::Complete {
+            return None;
+        }
+        let len = blocks.len();
+        let compared = caches.compared_blocks();
+        if compared.fetch_add(len, Relaxed) + len > MAX_BLOCKS {
+            compared.fetch_sub(len, Relaxed);
+            return None;
+        }
+        let hashes = blocks.hashes();
+        let known = hashes.get(..known as usize).unwrap_or(hashes);
+        let told = caches.index().told(endpoint.slot(), known) as u64;
+        let (caches, endpoint, blocks) = (Arc::clone(caches), Arc::clone(endpoint), Arc::clone(blocks));
+        Some(Self { caches, endpoint, blocks, block_tokens: block_tokens.into(), told })
+    }
+
+    /// Compares with the tokens that were cached.
+    pub(super) fn end(self, cached: u64) {
+        let (slot, index) = (self.endpoint.slot(), self.caches.index());
+        if index.status(slot.number()) != EngineStatus::Complete {
+            return;
+        }
+        let block_tokens = self.block_tokens.max(self.endpoint.load().block_size.last() as u64);
+        let slack = SLACK_BLOCKS.saturating_mul(block_tokens);
+        // What came in between was on its way at the decision. The blocks of this prompt are among it.
+        let by_now = || index.told(slot, self.blocks.hashes()) as u64 * self.block_tokens;
+        if let Some(agreement) = compare(self.told * self.block_tokens, cached, slack, by_now) {
+            self.caches.compared(&self.endpoint, agreement);
+        }
+    }
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        self.caches.compared_blocks().fetch_sub(self.blocks.len(), Relaxed);
+    }
+}
