@@ -52,6 +52,14 @@ pub struct KvEventsSource {
     pub caches: Arc<EngineCaches>,
     /// Model of engines that don't say theirs.
     pub tokens: TokenSource,
+    counts: Arc<PreciseCounts>,
+}
+
+impl KvEventsSource {
+    /// Tokens of prompts that engines held by their events, and that were cached, of responses that tell.
+    pub fn tokens_counted(&self) -> (u64, u64) {
+        (self.counts.predicted.get(), self.counts.cached.get())
+    }
 }
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
@@ -71,12 +79,14 @@ pub(crate) fn build_as(
     let budget = Arc::clone(cx.state.budget());
     let caches = cx.state.of(cx.name, || EngineCaches::new(&budget));
     let families = cx.family(PreciseFamilies::register)?;
+    let counts = Arc::new(families.counts(cx.name, plugin_type));
     let tokens = cx.shared::<TokenSource>();
     let source = KvEventsSource {
         name: cx.name.to_owned(),
         settings: settings.events.clone(),
         caches: Arc::clone(&caches),
         tokens: tokens.clone(),
+        counts: Arc::clone(&counts),
     };
     // So that it comes first, whoever it is in the end.
     let _: Key<PromptTokenIds> = cx.may_read("token-producer");
@@ -91,7 +101,7 @@ pub(crate) fn build_as(
         weights: settings.weights,
         speculative: settings.speculative,
         clock: cx.state.clock().clone(),
-        counts: Arc::new(families.counts(cx.name, plugin_type)),
+        counts,
         settings,
     });
     let summary = PrecisePrefixParams::summary(&plugin.settings);
@@ -151,13 +161,16 @@ impl Producer for PrecisePrefixProducer {
         let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
         let approximate = facts.get(self.approximate).filter(|known| known.total > 0);
         let mut speculative = Vec::new();
-        let is_unknown = |position: &u32| statuses.get(*position as usize) == Some(&Some(EngineStatus::Unknown));
+        let is_unknown =
+            |position: &u32| statuses.get(*position as usize) == Some(&Some(EngineStatus::Unknown));
         if candidates.indices().iter().any(is_unknown) {
             index.find_speculative(&blocks, candidates.view(), &mut speculative);
         }
         for &position in candidates.indices() {
             let at = position as usize;
-            let (Some(Some(status)), Some(matched)) = (statuses.get(at), matched.get_mut(at)) else { continue };
+            let (Some(Some(status)), Some(matched)) = (statuses.get(at), matched.get_mut(at)) else {
+                continue;
+            };
             let about = || {
                 approximate.map_or(0, |known| {
                     let share = f64::from(known.blocks_at(position)) / f64::from(known.total);
