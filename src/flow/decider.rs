@@ -92,7 +92,7 @@ impl Decider {
         let candidates = pool().unwrap_or_else(|| Arc::new(Snapshot::new(0, Vec::new())).all());
         let (trace, now_ms) = (&Trace::default(), self.clock.now_ms());
         let (candidates, at) = (&candidates, Instant::now());
-        let subject = Subject { request, candidates, prefix: None, input_tokens: None, trace, now_ms, at };
+        let subject = Subject::new(request, candidates, trace, now_ms, at);
         record_refusal(sinks, &subject, rejection);
     }
 
@@ -164,6 +164,7 @@ impl Deciding<'_> {
             request,
             candidates,
             prefix: stages.prefix().and_then(|key| facts.get(key)),
+            kv_events: stages.kv_events().and_then(|key| facts.get(key)),
             input_tokens: stages.tokens().and_then(|key| facts.get(key)).map(|tokens| tokens.count),
             trace: scratch.trace(),
             now_ms: self.decider.clock.now_ms(),

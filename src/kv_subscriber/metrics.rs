@@ -1,7 +1,7 @@
 //! `usher_kv_events_*`: how events come in, how much they tell, and whether it is true, computed from the last tick when somebody reads the
 //! metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -115,6 +115,28 @@ pub(super) struct Totals {
     pub(super) skipped: BTreeMap<Skip, u64>,
 }
 
+/// What a plugin follows, as of the last tick.
+#[derive(Clone, Debug, Default)]
+pub struct Followed {
+    /// Messages that wait to be applied.
+    pub queued: usize,
+    /// By the ids of endpoints.
+    pub endpoints: HashMap<Arc<str>, EndpointState>,
+}
+
+/// What is known of an endpoint's KV events.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointState {
+    /// How much is known of what its engine holds.
+    pub status: EngineStatus,
+    /// Gaps in the numbers of its messages, ever.
+    pub gaps: u64,
+    /// Restarts of its engine, ever.
+    pub restarts: u64,
+    /// Time of its newest batch by the engine's clock, in milliseconds since 1970.
+    pub newest_ms: Option<u64>,
+}
+
 impl Numbers {
     pub(super) fn set(&self, endpoints: Vec<EndpointNumbers>, totals: Totals) {
         *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
@@ -137,6 +159,21 @@ impl KvEventsMetrics {
         let metrics = Self::default();
         registry.register(Box::new(Families { metrics: metrics.clone(), descs: descs()? }))?;
         Ok(metrics)
+    }
+
+    /// What the first plugin follows; `None` before it does.
+    pub fn first(&self) -> Option<Followed> {
+        let numbers = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).first().map(Arc::clone)?;
+        let state = |of: &EndpointNumbers| EndpointState {
+            status: of.status,
+            gaps: of.counts.gaps,
+            restarts: of.counts.restarts,
+            newest_ms: of.last_batch.map(|seconds| (seconds * 1e3) as u64),
+        };
+        let endpoints = numbers.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoints = endpoints.iter().map(|of| (Arc::clone(&of.endpoint), state(of))).collect();
+        let queued = numbers.totals.lock().unwrap_or_else(PoisonError::into_inner).depth;
+        Some(Followed { queued, endpoints })
     }
 
     pub(super) fn of(&self, plugin: &str) -> Arc<Numbers> {

@@ -15,5 +15,5 @@ mod source;
 mod subscriber;
 mod thread;
 
-pub use metrics::KvEventsMetrics;
+pub use metrics::{EndpointState, Followed, KvEventsMetrics};
 pub use thread::KvEventsThread;

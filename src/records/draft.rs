@@ -9,7 +9,7 @@ use usher_core::endpoints::{Candidates, Endpoint, Gauge, Snapshot};
 use usher_core::request::Request;
 use usher_plugin::Decision;
 
-use super::record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+use super::record::{DecisionRecord, EngineKnown, HiddenBy, ProfileRecord, Refusal, Row, Signals};
 use super::recorded;
 use super::ring::Records;
 use super::subject::{MODEL, Subject};
@@ -77,8 +77,8 @@ impl Draft {
         at: Instant,
     ) -> Self {
         let candidates = Arc::new(Snapshot::new(0, Vec::new())).all();
-        let (candidates, trace) = (&candidates, &Trace::default());
-        let subject = Subject { request, candidates, prefix: None, input_tokens: None, trace, now_ms: 0, at };
+        let trace = Trace::default();
+        let subject = Subject::new(request, &candidates, &trace, 0, at);
         let mut record = Box::new(record(&subject, None, Some(refusal)));
         record.body_bytes = body_bytes as u64;
         let kept = Some((Arc::clone(records), record));
@@ -146,6 +146,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         endpoints,
         candidates: left,
         names: Arc::clone(candidates.snapshot().names()),
+        kv_events: kv_events(subject, &rows),
         rows: rows.into(),
         profiles: runs.map(|run| profile(run, &positions, decision)).collect(),
         refusal,
@@ -260,6 +261,16 @@ fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {
     let cached = subject.prefix.map(|prefix| prefix.blocks_at(position).saturating_mul(prefix.block_size));
     let signals = Signals { cached_tokens: cached, ..signals(endpoint, subject.now_ms) };
     Some(Row { position, signals, hidden: None })
+}
+
+/// By rows; empty where no plugin follows KV events.
+fn kv_events(subject: &Subject<'_>, rows: &[Row]) -> Box<[Option<EngineKnown>]> {
+    let Some(told) = subject.kv_events else { return Box::default() };
+    let known = |row: &Row| {
+        let status = told.status_at(row.position)?;
+        Some(EngineKnown { status, cached_tokens: told.tokens_at(row.position) })
+    };
+    rows.iter().map(known).collect()
 }
 
 fn hidden_by(subject: &Subject<'_>, position: u32) -> HiddenBy {

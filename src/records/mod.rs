@@ -21,7 +21,7 @@ mod tracked;
 
 pub use draft::{Draft, Sinks};
 pub use outcome::{Ending, Outcome};
-pub use record::{DecisionRecord, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+pub use record::{DecisionRecord, EngineKnown, HiddenBy, ProfileRecord, Refusal, Row, Signals};
 pub use ring::{Records, Summary};
 pub use subject::Subject;
 pub use text::bounded;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
 use usher_core::endpoints::EndpointName;
+use usher_core::prefix::EngineStatus;
 use usher_plugin::LatencyEstimate;
 
 use super::outcome::Outcome;
@@ -46,6 +47,15 @@ pub struct Row {
     pub signals: Signals,
     /// `None` for candidates of the profiles.
     pub hidden: Option<HiddenBy>,
+}
+
+/// What KV events told of an endpoint when a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineKnown {
+    /// How much is known of what its engine holds.
+    pub status: EngineStatus,
+    /// Tokens of the prompt that the engine holds; `None` if it isn't heard, or the prompt's tokens weren't known.
+    pub cached_tokens: Option<u32>,
 }
 
 /// A profile's run in a record. Endpoints are positions in [`DecisionRecord::rows`].
@@ -121,6 +131,8 @@ pub struct DecisionRecord {
     pub(super) names: Arc<[EndpointName]>,
     /// Recorded endpoints: all, or the best of a large pool.
     pub rows: Box<[Row]>,
+    /// Told by KV events of each of the rows; empty where no plugin follows them.
+    pub(super) kv_events: Box<[Option<EngineKnown>]>,
     /// Runs of profiles, in the order in which they ran.
     pub profiles: Box<[ProfileRecord]>,
     /// Reason why it went nowhere.
@@ -188,6 +200,22 @@ impl DecisionRecord {
         primary.estimates.iter().find(|(row, _)| row == first).map(|(_, estimate)| estimate)
     }
 
+    /// What KV events told of the endpoint at a position of the rows; `None` where no plugin follows them, and of what a
+    /// screener set aside.
+    pub fn kv_events(&self, position: u16) -> Option<&EngineKnown> {
+        self.kv_events.get(usize::from(position))?.as_ref()
+    }
+
+    /// Tokens of the prompt that the first pick's engine held by its KV events. `None` where usage wouldn't tell of the
+    /// same: another profile sent the prompt elsewhere before.
+    pub fn held_tokens(&self) -> Option<u32> {
+        let others = self.profiles.iter().filter(|profile| !profile.is_primary);
+        if others.into_iter().any(|profile| !profile.picks.is_empty()) {
+            return None;
+        }
+        self.kv_events(*self.primary()?.picks.first()?)?.cached_tokens
+    }
+
     /// Bytes that it takes.
     pub(super) fn size(&self) -> u64 {
         let text = self.request_id.len() + self.model.len();
@@ -204,7 +232,8 @@ impl DecisionRecord {
         };
         let profiles: usize = self.profiles.iter().map(profile).sum();
         let all = size_of::<Self>() + text + target + refusal + size_of_val(&*self.rows) + profiles;
-        (all + 8 * ALLOCATION) as u64
+        let all = all + size_of_val(&*self.kv_events);
+        (all + 9 * ALLOCATION) as u64
     }
 }
 

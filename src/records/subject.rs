@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use usher_core::endpoints::Candidates;
 use usher_core::request::Request;
-use usher_plugin::data::PrefixMatch;
+use usher_plugin::data::{KvEventsMatch, PrefixMatch};
 
 use super::trace::Trace;
 
@@ -20,6 +20,8 @@ pub struct Subject<'a> {
     pub candidates: &'a Candidates,
     /// Part of its prompt in each endpoint's cache, where a plugin knows it.
     pub prefix: Option<&'a PrefixMatch>,
+    /// The same as engines tell by KV events, where a plugin follows them.
+    pub kv_events: Option<&'a KvEventsMatch>,
     /// Tokens of its prompt, where a plugin counts them.
     pub input_tokens: Option<u64>,
     /// Numbers of its profiles.
@@ -28,4 +30,17 @@ pub struct Subject<'a> {
     pub now_ms: u64,
     /// Now.
     pub at: Instant,
+}
+
+impl<'a> Subject<'a> {
+    /// A request of whose prompt nothing is known.
+    pub fn new(
+        request: &'a Request,
+        candidates: &'a Candidates,
+        trace: &'a Trace,
+        now_ms: u64,
+        at: Instant,
+    ) -> Self {
+        Self { request, candidates, prefix: None, kv_events: None, input_tokens: None, trace, now_ms, at }
+    }
 }

@@ -33,15 +33,7 @@ impl Ring {
 
     fn decide(&self, id: &str, after: Duration, refusal: Option<Refusal>) -> Option<Tracked> {
         let (request, trace) = (Request::default(), Trace::default());
-        let subject = Subject {
-            request: &request,
-            candidates: &self.candidates,
-            prefix: None,
-            input_tokens: None,
-            trace: &trace,
-            now_ms: 5,
-            at: self.start + after,
-        };
+        let subject = Subject::new(&request, &self.candidates, &trace, 5, self.start + after);
         Draft::new(Sinks { records: Some(&self.records), recorder: None }, &subject, None, refusal).keep(id)
     }
 

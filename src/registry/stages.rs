@@ -75,6 +75,12 @@ pub(super) fn place(
     {
         stages.tokens(Key::new(key));
     }
+    // Of several the first is explained.
+    if let Some(producer) = graph.producers_of(DataType::KvEventsMatch).next()
+        && let Some(key) = graph.produced(DataType::KvEventsMatch, producer)
+    {
+        stages.kv_events(Key::new(key));
+    }
     Ok((stages.build(books, prefix.map(Key::new)), resolved))
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use rand::Rng;
-use usher_plugin::data::{PrefixMatch, PromptTokens};
+use usher_plugin::data::{KvEventsMatch, PrefixMatch, PromptTokens};
 use usher_plugin::{
     Admitter, Context, Decision, Denied, Effects, Facts, Finding, Gatherer, HeaderProcessor, Key, PluginId,
     PreRequest, Producer, SaturationDetector, Screener, Situation,
@@ -32,6 +32,7 @@ pub struct Stages {
     books: bool,
     prefix: Option<Key<PrefixMatch>>,
     tokens: Option<Key<PromptTokens>>,
+    kv_events: Option<Key<KvEventsMatch>>,
     sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
@@ -65,6 +66,11 @@ impl Stages {
     /// Key of the length of prompts, as the default producer counts it, if there is one.
     pub fn tokens(&self) -> Option<Key<PromptTokens>> {
         self.tokens
+    }
+
+    /// Key of the match by KV events, if a plugin follows them.
+    pub fn kv_events(&self) -> Option<Key<KvEventsMatch>> {
+        self.kv_events
     }
 
     /// Detector that says when requests of negative priority are refused; `None`: they aren't.
@@ -242,6 +248,11 @@ impl<'a> StagesBuilder<'a> {
     /// Says where the length of prompts is.
     pub fn tokens(&mut self, key: Key<PromptTokens>) {
         self.stages.tokens = Some(key);
+    }
+
+    /// Says where the match by KV events is.
+    pub fn kv_events(&mut self, key: Key<KvEventsMatch>) {
+        self.stages.kv_events = Some(key);
     }
 
     /// The stages. `books`: a profile reads what is in flight; `prefix`: where the

@@ -153,7 +153,7 @@ async fn serve(
     if let Some(reloader) = Reloader::new(parts, pool.swap(), (active, text), config.clone(), events) {
         background.run(reloader.follow());
     }
-    pool.follow_events(&registry, background)?;
+    pool.follow_events(background)?;
     let scrapes = ScrapeMetrics::register(&registry)?;
     background.scrapers = pool.scrape(&settings, &scrapes)?;
     let connections = server.connection_metrics();

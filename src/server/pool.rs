@@ -22,6 +22,7 @@ use crate::metrics::MAX_LABEL_VALUES;
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
+use crate::observe::ui::KvEvents;
 use crate::otel::Tracer;
 use crate::recorder::Recorder;
 use crate::records::Records;
@@ -58,6 +59,8 @@ pub(super) struct Pool {
     pub(super) records: Option<Arc<Records>>,
     sources: Vec<MetricsSource>,
     kv_events: Vec<KvEventsSource>,
+    /// Registered if there are any of these.
+    kv_metrics: Option<KvEventsMetrics>,
     /// Scrapes read times, too, as a plugin learns latencies.
     learns: Arc<AtomicBool>,
     state: Arc<State>,
@@ -155,6 +158,7 @@ impl Pool {
             attributes: attributes(&sources),
             records,
             sources,
+            kv_metrics: (!kv_events.is_empty()).then(|| KvEventsMetrics::register(registry)).transpose()?,
             kv_events,
             learns: Arc::default(),
             state,
@@ -218,25 +222,27 @@ impl Pool {
     /// Starts to follow the KV events of its endpoints, if a plugin asks for them.
     ///
     /// # Errors
-    /// When the name of a metric is taken, or the system has no room for a thread.
-    pub(super) fn follow_events(
-        &self,
-        registry: &Registry,
-        background: &mut Background,
-    ) -> Result<(), RunError> {
-        if self.kv_events.is_empty() {
-            return Ok(());
-        }
-        let metrics = KvEventsMetrics::register(registry)?;
+    /// When the system has no room for a thread.
+    pub(super) fn follow_events(&self, background: &mut Background) -> Result<(), RunError> {
+        let Some(metrics) = &self.kv_metrics else { return Ok(()) };
         for source in &self.kv_events {
             let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
-            let thread = KvEventsThread::start(source.clone(), store, clock, &metrics)?;
+            let thread = KvEventsThread::start(source.clone(), store, clock, metrics)?;
             background.run(async move {
                 let _until_dropped = thread;
                 std::future::pending::<()>().await;
             });
         }
         Ok(())
+    }
+
+    /// What the first plugin that follows KV events knows; `None`: none does.
+    pub(super) fn kv_events(&self) -> Option<impl Fn() -> KvEvents + Send + Sync + use<>> {
+        let (metrics, source) = (self.kv_metrics.clone()?, self.kv_events.first()?.clone());
+        Some(move || {
+            let (predicted, cached) = source.tokens_counted();
+            KvEvents { followed: metrics.first().unwrap_or_default(), predicted, cached }
+        })
     }
 
     /// Starts to poll its endpoints.

@@ -106,6 +106,7 @@ fn shown(
         model: Box::new(move || Model::find(&state)),
         traffic: Box::new(move || shared.metrics.traffic()),
         config: Box::new(move || config.value()),
+        kv_events: pool.kv_events().map(|events| Box::new(events) as _),
         plans: plan_store.map(plans),
     }
 }

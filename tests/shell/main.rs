@@ -32,6 +32,7 @@ mod log_level;
 mod metrics_tls;
 mod observability;
 mod page;
+mod publishing;
 mod run;
 mod server;
 mod stop;

@@ -27,24 +27,18 @@ impl Servers {
 
     /// The same, so many.
     pub(crate) async fn start_many(count: usize) -> Self {
-        let engine = EngineConfig {
-            prefill_tokens_per_second: 0.0,
-            decode_step: Duration::from_millis(1),
-            batch_factor: 0.0,
-            jitter: 0.0,
-            // Room for a prompt of 5 MB.
-            max_model_len: 4 << 20,
-            num_blocks: 400_000,
-            ..EngineConfig::default()
-        };
-        Self::start_with(vec![engine; count]).await
+        Self::start_with(vec![quick(); count]).await
     }
 
     /// Starts a server with each of these engines.
     pub(crate) async fn start_with(engines: Vec<EngineConfig>) -> Self {
+        Self::start_all(configs(engines)).await
+    }
+
+    /// Starts a server with each of these configurations.
+    pub(crate) async fn start_all(configs: Vec<SimConfig>) -> Self {
         let mut servers = Self { running: Vec::new(), addresses: Vec::new() };
-        for (first_index, engine) in engines.into_iter().enumerate() {
-            let config = SimConfig { first_index, engine, ..SimConfig::default() };
+        for config in configs {
             let server = start(config, vec![listener()]).await.unwrap();
             servers.addresses.push(server.addresses()[0]);
             servers.running.push(Some(server));
@@ -83,4 +77,24 @@ impl Servers {
     async fn ask(&self, index: usize, request: Request<client::Body>) -> Value {
         client::send(self.addresses[index], Protocol::Http1, request).await.json()
     }
+}
+
+/// An engine that takes no time for a prompt and 1 ms for a token.
+pub(crate) fn quick() -> EngineConfig {
+    EngineConfig {
+        prefill_tokens_per_second: 0.0,
+        decode_step: Duration::from_millis(1),
+        batch_factor: 0.0,
+        jitter: 0.0,
+        // Room for a prompt of 5 MB.
+        max_model_len: 4 << 20,
+        num_blocks: 400_000,
+        ..EngineConfig::default()
+    }
+}
+
+/// Configurations of servers with these engines.
+pub(crate) fn configs(engines: Vec<EngineConfig>) -> Vec<SimConfig> {
+    let engines = engines.into_iter().enumerate();
+    engines.map(|(first_index, engine)| SimConfig { first_index, engine, ..SimConfig::default() }).collect()
 }

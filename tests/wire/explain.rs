@@ -12,9 +12,14 @@ const TWO: [(&str, &str, u16); 2] = [("a", "127.0.0.1", 1), ("b", "127.0.0.2", 1
 
 /// Sends a request with this id, and its response with the usage of a stream. Returns the destination.
 async fn exchange(picker: &Picker, id: &str, status: &str) -> String {
+    exchange_of(picker, id, status, r#"{"model":"m","prompt":"a secret","stream":true,"max_tokens":9}"#).await
+}
+
+/// The same with this body.
+pub(crate) async fn exchange_of(picker: &Picker, id: &str, status: &str, text: &str) -> String {
     let mut stream = picker.stream().await;
     stream.send(headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false));
-    stream.send(body(r#"{"model":"m","prompt":"a secret","stream":true,"max_tokens":9}"#, true));
+    stream.send(body(text, true));
     let destination = stream.request_headers().await.destination().to_owned();
     stream.request_body().await;
     stream.send(response_headers(&[(":status", status), ("content-type", "text/event-stream")], false));
@@ -35,14 +40,14 @@ fn get(picker: &Picker, query: &str) -> (String, String) {
     (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
 }
 
-fn page(picker: &Picker, query: &str) -> Value {
+pub(crate) fn page(picker: &Picker, query: &str) -> Value {
     let (status, body) = get(picker, query);
     assert_eq!(status, "200", "{query}: {body}");
     serde_json::from_str(&body).unwrap()
 }
 
 /// Runs `usher explain`, and returns its exit code, output and errors.
-async fn explain(admin: &str, flags: &[&str]) -> (i32, String, String) {
+pub(crate) async fn explain(admin: &str, flags: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_usher"))
         .args(["explain", "--admin", admin])
         .args(flags)

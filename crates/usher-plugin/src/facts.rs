@@ -17,6 +17,8 @@ pub enum DataType {
     PrefixCacheMatchInfo,
     /// The prompt as the block hashes that a prefix cache is asked with. Not llm-d-router's.
     PromptBlocks,
+    /// Part of the prompt that each engine holds by its KV events. Not llm-d-router's.
+    KvEventsMatch,
     /// Requests and tokens under way at each endpoint. Lives in the endpoints' loads.
     InFlightLoad,
     /// Tokens of this request that each endpoint would have to compute.
@@ -45,7 +47,7 @@ impl DataType {
             Self::LatencyPredictionInfo => Some("predicted-latency-producer"),
             // llm-d-router adds none; reading labels takes nothing but the plugin.
             Self::Topology => Some("topology-extractor"),
-            Self::PromptTokenIds | Self::PromptBlocks | Self::ScalarMetricValue => None,
+            Self::PromptTokenIds | Self::PromptBlocks | Self::KvEventsMatch | Self::ScalarMetricValue => None,
         }
     }
 }

@@ -49,7 +49,15 @@ pub(super) struct Endpoint {
     pub(super) age_ms: Option<u64>,
     pub(super) in_flight: u32,
     pub(super) cached_tokens: Option<u64>,
+    pub(super) kv_events: Option<KvEvents>,
     pub(super) hidden_by: Option<String>,
+}
+
+/// What KV events told of an engine.
+#[derive(Debug, Deserialize)]
+pub(super) struct KvEvents {
+    pub(super) state: String,
+    pub(super) cached_tokens: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,9 +126,20 @@ pub(super) struct Outcome {
     pub(super) output_tokens: Option<u64>,
     pub(super) cached_tokens: Option<u64>,
     pub(super) first_token_error: Option<f64>,
+    pub(super) cached_tokens_error: Option<i64>,
 }
 
 impl Decision {
+    /// The endpoint of an address.
+    pub(super) fn endpoint(&self, address: &str) -> Option<&Endpoint> {
+        self.detailed.iter().find(|each| each.address == address)
+    }
+
+    /// Returns `true` if a plugin followed KV events.
+    pub(super) fn has_kv_events(&self) -> bool {
+        self.detailed.iter().any(|each| each.kv_events.is_some())
+    }
+
     /// The profile whose picks the gateway was told.
     pub(super) fn primary(&self) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.primary)

@@ -73,6 +73,41 @@ endpoint       result               total  queue-scorer  waiting  running  KV ca
 }
 
 #[test]
+fn a_decision_by_kv_events_shows_what_engines_told() {
+    let mut told = decision();
+    for (number, (state, tokens)) in
+        [("not heard", None), ("partial", Some(0)), ("in sync", Some(1024)), ("in sync", None)]
+            .iter()
+            .enumerate()
+    {
+        told["detailed"][number]["kv_events"] = json!({"state": state, "cached_tokens": tokens});
+    }
+    told["outcome"]["cached_tokens_error"] = json!(-512);
+    let text = shown(&[read(told.clone())], None);
+    let line =
+        "\nKV events      10.0.0.3:8000 in sync, with 1,024 tokens of the prompt; 512 fewer were cached\n";
+    assert!(text.contains(line), "{text}");
+    for row in [
+        "cached       KV events       read\n",
+        "512  1,024, in sync  40 ms ago\n",
+        "512      0, partial  40 ms ago\n",
+        "512       not heard  40 ms ago\n",
+        "512         in sync  40 ms ago\n",
+    ] {
+        assert!(text.contains(row), "{row}: {text}");
+    }
+    told["detailed"][2]["kv_events"]["cached_tokens"] = Value::Null;
+    let text = shown(&[read(told.clone())], None);
+    assert!(
+        text.contains("\nKV events      10.0.0.3:8000 in sync, and the prompt's tokens were not known\n"),
+        "{text}"
+    );
+    told["detailed"][2]["kv_events"]["state"] = json!("not heard");
+    let text = shown(&[read(told)], None);
+    assert!(text.contains("\nKV events      10.0.0.3:8000 not heard\n"), "{text}");
+}
+
+#[test]
 fn a_refusal_names_its_reason_and_where_candidates_went() {
     let mut refused = decision();
     refused["refusal"] = json!({"status": 429, "reason": "rejected-saturated", "message": "no endpoints"});

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use usher_terminal::{Column, grouped, line, table};
 
-use super::page::{Decision, Endpoint, Expected, Outcome, Profile};
+use super::page::{Decision, Endpoint, Expected, KvEvents, Outcome, Profile};
 use super::units::{age, seconds, utc};
 
 /// A decision, as wide as the formatter.
@@ -35,12 +35,15 @@ impl Display for Explained<'_> {
             line(f, "response", format_args!("{}", response(decision)))?;
         }
         if let Some(primary) = decision.primary() {
+            if let Some(held) = held(decision, primary) {
+                line(f, "KV events", format_args!("{held}"))?;
+            }
             expectations(f, primary, decision.outcome.as_ref())?;
         }
         decision.profiles.iter().try_for_each(|profile| self.profile(f, profile))?;
         if decision.profiles.is_empty() && !decision.detailed.is_empty() {
-            let rows: Vec<_> = decision.detailed.iter().map(|each| row(each, None)).collect();
-            write!(f, "\n{}", table(&columns(None), &rows, f.width()))?;
+            let rows: Vec<_> = decision.detailed.iter().map(|each| row(decision, each, None)).collect();
+            write!(f, "\n{}", table(&columns(decision, None), &rows, f.width()))?;
         }
         Ok(())
     }
@@ -60,8 +63,8 @@ impl Explained<'_> {
         if left_out > 0 {
             line(f, "not shown", format_args!("{left_out} candidates with lower totals"))?;
         }
-        let rows: Vec<_> = self.sorted(profile).iter().map(|each| row(each, Some(profile))).collect();
-        write!(f, "{}", table(&columns(Some(profile)), &rows, f.width()))
+        let rows: Vec<_> = self.sorted(profile).iter().map(|each| row(self.0, each, Some(profile))).collect();
+        write!(f, "{}", table(&columns(self.0, Some(profile)), &rows, f.width()))
     }
 
     /// Endpoints, by their totals, those without one last.
@@ -118,8 +121,7 @@ fn decided(decision: &Decision) -> String {
 
 fn sent(decision: &Decision, primary: &Profile) -> String {
     let Some(pick) = primary.picks.first() else { return "nowhere".to_owned() };
-    let id =
-        decision.detailed.iter().find(|each| each.address == *pick).map(|each| format!(" ({})", each.id));
+    let id = decision.endpoint(pick).map(|each| format!(" ({})", each.id));
     let lead = match (&primary.runner_up, primary.margin) {
         (Some(other), Some(margin)) if margin > 0.0 => format!(", ahead of {other} by {margin:.3}"),
         (Some(other), Some(margin)) if margin < 0.0 => {
@@ -158,6 +160,23 @@ fn response(decision: &Decision) -> String {
     parts.join("; ")
 }
 
+/// Tokens of the prompt that the engine of the pick held by its KV events, and how many were cached.
+fn held(decision: &Decision, primary: &Profile) -> Option<String> {
+    let pick = primary.picks.first()?;
+    let KvEvents { state, cached_tokens } = decision.endpoint(pick)?.kv_events.as_ref()?;
+    let Some(held) = cached_tokens else {
+        let why = if state == "not heard" { "" } else { ", and the prompt's tokens were not known" };
+        return Some(format!("{pick} {state}{why}"));
+    };
+    let error = decision.outcome.as_ref().and_then(|outcome| outcome.cached_tokens_error);
+    let error = error.map(|error| match error {
+        0 => "; as many were cached".to_owned(),
+        error if error > 0 => format!("; {} more were cached", grouped(error.unsigned_abs())),
+        error => format!("; {} fewer were cached", grouped(error.unsigned_abs())),
+    });
+    Some(format!("{pick} {state}, with {} tokens of the prompt{}", grouped(*held), error.unwrap_or_default()))
+}
+
 /// Latency that the model expected of the pick and of the runner-up.
 fn expectations(f: &mut Formatter<'_>, primary: &Profile, outcome: Option<&Outcome>) -> fmt::Result {
     let first = primary.picks.first();
@@ -190,17 +209,19 @@ fn parts(expected: &Expected) -> String {
 }
 
 /// Columns of a profile's table.
-fn columns(profile: Option<&Profile>) -> Vec<Column<'_>> {
+fn columns<'a>(decision: &Decision, profile: Option<&'a Profile>) -> Vec<Column<'a>> {
     let mut columns = vec![Column::text("endpoint"), Column::text("result")];
     if let Some(profile) = profile {
         columns.push(Column::number("total"));
         columns.extend(profile.scorers.iter().map(|scorer| Column::number(&scorer.scorer)));
     }
-    columns.extend(["waiting", "running", "KV cache", "in flight", "cached", "read"].map(Column::number));
+    columns.extend(["waiting", "running", "KV cache", "in flight", "cached"].map(Column::number));
+    columns.extend(decision.has_kv_events().then(|| Column::number("KV events")));
+    columns.push(Column::number("read"));
     columns
 }
 
-fn row(endpoint: &Endpoint, profile: Option<&Profile>) -> Vec<String> {
+fn row(decision: &Decision, endpoint: &Endpoint, profile: Option<&Profile>) -> Vec<String> {
     let mut cells = vec![endpoint.address.clone(), result(endpoint, profile)];
     if let Some(profile) = profile {
         let scored = profile.scored.iter().find(|scored| scored.address == endpoint.address);
@@ -218,9 +239,16 @@ fn row(endpoint: &Endpoint, profile: Option<&Profile>) -> Vec<String> {
         endpoint.kv_usage.map_or("-".to_owned(), |usage| format!("{:.0} %", usage * 100.0)),
         endpoint.in_flight.to_string(),
         endpoint.cached_tokens.map_or("-".to_owned(), grouped),
-        endpoint.age_ms.map_or("never".to_owned(), |ms| format!("{} ago", age(ms))),
     ]);
+    if decision.has_kv_events() {
+        cells.push(endpoint.kv_events.as_ref().map_or("-".to_owned(), told));
+    }
+    cells.push(endpoint.age_ms.map_or("never".to_owned(), |ms| format!("{} ago", age(ms))));
     cells
+}
+
+fn told(KvEvents { state, cached_tokens }: &KvEvents) -> String {
+    cached_tokens.map_or_else(|| state.clone(), |tokens| format!("{}, {state}", grouped(tokens)))
 }
 
 fn result(endpoint: &Endpoint, profile: Option<&Profile>) -> String {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use usher_plugin::LatencyEstimate;
 
 use crate::endpoints::EndpointName;
-use crate::records::{DecisionRecord, Ending, HiddenBy, Outcome, ProfileRecord, Row};
+use crate::records::{DecisionRecord, Ending, EngineKnown, HiddenBy, Outcome, ProfileRecord, Row};
 
 /// A decision as JSON. Times are in seconds unless their names say otherwise; what isn't known is null.
 pub fn decision(record: &DecisionRecord) -> Value {
@@ -27,7 +27,7 @@ pub fn decision(record: &DecisionRecord) -> Value {
         "max_output_tokens": record.max_output_tokens,
         "endpoints": record.endpoints,
         "candidates": record.candidates,
-        "detailed": record.rows.iter().map(|each| row(record, each)).collect::<Vec<_>>(),
+        "detailed": record.rows.iter().zip(0..).map(|(each, at)| row(record, each, at)).collect::<Vec<_>>(),
         "profiles": profiles,
         "refusal": refusal,
         "slow": record.is_slow(),
@@ -60,7 +60,7 @@ pub(super) fn brief(record: &DecisionRecord) -> Value {
     })
 }
 
-fn row(record: &DecisionRecord, row: &Row) -> Value {
+fn row(record: &DecisionRecord, row: &Row, at: u16) -> Value {
     let EndpointName { id, address } = record.name(row);
     let signals = &row.signals;
     json!({
@@ -72,11 +72,16 @@ fn row(record: &DecisionRecord, row: &Row) -> Value {
         "age_ms": signals.age_ms,
         "in_flight": signals.in_flight,
         "cached_tokens": signals.cached_tokens,
+        "kv_events": record.kv_events(at).map(kv_events),
         "hidden_by": row.hidden.map(|by| match by {
             HiddenBy::Ejection => "ejection",
             HiddenBy::Narrowing => "narrowing",
         }),
     })
+}
+
+fn kv_events(known: &EngineKnown) -> Value {
+    json!({"state": known.status.name(), "cached_tokens": known.cached_tokens})
 }
 
 fn profile(record: &DecisionRecord, profile: &ProfileRecord) -> Value {
@@ -140,6 +145,8 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
         served.is_none_or(|served| primary.is_some_and(|row| *record.name(row).address == *served));
     let expected = record.estimate().filter(|_| is_first_pick);
     let error = expected.zip(outcome.first_token).map(|(expected, took)| took - expected.first_token);
+    let held = record.held_tokens().filter(|_| is_first_pick).map(i64::from);
+    let cached = outcome.cached_tokens.and_then(|cached| i64::try_from(cached).ok());
     json!({
         "ending": ending(outcome),
         "status": outcome.status,
@@ -152,6 +159,7 @@ fn outcome(record: &DecisionRecord, outcome: &Outcome) -> Value {
         "output_tokens": outcome.output_tokens,
         "cached_tokens": outcome.cached_tokens,
         "first_token_error": error.map(rounded),
+        "cached_tokens_error": held.zip(cached).map(|(held, cached)| cached - held),
     })
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::feed::Feed;
 use super::routes::{Asset, Routes};
 
-pub use state::{Part, Shown};
+pub use state::{KvEvents, Part, Shown};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
@@ -29,7 +29,7 @@ macro_rules! script {
     };
 }
 
-const FILES: [Asset; 13] = [
+const FILES: [Asset; 14] = [
     Asset {
         path: "/ui/style.css",
         content_type: "text/css; charset=utf-8",
@@ -40,6 +40,7 @@ const FILES: [Asset; 13] = [
     script!("decisions.js"),
     script!("dom.js"),
     script!("endpoints.js"),
+    script!("events.js"),
     script!("explain.js"),
     script!("feed.js"),
     script!("panels.js"),

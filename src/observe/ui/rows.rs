@@ -6,10 +6,22 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::endpoints::{Endpoint, Gauge, ROLE_LABEL, Snapshot};
+use crate::kv_subscriber::Followed;
+use crate::prefix::EngineStatus;
 use crate::schedule::latency::{Model, Table};
 
 /// Steps of the ages of readings that aren't stale.
 const STEPS: u64 = 4;
+
+/// What rows are made of besides the endpoints.
+pub(super) struct Known<'a> {
+    /// Age from which on a reading doesn't count.
+    pub(super) max_age: Duration,
+    /// Latency model, if there is one.
+    pub(super) model: Option<&'a Model>,
+    /// KV events, if a plugin follows them.
+    pub(super) events: Option<Followed>,
+}
 
 /// Numbers of all endpoints, as they were shown last.
 #[derive(Default)]
@@ -27,13 +39,12 @@ impl Rows {
         &mut self,
         snapshot: &Arc<Snapshot>,
         now_ms: u64,
-        max_age: Duration,
-        model: Option<&Model>,
+        known: &Known<'_>,
     ) -> Option<String> {
-        let table = model.map(Model::read);
+        let table = known.model.map(Model::read);
         let endpoints = snapshot.endpoints();
         let rows: Vec<String> =
-            endpoints.iter().map(|endpoint| numbers(endpoint, now_ms, max_age, table.as_ref())).collect();
+            endpoints.iter().map(|endpoint| numbers(endpoint, now_ms, known, table.as_ref())).collect();
         let is_same = self.snapshot.as_ref().is_some_and(|known| Arc::ptr_eq(known, snapshot));
         if !is_same {
             self.names = endpoints.iter().map(|endpoint| names(endpoint)).collect();
@@ -63,20 +74,21 @@ fn names(endpoint: &Endpoint) -> String {
 }
 
 /// In flight, waiting, running, share of the KV cache; milliseconds since the oldest of those was read, in steps;
-/// scrapes that failed in a row; learned prompt tokens per second and seconds per output token; ejection. What isn't
-/// known is null.
-fn numbers(endpoint: &Endpoint, now_ms: u64, max_age: Duration, table: Option<&Table<'_>>) -> String {
+/// scrapes that failed in a row; learned prompt tokens per second and seconds per output token; ejection; KV
+/// events. What isn't known is null.
+fn numbers(endpoint: &Endpoint, now_ms: u64, known: &Known<'_>, table: Option<&Table<'_>>) -> String {
     let load = endpoint.load();
     let gauges = [&load.waiting, &load.running, &load.kv_usage];
     let value = |gauge: &Gauge| gauge.read_at_ms().map(|_| rounded(gauge.last()));
     let oldest = gauges.iter().filter_map(|gauge| gauge.read_at_ms()).min();
-    let age = oldest.map(|at| in_steps(now_ms.saturating_sub(at), max_age));
+    let age = oldest.map(|at| in_steps(now_ms.saturating_sub(at), known.max_age));
     let speed = table.and_then(|table| table.learned(endpoint));
     let prefill = speed.map(|speed| (1.0 / speed.per_token).round());
     let per_token = speed.map(|speed| rounded(speed.per_output.base));
     let [waiting, running, kv] = gauges.map(value);
     let failures = load.scrapes.failures_in_a_row();
-    json!([load.in_flight(), waiting, running, kv, age, failures, prefill, per_token, ejection(endpoint)])
+    let (ejection, events) = (ejection(endpoint), events(endpoint, known.events.as_ref()));
+    json!([load.in_flight(), waiting, running, kv, age, failures, prefill, per_token, ejection, events])
         .to_string()
 }
 
@@ -96,6 +108,15 @@ fn ejection(endpoint: &Endpoint) -> Value {
     })
 }
 
+/// State, gaps, restarts, and the time of the newest batch in milliseconds since 1970.
+fn events(endpoint: &Endpoint, followed: Option<&Followed>) -> Value {
+    let Some(followed) = followed else { return Value::Null };
+    let Some(known) = followed.endpoints.get(endpoint.id()) else {
+        return json!([EngineStatus::Unknown.name(), 0, 0, null]);
+    };
+    json!([known.status.name(), known.gaps, known.restarts, known.newest_ms])
+}
+
 /// With four digits behind the point.
 fn rounded(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
@@ -105,6 +126,7 @@ fn rounded(number: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::endpoints::{EndpointSpec, Store};
+    use crate::kv_subscriber::EndpointState;
 
     fn parsed(text: &str) -> Value {
         serde_json::from_str(text).unwrap()
@@ -113,30 +135,36 @@ mod tests {
     #[test]
     fn only_changes_are_sent_until_the_endpoints_are_others() {
         const MAX_AGE: Duration = Duration::from_secs(2);
+        let mut known = Known { max_age: MAX_AGE, model: None, events: None };
         let store = Store::default();
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
         store.replace(vec![spec(1), spec(2)]);
         let (mut rows, snapshot) = (Rows::default(), store.snapshot());
-        assert_eq!(rows.update(&snapshot, 1000, MAX_AGE, None), None);
+        assert_eq!(rows.update(&snapshot, 1000, &known), None);
         let all = parsed(&rows.all());
         assert_eq!(all["names"][1], json!(["default/pod-2", "10.0.0.2:8000", null, ["decode"]]));
-        assert_eq!(all["rows"][0], json!([0, null, null, null, null, 0, null, null, null]));
-        assert_eq!(rows.update(&snapshot, 1100, MAX_AGE, None).unwrap(), "{\"changed\":[]}");
+        assert_eq!(all["rows"][0], json!([0, null, null, null, null, 0, null, null, null, null]));
+        assert_eq!(rows.update(&snapshot, 1100, &known).unwrap(), "{\"changed\":[]}");
         let load = snapshot.endpoints()[1].load();
         load.waiting.set(3.0, 1200);
         load.kv_usage.set(0.123_456, 1300);
-        let changed = parsed(&rows.update(&snapshot, 1400, MAX_AGE, None).unwrap());
-        assert_eq!(changed["changed"], json!([[1, [0, 3.0, null, 0.1235, 500, 0, null, null, null]]]));
-        assert_eq!(
-            rows.update(&snapshot, 1700, MAX_AGE, None).unwrap(),
-            "{\"changed\":[]}",
-            "in the same step"
-        );
-        let changed = parsed(&rows.update(&snapshot, 5300, MAX_AGE, None).unwrap());
+        let changed = parsed(&rows.update(&snapshot, 1400, &known).unwrap());
+        assert_eq!(changed["changed"], json!([[1, [0, 3.0, null, 0.1235, 500, 0, null, null, null, null]]]));
+        assert_eq!(rows.update(&snapshot, 1700, &known).unwrap(), "{\"changed\":[]}", "in the same step");
+        let changed = parsed(&rows.update(&snapshot, 5300, &known).unwrap());
         assert_eq!(changed["changed"][0][1][4], 5000);
         assert_eq!([0, 500, 501, 2000, 2001].map(|age| in_steps(age, MAX_AGE)), [500, 500, 1000, 2000, 3000]);
+        let state =
+            EndpointState { status: EngineStatus::Partial, gaps: 2, restarts: 1, newest_ms: Some(5000) };
+        known.events = Some(Followed {
+            queued: 0,
+            endpoints: [(Arc::clone(snapshot.endpoints()[1].id()), state)].into(),
+        });
+        let changed = parsed(&rows.update(&snapshot, 5300, &known).unwrap());
+        assert_eq!(changed["changed"][0][1][9], json!(["not heard", 0, 0, null]));
+        assert_eq!(changed["changed"][1][1][9], json!(["partial", 2, 1, 5000]));
         store.replace(vec![spec(2)]);
-        assert_eq!(rows.update(&store.snapshot(), 5300, MAX_AGE, None), None);
+        assert_eq!(rows.update(&store.snapshot(), 5300, &known), None);
         assert_eq!(parsed(&rows.all())["rows"].as_array().unwrap().len(), 1);
     }
 }

@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::rows::Rows;
+use super::rows::{Known, Rows};
 use crate::endpoints::{Clock, Store};
 use crate::extproc::traffic::Traffic;
 use crate::flow::{BandLoad, Gate, GateStatus};
+use crate::kv_subscriber::Followed;
 use crate::memory::{Budget, Kind};
 use crate::observe::feed::State;
 use crate::records::{Records, Summary};
@@ -19,6 +20,17 @@ use crate::version::{COMMIT, VERSION};
 
 /// A part that somebody else knows how to show.
 pub type Part = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// What engines tell by KV events.
+#[derive(Debug)]
+pub struct KvEvents {
+    /// What is followed.
+    pub followed: Followed,
+    /// Tokens of prompts that engines held by their events, of responses that tell.
+    pub predicted: u64,
+    /// Tokens of the same prompts that were cached.
+    pub cached: u64,
+}
 
 /// Parts of a pool that its page shows.
 pub struct Shown {
@@ -42,6 +54,8 @@ pub struct Shown {
     pub traffic: Box<dyn Fn() -> Traffic + Send + Sync>,
     /// The configuration that runs.
     pub config: Part,
+    /// What engines tell; `None`: no plugin follows KV events.
+    pub kv_events: Option<Box<dyn Fn() -> KvEvents + Send + Sync>>,
     /// Capacity plans; `None`: there are no policies.
     pub plans: Option<Part>,
 }
@@ -67,8 +81,16 @@ struct Head<'a> {
     queue: Option<Queue>,
     latency: Option<Report>,
     records: Option<Kept>,
+    kv_events: Option<Events>,
     config: Value,
     plans: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Events {
+    queued: usize,
+    predicted: u64,
+    cached: u64,
 }
 
 #[derive(Serialize)]
@@ -112,17 +134,23 @@ impl Renderer {
 
     /// The state now.
     pub(super) fn render(&mut self) -> State {
-        let head = serde_json::to_string(&self.head()).unwrap_or_default();
+        let events = self.shown.kv_events.as_ref().map(|events| events());
+        let head = serde_json::to_string(&self.head(events.as_ref())).unwrap_or_default();
         let Shown { store, clock, max_age, model, .. } = &*self.shown;
         let model = model();
-        let changed = self.rows.update(&store.snapshot(), clock.now_ms(), *max_age, model.as_deref());
+        let known = Known {
+            max_age: *max_age,
+            model: model.as_deref(),
+            events: events.map(|events| events.followed),
+        };
+        let changed = self.rows.update(&store.snapshot(), clock.now_ms(), &known);
         let head = head.strip_suffix('}').unwrap_or_default();
         let with = |endpoints: String| format!("{head},\"endpoints\":{endpoints}}}");
         let change = changed.map(&with);
         State { full: with(self.rows.all()), change }
     }
 
-    fn head(&self) -> Head<'_> {
+    fn head(&self, events: Option<&KvEvents>) -> Head<'_> {
         let shown = &*self.shown;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let budget = &shown.budget;
@@ -142,6 +170,11 @@ impl Renderer {
             queue: shown.gate.as_ref().map(|gate| Queue::of(&gate.status())),
             latency: (shown.model)().map(|model| model.report()),
             records: shown.records.as_ref().map(|records| Kept::of(&records.summary())),
+            kv_events: events.map(|KvEvents { followed, predicted, cached }| Events {
+                queued: followed.queued,
+                predicted: *predicted,
+                cached: *cached,
+            }),
             config: (shown.config)(),
             plans: shown.plans.as_ref().map(|plans| plans()),
         }

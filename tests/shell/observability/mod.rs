@@ -13,8 +13,10 @@ use http::Request;
 use tokio::process::{Child, Command};
 use usher::sim::{Fault, MetricsFault};
 
+use crate::publishing::start_publishing;
 use crate::support::client::{self, Protocol};
 use crate::support::envoy::Envoy;
+use crate::support::listener;
 use crate::support::servers::{SERVERS, Servers};
 use crate::support::usher::Usher;
 use files::{dashboards, hurried, metrics, panels, rules, rules_text};
@@ -23,8 +25,7 @@ use prometheus::{Prometheus, is_installed};
 const GUIDE: &str = "docs/guide/observability.md";
 
 /// Alerts whose fault isn't made here but in `deploy/observability/rules_test.yaml`, and why.
-const MADE_UP: [(&str, &str); 3] = [
-    ("UsherKvEventsMissing", "takes engines that publish, and tests of KV events have these"),
+const MADE_UP: [(&str, &str); 2] = [
     ("UsherModelServerQueuesGrowing", "takes more load than a test should make"),
     ("UsherPredictionOff", "takes servers that change their speed all the time"),
 ];
@@ -36,12 +37,13 @@ const DEADLINE: Duration = Duration::from_secs(180);
 const STATE: &str =
     "{__name__=~\"usher_endpoint.*|llm_d_epp_(request_total|flow_control_queue_size|ready_endpoints)\"}";
 
-/// Everything that panels show.
+/// Everything that panels show. `EVENTS` is where engines connect, and `TOKENS` a server that renders prompts.
 const CONFIG: &str = "--config-text=
 featureGates: [flowControl]
 plugins:
 - {type: approx-prefix-cache-producer}
-- {type: precise-prefix-cache-producer, parameters: {kvEventsConfig: {podDiscoveryConfig: {socketPort: 1}}}}
+- {type: token-producer, parameters: {vllm: {url: 'http://TOKENS', timeout: 5s}}}
+- {type: precise-prefix-cache-producer, parameters: {kvEventsConfig: {zmqEndpoint: 'tcp://EVENTS'}}}
 - {type: prefix-cache-scorer}
 - {type: expected-latency-scorer}
 - {type: concurrency-detector, parameters: {maxConcurrency: 6}}
@@ -111,6 +113,15 @@ async fn until(prometheus: &Prometheus, expression: &str) {
     }
 }
 
+/// Waits until a picker listens to a server's KV events.
+async fn until_heard(servers: &Servers, index: usize) {
+    let (begin, mut pause) = (Instant::now(), tokio::time::interval(Duration::from_millis(50)));
+    while servers.state(index).await["kv_events"]["subscribers"] != 1 {
+        assert!(begin.elapsed() < DEADLINE, "nobody listens to server {index}");
+        pause.tick().await;
+    }
+}
+
 /// Waits until an alert fires.
 async fn fires(prometheus: &Prometheus, alert: &str) {
     until(prometheus, &format!("ALERTS{{alertstate=\"firing\",alertname=\"{alert}\"}}")).await;
@@ -140,10 +151,12 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let policies = folder.path().join("policies.yaml");
     std::fs::write(&policies, POLICIES).unwrap();
-    let servers = Servers::start().await;
+    let events = listener().local_addr().unwrap().to_string();
+    let (servers, renderer) = (start_publishing(&events).await, Servers::start_many(1).await);
     let policy = format!("--capacity-policy={}", policies.display());
     let open = ["--metrics-endpoint-auth=false"];
-    let flags = [&open[..], &[CONFIG, &policy, "--gen-ai-metrics", "--memory-budget=1Gi"]].concat();
+    let config = CONFIG.replace("EVENTS", &events).replace("TOKENS", &renderer.addresses[0].to_string());
+    let flags = [&open[..], &[&config, &policy, "--gen-ai-metrics", "--memory-budget=1Gi"]].concat();
     let mut usher = Usher::start_with_roles(&servers.addresses, &ROLES, &flags).await;
     let config = folder.path().join("config.yaml");
     std::fs::write(&config, BY_METRICS).unwrap();
@@ -155,12 +168,21 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     let jobs = [("usher", usher.port("metrics").await), ("small", small.port("metrics").await)];
     let prometheus = Prometheus::start(&jobs, &hurried(&rules_text())).await;
 
+    for index in 0..SERVERS - 1 {
+        until_heard(&servers, index).await;
+    }
     let traffic = load(envoy.address, &["--rate=40", "--max-in-flight=2000"]);
     until(&prometheus, "rate(llm_d_epp_request_total[5s]) > 0").await;
     let broken = Request::post("/v1/chat/completions").body(client::full("{")).unwrap();
     assert_eq!(client::send(envoy.address, Protocol::Http1, broken).await.status, 400);
 
     fires(&prometheus, "UsherMemoryBudgetNearlyUsed").await;
+
+    until(&prometheus, "rate(usher_precise_prefix_cached_tokens_total[5s]) > 0").await;
+    until(&prometheus, "rate(usher_precise_prefix_predicted_tokens_total[5s]) > 0").await;
+    until(&prometheus, "usher_kv_events_known == 2").await;
+    // The last one doesn't publish.
+    fires(&prometheus, "UsherKvEventsMissing").await;
 
     servers.set_fault(0, &Fault { metrics: Some(MetricsFault::Empty), ..Fault::default() }).await;
     fires(&prometheus, "UsherMetricsStale").await;

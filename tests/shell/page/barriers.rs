@@ -6,7 +6,7 @@ use super::Stack;
 use super::browser::axe;
 
 /// Rules that the page as it is breaks in a way that keeps somebody out.
-async fn violations(stack: &Stack) -> Vec<String> {
+pub(super) async fn violations(stack: &Stack) -> Vec<String> {
     let found = stack.browser.value("axe.run(document).then((results) => results.violations)").await;
     let is_grave = |rule: &&Value| rule["impact"] == "serious" || rule["impact"] == "critical";
     let grave = found.as_array().unwrap().iter().filter(is_grave);

@@ -4,6 +4,7 @@ mod barriers;
 mod browser;
 mod decisions;
 mod endpoints;
+mod events;
 mod screenshot;
 mod serving;
 mod state;
@@ -35,8 +36,17 @@ impl Stack {
 
     /// The same, with a role for each server; without any if empty.
     async fn start_with_roles(roles: &[&str], flags: &[&str]) -> Option<Self> {
+        Self::start_over(async || Servers::start().await, roles, flags).await
+    }
+
+    /// The same over servers that are started if there is a browser.
+    async fn start_over(
+        servers: impl AsyncFnOnce() -> Servers,
+        roles: &[&str],
+        flags: &[&str],
+    ) -> Option<Self> {
         let browser = Browser::start(1280, 900).await?;
-        let servers = Servers::start().await;
+        let servers = servers().await;
         let (usher, admin) = start_with_roles(&servers.addresses, roles, flags).await;
         browser.open(&format!("http://{admin}/")).await;
         let stack = Self { usher, admin, browser, servers };
@@ -88,10 +98,15 @@ async fn exchange(connection: &Connection, id: &str, model: &str) {
 
 /// Sends a request with this id and model.
 async fn request(connection: &Connection, id: &str, model: &str) -> Stream {
+    let body = serde_json::json!({"model": model, "prompt": "a secret", "stream": true, "max_tokens": 9});
+    request_of(connection, id, &body).await
+}
+
+/// Sends a request with this id and body.
+async fn request_of(connection: &Connection, id: &str, body: &serde_json::Value) -> Stream {
     let mut stream = connection.stream().await;
     stream.send(wire::headers(&[(":path", "/v1/completions"), ("x-request-id", id)], false));
-    let request = serde_json::json!({"model": model, "prompt": "a secret", "stream": true, "max_tokens": 9});
-    stream.send(wire::body(request.to_string(), true));
+    stream.send(wire::body(body.to_string(), true));
     stream.request_headers().await;
     stream.request_body().await;
     stream

@@ -44,6 +44,7 @@ async fn the_page_follows_the_pool_and_says_what_is_off() {
     ] {
         browser.until(&format!("document.querySelector('#{panel}').innerText.includes('{says}')")).await;
     }
+    browser.until("document.querySelector('#events-section').hidden").await;
     // Requests in the window, their times and their hits.
     for number in 0..5 {
         stack.exchange(&format!("r-{number}"), "m").await;

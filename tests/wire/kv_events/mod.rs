@@ -2,6 +2,7 @@
 
 mod agreement;
 mod engine;
+mod explained;
 mod renderer;
 mod simulated;
 mod tokenizer;

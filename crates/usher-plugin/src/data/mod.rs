@@ -2,6 +2,7 @@
 //! scorers, filters and effects read them.
 
 mod encoder_cache;
+mod kv_events_match;
 mod latency_prediction;
 mod prefix_match;
 mod prompt_blocks;
@@ -11,6 +12,7 @@ mod token_ids;
 mod uncached;
 
 pub use encoder_cache::EncoderCacheMatch;
+pub use kv_events_match::KvEventsMatch;
 pub use latency_prediction::{LatencyPrediction, LatencyPredictions};
 pub use prefix_match::PrefixMatch;
 pub use prompt_blocks::PromptBlocks;

@@ -2,6 +2,7 @@
 import { Decisions } from './decisions.js';
 import { h, put, renew, span } from './dom.js';
 import { Endpoints } from './endpoints.js';
+import { showEvents } from './events.js';
 import { explanation } from './explain.js';
 import { follow } from './feed.js';
 import { showCapacity, showPicker, showQueue, showSpeed, showTraffic } from './panels.js';
@@ -27,6 +28,7 @@ function onState(state) {
   document.title = `Usher ${state.pool}`;
   showProblems(find('problems'), find('spoken'), problems(state, rates));
   showTraffic(find('traffic'), state, rates);
+  showEvents(find('events-section'), find('events'), state, rates);
   showQueue(find('queue'), state);
   showCapacity(find('capacity'), state);
   showSpeed(find('speed'), state);

@@ -31,6 +31,25 @@ export function renew(element, children) {
   });
 }
 
+/** A table with a label, of cells of a text and whether it is a number. */
+export function table(label, head, rows) {
+  const cell = (tag, [text, isNumber], scope) => h(tag, { class: isNumber ? 'number' : 'name', scope }, text);
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label }, h('table', {},
+    h('thead', {}, h('tr', {}, ...head.map((each) => cell('th', each, 'col')))),
+    h('tbody', {}, ...rows.map((row) => h('tr', {}, ...row.map((each) => cell('td', each)))))));
+}
+
+/** Replaces the content of a box, if its data are others. */
+export function refresh(box, data, make) {
+  const shown = JSON.stringify(data);
+  if (box.dataset.shown === shown) return;
+  box.dataset.shown = shown;
+  renew(box, make());
+}
+
+/** A remark. */
+export const note = (text) => h('p', { class: 'muted' }, text);
+
 /** A number with so many digits behind the point, of two equally near ones the even, as Rust prints it. */
 export function fixed(number, digits) {
   const text = number.toFixed(digits);

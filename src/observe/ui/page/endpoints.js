@@ -1,5 +1,6 @@
 // The list of endpoints: only the rows that can be seen are in the document, and only those that changed are touched.
 import { grouped, h, percent, put, seconds, span } from './dom.js';
+import { described as eventsOf } from './events.js';
 import { ROW } from './problems.js';
 
 /** Rows beyond each edge of what is visible. */
@@ -131,6 +132,7 @@ export class Endpoints {
       item.row = rows[place];
       [item.level, item.text] = condition(item.row, state.now_ms, state.stale_ms);
     });
+    this.unixMs = state.unix_ms;
     this.most = this.#items.reduce((most, item) => Math.max(most, load(item.row)), 1);
     this.#arrange();
     this.#ask();
@@ -201,7 +203,10 @@ export class Endpoints {
     }
     const chosen = this.#isChosen ? this.#items[this.#order[this.#active]] : undefined;
     this.chosen.hidden = chosen === undefined;
-    if (chosen) put(this.chosenText, `${described(chosen)}: ${chosen.text}`);
+    if (chosen) {
+      const events = chosen.row[ROW.events];
+      put(this.chosenText, `${described(chosen)}: ${chosen.text}${events === null ? '' : `; ${eventsOf(events, this.unixMs)}`}`);
+    }
     const active = this.#lines.get(this.#active);
     if (active) this.grid.setAttribute('aria-activedescendant', active.box.id);
     else this.grid.removeAttribute('aria-activedescendant');

@@ -1,6 +1,7 @@
 // One decision in words and a table, as `usher explain` prints it.
 import { age, count, fixed, grouped, h, percent, seconds } from './dom.js';
 
+const endpointOf = (decision, address) => decision.detailed.find((each) => each.address === address);
 const primary = (decision) => decision.profiles.find((profile) => profile.primary);
 
 function asked(decision) {
@@ -26,7 +27,7 @@ function decided(decision) {
 function sent(decision, profile) {
   const [pick] = profile.picks;
   if (pick === undefined) return 'nowhere';
-  const id = decision.detailed.find((each) => each.address === pick)?.id;
+  const id = endpointOf(decision, pick)?.id;
   const { runner_up: other, margin } = profile;
   let lead = '';
   if (other !== null && margin > 0) lead = `, ahead of ${other} by ${fixed(margin, 3)}`;
@@ -72,6 +73,20 @@ function expectations(profile, outcome) {
   return facts;
 }
 
+/** Tokens of the prompt that the engine of the pick held by its KV events, and how many were cached. */
+function held(decision, profile) {
+  const [pick] = profile.picks;
+  const told = endpointOf(decision, pick)?.kv_events ?? null;
+  if (told === null) return [];
+  if (told.cached_tokens === null) {
+    return [['KV events', `${pick} ${told.state}${told.state === 'not heard' ? '' : ", and the prompt's tokens were not known"}`]];
+  }
+  const error = decision.outcome?.cached_tokens_error ?? null;
+  const many = error === 0 ? 'as many' : error > 0 ? `${grouped(error)} more` : `${grouped(-error)} fewer`;
+  const off = error === null ? '' : `; ${many} were cached`;
+  return [['KV events', `${pick} ${told.state}, with ${grouped(told.cached_tokens)} tokens of the prompt${off}`]];
+}
+
 function facts(decision) {
   const profile = primary(decision);
   const found = [['request', decision.request_id || 'without an id'], ['asks for', asked(decision)], ['decided', decided(decision)]];
@@ -85,7 +100,7 @@ function facts(decision) {
     found.push(['beside it', `${beside.picks[0]}, picked by profile ${beside.profile}`]);
   }
   if (!refusal) found.push(['response', response(decision)]);
-  if (profile) found.push(...expectations(profile, decision.outcome));
+  if (profile) found.push(...held(decision, profile), ...expectations(profile, decision.outcome));
   return h('dl', { class: 'facts' }, ...found.flatMap(([name, text]) => [h('dt', {}, name), h('dd', { class: 'name' }, text)]));
 }
 
@@ -104,8 +119,10 @@ function verdict(endpoint, profile) {
 /** The endpoints as one profile saw them: picks first, then by totals, those without one last. */
 function table(decision, profile) {
   const scorers = profile?.scorers ?? [];
+  const hasEvents = decision.detailed.some((each) => each.kv_events !== null);
+  const told = ({ state, cached_tokens: tokens }) => (tokens === null ? state : `${grouped(tokens)}, ${state}`);
   const head = ['endpoint', 'result', ...(profile ? ['total', ...scorers.map((each) => each.scorer)] : []),
-    'waiting', 'running', 'KV cache', 'in flight', 'cached', 'read'];
+    'waiting', 'running', 'KV cache', 'in flight', 'cached', ...(hasEvents ? ['KV events'] : []), 'read'];
   const rows = decision.detailed.map((endpoint) => {
     const scored = profile?.scored.find((each) => each.address === endpoint.address);
     const pick = profile ? profile.picks.indexOf(endpoint.address) : -1;
@@ -118,7 +135,8 @@ function table(decision, profile) {
     ...(profile ? [shown(scored?.total, (total) => fixed(total, 3)),
       ...scorers.map((scorer, place) => shown(scored?.scores[place], (score) => `${scorer.weight} × ${fixed(score, 3)}`))] : []),
     shown(endpoint.waiting), shown(endpoint.running), shown(endpoint.kv_usage, percent), grouped(endpoint.in_flight),
-    shown(endpoint.cached_tokens, grouped), endpoint.age_ms === null ? 'never' : `${age(endpoint.age_ms)} ago`,
+    shown(endpoint.cached_tokens, grouped), ...(hasEvents ? [shown(endpoint.kv_events, told)] : []),
+    endpoint.age_ms === null ? 'never' : `${age(endpoint.age_ms)} ago`,
   ];
   const row = (each) => {
     const kind = each.pick === 0 ? 'picked' : each.scored || !profile ? undefined : 'out';

@@ -1,5 +1,5 @@
 // Traffic, queues, capacity, learned speed and the picker itself.
-import { bytes, count, grouped, h, percent, put, rate, renew, seconds, span } from './dom.js';
+import { bytes, count, grouped, h, note, percent, put, rate, refresh, seconds, span, table } from './dom.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -67,23 +67,6 @@ export function showTraffic(list, state, rates) {
   const tokens = rates.perSecond('output_tokens');
   tile('flight', grouped(traffic.running), tokens === null ? '' : `${rate(tokens)} tokens per second come back`);
 }
-
-function table(label, head, rows) {
-  const cell = (tag, [text, isNumber], scope) => h(tag, { class: isNumber ? 'number' : 'name', scope }, text);
-  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label }, h('table', {},
-    h('thead', {}, h('tr', {}, ...head.map((each) => cell('th', each, 'col')))),
-    h('tbody', {}, ...rows.map((row) => h('tr', {}, ...row.map((each) => cell('td', each)))))));
-}
-
-/** Replaces the content of a box, if its data are others. */
-function refresh(box, data, make) {
-  const shown = JSON.stringify(data);
-  if (box.dataset.shown === shown) return;
-  box.dataset.shown = shown;
-  renew(box, make());
-}
-
-const note = (text) => h('p', { class: 'muted' }, text);
 
 /** Shows the queues by priority. */
 export function showQueue(box, { queue }) {

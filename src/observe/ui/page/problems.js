@@ -9,9 +9,15 @@ const FILLING = 0.8;
 const GROWING = 10;
 
 /** Place of values in a row of an endpoint. */
-export const ROW = { inFlight: 0, waiting: 1, running: 2, kv: 3, age: 4, failures: 5, prefill: 6, perToken: 7, ejection: 8 };
+export const ROW = { inFlight: 0, waiting: 1, running: 2, kv: 3, age: 4, failures: 5, prefill: 6, perToken: 7, ejection: 8, events: 9 };
 
 const queued = [];
+
+/** Seconds for which an endpoint that serves may tell nothing. */
+const SILENT = 10;
+
+/** Since when endpoints have told nothing, and whether they have served since, by their ids. */
+const silent = new Map();
 
 /** Rows of each part of a request's work, which a row may be in twice; without a name where all do the same. */
 function byPart({ names, rows }) {
@@ -58,6 +64,25 @@ function ofEndpoints({ endpoints, stale_ms }) {
   const limit = span(stale_ms / 1000);
   tell((row) => row[ROW.age] === null || row[ROW.age] > stale_ms, 'with stale metrics', `not read for more than ${limit}; they count as the worst of the others.`);
   return found;
+}
+
+/** Endpoints that serve and whose KV events aren't heard. */
+function ofEvents({ endpoints: { names, rows }, now_ms }) {
+  const known = new Set();
+  names.forEach(([id], place) => {
+    const row = rows[place];
+    if (row[ROW.events] === null || row[ROW.events][0] !== 'not heard') return;
+    known.add(id);
+    const entry = silent.get(id);
+    const isServing = row[ROW.inFlight] > 0 || row[ROW.running] > 0;
+    if (entry === undefined || now_ms < entry.since) silent.set(id, { since: now_ms, isServing });
+    else entry.isServing ||= isServing;
+  });
+  for (const id of silent.keys()) if (!known.has(id)) silent.delete(id);
+  const number = [...silent.values()].filter(({ since, isServing }) => isServing && now_ms - since >= SILENT * 1000).length;
+  if (number === 0) return [];
+  const text = `of ${rows.length}: requests run there, and no KV events came for ${SILENT} s or more. Their caches are estimated, or count as empty.`;
+  return [[number === rows.length ? 'bad' : 'warn', `${count(number, 'endpoint')} not heard`, text]];
 }
 
 function ofQueue({ queue, now_ms }) {
@@ -111,7 +136,7 @@ function ofPicker({ memory, config }, rates) {
 
 /** Level, title, text and details of each problem. */
 export function problems(state, rates) {
-  const found = [...ofEndpoints(state), ...ofQueue(state), ...ofPicker(state, rates), ...ofCapacity(state)];
+  const found = [...ofEndpoints(state), ...ofEvents(state), ...ofQueue(state), ...ofPicker(state, rates), ...ofCapacity(state)];
   return found.sort((one, other) => (one[0] === 'bad' ? 0 : 1) - (other[0] === 'bad' ? 0 : 1));
 }
 

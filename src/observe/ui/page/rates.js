@@ -19,7 +19,9 @@ export class Rates {
 
   /** Takes the counts of a state. */
   add(state) {
-    const sample = { at: state.now_ms / 1000, traffic: state.traffic };
+    const { predicted, cached } = state.kv_events ?? {};
+    const traffic = state.kv_events ? { ...state.traffic, predicted, cached } : state.traffic;
+    const sample = { at: state.now_ms / 1000, traffic };
     const last = this.#samples.at(-1);
     // A clock or a count that goes back is of another process, or of series that are gone.
     if (last && (sample.at < last.at || hasFallen(last.traffic, sample.traffic))) this.#samples = [];
@@ -36,10 +38,16 @@ export class Rates {
     return { first: first.traffic, last: last.traffic, seconds: last.at - first.at };
   }
 
+  /** How much a count grew in the window; null while there are no two states. */
+  grown(name) {
+    const window = this.window;
+    return window && window.last[name] - window.first[name];
+  }
+
   /** How often a count grows per second. */
   perSecond(name) {
     const window = this.window;
-    return window && (window.last[name] - window.first[name]) / window.seconds;
+    return window && this.grown(name) / window.seconds;
   }
 
   /** A quantile of a distribution in the window, in seconds; null where there was nothing. */

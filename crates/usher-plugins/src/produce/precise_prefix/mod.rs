@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Clock, Endpoint};
-use usher_core::prefix::{EngineStatus, TierWeights};
+use usher_core::prefix::{EngineIndex, EngineStatus, TierWeights};
 use usher_core::request::usage::Usage;
-use usher_plugin::data::{PrefixMatch, PromptBlocks, PromptTokenIds};
+use usher_plugin::data::{KvEventsMatch, PrefixMatch, PromptBlocks, PromptTokenIds};
 use usher_plugin::params::PREFIX_PRODUCER;
 use usher_plugin::{
     Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts,
@@ -52,6 +52,14 @@ pub struct KvEventsSource {
     pub caches: Arc<EngineCaches>,
     /// Model of engines that don't say theirs.
     pub tokens: TokenSource,
+    counts: Arc<PreciseCounts>,
+}
+
+impl KvEventsSource {
+    /// Tokens of prompts that engines held by their events, and that were cached, of responses that tell.
+    pub fn tokens_counted(&self) -> (u64, u64) {
+        (self.counts.predicted.get(), self.counts.cached.get())
+    }
 }
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
@@ -71,12 +79,14 @@ pub(crate) fn build_as(
     let budget = Arc::clone(cx.state.budget());
     let caches = cx.state.of(cx.name, || EngineCaches::new(&budget));
     let families = cx.family(PreciseFamilies::register)?;
+    let counts = Arc::new(families.counts(cx.name, plugin_type));
     let tokens = cx.shared::<TokenSource>();
     let source = KvEventsSource {
         name: cx.name.to_owned(),
         settings: settings.events.clone(),
         caches: Arc::clone(&caches),
         tokens: tokens.clone(),
+        counts: Arc::clone(&counts),
     };
     // So that it comes first, whoever it is in the end.
     let _: Key<PromptTokenIds> = cx.may_read("token-producer");
@@ -84,13 +94,14 @@ pub(crate) fn build_as(
     let plugin = Arc::new(PrecisePrefixProducer {
         prefix,
         blocks: cx.produces(),
+        told: cx.produces(),
         approximate: cx.may_read(PREFIX_PRODUCER),
         tokens,
         caches,
         weights: settings.weights,
         speculative: settings.speculative,
         clock: cx.state.clock().clone(),
-        counts: Arc::new(families.counts(cx.name, plugin_type)),
+        counts,
         settings,
     });
     let summary = PrecisePrefixParams::summary(&plugin.settings);
@@ -109,6 +120,8 @@ pub(crate) fn with_scorer(parts: PluginParts, scorer: Arc<dyn Scorer>) -> Plugin
 pub struct PrecisePrefixProducer {
     prefix: Key<PrefixMatch>,
     blocks: Key<PromptBlocks>,
+    /// For the explanation of a decision.
+    told: Key<KvEventsMatch>,
     approximate: Key<PrefixMatch>,
     tokens: TokenSource,
     caches: Arc<EngineCaches>,
@@ -123,18 +136,22 @@ pub struct PrecisePrefixProducer {
 impl Producer for PrecisePrefixProducer {
     fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
         let block_tokens = self.settings.events.block_tokens;
+        let block_size = u32::from(block_tokens.get());
+        let index = self.caches.index();
+        let statuses = statuses(index, candidates);
         let ids = self.tokens.ids().and_then(|key| facts.get(key));
         let Some(blocks) = keys::blocks(cx.request, ids, block_tokens) else {
             self.counts.approximate.inc();
             if let Some(approximate) = facts.get(self.approximate).cloned() {
                 facts.set(self.prefix, approximate);
             }
+            facts.set(self.told, KvEventsMatch { block_size, blocks: None, statuses });
             return;
         };
         if blocks.is_empty() {
+            facts.set(self.told, KvEventsMatch { block_size, blocks: Some(Vec::new()), statuses });
             return;
         }
-        let index = self.caches.index();
         let mut found = Vec::new();
         index.find(&blocks, candidates.view(), &self.weights, &mut found);
         self.counts.lookups.inc();
@@ -143,15 +160,17 @@ impl Producer for PrecisePrefixProducer {
         let mut matched: Vec<u32> = found.iter().map(|found| (found.weighted + 1e-6) as u32).collect();
         let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
         let approximate = facts.get(self.approximate).filter(|known| known.total > 0);
-        let slots = candidates.snapshot().slots();
-        let status_at = |position: u32| slots.get(position as usize).map(|slot| index.status(*slot));
         let mut speculative = Vec::new();
-        if candidates.indices().iter().any(|position| status_at(*position) == Some(EngineStatus::Unknown)) {
+        let is_unknown =
+            |position: &u32| statuses.get(*position as usize) == Some(&Some(EngineStatus::Unknown));
+        if candidates.indices().iter().any(is_unknown) {
             index.find_speculative(&blocks, candidates.view(), &mut speculative);
         }
         for &position in candidates.indices() {
             let at = position as usize;
-            let (Some(status), Some(matched)) = (status_at(position), matched.get_mut(at)) else { continue };
+            let (Some(Some(status)), Some(matched)) = (statuses.get(at), matched.get_mut(at)) else {
+                continue;
+            };
             let about = || {
                 approximate.map_or(0, |known| {
                     let share = f64::from(known.blocks_at(position)) / f64::from(known.total);
@@ -165,10 +184,24 @@ impl Producer for PrecisePrefixProducer {
                 EngineStatus::Unknown => speculative.get(at).map_or(0, |found| found.blocks).max(about()),
             };
         }
-        let block_size = u32::from(block_tokens.get());
+        let held = found.iter().map(|found| found.blocks).collect();
+        facts.set(self.told, KvEventsMatch { block_size, blocks: Some(held), statuses });
         facts.set(self.prefix, PrefixMatch { total, block_size, matched });
         facts.set(self.blocks, PromptBlocks(Arc::new(blocks)));
     }
+}
+
+/// How much is known of each candidate's engine, by position in the snapshot.
+fn statuses(index: &EngineIndex, candidates: &Candidates) -> Vec<Option<EngineStatus>> {
+    let slots = candidates.snapshot().slots();
+    let mut statuses = vec![None; slots.len()];
+    for &position in candidates.indices() {
+        let at = position as usize;
+        if let (Some(status), Some(slot)) = (statuses.get_mut(at), slots.get(at)) {
+            *status = Some(index.status(*slot));
+        }
+    }
+    statuses
 }
 
 impl PreRequest for PrecisePrefixProducer {

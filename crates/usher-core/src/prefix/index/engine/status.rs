@@ -18,6 +18,17 @@ pub enum EngineStatus {
     Complete,
 }
 
+impl EngineStatus {
+    /// In words: `not heard`, `partial` or `in sync`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "not heard",
+            Self::Partial => "partial",
+            Self::Complete => "in sync",
+        }
+    }
+}
+
 /// Status by slot. Read by requests, written when one changes.
 #[derive(Debug, Default)]
 pub(super) struct Statuses {
