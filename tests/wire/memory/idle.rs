@@ -6,7 +6,7 @@ use super::checks::is_healthy;
 use super::raw::{DATA, GOAWAY, Raw};
 use super::*;
 
-/// Nearly three times what a small budget has room for: 448 of 32 KiB are an eighth.
+/// More than twice what a [small budget](small_budget) has room for.
 const IDLE: usize = 1100;
 
 /// Idle connections, all of which the process has seen.
@@ -24,7 +24,10 @@ fn idle(process: &Process) -> Vec<Raw> {
 
 /// Most of them have been closed.
 async fn made_room(process: &Process) {
-    settle(|| process.metric("usher_connections_evicted_total") >= 600.0).await;
+    // Those of 32 KiB in an eighth of the budget stay.
+    let staying = small_budget() * MI / 8 / (32 << 10);
+    let most = (IDLE - staying) as f64 * 0.9;
+    settle(|| process.metric("usher_connections_evicted_total") >= most).await;
     settle(|| process.metric("usher_memory_connections_bytes") <= (small_budget() * MI / 8) as f64).await;
 }
 
