@@ -4,12 +4,15 @@
 //! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
 //! - `add`: a prompt of 2,048 blocks at a full endpoint, which evicts as many.
 //!
-//! Two take longer and are asked for by name:
+//! Others take longer and are asked for by name:
 //!
 //! - `cargo bench --bench prefix -- beside`: eight threads that look prompts up, beside eight
 //!   that add to the same index, that add to another one, or that only compute. How much less
 //!   the first get done is what adding costs those that look up; that of the second is the
-//!   memory that both want.
+//!   memory that both want. Then look-ups of what engines hold, beside their events.
+//! - `cargo bench --bench prefix -- events`: engines' events that one thread applies.
+//! - `cargo bench --bench prefix -- ten-million`: 20 million blocks of engines into room for
+//!   10 million.
 //! - `cargo bench --bench prefix -- thirty-million`: 30 million blocks over 1,000 endpoints
 //!   into an index with room for 8 million, and what that took.
 
@@ -33,6 +36,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 #[path = "common/bodies.rs"]
 mod bodies;
+#[path = "prefix/events.rs"]
+mod events;
 
 const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
 const CAPACITY: usize = 31_250;
@@ -237,6 +242,20 @@ fn cpu_time() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// KiB of memory that this process has, and has had at most, as Linux says.
+fn memory() -> [u64; 2] {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ["VmRSS:", "VmHWM:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+    })
+}
+
 /// Rounds in turns, so that all see the same neighbours on the machine; medians.
 fn beside() {
     const ROUNDS: usize = 15;
@@ -251,10 +270,6 @@ fn beside() {
             rounds.push(lookups_beside(others, [&here, &elsewhere], &snapshot));
         }
     }
-    let median = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
     println!("look-ups of 2048 blocks by eight threads, beside eight that");
     for (others, rounds) in modes.into_iter().zip(rounds) {
         let (per_second, cpu): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
@@ -277,15 +292,13 @@ fn thirty_million() {
         }
     }
     let took = started.elapsed();
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let resident = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
     println!("30 million blocks in {took:.1?}, {:.0} ns each", took.as_nanos() as f64 / 30e6);
     println!(
         "{} entries of {ENTRIES}, {} bytes; {most:.1} bytes an entry at most",
         index.entries(),
         index.bytes()
     );
-    println!("{resident}");
+    println!("{} KiB of memory at most", memory()[1]);
 }
 
 criterion_group! {
@@ -295,12 +308,18 @@ criterion_group! {
 }
 
 fn main() {
-    if std::env::args().any(|argument| argument == "thirty-million") {
-        return thirty_million();
+    let asked = |name: &str| std::env::args().any(|argument| argument == name);
+    match () {
+        () if asked("thirty-million") => thirty_million(),
+        () if asked("ten-million") => events::ten_million(),
+        () if asked("events") => events::events(),
+        () if asked("beside") => {
+            beside();
+            events::beside();
+        }
+        () => {
+            benches();
+            Criterion::default().configure_from_args().final_summary();
+        }
     }
-    if std::env::args().any(|argument| argument == "beside") {
-        return beside();
-    }
-    benches();
-    Criterion::default().configure_from_args().final_summary();
 }

@@ -17,7 +17,7 @@ use usher_core::kv_events::{
     TrackerSettings,
 };
 use usher_core::memory::{Kind, Reservation};
-use usher_core::prefix::{EngineIndex, EngineStatus};
+use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
 
 use super::central;
@@ -26,6 +26,7 @@ use super::metrics::{EndpointNumbers, Numbers, Totals};
 use super::replay::{self, MAX_REPLAYS};
 use super::source::Source;
 use super::subscriber::{self, Subscription};
+use super::writes::Writes;
 
 /// Interval at which deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -154,7 +155,9 @@ impl Driver {
     fn remove(&mut self, number: u64) {
         let Some(source) = self.sources.remove(&number) else { return };
         let index = self.config.caches.index();
-        self.residency.remove_source(source.id, &mut writes(index, &self.slots, &mut self.admitted));
+        let mut written = Writes::new(index, &self.slots, &mut self.admitted);
+        self.residency.remove_source(source.id, &mut |change| written.push(change));
+        drop(written);
         index.set_status(&source.slot, EngineStatus::Unknown);
         for (skip, count) in source.skipped {
             *self.skipped.entry(skip).or_default() += count;
@@ -321,16 +324,13 @@ impl Driver {
             Action::StopReplay => source.replay = None,
             Action::Reset { epoch, complete } => {
                 source.dropped();
-                self.residency.reset(
-                    source.id,
-                    epoch,
-                    complete,
-                    &mut writes(index, &self.slots, &mut self.admitted),
-                );
+                let mut written = Writes::new(index, &self.slots, &mut self.admitted);
+                self.residency.reset(source.id, epoch, complete, &mut |change| written.push(change));
             }
             Action::Apply { epoch, payload, .. } => {
-                let written = &mut writes(index, &self.slots, &mut self.admitted);
-                if !apply(source, &self.config, (epoch, &payload), &mut self.residency, written) {
+                let mut written = Writes::new(index, &self.slots, &mut self.admitted);
+                let write = &mut |change| written.push(change);
+                if !apply(source, &self.config, (epoch, &payload), &mut self.residency, write) {
                     inputs.push_back(Input::Unreadable { epoch });
                 }
             }
@@ -372,20 +372,6 @@ fn apply(
         }
     }
     is_sound
-}
-
-/// Writes changes into the index, and counts blocks that come.
-fn writes<'a>(
-    index: &'a EngineIndex,
-    slots: &'a HashMap<SourceId, Arc<Slot>>,
-    admitted: &'a mut u64,
-) -> impl FnMut(Change) + use<'a> {
-    move |Change { source, key, tier }| {
-        if let Some(slot) = slots.get(&source) {
-            *admitted += u64::from(tier.is_some());
-            index.set(slot, key, tier.map(|tier| tier.number()));
-        }
-    }
 }
 
 /// Bytes that what engines hold may take.

@@ -14,6 +14,7 @@ mod replay;
 mod source;
 mod subscriber;
 mod thread;
+mod writes;
 
 pub use metrics::{EndpointState, Followed, KvEventsMetrics};
 pub use thread::KvEventsThread;

@@ -166,20 +166,21 @@ impl<'a> Reader<'a> {
     /// Reads an unsigned number of up to 32 bits. `None` for another value.
     #[inline]
     pub(super) fn small(&mut self) -> Option<u32> {
-        let (first, rest) = self.rest.split_first()?;
-        let (number, rest) = match first {
-            0x00..=0x7f => (u32::from(*first), rest),
-            0xcd => {
-                rest.split_first_chunk().map(|(two, rest)| (u32::from(u16::from_be_bytes(*two)), rest))?
+        // Tokens are numbers of different sizes in no order, so their size should be no branch.
+        if let Some(eight) = self.rest.first_chunk::<8>() {
+            let (size, right) = SMALL[usize::from(eight[0])];
+            if let Some(rest) = self.rest.get(usize::from(size)..)
+                && size > 0
+            {
+                self.rest = rest;
+                let left = u32::from(size > 1) * 8;
+                return Some((u64::from_be_bytes(*eight) << left >> right) as u32);
             }
-            0xce => rest.split_first_chunk().map(|(four, rest)| (u32::from_be_bytes(*four), rest))?,
-            _ => match self.head().ok()? {
-                Head::Unsigned(number) => return u32::try_from(number).ok(),
-                _ => return None,
-            },
-        };
-        self.rest = rest;
-        Some(number)
+        }
+        match self.head().ok()? {
+            Head::Unsigned(number) => u32::try_from(number).ok(),
+            _ => None,
+        }
     }
 
     /// Takes a value with everything in it, as a reader of its own.
@@ -207,6 +208,24 @@ const SIZES: [u8; 256] = {
         first += 1;
     }
     sizes
+};
+
+/// Bytes of an unsigned number of up to 32 bits by its first one, 0 for other values; and how far its bits are above
+/// the end of eight bytes, once those before them are gone.
+const SMALL: [(u8, u8); 256] = {
+    let mut small = [(0, 0); 256];
+    let mut first = 0;
+    while first < 256 {
+        small[first] = match first {
+            0x00..=0x7f => (1, 56),
+            0xcc => (2, 56),
+            0xcd => (3, 48),
+            0xce => (5, 32),
+            _ => (0, 0),
+        };
+        first += 1;
+    }
+    small
 };
 
 fn signed(number: i64) -> Head<'static> {

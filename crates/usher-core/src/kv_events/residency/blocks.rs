@@ -1,5 +1,7 @@
 //! Blocks of all sources, in the order in which they are given up.
 
+use std::hint::black_box;
+
 use smallvec::SmallVec;
 
 use super::tier::Tier;
@@ -206,8 +208,27 @@ impl Blocks {
 
     /// The coldest block of a list.
     pub(super) fn coldest(&self, list: List) -> Option<At> {
+        self.coldest_first(list).next()
+    }
+
+    /// The blocks of a list, from the coldest on.
+    pub(super) fn coldest_first(&self, list: List) -> impl Iterator<Item = At> {
         let end = list as At;
-        Some(self.get(end).hotter).filter(|at| *at != end)
+        std::iter::successors(Some(self.get(end).hotter), |at| Some(self.get(*at).hotter))
+            .take_while(move |at| *at != end)
+    }
+
+    /// Reads blocks, and those beside them in their lists.
+    pub(super) fn touch(&self, blocks: &[At]) {
+        let beside = blocks.iter().flat_map(|at| [self.get(*at).colder, self.get(*at).hotter]);
+        let beside: SmallVec<[At; 64]> = beside.collect();
+        black_box(beside.iter().fold(0, |all, at| all ^ self.get(*at).hash));
+    }
+
+    /// Reads the places that the next blocks will take.
+    pub(super) fn touch_free(&self, count: usize) {
+        let next = self.free.iter().rev().take(count);
+        black_box(next.fold(0, |all, at| all ^ self.get(*at).hash));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Blocks as trees of sequences, and which keys follow from them.
 
 use std::collections::HashSet;
+use std::hint::black_box;
 use std::num::NonZeroU16;
 
 use smallvec::SmallVec;
@@ -68,6 +69,9 @@ pub(super) struct Forest {
     inner_children: usize,
 }
 
+/// Blocks that are read before they are changed.
+pub(super) const AHEAD: usize = 32;
+
 /// Bytes of a block beside itself: its row in a table that was just doubled.
 const ROW_BYTES: usize = 40;
 /// Bytes of a row of keys inside of a block, beside these.
@@ -110,6 +114,45 @@ impl Forest {
     /// The block with a hash.
     pub(super) fn find(&self, source: SourceId, hash: u64) -> Option<At> {
         self.sources.get(&source)?.by_hash.get(&hash).copied()
+    }
+
+    /// Reads what changes of the blocks with these hashes will read. It does nothing else: what is read of several
+    /// comes from memory at the same time, and the changes, one after the other, need not wait for it.
+    pub(super) fn touch(&self, source: SourceId, hashes: impl Iterator<Item = u64>) {
+        let Some(known) = self.sources.get(&source) else { return };
+        let found: SmallVec<[At; AHEAD]> =
+            hashes.filter_map(|hash| known.by_hash.get(&hash).copied()).collect();
+        self.blocks.touch(&found);
+    }
+
+    /// The same before as many blocks are inserted.
+    pub(super) fn touch_free(&self, count: usize) {
+        self.blocks.touch_free(count.min(AHEAD));
+    }
+
+    /// The same before as many blocks are forgotten that nobody holds.
+    pub(super) fn touch_remembered(&self, count: usize) {
+        let mut next = SmallVec::<[At; AHEAD]>::new();
+        for tail in self.blocks.coldest_first(List::Remembered) {
+            // Their parents follow, as far as nothing else keeps them.
+            let mut at = tail;
+            while at != NONE && next.len() < count.min(AHEAD) {
+                let block = self.blocks.get(at);
+                if block.children > 1 || block.holds.best().is_some() {
+                    break;
+                }
+                next.push(at);
+                at = block.parent;
+            }
+            if next.len() >= count.min(AHEAD) {
+                break;
+            }
+        }
+        let rows = next.iter().filter_map(|at| {
+            let block = self.blocks.get(*at);
+            self.sources.get(&block.source)?.by_hash.get(&block.hash)
+        });
+        black_box(rows.fold(0, |all, at| all ^ at));
     }
 
     /// Number of blocks of a source, remembered ones included.

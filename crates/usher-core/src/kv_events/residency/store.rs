@@ -7,7 +7,7 @@ use crate::kv_events::event::{Event, Removed, Stored};
 use crate::kv_events::skip::Skip;
 
 use super::blocks::{NONE, SourceId};
-use super::forest::{Change, Forest, Place, Source};
+use super::forest::{AHEAD, Change, Forest, Place, Source};
 use super::settings::{Settings, Summary};
 use super::tier::{Media, Tier};
 use super::waiting::{Waiting, WaitingRoom};
@@ -168,7 +168,10 @@ impl Residency {
             return Err(Skip::OtherGroup);
         }
         let tier = self.media.tier(removed.medium).ok_or(Skip::UnknownMedium)?;
-        for hash in removed.hashes.iter() {
+        for (number, hash) in removed.hashes.iter().enumerate() {
+            if number % AHEAD == 0 {
+                self.forest.touch(source, removed.hashes.iter().skip(number).take(AHEAD));
+            }
             if let Some(at) = self.forest.find(source, hash) {
                 self.forest.change(at, |block| block.holds.remove(tier, group), sink);
                 if self.forest.blocks.get(at).holds.best().is_none() {
@@ -233,7 +236,11 @@ impl Residency {
         let mut extras = extras_by_block(stored);
         let mut newly_placed = SmallVec::<[u64; 32]>::new();
         let mut before = parent;
-        for hash in stored.hashes.iter() {
+        for (number, hash) in stored.hashes.iter().enumerate() {
+            if number % AHEAD == 0 {
+                self.forest.touch(source, stored.hashes.iter().skip(number).take(AHEAD));
+                self.forest.touch_free(stored.hashes.len() - number);
+            }
             extras().into_iter().for_each(|extra| chain.push_extra(extra));
             let place = self.place(&mut chain, before, size, tokens.by_ref().take(usize::from(size)));
             let (at, is_new) = self.forest.place(source, hash, place, sink);
@@ -400,7 +407,13 @@ impl Residency {
             kept = Err(Skip::UnknownParent);
         }
         while self.forest.bytes() > self.settings.bytes && self.forest.evict(sink) {}
-        while self.forest.remembered() > self.settings.remembered && self.forest.evict_remembered() {}
+        while self.forest.remembered() > self.settings.remembered {
+            let over = self.forest.remembered() - self.settings.remembered;
+            self.forest.touch_remembered(over);
+            if !(0..over.min(AHEAD)).all(|_| self.forest.evict_remembered()) {
+                break;
+            }
+        }
         kept
     }
 

@@ -6,7 +6,10 @@ mod status;
 mod weights;
 
 use std::fmt;
+use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
 
 use crate::endpoints::{Endpoint, Slot, View};
 use crate::prefix::Blocks;
@@ -64,6 +67,18 @@ impl EngineIndex {
         }
         // Also where it is gone: a decision said that it would be there, and the engine knows better.
         self.speculative.confirm(number, hash);
+    }
+
+    /// The same of several blocks, in this order. What is read of them comes from memory at the same time.
+    pub fn set_all(&self, changes: &[(&Slot, u64, Option<u8>)]) {
+        for shards in self.tiers.iter().filter_map(OnceLock::get) {
+            let tables = shards.tables();
+            let keys = changes.iter().map(|(_, hash, _)| Key::of(*hash));
+            let look_ups = keys.filter_map(|key| Some(tables.get(key.shard())?.look_up(key.tag())));
+            let look_ups: SmallVec<[_; 64]> = look_ups.collect();
+            black_box(look_ups.into_iter().fold(0, |all, mut look_up| all ^ look_up.find()));
+        }
+        changes.iter().for_each(|(slot, hash, tier)| self.set(slot, *hash, *tier));
     }
 
     /// An endpoint is about to hold these blocks, until its engine tells of them or this time. Those that find no room are

@@ -178,3 +178,21 @@ fn speculative_blocks_are_not_told() {
     let told = [0, 1, 66].map(|name| index.told(slot(name), prompt.hashes()));
     assert_eq!(told, [0, 5, 12]);
 }
+
+#[test]
+fn changes_together_are_as_one_after_the_other() {
+    let (pool, index, prompt) = (Pool::of(0..3), EngineIndex::new(), blocks(0..40));
+    let slot = |name: u32| &**pool.endpoint(name).unwrap().slot();
+    let all = |tier| prompt.hashes().iter().map(move |hash| (slot(1), *hash, tier)).collect::<Vec<_>>();
+    index.set_all(&all(Some(0)));
+    assert_eq!(index.told(slot(1), prompt.hashes()), 40);
+    // Into another tier, and one out of it again.
+    let mut changes = all(Some(1));
+    changes.push((slot(1), prompt.hashes()[7], None));
+    changes.push((slot(2), prompt.hashes()[0], Some(0)));
+    index.set_all(&changes);
+    assert_eq!([1, 2].map(|name| index.told(slot(name), &prompt.hashes()[..7])), [7, 1]);
+    assert_eq!(index.told(slot(1), &prompt.hashes()[7..8]), 0);
+    index.set_all(&all(None));
+    assert_eq!(index.told(slot(1), prompt.hashes()), 0);
+}
