@@ -28,7 +28,7 @@ const CAPACITY: usize = 32_768;
 /// Events of a message.
 const BATCH: usize = 8;
 
-/// What one engine tells.
+/// An engine whose cache is full, as a generator of messages.
 struct Engine {
     number: u64,
     /// Stores so far.

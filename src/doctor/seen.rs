@@ -153,7 +153,7 @@ pub struct PickerPage {
     pub version: Option<String>,
     /// Endpoints that it chose for the probes: name and port, how often.
     pub chosen: BTreeMap<(String, String), u64>,
-    /// What engines told beside what was cached, by plugin and endpoint.
+    /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
 }
 
@@ -162,9 +162,9 @@ pub struct PickerPage {
 pub struct Agreement {
     /// All of them.
     pub compared: u64,
-    /// Those that were told to be cached, and were not.
+    /// Requests with far fewer tokens cached than announced.
     pub not_cached: u64,
-    /// Those that were cached, and not told.
+    /// Requests with far more tokens cached than announced.
     pub not_told: u64,
 }
 

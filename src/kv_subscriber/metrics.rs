@@ -1,4 +1,4 @@
-//! `usher_kv_events_*`: how events come in, how much they tell, and whether it is true, computed from the last tick when somebody reads the
+//! `usher_kv_events_*` and `usher_precise_prefix_*`: events, blocks and mismatches, computed from the last tick when somebody reads the
 //! metrics.
 
 use std::collections::{BTreeMap, HashMap};
@@ -115,7 +115,7 @@ pub(super) struct Totals {
     pub(super) skipped: BTreeMap<Skip, u64>,
 }
 
-/// What a plugin follows, as of the last tick.
+/// Endpoints and queue of a plugin that follows KV events, as of the last tick.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
     /// Messages that wait to be applied.
@@ -124,7 +124,7 @@ pub struct Followed {
     pub endpoints: HashMap<Arc<str>, EndpointState>,
 }
 
-/// What is known of an endpoint's KV events.
+/// State and counts of an endpoint's KV events.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointState {
     /// How much is known of what its engine holds.
@@ -161,7 +161,7 @@ impl KvEventsMetrics {
         Ok(metrics)
     }
 
-    /// What the first plugin follows; `None` before it does.
+    /// The first plugin that follows KV events; `None` before there is one.
     pub fn first(&self) -> Option<Followed> {
         let numbers = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).first().map(Arc::clone)?;
         let state = |of: &EndpointNumbers| EndpointState {

@@ -53,7 +53,7 @@ pub(super) struct Endpoint {
     pub(super) hidden_by: Option<String>,
 }
 
-/// What KV events told of an engine.
+/// State of an endpoint's KV events, and the cached tokens that they announced.
 #[derive(Debug, Deserialize)]
 pub(super) struct KvEvents {
     pub(super) state: String,

@@ -107,7 +107,7 @@ fn state(at: SocketAddr) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn blocks_of_a_restarted_process_are_dropped_before_it_tells_anything() {
+async fn blocks_of_a_restarted_process_are_dropped() {
     let (servers, picker, at) = scraped().await;
     post(at, "/admin/fault", &json!({"kv-events": "restart"}));
     wait(&picker, "restarts_total", "a", 1.0);

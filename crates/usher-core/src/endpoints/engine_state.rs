@@ -1,4 +1,4 @@
-//! What a model server's metrics say about its process.
+//! State of a model server's process, from its metrics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

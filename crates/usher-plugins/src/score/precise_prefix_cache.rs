@@ -39,7 +39,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { notes, ..parts })
 }
 
-/// What a scorer without parameters makes of several producers.
+/// Note on the producer, of several, that a scorer without parameters reads.
 fn chosen(name: &str, producer: Option<&str>, producers: &[&str]) -> String {
     let several = producers.join("', '");
     let scores = match producer {

@@ -5,9 +5,9 @@
 pub struct Agreement {
     /// All of them.
     pub compared: u64,
-    /// Those of which the engine told blocks, and most were not cached.
+    /// Requests with less than half of the tokens cached that KV events had announced.
     pub not_cached: u64,
-    /// Those that were cached, and the engine told less than half of that.
+    /// Requests with more than twice the tokens cached that KV events had announced.
     pub not_told: u64,
 }
 
