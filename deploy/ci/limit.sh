@@ -3,6 +3,10 @@
 # it takes longer than TEST_LIMIT seconds (900). Names the tests that hadn't ended by then.
 set -uo pipefail
 
+# Their tests wait most of the time, for servers and for deadlines.
+case ${1##*/} in
+    kubernetes-* | envoy-* | shell-*) export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))} ;;
+esac
 seconds=${TEST_LIMIT:-900}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT

@@ -31,9 +31,9 @@ use super::writes::Writes;
 /// Interval at which deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Of the bytes that indexes may take, how many in 136 are for what engines hold: 104 bytes to a block, beside 32 of the
+/// Of the bytes that indexes may take, how many in 108 are for what engines hold: 76 bytes to a block, beside 32 of the
 /// index.
-const SHARE: usize = 104;
+const SHARE: usize = 76;
 
 /// The writer of an index.
 pub(super) struct Driver {
@@ -377,7 +377,7 @@ fn apply(
 /// Bytes that what engines hold may take.
 fn share(config: &KvEventsSource) -> usize {
     let all = usize::try_from(config.caches.budget().prefix_index()).unwrap_or(usize::MAX);
-    all / 136 * SHARE
+    all / 108 * SHARE
 }
 
 /// Bytes that what engines hold may take now, of a share: no more than it has where the budget is full. Others that fill

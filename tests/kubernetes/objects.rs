@@ -112,6 +112,19 @@ impl Server {
         send(&client, "POST", &format!("{path}/clusterrolebindings"), &binding).await.unwrap();
     }
 
+    /// Deletes all nodes, and the pods of all namespaces at once.
+    pub(crate) async fn delete_nodes_and_pods(&self) {
+        let client = self.client().await;
+        let at_once = json!({"gracePeriodSeconds": 0});
+        send(&client, "DELETE", "/api/v1/nodes", &at_once).await.unwrap();
+        let pods = get(&client, "/api/v1/pods").await.unwrap();
+        for pod in pods["items"].as_array().unwrap() {
+            let name = |of: &str| pod["metadata"][of].as_str().unwrap();
+            let path = format!("/api/v1/namespaces/{}/pods/{}", name("namespace"), name("name"));
+            send(&client, "DELETE", &path, &at_once).await.unwrap();
+        }
+    }
+
     /// Waits until a user, or a service account by its full name, may read metrics.
     pub(crate) async fn may_read(&self, user: &str) {
         let client = self.client().await;

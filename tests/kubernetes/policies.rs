@@ -6,19 +6,12 @@ use serde_json::{Value, json};
 use usher::capacity::policy::spec::Document;
 use usher::capacity::policy::validate::problems;
 
-use crate::objects::{POLICIES, TOPOLOGIES, get, send};
+use crate::objects::{get, send};
 use crate::server::Server;
 use crate::support::eventually;
 use crate::tools::{documents, root};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-
-/// A server of its own, with both kinds.
-async fn with_kinds() -> Option<Server> {
-    let server = Server::own().await?;
-    server.define(&[POLICIES, TOPOLOGIES]).await;
-    Some(server)
-}
 
 fn policy(spec: impl Into<Value>) -> Value {
     let spec: Value = spec.into();
@@ -49,7 +42,7 @@ fn metrics() -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_definitions_are_accepted_as_structural() {
-    let Some(server) = with_kinds().await else { return };
+    let Some(server) = Server::with_policies().await else { return };
     let client = server.client().await;
     for plural in ["capacitypolicies", "clustertopologies"] {
         let path = format!("{DEFINITIONS}/{plural}.usher.dev");
@@ -68,7 +61,7 @@ async fn the_definitions_are_accepted_as_structural() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shipped_policies_and_all_fields_are_accepted() {
-    let Some(server) = with_kinds().await else { return };
+    let Some(server) = Server::with_policies().await else { return };
     let (client, space) = (server.client().await, server.space(&[]).await);
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies", space.name);
     let strict = format!("{path}?dryRun=All&fieldValidation=Strict");
@@ -121,7 +114,7 @@ async fn shipped_policies_and_all_fields_are_accepted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_policies_are_refused_by_the_api_server() {
-    let Some(server) = with_kinds().await else { return };
+    let Some(server) = Server::with_policies().await else { return };
     let (client, space) = (server.client().await, server.space(&[]).await);
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies?dryRun=All", space.name);
     let ratio = |more: Value| {

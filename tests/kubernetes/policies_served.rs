@@ -176,8 +176,7 @@ fn of_deployment(name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_policy_reports_its_reason() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[POLICIES]).await;
+    let Some(server) = Server::with_policies().await else { return };
     // It may look at replicas, and not write them.
     let more = vec![
         rule(&["apps"], &["deployments/scale"], &["get"]),
@@ -187,7 +186,7 @@ async fn frozen_policy_reports_its_reason() {
     let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
     deployment(&space, "x", json!({"app": "m"})).await;
     space.create(POLICIES, "p", of_deployment("x")).await;
-    let picker = picker(&server, &space, &["--capacity-single-replica=true"]).await;
+    let picker = picker(server, &space, &["--capacity-single-replica=true"]).await;
     let holds = |of: &'static str| move |status: &Value| condition(status, of)["status"] == "True";
     told(&client, &space, "p", holds("WriteFailed")).await;
     picker.exports("usher_capacity_condition{condition=\"WriteFailed\",policy=\"p\"} 1").await;
@@ -220,14 +219,13 @@ async fn frozen_policy_reports_its_reason() {
 /// With the chart's rights nobody reads the target.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_of_unknown_pool_says_so_and_waits_for_pods() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[POLICIES]).await;
+    let Some(server) = Server::with_policies().await else { return };
     let more = vec![rule(&[""], &["events"], &["create"])];
     let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
     let mut spec = of_deployment("x");
     spec["mode"] = json!("Recommend");
     space.create(POLICIES, "p", spec).await;
-    let picker = picker(&server, &space, &[]).await;
+    let picker = picker(server, &space, &[]).await;
     let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
     let object = told(&client, &space, "p", is("TargetUnknown")).await;
     let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
@@ -256,8 +254,7 @@ async fn deployment(space: &Space, name: &str, labels: Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_that_share_a_target_all_stand_still() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[POLICIES]).await;
+    let Some(server) = Server::with_policies().await else { return };
     let scales = rule(&["apps"], &["deployments/scale"], &["get", "patch"]);
     let more = vec![
         scales,
@@ -283,7 +280,7 @@ async fn policies_that_share_a_target_all_stand_still() {
     space.create(POLICIES, "ours", with("x")).await;
     // It doesn't say whose it is, and its pods are another pool's.
     space.create(POLICIES, "unsaid", with("y")).await;
-    let picker = picker(&server, &space, &["--capacity-single-replica=true"]).await;
+    let picker = picker(server, &space, &["--capacity-single-replica=true"]).await;
     let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
     let object = told(&client, &space, "ours", is("TargetConflict")).await;
     let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
@@ -309,8 +306,7 @@ async fn policies_that_share_a_target_all_stand_still() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_leader_writes_policy_status() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[POLICIES]).await;
+    let Some(server) = Server::with_policies().await else { return };
     let client = server.client().await;
     let space = server.space(&[rights(), vec![election()]].concat()).await;
     space.pod("one", "10.8.1.1", "m").await;
@@ -327,7 +323,7 @@ async fn only_the_leader_writes_policy_status() {
     broken["roles"]["a"]["min"] = json!(0);
     broken["total"] = json!({"metrics": [{"name": "queue_deph", "target": 1}]});
     space.create(POLICIES, "broken", broken).await;
-    let picker = picker(&server, &space, &["--ha-enable-leader-election"]).await;
+    let picker = picker(server, &space, &["--ha-enable-leader-election"]).await;
     picker.says(&["capacity policy taken"]).await;
     picker.says(&["capacity policy can't be used", "queue_deph"]).await;
     // Longer than it is asked again who leads.
@@ -344,11 +340,10 @@ async fn only_the_leader_writes_policy_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_status_right_is_logged_and_planning_continues() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[POLICIES]).await;
+    let Some(server) = Server::with_policies().await else { return };
     let space = server.space(&rights()[..2]).await;
     space.create(POLICIES, "p", kept(3)).await;
-    let picker = picker(&server, &space, &[]).await;
+    let picker = picker(server, &space, &[]).await;
     picker.says(&["cannot write the status", "capacitypolicies/status"]).await;
     ticks(&picker, "p", 2).await;
 }

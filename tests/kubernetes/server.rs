@@ -15,7 +15,7 @@ use rcgen::{
 };
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 /// Users of the API server and their tokens. `admin` may do everything, the others what they
 /// are granted.
@@ -123,6 +123,37 @@ impl Server {
             server
         });
         Some(server.await)
+    }
+
+    /// Another one that tests share: with pools, capacity policies and topologies.
+    pub(crate) async fn with_policies() -> Option<&'static Self> {
+        static SHARED: OnceCell<Server> = OnceCell::const_new();
+        let assets = assets()?;
+        let server = SHARED.get_or_init(async || {
+            let server = Server::start(assets, false).await;
+            server
+                .define(&[crate::objects::POOLS, crate::objects::POLICIES, crate::objects::TOPOLOGIES])
+                .await;
+            server
+        });
+        Some(server.await)
+    }
+
+    /// One that tests have after each other, as all nodes are theirs: with pools, without nodes and pods, and with a
+    /// picker's right to see all of them.
+    pub(crate) async fn with_nodes() -> Option<MutexGuard<'static, Self>> {
+        static SHARED: OnceCell<Mutex<Server>> = OnceCell::const_new();
+        let assets = assets()?;
+        let server = SHARED.get_or_init(async || {
+            let server = Server::start(assets, false).await;
+            server.define(&[crate::objects::POOLS]).await;
+            let reads = crate::objects::rule(&[""], &["nodes", "pods"], &["get", "list", "watch"]);
+            server.grant_everywhere("epp-nodes", crate::objects::user("epp"), &[reads]).await;
+            Mutex::new(server)
+        });
+        let server = server.await.lock().await;
+        server.delete_nodes_and_pods().await;
+        Some(server)
     }
 
     /// One of a test's own.

@@ -60,9 +60,8 @@ async fn turn(actuator: &mut usher::actuator::Actuator, policy: &Policy, case: C
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_without_a_policy_are_released_by_command() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
-    let group = Group::new(&server, &pair("")).await;
+    let Some(server) = Server::with_policies().await else { return };
+    let group = Group::new(server, &pair("")).await;
     for (name, role) in [("decode-0", "decode"), ("prefill-0", "prefill"), ("old-0", "gone")] {
         gated(&group, name, role).await;
     }
@@ -117,9 +116,8 @@ async fn pods_without_a_policy_are_released_by_command() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leftovers_of_a_policy_are_released_by_command() {
-    let Some(server) = Server::own().await else { return };
-    server.define(&[crate::objects::POOLS, crate::objects::POLICIES]).await;
-    let group = Group::new(&server, &pair("")).await;
+    let Some(server) = Server::with_policies().await else { return };
+    let group = Group::new(server, &pair("")).await;
     for (kind, name) in
         [("Deployment", "decode"), ("Deployment", "prefill"), ("Deployment", "own"), ("StatefulSet", "set")]
     {

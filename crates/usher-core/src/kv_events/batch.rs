@@ -189,7 +189,13 @@ impl Field {
 }
 
 /// Values of an event's fields. Nothing and nil are the same.
-struct Values<'a>([Option<Reader<'a>>; FIELDS]);
+struct Values<'a> {
+    /// The long ones are read where they are passed, so that their ends need not be looked for first. `None` for
+    /// hashes that are missing or can't be read, and for tokens that can't be read.
+    hashes: Option<Hashes<'a>>,
+    tokens: Option<Tokens<'a>>,
+    others: [Option<Reader<'a>>; FIELDS],
+}
 
 /// Kinds of events.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +247,7 @@ fn by_position<'a>(
     fields: u32,
     dialect: Dialect,
 ) -> Result<Result<(Tag, Values<'a>), Skip>, Cut> {
-    let mut values = Values([None; FIELDS]);
+    let mut values = Values::new();
     let tag = match Tag::read(items.value()?) {
         Ok(tag) => tag,
         Err(skip) => {
@@ -257,38 +263,48 @@ fn by_position<'a>(
     };
     let mut order = order.iter();
     for _ in 1..fields {
-        let (field, value) = (order.next().unwrap_or(&Field::Other), items.value()?);
-        match field {
+        let field = match order.next().unwrap_or(&Field::Other) {
             // SGLang's, whatever the dialect.
-            Field::LoraName if matches!(value.clone().head(), Ok(Head::Map(_))) => {
-                values.set(Field::CacheSalt, value);
-            }
-            field => values.set(*field, value),
-        }
+            Field::LoraName if matches!(Reader::head(&mut { *items }), Ok(Head::Map(_))) => Field::CacheSalt,
+            field => *field,
+        };
+        values.read(field, items)?;
     }
     Ok(Ok((tag, values)))
 }
 
 fn by_name<'a>(items: &mut Reader<'a>, fields: u32) -> Result<Result<(Tag, Values<'a>), Skip>, Cut> {
-    let (mut tag, mut values) = (Err(Skip::Malformed), Values([None; FIELDS]));
+    let (mut tag, mut values) = (Err(Skip::Malformed), Values::new());
     for _ in 0..fields {
-        let (name, value) = (items.value()?, items.value()?);
-        match text(name) {
-            Some(b"type") => tag = Tag::read(value),
-            Some(name) => values.set(Field::named(name), value),
-            None => {}
+        match text(items.value()?) {
+            Some(b"type") => tag = Tag::read(items.value()?),
+            Some(name) => values.read(Field::named(name), items)?,
+            None => items.skip()?,
         }
     }
     Ok(tag.map(|tag| (tag, values)))
 }
 
 impl<'a> Values<'a> {
-    fn set(&mut self, field: Field, value: Reader<'a>) {
-        self.0[field as usize] = (!value.is_nil()).then_some(value);
+    fn new() -> Self {
+        Self { hashes: None, tokens: Some(Tokens::default()), others: [None; FIELDS] }
+    }
+
+    /// Reads the next value as that of a field.
+    fn read(&mut self, field: Field, items: &mut Reader<'a>) -> Result<(), Cut> {
+        match field {
+            Field::Hashes => self.hashes = list(items, Hashes::read)?,
+            Field::Tokens => self.tokens = list(items, Tokens::read)?,
+            field => {
+                let value = items.value()?;
+                self.others[field as usize] = (!value.is_nil()).then_some(value);
+            }
+        }
+        Ok(())
     }
 
     fn get(&self, field: Field) -> Option<Reader<'a>> {
-        self.0[field as usize]
+        self.others[field as usize]
     }
 
     /// Value of a field by `read`: `Some(None)` without the field, `None` if it can't be read.
@@ -314,6 +330,20 @@ impl<'a> Values<'a> {
     }
 }
 
+/// Reads a list to its end, or skips what is none.
+fn list<'a, T>(
+    items: &mut Reader<'a>,
+    read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
+) -> Result<Option<T>, Cut> {
+    let start = *items;
+    let list = read(items);
+    if list.is_none() {
+        *items = start;
+        items.skip()?;
+    }
+    Ok(list)
+}
+
 fn stored<'a>(values: &Values<'a>) -> Option<Stored<'a>> {
     let lora_id = |mut value: Reader<'a>| match value.head().ok()? {
         Head::Unsigned(number) => Some(number),
@@ -321,9 +351,9 @@ fn stored<'a>(values: &Values<'a>) -> Option<Stored<'a>> {
         _ => None,
     };
     Some(Stored {
-        hashes: Hashes::read(values.get(Field::Hashes)?)?,
+        hashes: values.hashes?,
         parent: values.optional(Field::Parent, |mut value| hash(&mut value))?.filter(|hash| *hash != 0),
-        tokens: values.optional(Field::Tokens, Tokens::read)?.unwrap_or_default(),
+        tokens: values.tokens?,
         block_size: values.optional(Field::BlockSize, number)?.unwrap_or_default(),
         lora_id: values.optional(Field::LoraId, lora_id)?,
         lora_name: values.text(Field::LoraName)?.filter(|name| !name.is_empty()),
@@ -339,7 +369,7 @@ fn stored<'a>(values: &Values<'a>) -> Option<Stored<'a>> {
 
 fn removed<'a>(values: &Values<'a>) -> Option<Removed<'a>> {
     Some(Removed {
-        hashes: Hashes::read(values.get(Field::Hashes)?)?,
+        hashes: values.hashes?,
         medium: values.text(Field::Medium)?,
         group: values.optional(Field::Group, number)?,
     })

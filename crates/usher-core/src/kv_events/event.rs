@@ -82,11 +82,11 @@ pub struct ExtraKeys<'a> {
 }
 
 impl<'a> Hashes<'a> {
-    /// `None` if the value is no list of hashes.
-    pub(super) fn read(mut value: Reader<'a>) -> Option<Self> {
-        let Ok(Head::Array(len)) = value.head() else { return None };
-        let items = value;
-        (0..len).try_for_each(|_| hash(&mut value).map(drop))?;
+    /// Reads the next value to its end; `None` if that is no list of hashes.
+    pub(super) fn read(values: &mut Reader<'a>) -> Option<Self> {
+        let Ok(Head::Array(len)) = values.head() else { return None };
+        let items = *values;
+        (0..len).try_for_each(|_| hash(values).map(drop))?;
         Some(Self { len, items })
     }
 
@@ -122,15 +122,15 @@ pub(super) fn hash(value: &mut Reader<'_>) -> Option<u64> {
 }
 
 impl<'a> Tokens<'a> {
-    /// `None` if the value is no list of tokens.
-    pub(super) fn read(mut value: Reader<'a>) -> Option<Self> {
-        let len = match value.head().ok()? {
+    /// Reads the next value to its end; `None` if that is no list of tokens.
+    pub(super) fn read(values: &mut Reader<'a>) -> Option<Self> {
+        let len = match values.head().ok()? {
             Head::Array(len) => len,
             Head::Nil => 0,
             _ => return None,
         };
-        let items = value;
-        (0..len).try_for_each(|_| token(&mut value).map(drop))?;
+        let items = *values;
+        (0..len).try_for_each(|_| token(values).map(drop))?;
         Some(Self { len, items: Some(items) })
     }
 

@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 use smallvec::SmallVec;
 
 use super::blocks::{At, Block, Blocks, List, NONE, SourceId};
+use super::by_hash::ByHash;
 use super::numbers::ByNumber;
 use super::tier::Tier;
 
@@ -33,7 +34,7 @@ pub(super) struct Source {
     pub(super) groups: ByNumber<u8, bool>,
     /// Stores that wait for their parent.
     pub(super) waiting: usize,
-    by_hash: ByNumber<u64, At>,
+    by_hash: ByHash,
     /// Blocks whose hash is another block's now. They have children.
     replaced: HashSet<At>,
     /// Keys of our blocks that end inside of a block of the engine, in their order.
@@ -72,10 +73,18 @@ pub(super) struct Forest {
 /// Blocks that are read before they are changed.
 pub(super) const AHEAD: usize = 32;
 
-/// Bytes of a block beside itself: its row in a table that was just doubled.
-const ROW_BYTES: usize = 40;
+/// Bytes of a block beside itself: its row.
+const ROW_BYTES: usize = row_bytes(size_of::<At>());
 /// Bytes of a row of keys inside of a block, beside these.
-const INNER_BYTES: usize = 64;
+const INNER_BYTES: usize = row_bytes(size_of::<(At, Box<[u64]>)>()) + 8;
+/// Bytes of a row of children.
+const CHILDREN_BYTES: usize = row_bytes(size_of::<(At, SmallVec<[At; 2]>)>());
+
+/// Bytes that a row of this size takes in a table that was just doubled: of eight places seven were taken, and each
+/// has a byte more.
+const fn row_bytes(row: usize) -> usize {
+    ((row + 1) * 2 * 8).div_ceil(7)
+}
 
 impl Forest {
     pub(super) fn new(block_tokens: NonZeroU16) -> Self {
@@ -103,7 +112,7 @@ impl Forest {
     pub(super) fn bytes(&self) -> usize {
         self.blocks.len() * (size_of::<Block>() + ROW_BYTES)
             + self.inner_keys * (size_of::<u64>() + INNER_BYTES)
-            + self.inner_children * (size_of::<SmallVec<[At; 2]>>() + ROW_BYTES)
+            + self.inner_children * CHILDREN_BYTES
     }
 
     /// Bytes that were taken for them.
@@ -113,7 +122,7 @@ impl Forest {
 
     /// The block with a hash.
     pub(super) fn find(&self, source: SourceId, hash: u64) -> Option<At> {
-        self.sources.get(&source)?.by_hash.get(&hash).copied()
+        self.sources.get(&source)?.by_hash.get(hash, &self.blocks)
     }
 
     /// Reads what changes of the blocks with these hashes will read. It does nothing else: what is read of several
@@ -121,7 +130,7 @@ impl Forest {
     pub(super) fn touch(&self, source: SourceId, hashes: impl Iterator<Item = u64>) {
         let Some(known) = self.sources.get(&source) else { return };
         let found: SmallVec<[At; AHEAD]> =
-            hashes.filter_map(|hash| known.by_hash.get(&hash).copied()).collect();
+            hashes.filter_map(|hash| known.by_hash.get(hash, &self.blocks)).collect();
         self.blocks.touch(&found);
     }
 
@@ -150,7 +159,7 @@ impl Forest {
         }
         let rows = next.iter().filter_map(|at| {
             let block = self.blocks.get(*at);
-            self.sources.get(&block.source)?.by_hash.get(&block.hash)
+            self.sources.get(&block.source)?.by_hash.get(block.hash, &self.blocks)
         });
         black_box(rows.fold(0, |all, at| all ^ at));
     }
@@ -174,7 +183,7 @@ impl Forest {
     pub(super) fn insert(&mut self, source: SourceId, hash: u64) -> At {
         let at = self.blocks.insert(Block::new(source, hash));
         if let Some(source) = self.sources.get_mut(&source) {
-            source.by_hash.insert(hash, at);
+            source.by_hash.insert(at, &self.blocks);
         }
         at
     }
@@ -208,7 +217,9 @@ impl Forest {
             self.blocks.get_mut(place.parent).children += 1;
             self.blocks.unlink(place.parent);
         }
-        if let Some(source) = self.sources.get_mut(&source) {
+        if (ends_inside || !place.inner.is_empty())
+            && let Some(source) = self.sources.get_mut(&source)
+        {
             if ends_inside {
                 source.children.entry(place.parent).or_default().push(at);
                 self.inner_children += 1;
@@ -233,9 +244,8 @@ impl Forest {
     /// Takes a block's hash away, and that it is held.
     fn replace<S: FnMut(Change)>(&mut self, source: SourceId, at: At, sink: &mut S) {
         self.change(at, |block| block.holds = Default::default(), sink);
-        let hash = self.blocks.get(at).hash;
         if let Some(source) = self.sources.get_mut(&source) {
-            source.by_hash.remove(&hash);
+            source.by_hash.remove(at, &self.blocks);
             source.replaced.insert(at);
         }
         self.settle(at, false);
@@ -361,12 +371,12 @@ impl Forest {
     /// Forgets a block without children that nobody holds, or whose place is not known.
     pub(super) fn remove(&mut self, at: At) {
         let block = self.blocks.get(at);
-        let (id, hash, parent) = (block.source, block.hash, block.parent);
+        let (id, parent) = (block.source, block.parent);
         self.held -= usize::from(block.holds.best().is_some());
         let ends_inside = parent != NONE && self.end(parent) != 0;
         if let Some(source) = self.sources.get_mut(&id) {
             if source.replaced.is_empty() || !source.replaced.remove(&at) {
-                source.by_hash.remove(&hash);
+                source.by_hash.remove(at, &self.blocks);
             }
             if !source.inner.is_empty() {
                 self.inner_keys -= source.inner.remove(&at).map_or(0, |inner| inner.len());
@@ -398,28 +408,28 @@ impl Forest {
         let inner = std::mem::take(&mut source.inner);
         let children = std::mem::take(&mut source.children);
         self.inner_children -= children.values().map(|children| children.len()).sum::<usize>();
-        for at in by_hash.values() {
-            let block = self.blocks.get(*at);
+        for at in by_hash.iter() {
+            let block = self.blocks.get(at);
             let (key, best) = (block.key, block.holds.best());
             self.held -= usize::from(best.is_some());
             if best.is_none() || block.size == 0 {
                 continue;
             }
-            let inner = inner.get(at).map_or(&[] as &[u64], |inner| inner);
-            let mut keys = inner.iter().copied().chain((self.end(*at) == 0).then_some(key));
+            let inner = inner.get(&at).map_or(&[] as &[u64], |inner| inner);
+            let mut keys = inner.iter().copied().chain((self.end(at) == 0).then_some(key));
             // Held only with the parts before it.
-            if block.offset != 0 && self.tier_of_first(*at, None).is_none() {
+            if block.offset != 0 && self.tier_of_first(at, None).is_none() {
                 keys.next();
             }
             keys.for_each(|key| sink(Change { source: id, key, tier: None }));
         }
-        by_hash.values().chain(&replaced).for_each(|at| self.blocks.remove(*at));
+        by_hash.iter().chain(replaced).for_each(|at| self.blocks.remove(at));
         self.inner_keys -= inner.values().map(|inner| inner.len()).sum::<usize>();
         self.sources.insert(id, source);
     }
 
     /// All blocks of a source that have a hash.
     pub(super) fn all(&self, source: SourceId) -> Vec<At> {
-        self.sources.get(&source).map_or_else(Vec::new, |source| source.by_hash.values().copied().collect())
+        self.sources.get(&source).map_or_else(Vec::new, |source| source.by_hash.iter().collect())
     }
 }

@@ -13,6 +13,7 @@
 //! of a sequence goes before its head and what many sequences share goes last.
 
 mod blocks;
+mod by_hash;
 mod forest;
 mod numbers;
 mod settings;

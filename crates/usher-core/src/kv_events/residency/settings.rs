@@ -17,11 +17,11 @@ pub struct Settings {
 
 impl Settings {
     /// Bytes that a block takes at most while it is of the same size as ours.
-    pub const BYTES_PER_BLOCK: usize = 104;
+    pub const BYTES_PER_BLOCK: usize = 76;
 }
 
 impl Default for Settings {
-    /// Blocks of 16 tokens, as vLLM's and llm-d-router's; five million of them.
+    /// Blocks of 16 tokens, as vLLM's and llm-d-router's; seven million of them.
     fn default() -> Self {
         Self {
             block_tokens: NonZeroU16::MIN.saturating_add(15),

@@ -1,10 +1,13 @@
 //! The endpoints that hold something, and how much they may hold.
 
 use std::collections::HashMap;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::endpoints::{Endpoint, Slot};
+
+use smallvec::SmallVec;
 
 use super::key::Key;
 use super::limits::Limits;
@@ -54,6 +57,9 @@ pub(super) struct Holders {
 
 /// Blocks that are evicted from the largest endpoint before another one is looked for.
 pub(super) const AT_ONCE: usize = 64;
+
+/// Blocks that are read before they are added.
+const AHEAD: usize = 32;
 
 /// Bytes of a holder beside its blocks: itself, and its row among the others.
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
@@ -173,6 +179,9 @@ impl Holders {
     ) -> &'a [u64] {
         let capacity = held.capacity;
         for (index, &hash) in hashes.iter().enumerate() {
+            if index % AHEAD == 0 {
+                self.read_ahead(held, &hashes[index..hashes.len().min(index + AHEAD)]);
+            }
             let key = Key::of(hash);
             if let Some(told_first) = held.recent.touch(key, source) {
                 if told_first {
@@ -202,6 +211,23 @@ impl Holders {
             new(hash);
         }
         &[]
+    }
+
+    /// Reads what adding these blocks will read and write, and does nothing else: what is read of several comes from
+    /// memory at the same time, and the changes, one after the other, need not wait for it.
+    fn read_ahead(&self, held: &Held, hashes: &[u64]) {
+        if hashes.len() < 2 {
+            return;
+        }
+        let keys = hashes.iter().map(|hash| Key::of(*hash));
+        black_box(keys.clone().fold(0, |all, key| all ^ held.recent.read(key)));
+        let new: SmallVec<[Key; AHEAD]> = keys.filter(|key| !held.recent.contains(*key)).collect();
+        let entries = self.entries() + new.len();
+        let is_full = held.recent.len() + new.len() > held.capacity || entries > self.most.load(Relaxed);
+        let evicted = held.recent.iter().take(if is_full { new.len() } else { 0 }).map(|(key, _)| key);
+        let tables = self.shards.tables();
+        let in_table = |key: Key| tables.get(key.shard()).map_or(0, |table| table.look_up(key.tag()).bits());
+        black_box(new.iter().copied().chain(evicted).fold(0, |all, key| all ^ in_table(key)));
     }
 
     /// Drops everything that holders hold, and the holders themselves. Those to which

@@ -120,6 +120,16 @@ impl Recent {
         self.oldest != self.last
     }
 
+    /// Reads something of the place where a block is, or would be.
+    pub(super) fn read(&self, key: Key) -> u64 {
+        self.at(self.home(key)).map_or(0, Place::bits)
+    }
+
+    /// Whether a block is held.
+    pub(super) fn contains(&self, key: Key) -> bool {
+        self.find(key).is_ok()
+    }
+
     /// Moves a block that is held behind the one that was added last. Returns whether this
     /// source says for the first time that it is; `None` when it is not held.
     pub(super) fn touch(&mut self, key: Key, source: u16) -> Option<bool> {

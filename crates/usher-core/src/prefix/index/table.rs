@@ -139,6 +139,11 @@ pub(super) struct LookUp<'a> {
 }
 
 impl LookUp<'_> {
+    /// What stands at the block's home, or at its place once that is found.
+    pub(super) fn bits(self) -> u64 {
+        self.bits
+    }
+
     /// Goes on to the block. Returns something of its set, so that this comes from memory,
     /// too.
     pub(super) fn find(&mut self) -> u64 {
