@@ -8,6 +8,7 @@ mod fast;
 mod files;
 mod gatherer;
 mod json;
+mod limited;
 mod model;
 mod params;
 mod pieces;
