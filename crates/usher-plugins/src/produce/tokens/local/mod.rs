@@ -12,6 +12,7 @@ mod limited;
 mod model;
 mod params;
 mod pieces;
+mod size;
 mod template;
 #[cfg(test)]
 mod tests;
