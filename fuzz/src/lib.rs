@@ -3,12 +3,13 @@
 //! The fuzz targets and the test `fuzz_corpus` call the same functions. A property
 //! that does not hold is a panic. Most compare Usher's incremental code with code
 //! that reads the whole input at once and isn't ours (`serde_json`, `envoy-types`,
-//! `prost`, `prometheus-parse`, `rmpv`), and every input is fed in several splits.
+//! `prost`, `prometheus-parse`, `rmpv`, `tokenizers`), and every input is fed in several splits.
 //!
 //! Inputs are text where that is possible: the first line chooses what is done
 //! (see [`input`]), the rest is the data.
 
 mod bodies;
+mod chat;
 mod connection;
 mod estimate;
 mod exchange;
@@ -31,6 +32,7 @@ mod usage;
 mod wire;
 mod zmtp;
 
+pub use chat::chat;
 pub use connection::connection;
 pub use exchange::exchange;
 pub use exposition::exposition;

@@ -1,7 +1,6 @@
 //! Owns what engines hold: follows endpoints, applies their events and writes the index.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +11,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Clock, Slot, Store};
-use usher_core::kv_events::{
-    Action, Batch, Change, Event, Input, Residency, ResidencySettings, Skip, SourceId, Tracker,
-    TrackerSettings,
-};
+use usher_core::kv_events::{Input, Residency, ResidencySettings, Skip, SourceId, Tracker, TrackerSettings};
 use usher_core::memory::{Kind, Reservation};
 use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
@@ -23,37 +19,33 @@ use usher_plugins::KvEventsSource;
 use super::central;
 use super::event::{self, Queued, Sender, queue};
 use super::metrics::{EndpointNumbers, Numbers, Totals};
-use super::replay::{self, MAX_REPLAYS};
+use super::replay::MAX_REPLAYS;
+use super::share::{limit, share};
 use super::source::Source;
-use super::subscriber::{self, Subscription};
 use super::writes::Writes;
 
 /// Interval at which deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Of the bytes that indexes may take, how many in 108 are for what engines hold: 76 bytes to a block, beside 32 of the
-/// index.
-const SHARE: usize = 76;
-
 /// The writer of an index.
 pub(super) struct Driver {
-    config: KvEventsSource,
-    topic: Arc<str>,
+    pub(super) config: KvEventsSource,
+    pub(super) topic: Arc<str>,
     store: Arc<Store>,
-    clock: Clock,
-    residency: Residency,
+    pub(super) clock: Clock,
+    pub(super) residency: Residency,
     /// By a number that is used once.
-    sources: BTreeMap<u64, Source>,
+    pub(super) sources: BTreeMap<u64, Source>,
     /// Slots of the sources.
-    slots: HashMap<SourceId, Arc<Slot>>,
+    pub(super) slots: HashMap<SourceId, Arc<Slot>>,
     next: u64,
-    replays: Arc<Semaphore>,
-    sender: Sender,
+    pub(super) replays: Arc<Semaphore>,
+    pub(super) sender: Sender,
     events: mpsc::Receiver<Queued>,
-    random: StdRng,
+    pub(super) random: StdRng,
     held: Reservation,
     /// Blocks that were indexed.
-    admitted: u64,
+    pub(super) admitted: u64,
     /// Events of endpoints that are gone that were not applied.
     skipped: BTreeMap<Skip, u64>,
     /// Messages of engines that connected by themselves and are no endpoint.
@@ -70,7 +62,7 @@ impl Driver {
     ) -> Self {
         let settings = ResidencySettings {
             block_tokens: config.settings.block_tokens,
-            bytes: share(&config),
+            bytes: share(config.caches.budget()),
             ..ResidencySettings::default()
         };
         let (sender, events) = queue();
@@ -223,8 +215,9 @@ impl Driver {
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
         self.held.set((self.residency.bytes() + index.bytes()) as u64);
-        let has_room = self.config.caches.budget().has_room_for_prefixes();
-        self.residency.limit_bytes(limit(share(&self.config), self.residency.bytes(), has_room));
+        let budget = self.config.caches.budget();
+        let has_room = budget.has_room_for_prefixes();
+        self.residency.limit_bytes(limit(share(budget), self.residency.bytes(), has_room));
         let endpoints = self.sources.values().map(|source| self.numbers_of(source)).collect();
         let totals = Totals {
             admitted: self.admitted,
@@ -249,153 +242,6 @@ impl Driver {
             removals_skipped: source.removals_skipped,
             agreement: source.agreement,
             last_batch: source.last_batch,
-        }
-    }
-
-    /// Handles inputs of an endpoint, and what follows from them.
-    fn inputs(&mut self, number: u64, mut inputs: VecDeque<Input>) {
-        let now_ms = self.clock.now_ms();
-        while let Some(input) = inputs.pop_front() {
-            let Some(source) = self.sources.get_mut(&number) else { return };
-            let mut actions = Vec::new();
-            source.tracker.handle(input, now_ms, &mut self.random, &mut actions);
-            for action in actions {
-                self.act(number, action, &mut inputs);
-            }
-        }
-        let Some(source) = self.sources.get(&number) else { return };
-        let is_complete = self.residency.summary(source.id).is_some_and(|summary| summary.complete);
-        let status = match source.tracker.is_in_sync() {
-            true if is_complete => EngineStatus::Complete,
-            true => EngineStatus::Partial,
-            false => EngineStatus::Unknown,
-        };
-        self.config.caches.index().set_status(&source.slot, status);
-    }
-
-    fn act(&mut self, number: u64, action: Action, inputs: &mut VecDeque<Input>) {
-        let Some(source) = self.sources.get_mut(&number) else { return };
-        let settings = &self.config.settings;
-        let index = self.config.caches.index();
-        let socket = |port: u16| {
-            let rank = u16::try_from(source.endpoint.rank()).ok();
-            let port = rank.and_then(|rank| port.checked_add(rank));
-            port.map(|port| SocketAddr::new(source.endpoint.ip(), port))
-        };
-        match action {
-            Action::Connect { connection, after_ms } => {
-                source.live = None;
-                source.inbound = None;
-                source.connection = connection;
-                match settings.port.map(socket) {
-                    Some(Some(address)) => {
-                        let topic = Arc::clone(&self.topic);
-                        let after = Duration::from_millis(after_ms);
-                        let what = Subscription { source: number, connection, address, topic, after };
-                        let task = tokio::spawn(subscriber::subscribe(what, self.sender.clone()));
-                        source.live = Some(AbortOnDropHandle::new(task));
-                    }
-                    // There is no such port.
-                    Some(None) => {}
-                    // The engine connects when it likes.
-                    None if settings.bind.is_some() => {
-                        inputs.push_back(Input::Connected { connection, same_process: false });
-                    }
-                    None => {}
-                }
-            }
-            Action::Close => {
-                source.live = None;
-                source.replay = None;
-            }
-            Action::Replay { replay, from, after_ms } => {
-                source.replay = None;
-                match settings.replay_port.and_then(socket) {
-                    Some(address) => {
-                        let after = Duration::from_millis(after_ms);
-                        let request = replay::Request { source: number, replay, from, address, after };
-                        let turns = Arc::clone(&self.replays);
-                        let task = tokio::spawn(replay::replay(request, turns, self.sender.clone()));
-                        source.replay = Some(AbortOnDropHandle::new(task));
-                    }
-                    None => inputs.push_back(Input::ReplayFailed { replay }),
-                }
-            }
-            Action::StopReplay => source.replay = None,
-            Action::Reset { epoch, complete } => {
-                source.dropped();
-                let mut written = Writes::new(index, &self.slots, &mut self.admitted);
-                self.residency.reset(source.id, epoch, complete, &mut |change| written.push(change));
-            }
-            Action::Apply { epoch, payload, .. } => {
-                let mut written = Writes::new(index, &self.slots, &mut self.admitted);
-                let write = &mut |change| written.push(change);
-                if !apply(source, &self.config, (epoch, &payload), &mut self.residency, write) {
-                    inputs.push_back(Input::Unreadable { epoch });
-                }
-            }
-            // Asked for when it counts.
-            Action::InSync(_) => {}
-        }
-    }
-}
-
-/// Applies a batch. Returns `false` if blocks may be gone that are taken for held.
-fn apply(
-    source: &mut Source,
-    config: &KvEventsSource,
-    (epoch, payload): (u64, &[u8]),
-    residency: &mut Residency,
-    written: &mut impl FnMut(Change),
-) -> bool {
-    let batch = match Batch::decode(payload, config.settings.dialect) {
-        Ok(batch) => batch,
-        Err(error) => {
-            source.unreadable += 1;
-            tracing::debug!(endpoint = %source.endpoint.id(), %error, "batch of KV events can't be read");
-            return false;
-        }
-    };
-    source.batch(batch.timestamp());
-    let model = source.chain(config.tokens.model());
-    let mut is_sound = true;
-    for event in batch.events() {
-        let removes = matches!(event, Ok(Event::Removed(_) | Event::Cleared { .. }));
-        match residency.apply(source.id, epoch, model, event, written) {
-            Ok(()) => source.applied += 1,
-            Err(skip) => {
-                *source.skipped.entry(skip).or_default() += 1;
-                let skipped = if removes { &mut source.removals_skipped } else { &mut source.stores_skipped };
-                *skipped += 1;
-                is_sound &= !skip.hides_removals();
-            }
-        }
-    }
-    is_sound
-}
-
-/// Bytes that what engines hold may take.
-fn share(config: &KvEventsSource) -> usize {
-    let all = usize::try_from(config.caches.budget().prefix_index()).unwrap_or(usize::MAX);
-    all / 108 * SHARE
-}
-
-/// Bytes that what engines hold may take now, of a share: no more than it has where the budget is full. Others that fill
-/// it leave it half.
-fn limit(share: usize, held: usize, has_room: bool) -> usize {
-    if has_room { share } else { share.min(held.max(share / 2)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_budget_leaves_half_of_the_share() {
-        for (held, has_room, expected) in
-            [(10, true, 100), (10, false, 50), (70, false, 70), (130, false, 100)]
-        {
-            assert_eq!(limit(100, held, has_room), expected, "{held}");
         }
     }
 }

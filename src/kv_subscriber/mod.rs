@@ -5,12 +5,14 @@
 //! replay where messages were missed. They hand over messages through a queue with a bound in number and bytes;
 //! where it is full, they read no more, and engines drop what they can't send, which the sequence numbers tell.
 
+mod apply;
 mod central;
 mod connection;
 mod driver;
 mod event;
 mod metrics;
 mod replay;
+mod share;
 mod source;
 mod subscriber;
 mod thread;

@@ -44,6 +44,7 @@ use startup_log::StartupLog;
 
 pub use error::RunError;
 pub use setup::Setup;
+pub(crate) use setup::memory_budget;
 
 /// Runs a server until it is told to stop. All its threads and tasks have ended when
 /// this returns; after an error at the start, worker threads may still be ending.

@@ -68,8 +68,8 @@ pub(super) fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry
 
 fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
-    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, SmallPorts, Streams, Unread};
-    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 14] = [
+    use memory::Kind::{Bodies, Connections, PrefixIndex, Records, SmallPorts, Streams, Tokenizers, Unread};
+    let numbers: [(&str, &str, Kind, fn(&Budget) -> u64); 15] = [
         (
             "usher_memory_budget_bytes",
             "Memory budget of the process in bytes; 0 without a budget.",
@@ -93,6 +93,9 @@ fn register_memory(budget: &Arc<Budget>, registry: &Registry) -> prometheus::Res
         }),
         ("usher_memory_prefix_index_bytes", "Budgeted bytes held by prefix indexes.", Gauge, |budget| {
             budget.used(PrefixIndex)
+        }),
+        ("usher_memory_tokenizers_bytes", "Budgeted bytes held by tokenizers.", Gauge, |budget| {
+            budget.used(Tokenizers)
         }),
         ("usher_memory_records_bytes", "Budgeted bytes held by records of decisions.", Gauge, |budget| {
             budget.used(Records)

@@ -69,7 +69,7 @@ impl Setup {
         let text = text.unwrap_or_default();
         let config = EndpointPickerConfig::parse_unless_empty(&text).map_err(in_file)?;
         let allowed = settings.allow_experimental_plugins;
-        let budget = Arc::new(budget(settings.memory, cgroup::limit()));
+        let budget = Arc::new(memory_budget(settings.memory));
         let state = Arc::new(State::within(Clock::start(), budget));
         let mut pipeline = Pipeline::build_with(types, config.as_ref(), allowed, &scheduler_metrics, &state)
             .map_err(in_file)?;
@@ -175,7 +175,12 @@ fn watch(
     Ok(Arc::new(OutlierDetector::new(params, state.clock().clone(), OutlierMetrics::register(registry)?)))
 }
 
-/// The memory budget that the settings ask for, where the container has this limit.
+/// The memory budget that the settings ask for, in this container.
+pub(crate) fn memory_budget(settings: MemorySettings) -> Budget {
+    budget(settings, cgroup::limit())
+}
+
+/// The same where the container has this limit.
 fn budget(settings: MemorySettings, container: Option<u64>) -> Budget {
     let bytes = match settings.budget {
         MemoryBudget::Off => None,

@@ -13,3 +13,6 @@ mod call_memory;
 mod decide_allocations;
 mod exchange_allocations;
 mod prefix_memory;
+mod tokenizer_memory;
+#[path = "../support/vocabulary.rs"]
+mod vocabulary;

@@ -9,7 +9,8 @@ mod checks;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 11] = [
+const TARGETS: [(&str, Check); 12] = [
+    ("chat", checks::chat),
     ("connection", checks::connection),
     ("exchange", checks::exchange),
     ("exposition", checks::exposition),
@@ -65,6 +66,7 @@ macro_rules! replays {
 }
 
 replays!(
+    chat,
     connection,
     exchange,
     exposition,

@@ -75,6 +75,7 @@ fn the_program_takes_what_the_chart_gives_it() {
             compare: None,
             endpoints_file: None,
             admin: None,
+            memory_budget: usher::settings::MemoryBudget::Off,
         };
         let (mut out, mut error) = (Vec::new(), Vec::new());
         let code = run_with(&arguments, &mut configuration(&objects).as_bytes(), &mut out, &mut error);

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use usher::cli::check::{CheckArgs, Output, run_with};
+use usher::settings::MemoryBudget;
 
 /// Exit code, standard output, standard error.
 pub(crate) fn check(file: &str, input: &str, output: Output) -> (u8, String, String) {
@@ -12,6 +13,7 @@ pub(crate) fn check(file: &str, input: &str, output: Output) -> (u8, String, Str
         compare: None,
         endpoints_file: None,
         admin: None,
+        memory_budget: MemoryBudget::Off,
     };
     check_with(&args, input)
 }
@@ -386,6 +388,7 @@ fn several_files_are_checked_at_once() {
         compare: None,
         endpoints_file: None,
         admin: None,
+        memory_budget: MemoryBudget::Off,
     };
     let (code, out, err) = check_with(&args, "endpoint: []\n");
     assert_eq!(code, 2, "one could not be read");
@@ -457,6 +460,7 @@ fn check_at(admin: &str) -> (u8, Value, String) {
         compare: None,
         endpoints_file: None,
         admin: Some(admin.to_owned()),
+        memory_budget: MemoryBudget::Off,
     };
     let (code, out, err) = check_with(&args, LEARNS);
     (code, only(&out), err)

@@ -24,7 +24,7 @@ fn files_and_special_tokens_are_shown() {
     assert_eq!((code, err.as_str()), (0, ""));
     let said = words(&out);
     for part in [
-        format!("with {FOLDER}/bytes.json (908 tokens, 8 of them added), for 50ms at most;"),
+        format!("with {FOLDER}/bytes.json (908 tokens, 8 of them added, some 2 MiB), for 50ms at most;"),
         "Puts <|bos|> before completions and nothing behind them.".to_owned(),
         format!("Chats by the template in {FOLDER}/tokenizer_config.json, contents as strings,"),
         "with bos_token <|bos|>, eos_token <|eos|>.".to_owned(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use usher::cli::check::{CheckArgs, Output, run_in};
+use usher::settings::MemoryBudget;
 
 use crate::check::{check, only};
 
@@ -32,6 +33,7 @@ fn args(file: &str, output: Output) -> CheckArgs {
         compare: None,
         endpoints_file: None,
         admin: None,
+        memory_budget: MemoryBudget::Off,
     }
 }
 

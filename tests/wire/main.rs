@@ -32,3 +32,6 @@ mod responses;
 mod server;
 mod support;
 mod traces;
+#[allow(dead_code, reason = "the tests of allocations use more of it")]
+#[path = "../support/vocabulary.rs"]
+mod vocabulary;

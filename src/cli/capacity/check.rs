@@ -8,6 +8,7 @@ use clap::Args;
 use crate::cli::check::{self, Output, Task};
 use crate::config::FileKind;
 use crate::registry::PluginTypes;
+use crate::settings::MemoryBudget;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckArgs {
@@ -28,6 +29,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
         compare: None,
         endpoints_file: None,
         admin: None,
+        memory_budget: MemoryBudget::Off,
     };
     Task { args: &args, types: &PluginTypes::default(), only: Some(FileKind::Policy) }.run()
 }

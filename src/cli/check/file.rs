@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 use std::slice;
+use std::sync::Arc;
 
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
@@ -16,9 +17,11 @@ use super::{learned, policies, report};
 use crate::capacity::policy::file as policy_file;
 use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
 use crate::discovery::file as endpoints_file;
-use crate::endpoints::EndpointSpec;
+use crate::endpoints::{Clock, EndpointSpec};
 use crate::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
+use crate::server::memory_budget;
+use crate::settings::MemorySettings;
 
 /// Note on a configuration that doesn't say where endpoints come from.
 const NO_DISCOVERY: &str = "none: give usher serve --endpoints-file, --pool-name or --endpoint-selector";
@@ -65,6 +68,8 @@ pub(super) struct Rules<'a> {
     pub(super) admin: Option<&'a str>,
     /// Endpoints that prompts are tried on.
     pub(super) endpoints: Option<Vec<EndpointSpec>>,
+    /// Memory that configurations may take.
+    pub(super) memory: MemorySettings,
 }
 
 impl Rules<'_> {
@@ -129,7 +134,8 @@ impl Rules<'_> {
     }
 
     fn build(&self, config: Option<&EndpointPickerConfig>) -> Result<Pipeline, ConfigError> {
-        self.build_in(config, &State::default())
+        let budget = Arc::new(memory_budget(self.memory));
+        self.build_in(config, &State::within(Clock::start(), budget))
     }
 
     fn build_in(

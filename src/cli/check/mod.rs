@@ -20,10 +20,12 @@ use serde_json::json;
 pub use usher_terminal::Output;
 use usher_terminal::{PAGE, excerpt};
 
+use crate::cli::flags::memory_budget;
 use crate::config::{ConfigError, FileKind, Position, source};
 use crate::discovery::file as endpoints_file;
 use crate::endpoints::EndpointSpec;
 use crate::registry::PluginTypes;
+use crate::settings::{MemoryBudget, MemorySettings};
 use compare::{Comparison, compare};
 use config::Config;
 use file::{Checked, Meaning, Outcome, Rules};
@@ -49,6 +51,9 @@ pub struct CheckArgs {
     /// Admin port of a running picker, to warn of constants that are far from what it has learned
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
+    /// Memory budget (as of usher serve) that a tokenizer has to fit into
+    #[arg(long, value_name = "SIZE", default_value = "off", value_parser = memory_budget)]
+    pub memory_budget: MemoryBudget,
 }
 
 /// Files to check, and how.
@@ -101,6 +106,7 @@ impl Task<'_> {
             only: self.only.clone(),
             admin: self.args.admin.as_deref(),
             endpoints: self.endpoints()?,
+            memory: MemorySettings { budget: self.args.memory_budget, prefix_index: None },
         };
         let checked: Vec<Checked> = files.iter().map(|file| rules.check(file, input)).collect();
         let comparison = match (old, &checked[..]) {

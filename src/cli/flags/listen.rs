@@ -166,7 +166,8 @@ fn message_size(text: &str) -> Result<usize, String> {
     Ok(size)
 }
 
-fn memory_budget(text: &str) -> Result<MemoryBudget, String> {
+/// Reads a memory budget: a size, `auto` or `off`.
+pub(in crate::cli) fn memory_budget(text: &str) -> Result<MemoryBudget, String> {
     match text {
         "auto" | "" => Ok(MemoryBudget::Container),
         "off" => Ok(MemoryBudget::Off),

@@ -24,6 +24,7 @@ use crate::settings::{Environment, ServeSettings};
 pub use capacity::CapacityFlags;
 pub use config::ConfigFlags;
 pub use listen::ListenFlags;
+pub(in crate::cli) use listen::memory_budget;
 pub use log::LogFlags;
 pub use metrics::MetricsFlags;
 pub use outlier::OutlierFlags;

@@ -61,6 +61,7 @@ fn every_example_is_valid_and_says_which_flag_it_needs() {
                 compare: None,
                 endpoints_file: None,
                 admin: None,
+                memory_budget: usher::settings::MemoryBudget::Off,
             };
             let (mut out, mut err) = (Vec::new(), Vec::new());
             let code = run_with(&args, &mut std::io::empty(), &mut out, &mut err);

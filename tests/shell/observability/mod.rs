@@ -171,6 +171,10 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
     for index in 0..SERVERS - 1 {
         until_heard(&servers, index).await;
     }
+    // No topic names this model, so its prompts are cached and not told.
+    let of_another_model = load(envoy.address, &["--rate=40", "--max-in-flight=2000", "--model=another"]);
+    fires(&prometheus, "UsherKvEventsDisagree").await;
+    drop(of_another_model);
     let traffic = load(envoy.address, &["--rate=40", "--max-in-flight=2000"]);
     until(&prometheus, "rate(llm_d_epp_request_total[5s]) > 0").await;
     let broken = Request::post("/v1/chat/completions").body(client::full("{")).unwrap();

@@ -17,6 +17,7 @@ mod raw;
 mod scrapes;
 mod stalled;
 mod streams;
+mod tokenizers;
 mod unread;
 mod unsent;
 mod unwritten;

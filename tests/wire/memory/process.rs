@@ -27,7 +27,7 @@ pub struct Process {
 pub const PROGRAM: &str = "USHER_BIN";
 
 /// Path of the program to test.
-fn program() -> String {
+pub fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| env!("CARGO_BIN_EXE_usher").to_owned())
 }
 

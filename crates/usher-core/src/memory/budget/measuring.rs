@@ -63,7 +63,7 @@ impl Budget {
 
     /// Counted memory that is known to be taken, in bytes.
     fn counted_now(&self) -> u64 {
-        let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records, Kind::Unread];
+        let kinds = [Kind::Bodies, Kind::PrefixIndex, Kind::Records, Kind::Unread, Kind::Tokenizers];
         let idle = self.used(Kind::Streams) / IDLE_SHARE + self.taken_by_connections();
         kinds.iter().map(|kind| self.used(*kind)).fold(idle, u64::saturating_add)
     }

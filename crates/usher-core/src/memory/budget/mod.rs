@@ -3,6 +3,7 @@
 mod measuring;
 mod shedding;
 mod streams;
+mod tokenizers;
 mod uploads;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use super::uploads::Uploads;
 use super::watch::Watch;
 
 pub use measuring::keep_measuring;
+pub use tokenizers::NoRoom;
 pub use uploads::watch_uploads;
 
 /// Kinds of memory that are counted.
@@ -37,11 +39,13 @@ pub enum Kind {
     Unread,
     /// Connections and requests of the [small](super::small) ports.
     SmallPorts,
+    /// Vocabularies of tokenizers, and their files while these are read.
+    Tokenizers,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Bodies,
         Self::PrefixIndex,
         Self::Records,
@@ -49,6 +53,7 @@ impl Kind {
         Self::Connections,
         Self::Unread,
         Self::SmallPorts,
+        Self::Tokenizers,
     ];
 }
 
@@ -81,8 +86,8 @@ pub struct Budget {
     /// From so many bytes on that all kinds take together the process is looked at again.
     look_at: AtomicU64,
     watch: OnceLock<Watch>,
-    /// Bytes of `limit` that the indexes of prefixes may take.
-    prefix_index: u64,
+    /// Bytes of `limit` that the indexes of prefixes were given; `None`: a third.
+    prefix_index: Option<u64>,
     used: [Count; Kind::ALL.len()],
     sheds: OnceLock<Weak<dyn Sheds>>,
     /// Bytes that were shed and are not given back yet; [`UNKNOWN`](shedding::UNKNOWN) and more while
@@ -135,9 +140,7 @@ impl Budget {
     /// `prefix_index` is what indexes of prefixes may take of those: by default a third, and
     /// no more than [half](Self::most_for_prefixes).
     pub fn of_process(bytes: u64, prefix_index: Option<u64>) -> Self {
-        let limit = Self::counted(bytes);
-        let prefix_index = prefix_index.unwrap_or(limit / 3).min(Self::most_for_prefixes(bytes));
-        Self { process: Some(bytes), ..Self::new(limit, prefix_index) }
+        Self { process: Some(bytes), prefix_index, ..Self::new(Self::counted(bytes), 0) }
     }
 
     /// Limit of all kinds together in a process of so many bytes, where nothing is
@@ -168,7 +171,7 @@ impl Budget {
             limit: AtomicU64::new(limit),
             look_at: AtomicU64::new(u64::MAX),
             watch: OnceLock::new(),
-            prefix_index,
+            prefix_index: Some(prefix_index),
             used: Default::default(),
             sheds: OnceLock::new(),
             promised: AtomicU64::new(0),
@@ -210,9 +213,12 @@ impl Budget {
         self.process
     }
 
-    /// Bytes that indexes of prefixes may take, of the limit of all kinds together.
+    /// Bytes that indexes of prefixes may take, of the limit of all kinds together: of what
+    /// [tokenizers](Kind::Tokenizers) leave.
     pub fn prefix_index(&self) -> u64 {
-        self.prefix_index
+        let Some(process) = self.process else { return self.prefix_index.unwrap_or(0) };
+        let rest = Self::counted(process).saturating_sub(self.used(Kind::Tokenizers));
+        self.prefix_index.unwrap_or(rest / 3).min(rest / 2)
     }
 
     /// Bytes that a kind takes now.
@@ -239,7 +245,8 @@ impl Budget {
 
     /// Returns `true` if indexes of prefixes may grow.
     pub fn has_room_for_prefixes(&self) -> bool {
-        let most = self.prefix_index.min(self.limit.load(Relaxed) / 2);
+        let rest = self.limit.load(Relaxed).saturating_sub(self.used(Kind::Tokenizers));
+        let most = self.prefix_index().min(rest / 2);
         self.used(Kind::PrefixIndex) < most && !self.is_tight()
     }
 

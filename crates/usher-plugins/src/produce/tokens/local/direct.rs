@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use usher_core::config::{ConfigError, Node, Position};
 use usher_core::request::{Api, Body};
 use usher_plugin::data::PromptTokenIds;
@@ -14,7 +15,7 @@ use super::files::Files;
 use super::model::LocalModel;
 use super::params::LocalParams;
 
-/// A model's tokenizer and chat template on the calling thread, without queue and deadline: for benchmarks.
+/// A model's tokenizer and chat template on the calling thread, without queue and deadline: for benchmarks and tests.
 pub struct DirectTokenizer {
     model: LocalModel,
     words: Words,
@@ -26,10 +27,34 @@ impl DirectTokenizer {
     /// # Errors
     /// Files that are missing or that can't be understood.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, ConfigError> {
-        let params = LocalParams { path: path.to_owned(), cache_bytes, ..LocalParams::default() };
+        Self::with_template(path, Path::new(""), cache_bytes)
+    }
+
+    /// The same with a chat template of another file.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn with_template(path: &Path, template: &Path, cache_bytes: u64) -> Result<Self, ConfigError> {
+        let (path, chat_template) = (path.to_owned(), template.to_owned());
+        let params = LocalParams { path, chat_template, cache_bytes, ..LocalParams::default() };
         let node = Node::empty_map(Position { line: 1, column: 1 });
         let model = LocalModel::read(Files::of(&params), &params, &node, &Arc::default())?;
         Ok(Self { model, words: Words::with_hasher(Xxh3Builder::new()) })
+    }
+
+    /// The text of a chat completion's body; `None` where it can't be understood.
+    pub fn text(&self, body: &Bytes) -> Option<String> {
+        self.model.chat(body).ok()?.0.pop()
+    }
+
+    /// The tokens of a text by the tokenizer alone, with special tokens around it or not: an oracle.
+    pub fn plain(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        self.model.plain(text, special)
+    }
+
+    /// Estimated bytes of the tokenizer, which count against a memory budget.
+    pub fn bytes(&self) -> u64 {
+        self.model.bytes()
     }
 
     /// The tokens of the prompts in a request's body; `None` where it can't be understood.

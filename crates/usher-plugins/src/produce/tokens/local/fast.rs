@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, BuildError, MatchKind};
 use regex_automata::meta::Regex;
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Model, NormalizedString, Normalizer, NormalizerWrapper, Tokenizer};
@@ -31,6 +31,14 @@ pub(super) struct Fast {
     letters: [char; 256],
 }
 
+/// Finds added tokens in a text, leftmost and longest; `None` if there are none.
+pub(super) fn matcher(tokens: &[&AddedToken]) -> Result<Option<AhoCorasick>, BuildError> {
+    let mut builder = AhoCorasickBuilder::new();
+    let contents = tokens.iter().map(|token| &token.content);
+    let matcher = builder.match_kind(MatchKind::LeftmostLongest).build(contents)?;
+    Ok(Some(matcher).filter(|_| !tokens.is_empty()))
+}
+
 /// Added tokens, matched leftmost and longest.
 #[derive(Debug)]
 struct Added {
@@ -40,14 +48,10 @@ struct Added {
 
 impl Added {
     fn new(tokens: &[(u32, AddedToken)], normalized: bool) -> Option<Self> {
-        let chosen =
-            || tokens.iter().filter(|(_, token)| token.normalized == normalized && !token.content.is_empty());
-        let ids: Vec<u32> = chosen().map(|(id, _)| *id).collect();
-        let builder = || AhoCorasickBuilder::new().match_kind(MatchKind::LeftmostLongest).clone();
-        let matcher = match ids.is_empty() {
-            true => None,
-            false => Some(builder().build(chosen().map(|(_, token)| &token.content)).ok()?),
-        };
+        let is_chosen = |token: &AddedToken| token.normalized == normalized && !token.content.is_empty();
+        let (ids, chosen): (Vec<u32>, Vec<&AddedToken>) =
+            tokens.iter().filter(|(_, token)| is_chosen(token)).map(|(id, token)| (*id, token)).unzip();
+        let matcher = matcher(&chosen).ok()?;
         Some(Self { matcher, ids })
     }
 
@@ -129,16 +133,16 @@ impl Fast {
                 }
             }
             // What no alternative takes is a word as well; the usual patterns leave nothing.
-            if found.start() > 0 {
-                self.word(tokenizer, rest.get(..found.start()).unwrap_or_default(), known, out)?;
+            let (before, word) = (rest.get(..found.start()), rest.get(found.start()..end));
+            for word in [before, word].into_iter().flatten() {
+                self.word(tokenizer, word, known, out)?;
             }
-            self.word(tokenizer, rest.get(found.start()..end).unwrap_or_default(), known, out)?;
             rest = rest.get(end..).unwrap_or_default();
             if end == 0 {
                 break;
             }
         }
-        if rest.is_empty() { Ok(()) } else { self.word(tokenizer, rest, known, out) }
+        self.word(tokenizer, rest, known, out)
     }
 
     fn word(
@@ -148,6 +152,9 @@ impl Fast {
         known: &mut Words,
         out: &mut Vec<u32>,
     ) -> tokenizers::Result<()> {
+        if word.is_empty() {
+            return Ok(());
+        }
         if let Some(ids) = known.get(word) {
             out.extend_from_slice(ids);
             return Ok(());

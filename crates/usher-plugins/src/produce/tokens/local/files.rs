@@ -1,18 +1,29 @@
 //! The files of a model: tokenizer.json, tokenizer_config.json, chat template.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Deserialize;
-use tokenizers::Tokenizer;
+use tokenizers::models::bpe::BPE;
+use tokenizers::models::unigram::Unigram;
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::{
+    DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer, TokenizerImpl,
+};
 use usher_core::config::{ConfigError, Node};
+use usher_core::memory::{Budget, NoRoom, Reservation};
 
 use super::params::{FormatParam, LocalParams};
+use super::size::{ModelKind, Size};
 use super::template::{ChatTemplate, ContentFormat};
 
 /// Bytes of a file at most.
 const MAX: u64 = 256 << 20;
+const MI: u64 = 1 << 20;
 /// Names of special tokens that transformers hands to templates.
 const SPECIAL: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -28,6 +39,8 @@ pub(super) struct Files {
 /// What is in them.
 pub(super) struct Model {
     pub(super) tokenizer: Tokenizer,
+    /// Memory of the tokenizer.
+    pub(super) held: Reservation,
     pub(super) template: Option<ChatTemplate>,
     /// Texts of special tokens by name.
     pub(super) special: Vec<(String, String)>,
@@ -81,18 +94,19 @@ impl Files {
             .collect()
     }
 
-    /// Reads them.
+    /// Reads them, if a memory budget has room for the tokenizer.
     ///
     /// # Errors
-    /// A file that is missing or that can't be understood, at the parameter that names it.
-    pub(super) fn read(&self, params: &LocalParams, node: &Node) -> Result<Model, ConfigError> {
+    /// A file that is missing, that can't be understood or that is too large, at the parameter that names it.
+    pub(super) fn read(
+        &self,
+        params: &LocalParams,
+        node: &Node,
+        budget: &Arc<Budget>,
+    ) -> Result<Model, ConfigError> {
         let at = |key: &str| node.position_of(&format!("local.{key}"));
         let in_path = |message: String| ConfigError::at(at("path"), message);
-        let text = text(&self.tokenizer)
-            .map_err(|error| in_path(error).hint("name the model's tokenizer.json, or its folder"))?;
-        let tokenizer = text.parse::<Tokenizer>().map_err(|error| {
-            in_path(format!("{} is no tokenizer that can be read: {error}", self.tokenizer.display()))
-        })?;
+        let (tokenizer, held) = self.read_tokenizer(budget, in_path)?;
         let config: Config = match &self.config {
             None => Config::default(),
             Some(path) => serde_json::from_str(&self::text(path).map_err(in_path)?)
@@ -122,7 +136,39 @@ impl Files {
                 Some((name.to_owned(), text.to_owned()))
             })
             .collect();
-        Ok(Model { tokenizer, template, special })
+        Ok(Model { tokenizer, held, template, special })
+    }
+
+    fn read_tokenizer(
+        &self,
+        budget: &Arc<Budget>,
+        in_path: impl Fn(String) -> ConfigError,
+    ) -> Result<(Tokenizer, Reservation), ConfigError> {
+        let name = self.tokenizer.display();
+        let unreadable = |error| in_path(error).hint("name the model's tokenizer.json, or its folder");
+        let reserve = |loading: u64, loaded: u64| {
+            budget.reserve_tokenizer(loading, loaded).map_err(|NoRoom { room, least }| {
+                let (needs, room, least) = (loading.div_ceil(MI), room / MI, least.div_ceil(MI));
+                let message = format!(
+                    "{name} takes up to {needs} MiB while it is read; the memory budget has room for {room}"
+                );
+                in_path(message).hint(format!(
+                    "raise --memory-budget, or the container's memory limit, to {least}Mi at least, or ask a server for tokens (vllm: {{url: …}})"
+                ))
+            })
+        };
+        let file = file_size(&self.tokenizer).map_err(unreadable)?;
+        let file = reserve(file, 0)?;
+        let text = text(&self.tokenizer).map_err(unreadable)?;
+        drop(file);
+        let wrong =
+            |error: &dyn fmt::Display| in_path(format!("{name} is no tokenizer that can be read: {error}"));
+        let size = Size::of(&text).map_err(|error| wrong(&error))?;
+        let mut held = reserve(size.loading(), size.loaded())?;
+        let tokenizer = parse(&text, size.model.kind).map_err(|error| wrong(&error))?;
+        drop(text);
+        held.set(size.loaded());
+        Ok((tokenizer, held))
     }
 
     /// The tokenizer's file.
@@ -145,11 +191,28 @@ fn format(params: &LocalParams) -> Option<ContentFormat> {
     }
 }
 
-fn text(path: &Path) -> Result<String, String> {
+/// A tokenizer. Where the type of its model is known, the model is read as that: otherwise `tokenizers` keeps all of it
+/// twice meanwhile, which takes several times as much.
+pub(super) fn parse(text: &str, kind: ModelKind) -> tokenizers::Result<Tokenizer> {
+    type Of<M> =
+        TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    Ok(match kind {
+        ModelKind::Bpe => text.parse::<Of<BPE>>()?.into(),
+        ModelKind::WordPiece => text.parse::<Of<WordPiece>>()?.into(),
+        ModelKind::WordLevel => text.parse::<Of<WordLevel>>()?.into(),
+        ModelKind::Unigram => text.parse::<Of<Unigram>>()?.into(),
+        ModelKind::Unknown => text.parse::<Tokenizer>()?,
+    })
+}
+
+/// Bytes of a file.
+fn file_size(path: &Path) -> Result<u64, String> {
     let name = path.display();
     let size = fs::metadata(path).map_err(|error| format!("{name} can't be read: {error}"))?.len();
-    if size > MAX {
-        return Err(format!("{name} is larger than 256 MiB"));
-    }
-    fs::read_to_string(path).map_err(|error| format!("{name} can't be read: {error}"))
+    if size > MAX { Err(format!("{name} is larger than 256 MiB")) } else { Ok(size) }
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    file_size(path)?;
+    fs::read_to_string(path).map_err(|error| format!("{} can't be read: {error}", path.display()))
 }

@@ -3,14 +3,20 @@
 use std::io::{self, Write};
 
 use minijinja::value::Kwargs;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
+use super::limited::{Limited, MAX_TEXT};
+
+/// Bytes of JSON that a rendering has made.
+#[derive(Default)]
+struct Made(usize);
+
 /// The filter `tojson`: `indent` is spaces of a level; `ensure_ascii`, `separators` and `sort_keys` have to be
-/// what they are by default.
+/// what they are by default. A template makes [`MAX_TEXT`] of JSON at most.
 #[expect(clippy::needless_pass_by_value, reason = "minijinja gives it away")]
-pub(super) fn filter(value: &Value, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn filter(state: &mut State<'_, '_>, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let is_other =
         |key: &str| options.get::<Option<Value>>(key).is_ok_and(|v| v.is_some_and(|v| v.is_true()));
@@ -18,16 +24,23 @@ pub(super) fn filter(value: &Value, options: Kwargs) -> Result<Value, Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, "tojson takes indent only"));
     }
     options.assert_all_used()?;
-    Ok(dumps(value, indent)?.into())
+    let Made(made) = state.get_or_insert_extension(Made::default());
+    let text = dumps(value, indent, MAX_TEXT - *made)?;
+    *made += text.len();
+    Ok(text.into())
 }
 
-/// JSON with `, ` and `: `, or with an item a line.
-pub(super) fn dumps(value: &Value, indent: Option<usize>) -> Result<String, Error> {
-    let mut bytes = Vec::new();
+/// JSON with `, ` and `: `, or with an item a line, of so many bytes at most.
+fn dumps(value: &Value, indent: Option<usize>, limit: usize) -> Result<String, Error> {
+    let mut out = Limited::new(limit);
     let layout = Layout { indent, depth: 0, is_empty: true };
-    let written = value.serialize(&mut Serializer::with_formatter(&mut bytes, layout));
-    let text = written.ok().and_then(|()| String::from_utf8(bytes).ok());
-    text.ok_or_else(|| Error::new(ErrorKind::BadSerialization, "no JSON"))
+    let written = value.serialize(&mut Serializer::with_formatter(&mut out, layout));
+    let is_over = out.is_over();
+    let text = out.into_text().filter(|_| written.is_ok());
+    text.ok_or_else(|| match is_over {
+        true => Error::new(ErrorKind::WriteFailure, "too much JSON"),
+        false => Error::new(ErrorKind::BadSerialization, "no JSON"),
+    })
 }
 
 struct Layout {
@@ -141,9 +154,9 @@ mod tests {
             ("[18446744073709551615,-9223372036854775808]", "[18446744073709551615, -9223372036854775808]"),
         ];
         for (text, expected) in table {
-            assert_eq!(dumps(&parse(text), None).unwrap(), expected);
+            assert_eq!(dumps(&parse(text), None, MAX_TEXT).unwrap(), expected);
         }
-        let indented = dumps(&parse(r#"{"a":[1,{"b":[]}],"c":{}}"#), Some(2)).unwrap();
+        let indented = dumps(&parse(r#"{"a":[1,{"b":[]}],"c":{}}"#), Some(2), MAX_TEXT).unwrap();
         assert_eq!(indented, "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ],\n  \"c\": {}\n}");
     }
 }

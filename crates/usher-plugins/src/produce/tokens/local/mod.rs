@@ -8,9 +8,11 @@ mod fast;
 mod files;
 mod gatherer;
 mod json;
+mod limited;
 mod model;
 mod params;
 mod pieces;
+mod size;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use usher_core::config::{ConfigError, Node};
 use usher_core::endpoints::Snapshot;
-use usher_core::memory::Budget;
+use usher_core::memory::{Budget, Reservation};
 use usher_core::request::{Api, Body};
 use usher_plugin::data::{PromptTokenIds, TokenizedPrompt};
 use usher_plugin::{BuildContext, Persistent};
@@ -28,6 +28,8 @@ pub(in super::super) struct LocalModel {
     template: Option<ChatTemplate>,
     special: Vec<(String, String)>,
     files: Files,
+    /// Memory of the tokenizer.
+    held: Reservation,
     pub(super) workers: Workers,
 }
 
@@ -76,7 +78,7 @@ impl LocalModel {
         budget: &Arc<Budget>,
     ) -> Result<Self, ConfigError> {
         let at = |key: &str| node.position_of(&format!("local.{key}"));
-        let model = files.read(params, node)?;
+        let model = files.read(params, node, budget)?;
         let cache = usize::try_from(params.cache_bytes).unwrap_or(usize::MAX);
         let encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
             let message = format!("{} can't be used: {error}", files.tokenizer().display());
@@ -85,7 +87,14 @@ impl LocalModel {
         let workers = Workers::start(params.workers_count).map_err(|error| {
             ConfigError::at(at("workersCount"), format!("no thread can be started: {error}"))
         })?;
-        Ok(Self { encoder, template: model.template, special: model.special, files, workers })
+        Ok(Self {
+            encoder,
+            template: model.template,
+            special: model.special,
+            files,
+            held: model.held,
+            workers,
+        })
     }
 
     /// Sentences about what is used.
@@ -93,10 +102,11 @@ impl LocalModel {
         let tokenizer = &self.encoder.tokenizer;
         let added = tokenizer.get_added_tokens_decoder().len();
         let mut text = format!(
-            "Tokenizes prompts in this process with {} ({} tokens, {added} of them added), for {:?} at most{}; then \
-             estimates how many they are.",
+            "Tokenizes prompts in this process with {} ({} tokens, {added} of them added, some {} MiB), for {:?} at most{}; \
+             then estimates how many they are.",
             self.files.tokenizer().display(),
             tokenizer.get_vocab_size(true),
+            self.held.bytes().div_ceil(1 << 20),
             params.timeout,
             if self.encoder.is_fast() { "" } else { ", on the slow path" },
         );
@@ -118,6 +128,11 @@ impl LocalModel {
             }
         }
         text
+    }
+
+    /// Bytes that the tokenizer takes, estimated.
+    pub(super) fn bytes(&self) -> u64 {
+        self.held.bytes()
     }
 
     /// Whether it has a template for chats.
@@ -164,7 +179,14 @@ impl LocalModel {
         Ok((PromptTokenIds { prompts }, all))
     }
 
-    fn chat(&self, bytes: &Bytes) -> Result<(Vec<String>, bool), Failure> {
+    /// The tokens of a text by the general path of the tokenizer.
+    pub(super) fn plain(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        let encoded = self.encoder.tokenizer.encode_fast(text, special).ok()?;
+        Some(encoded.get_ids().to_vec())
+    }
+
+    /// The text of a chat, and whether special tokens go around it.
+    pub(super) fn chat(&self, bytes: &Bytes) -> Result<(Vec<String>, bool), Failure> {
         let template = self.template.as_ref().ok_or(Failure::Unreadable("chat without a template"))?;
         let chat: Chat = serde_json::from_slice(bytes).map_err(|_| Failure::Unreadable("request"))?;
         let adds = chat.add_special_tokens.unwrap_or(false);

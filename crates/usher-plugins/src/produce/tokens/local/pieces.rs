@@ -1,7 +1,9 @@
 //! Where a text can be cut so that its pieces' tokens, one after the other, are those of the whole.
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
+use aho_corasick::AhoCorasick;
 use tokenizers::{AddedToken, Tokenizer};
+
+use super::fast::matcher;
 
 /// Patterns whose words don't go beyond a single line feed that follows no space and that a letter of ASCII
 /// follows: those of GPT-2, of cl100k (Llama 3 and Qwen 2 have it as well, the latter with single digits)
@@ -43,12 +45,9 @@ impl Cuts {
                 is_apart && !token.lstrip && !token.single_word
             })
             .collect();
-        let added = AhoCorasickBuilder::new()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(raw.iter().map(|t| &t.content));
         let at_lines =
             pattern.is_some_and(|pattern| PATTERNS.contains(&pattern)) && !tokens.iter().any(spoils_lines);
-        Self { added: added.ok().filter(|_| !raw.is_empty()), begins, at_lines, least }
+        Self { added: matcher(&raw).ok().flatten(), begins, at_lines, least }
     }
 
     /// The pieces of a text in order: the longest common beginning of two texts has the same pieces in both,

@@ -9,6 +9,7 @@ use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::json;
+use super::limited::{Limited, MAX_TEXT};
 
 const DEFAULT: &str = "default";
 const WITH_TOOLS: &str = "tool_use";
@@ -72,21 +73,38 @@ impl ChatTemplate {
     /// What the template refuses. It says where, but nothing of the chat.
     pub(super) fn render(&self, context: Value, has_tools: bool) -> Result<String, TemplateFailure> {
         let name = if has_tools && self.with_tools { WITH_TOOLS } else { DEFAULT };
-        let rendered = self.environment.get_template(name).and_then(|template| template.render(context));
-        rendered.map_err(|error| TemplateFailure { line: error.line().unwrap_or(0), kind: error.kind() })
+        let mut out = Limited::new(MAX_TEXT);
+        let template = self.environment.get_template(name);
+        let rendered = template.and_then(|template| template.render_captured_to(context, &mut out).map(drop));
+        match rendered {
+            Ok(()) => out.into_text().ok_or(TemplateFailure::TooLong),
+            Err(error) if error.kind() == ErrorKind::WriteFailure => Err(TemplateFailure::TooLong),
+            Err(error) => {
+                Err(TemplateFailure::Refused { line: error.line().unwrap_or(0), kind: error.kind() })
+            }
+        }
     }
 }
 
-/// Where a template fails, and how. Its own message might quote the chat.
+/// Why a template makes no text. Its own message might quote the chat.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TemplateFailure {
-    line: usize,
-    kind: ErrorKind,
+pub(super) enum TemplateFailure {
+    /// Where it fails, and how.
+    Refused { line: usize, kind: ErrorKind },
+    /// The text, or the JSON in it, is longer than [`MAX_TEXT`].
+    TooLong,
 }
 
 impl fmt::Display for TemplateFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the chat template refuses the chat in line {}: {}", self.line, self.kind)
+        match self {
+            Self::Refused { line, kind } => {
+                write!(f, "the chat template refuses the chat in line {line}: {kind}")
+            }
+            Self::TooLong => {
+                write!(f, "the chat template makes more than {} MiB of the chat", MAX_TEXT >> 20)
+            }
+        }
     }
 }
 
@@ -219,6 +237,28 @@ mod tests {
         let failure = template.render(minijinja::context! { secret => "hunter2" }, false).unwrap_err();
         assert_eq!(failure.to_string(), "the chat template refuses the chat in line 2: invalid operation");
         assert_eq!(compile("a\n{% if %}").unwrap_err(), "line 2: unexpected end of block");
+    }
+
+    #[test]
+    fn texts_have_a_bound() {
+        let deep = |depth: usize| {
+            let json = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+            serde_json::from_str::<Value>(&json).unwrap()
+        };
+        let chat = |count| minijinja::context! { tools => vec![deep(100); count] };
+        // Of 201 bytes each: 40 KB of indented JSON.
+        for source in [
+            "{% for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}",
+            "{% for tool in tools %}{% set x = tool | tojson(indent=4) %}{% endfor %}",
+        ] {
+            let template = compile(source).unwrap();
+            assert!(template.render(chat(300), false).is_ok());
+            let failure = template.render(chat(500), false).unwrap_err();
+            assert_eq!(failure.to_string(), "the chat template makes more than 16 MiB of the chat");
+        }
+        let template = compile("{% for tool in tools %}{{ text }}{% endfor %}").unwrap();
+        let long = minijinja::context! { tools => vec![1; 17], text => "x".repeat(1 << 20) };
+        assert_eq!(template.render(long, false), Err(TemplateFailure::TooLong));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use tokenizers::Tokenizer;
 
 use super::encoder::Encoder;
 use super::fast::Words;
+use super::files::parse;
 use super::pieces::PATTERNS;
+use super::size::{ModelKind, Size};
 use super::template::ChatTemplate;
 
 fn folder() -> PathBuf {
@@ -52,6 +54,21 @@ fn tokens_are_those_of_the_reference() {
                 .concat();
             assert_eq!(json!(ids), row[name], "{name}: {text:?}");
         }
+    }
+}
+
+#[test]
+fn a_known_type_of_model_is_read_as_any_other() {
+    let unigram = r#"{"version":"1.0","truncation":null,"padding":null,
+        "added_tokens":[{"id":0,"content":"<unk>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
+        "normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":null,
+        "model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["a",-1.0],["ab",-1.5]]}}"#;
+    for text in [read("bytes.json"), read("spaces.json"), unigram.to_owned()] {
+        let kind = Size::of(&text).unwrap().model.kind;
+        assert_ne!(kind, ModelKind::Unknown);
+        let [known, unknown] = [kind, ModelKind::Unknown].map(|kind| parse(&text, kind).unwrap());
+        let json = |tokenizer: &Tokenizer| serde_json::to_value(tokenizer).unwrap();
+        assert_eq!(json(&known), json(&unknown));
     }
 }
 
