@@ -25,7 +25,7 @@ pub struct EndpointsArgs {
     /// Time for the response
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Format of the result; json is the page of the admin port
+    /// Format of the result. json is the page of the admin port
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

@@ -40,11 +40,7 @@ pub const NO_RATE: &str =
 /// Factor by which the slow server is slower.
 const SLOWER: f64 = 3.0;
 
-/// Run configurations against simulated servers in virtual time, and compare them.
-///
-/// Every policy, a configuration or a baseline, gets the same requests and servers of its
-/// own. Nothing listens and nobody waits: an hour of requests takes seconds. The same
-/// seed gives the same result.
+/// Arguments of `usher replay`.
 #[derive(Debug, Clone, Args)]
 #[command(arg_required_else_help = true)]
 pub struct ReplayArgs {
@@ -55,8 +51,31 @@ pub struct ReplayArgs {
     /// A policy without a configuration. May be given several times. round-robin is always included.
     #[arg(long, value_enum, value_name = "NAME")]
     pub baseline: Vec<Baseline>,
+    /// Time between two scrapes of a server, where the configuration says nothing else. At
+    /// least 50ms.
+    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
+    pub scrape_interval: Duration,
+    /// Age from which a server's metrics no longer count.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub metrics_staleness_threshold: Duration,
+    /// Latency of client, gateway and picker, added to that of the server. [default: 0, or fitted to a
+    /// recording]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub gateway_delay: Option<Duration>,
+    /// Limit on the time to the first token of a good response.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub ttft_limit: Duration,
+    /// Limit on the mean time per output token of a good response.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    pub tpot_limit: Duration,
+    /// Seed of all random values: texts, lengths, times, decisions, servers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Format of the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
 
-    /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
+    /// Requests of a trace. Lines of JSON as Mooncake's, or Azure's CSV.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub trace: Option<PathBuf>,
     /// Generated requests.
@@ -116,30 +135,6 @@ pub struct ReplayArgs {
     /// Bytes of keys and values per token of a prompt that moves.
     #[arg(long, default_value_t = KV_BYTES_PER_TOKEN, value_name = "BYTES", help_heading = "Servers")]
     pub kv_bytes_per_token: u64,
-
-    /// Time between two scrapes of a server, where the configuration says nothing else; at
-    /// least 50ms.
-    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
-    pub scrape_interval: Duration,
-    /// Age from which a server's metrics no longer count.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
-    pub metrics_staleness_threshold: Duration,
-    /// Latency of client, gateway and picker, added to that of the server. [default: 0, or fitted to a
-    /// recording]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub gateway_delay: Option<Duration>,
-    /// Limit on the time to the first token of a good response.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
-    pub ttft_limit: Duration,
-    /// Limit on the mean time per output token of a good response.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
-    pub tpot_limit: Duration,
-    /// Seed of all random values: texts, lengths, times, decisions, servers.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// Format of the result.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
     /// All policies on all workloads.
     #[command(flatten)]
     pub suite: SuiteArgs,
