@@ -20,7 +20,7 @@ use crate::replay::Build;
 pub enum Command {
     /// Run simulated vLLM servers.
     ///
-    /// They answer /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics
+    /// They serve /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics
     /// as vLLM does, from a model of its batching and its KV cache. The request header
     /// `x-sim-fault` (status=503, slow=200ms, hang, reset, drop-after=5) or a JSON object of
     /// the same names sent to /admin/fault makes a server misbehave; /admin/state tells

@@ -25,7 +25,7 @@ pub enum Scenario {
     /// There is no server at first. Requests wait in Usher until servers come up, and a
     /// table says for how long.
     ScaleFromZero,
-    /// One of the servers answers 503 at once for a while, under 200 small requests per
+    /// One of the servers responds with 503 at once for a while, under 200 small requests per
     /// second: once without outlier ejection, and once with it.
     SickPod,
     /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says

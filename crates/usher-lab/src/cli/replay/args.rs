@@ -123,7 +123,7 @@ pub struct ReplayArgs {
     pub engine: EngineArgs,
     /// Bytes per second between servers by what their labels share, such as host=200G,
     /// rack=50G,zone=12.5G,region=3.125G,none=1.25G, which are the defaults, for prompts
-    /// that another server computes than answers. 0: moving a prompt costs nothing.
+    /// that another server computes than responds. 0: moving a prompt costs nothing.
     #[arg(
         long,
         default_value = "",
@@ -190,7 +190,7 @@ const RECOMMENDED: &str = include_str!("../../../../../deploy/config/expected-la
 /// The configuration that ships as such.
 const STICKY: &str = include_str!("../../../../../deploy/config/sticky-until-saturated.yaml");
 
-/// Generated requests. Answers have 1 to 1,000 tokens, median 150. Lengths are log-normal.
+/// Generated requests. Responses have 1 to 1,000 tokens, median 150. Lengths are log-normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadName {
     /// Independent requests with a system prompt of 128 tokens that all share, and 16 to
@@ -202,15 +202,15 @@ pub enum WorkloadName {
     /// As bursts, but every prompt is another one
     DistinctBursts,
     /// Independent requests with one system prompt of 2,000 tokens and 32 to 400 of their
-    /// own; answers of 300 to 2,000 tokens, median 800
+    /// own; responses of 300 to 2,000 tokens, median 800
     LongAnswers,
-    /// Independent requests of 64 to 2,000 tokens that share nothing; answers of 500 to
+    /// Independent requests of 64 to 2,000 tokens that share nothing; responses of 500 to
     /// 8,000 tokens, median 2,000
     Reasoning,
     /// Independent questions about one of 900 documents of 4,000 to 12,000 tokens, more than
     /// all caches hold
     Documents,
-    /// Users who talk in turns, each with all turns and answers before it; --users of them
+    /// Users who talk in turns, each with all turns and responses before it; --users of them
     Conversations,
     /// Agents that plan, branch, call tools and join; --users of them
     Agents,
@@ -311,7 +311,9 @@ impl ReplayArgs {
         }
         let closed = arrivals.iter().any(Arrival::follows);
         if closed && self.utilization.is_some() {
-            return Err("--utilization has no meaning where users wait for answers; give --users".to_owned());
+            return Err(
+                "--utilization has no meaning where users wait for responses; give --users".to_owned()
+            );
         }
         let share = self.utilization.or(self.workload.filter(|_| !closed).map(|_| UTILIZATION));
         let speed = match share {

@@ -59,7 +59,7 @@ pub struct SimArgs {
     /// Name of the model.
     #[arg(long, default_value = "meta-llama/Llama-3.1-8B-Instruct")]
     pub model: String,
-    /// Answer 404 for any other model, as vLLM does.
+    /// Respond with 404 for any other model, as vLLM does.
     #[arg(long)]
     pub strict_models: bool,
     /// Names of LoRA adapters that are served, separated by commas.
