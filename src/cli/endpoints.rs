@@ -67,7 +67,7 @@ struct Health {
 /// Asks the picker and prints what it says.
 ///
 /// # Errors
-/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't answer, or with
+/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't respond, or with
 /// something else.
 pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
     let site = HttpClient::parse_server(&args.admin)

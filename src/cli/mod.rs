@@ -26,7 +26,7 @@ use flags::{ServeArgs, as_pflag};
 pub use usher_terminal::CliError;
 
 /// An endpoint picker for LLM inference: a gateway asks it, for every request, which model
-/// server should answer.
+/// server should serve it.
 #[derive(Debug, Parser)]
 #[command(name = "usher", version, max_term_width = 100)]
 struct Cli {
