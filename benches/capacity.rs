@@ -174,13 +174,13 @@ fn pods(group: &str, of: &str) -> Value {
     json!({"metadata": {"resourceVersion": "1"}, "items": items})
 }
 
-/// An API server that answers at once, and whose watches tell of no change.
-async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+/// An API server that responds at once, and whose watches tell of no change.
+async fn respond(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     if query.contains("watch=true") {
         return std::future::pending().await;
     }
-    let answer = if path.ends_with("/pods") {
+    let response = if path.ends_with("/pods") {
         let group = query.split("group%3D").nth(1).and_then(|rest| rest.split(['%', '&']).next());
         pods(group.unwrap_or_default(), if query.contains("decode") { "decode" } else { "prefill" })
     } else if path.ends_with("/scale") {
@@ -190,7 +190,7 @@ async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
         json!({"resources": [
             {"name": "deployments", "kind": "Deployment"}, {"name": "deployments/scale", "kind": "Scale"}]})
     };
-    Ok(Response::new(Body::from(answer.to_string().into_bytes())))
+    Ok(Response::new(Body::from(response.to_string().into_bytes())))
 }
 
 /// Ticks of 64 groups of 1,000 pods each before an API server: looks at pods and targets, what is gathered of
@@ -214,7 +214,7 @@ fn observe(criterion: &mut Criterion) {
     let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
     // The client begins a task.
     let _entered = runtime.enter();
-    let cluster = Cluster::from(kube::Client::new(tower::service_fn(answer), "ns"));
+    let cluster = Cluster::from(kube::Client::new(tower::service_fn(respond), "ns"));
     let (clock, pool) = (Clock::stopped(), watch::channel(Some("app=m".to_owned())));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(cluster, "ns".to_owned(), clock, pool.1, term);

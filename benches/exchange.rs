@@ -1,5 +1,5 @@
 //! A whole exchange without its wire: parse, decide, send the body on, read the
-//! answer. By size of the request's body.
+//! response. By size of the request's body.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set itself up has nothing to measure")]
 
@@ -14,13 +14,13 @@ mod picker;
 
 fn exchange(c: &mut Criterion) {
     let picker = picker::Picker::new(10);
-    let answer = picker::answer();
+    let response = picker::response();
     let mut group = c.benchmark_group("exchange");
     for bytes in [800, 40_000, 400_000] {
         let chunks = bodies::completions(bytes);
         group.throughput(Throughput::Bytes(chunks.iter().map(|c| c.len() as u64).sum()));
         group.bench_with_input(BenchmarkId::from_parameter(bytes), &chunks, |b, chunks| {
-            b.iter(|| drive::run(&picker, &bodies::HEADERS, chunks, &answer));
+            b.iter(|| drive::run(&picker, &bodies::HEADERS, chunks, &response));
         });
     }
     group.finish();

@@ -249,18 +249,18 @@ fn handed_in(c: &mut Criterion) {
         let thread = std::thread::spawn(move || {
             let (mut queue, mut load, mut actions) = (queue(&Fairness::RoundRobin), Load::new(), Vec::new());
             runtime().block_on(async {
-                while let Some(answer) = asked.recv().await {
+                while let Some(reply) = asked.recv().await {
                     once(&mut queue, &mut load, &mut actions);
-                    answer.send(()).unwrap();
+                    reply.send(()).unwrap();
                 }
             });
         });
         let own = runtime();
         b.iter(|| {
             own.block_on(async {
-                let (answer, answered) = oneshot::channel();
-                ask.send(answer).unwrap();
-                answered.await.unwrap();
+                let (reply, replied) = oneshot::channel();
+                ask.send(reply).unwrap();
+                replied.await.unwrap();
             });
         });
         drop(ask);

@@ -1,5 +1,5 @@
 //! Real gRPC streams over loopback, answered by a real server: one request and
-//! its answer per stream, one stream and 32 at a time, bodies of 200 and of
+//! its response per stream, one stream and 32 at a time, bodies of 200 and of
 //! 100,000 tokens. The client is generated from Envoy's own definitions and shares
 //! the machine, so this is the cost of both ends.
 
@@ -46,7 +46,7 @@ fn body(bytes: &[u8], end_of_stream: bool) -> HttpBody {
     HttpBody { body: bytes.to_vec(), end_of_stream, ..HttpBody::default() }
 }
 
-/// The messages of one request and its answer.
+/// The messages of one request and its response.
 fn messages(bytes: usize) -> Vec<ProcessingRequest> {
     let chunks = bodies::completions(bytes);
     let mut messages = vec![request(Kind::RequestHeaders(headers(&bodies::HEADERS)))];
@@ -55,7 +55,7 @@ fn messages(bytes: usize) -> Vec<ProcessingRequest> {
     }
     let status = [(":status", "200"), ("content-type", "application/json")];
     messages.push(request(Kind::ResponseHeaders(headers(&status))));
-    messages.push(request(Kind::ResponseBody(body(&picker::answer(), true))));
+    messages.push(request(Kind::ResponseBody(body(&picker::response(), true))));
     messages
 }
 

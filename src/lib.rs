@@ -1,7 +1,7 @@
 //! Usher, an endpoint picker for LLM inference.
 //!
 //! A gateway asks over Envoy's ext_proc protocol, for every request, which model
-//! server should answer it.
+//! server should serve it.
 
 pub mod actuator;
 pub mod cli;

@@ -13,9 +13,9 @@ use usher_wire::reply::Reply;
 
 use super::picker::Picker;
 
-/// Runs a whole exchange: request headers, the body's chunks, an answer of one
+/// Runs a whole exchange: request headers, the body's chunks, a response of one
 /// chunk. Returns the bytes that were sent upstream.
-pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: &Bytes) -> usize {
+pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], response: &Bytes) -> usize {
     let mut exchange = Exchange::new(Arc::clone(&picker.shared));
     let mut sent = 0;
     let headers = headers.iter().copied().collect();
@@ -36,7 +36,7 @@ pub fn run(picker: &Picker, headers: &[(&str, &str)], chunks: &[Bytes], answer: 
         end_of_stream: false,
     };
     step(picker, &mut exchange, event, &mut sent);
-    let event = Event::ResponseBody { data: answer.clone().into(), end_of_stream: true };
+    let event = Event::ResponseBody { data: response.clone().into(), end_of_stream: true };
     step(picker, &mut exchange, event, &mut sent);
     sent
 }

@@ -70,8 +70,8 @@ impl Picker {
     }
 }
 
-/// An answer with usage.
-pub fn answer() -> Bytes {
+/// A response with usage.
+pub fn response() -> Bytes {
     Bytes::from_static(
         br#"{"id":"c-1","object":"text_completion","model":"m","choices":[{"index":0,"text":"hello","finish_reason":"length"}],"usage":{"prompt_tokens":50,"completion_tokens":16,"total_tokens":66}}"#,
     )

@@ -82,7 +82,7 @@ fn route(destination: SocketAddr) -> Vec<u8> {
     field(1, &field(1, &field(2, &field(1, &field(1, &header)))))
 }
 
-/// The reply to the headers of an answer: `ProcessingResponse.response_headers`, empty.
+/// The reply to the headers of a response: `ProcessingResponse.response_headers`, empty.
 fn go_on(out: &mut Outbox) {
     out.message(2, |out| out.extend_from_slice(&[2 << 3 | 2, 0]), [], &[]);
 }

@@ -11,7 +11,7 @@ use usher::sim::ModelKind;
 /// A first token within this time is good.
 const TTFT_LIMIT: Duration = Duration::from_secs(2);
 
-/// An answer whose tokens come within this time each, on average, is good.
+/// A response whose tokens come within this time each, on average, is good.
 const TPOT_LIMIT: Duration = Duration::from_millis(50);
 
 /// The configuration of the policy `expected-latency`, but for the place of its endpoints.

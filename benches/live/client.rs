@@ -1,4 +1,4 @@
-//! A client that sends a script's requests when they are due, and reads their answers.
+//! A client that sends a script's requests when they are due, and reads their responses.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,10 +22,10 @@ use super::events::Reader;
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The server that answered.
+/// The server that responded.
 const POD: &str = "x-inference-pod";
 
-/// Tells a server how long its answer is, and no picker.
+/// Tells a server how long its response is, and no picker.
 const OUTPUT_TOKENS: &str = "x-sim-output-tokens";
 
 /// Connections that are kept.
@@ -61,15 +61,15 @@ impl Client {
     /// The body of a page, and its status.
     ///
     /// # Errors
-    /// When there was no answer within the patience of a client.
+    /// When there was no response within the patience of a client.
     pub async fn get(&self, at: SocketAddr, path: &str) -> anyhow::Result<(u16, Bytes)> {
         let request = Request::builder().uri(format!("http://{at}{path}")).body(Full::default())?;
-        let answer = async {
+        let response = async {
             let response = self.0.request(request).await?;
             let status = response.status().as_u16();
             anyhow::Ok((status, response.into_body().collect().await?.to_bytes()))
         };
-        timeout(PATIENCE, answer).await.context("no answer")?
+        timeout(PATIENCE, response).await.context("no response")?
     }
 
     /// Sends the requests of a script to a gateway, each when it is due. `name`: of the
@@ -125,14 +125,14 @@ impl Client {
     ) -> Response {
         let mut seen = Seen { sent, ..Seen::default() };
         let (mut reader, mut last) = (Reader::default(), None);
-        let answer = async {
-            let response = self.0.request(request).await.context("no answer")?;
+        let response = async {
+            let response = self.0.request(request).await.context("no response")?;
             let pod = response.headers().get(POD).and_then(|pod| pod.to_str().ok());
             seen.server = pod.and_then(|pod| pod.strip_prefix(name)?.parse().ok());
             let status = response.status();
             let mut body = response.into_body();
             while let Some(frame) = body.frame().await {
-                let frame = frame.context("the answer broke off")?;
+                let frame = frame.context("the response broke off")?;
                 if frame.data_ref().is_some_and(|data| reader.feed(data)) {
                     let now = start.elapsed();
                     seen.first.get_or_insert(now);
@@ -141,11 +141,11 @@ impl Client {
             }
             match (status.is_success(), reader.done) {
                 (true, true) => Ok(()),
-                (true, false) => bail!("the answer has no end"),
+                (true, false) => bail!("the response has no end"),
                 (false, _) => bail!("status {status}"),
             }
         };
-        let ended = timeout(PATIENCE, answer).await.unwrap_or_else(|_| bail!("no whole answer"));
+        let ended = timeout(PATIENCE, response).await.unwrap_or_else(|_| bail!("no whole response"));
         let usage = reader.usage.unwrap_or_default();
         (seen.prompt_tokens, seen.cached_tokens) = (usage.prompt_tokens, usage.cached_tokens());
         seen.output_tokens = usage.completion_tokens;

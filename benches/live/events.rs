@@ -1,4 +1,4 @@
-//! Reading a streamed answer.
+//! Reading a streamed response.
 
 use serde::Deserialize;
 
@@ -26,7 +26,7 @@ pub struct Usage {
     /// Of the prompt.
     #[serde(default)]
     pub prompt_tokens: u32,
-    /// Of the answer.
+    /// Of the response.
     #[serde(default)]
     pub completion_tokens: u32,
     prompt_tokens_details: Option<Details>,
@@ -49,7 +49,7 @@ impl Usage {
 pub struct Reader {
     /// The start of an event whose end has yet to come.
     rest: Vec<u8>,
-    /// The answer's text.
+    /// The response's text.
     pub text: String,
     /// Usage at the end of the stream.
     pub usage: Option<Usage>,

@@ -124,7 +124,7 @@ impl Running {
     /// Times to first token as the engines counted them, of all servers.
     ///
     /// # Errors
-    /// When a server doesn't answer.
+    /// When a server doesn't respond.
     pub async fn first_tokens(&self, client: &Client) -> anyhow::Result<FirstTokens> {
         let mut all = FirstTokens::default();
         for server in &self.servers {
@@ -147,7 +147,7 @@ impl Running {
         let look = || async move {
             match client.get(gateway, "/v1/models").await {
                 Ok((200, _)) => Ok(()),
-                Ok((status, _)) => Err(format!("the last answer was {status}")),
+                Ok((status, _)) => Err(format!("the last response was {status}")),
                 Err(error) => Err(format!("{error:#}")),
             }
         };

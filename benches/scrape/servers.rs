@@ -1,4 +1,4 @@
-//! Servers that do nothing but answer with a page.
+//! Servers that do nothing but respond with a page.
 
 use std::io::{self, ErrorKind, Read, Write, stdin};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,16 +17,17 @@ const VARIANTS: usize = 7;
 struct Connection {
     stream: TcpStream,
     /// Index of the response that is being sent, and how many bytes of it have been.
-    answer: usize,
+    response: usize,
     sent: usize,
-    /// It never answers.
+    /// It never responds.
     dead: bool,
 }
 
-/// Listens on `count` ports that answer and `dead` that don't, prints them and serves.
+/// Listens on `count` ports that respond and `dead` that don't, prints them and serves.
 pub fn run(count: u16, dead: u16, apart: bool) {
-    let mut answers: Vec<(Vec<u8>, usize)> = (0..VARIANTS).map(|variant| answer(&page(variant))).collect();
-    answers.push(answer(&selected()));
+    let mut responses: Vec<(Vec<u8>, usize)> =
+        (0..VARIANTS).map(|variant| response(&page(variant))).collect();
+    responses.push(response(&selected()));
     let mut poll = Poll::new().unwrap();
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut ports = Vec::new();
@@ -43,7 +44,7 @@ pub fn run(count: u16, dead: u16, apart: bool) {
     println!("{}", ports.join(" "));
     let served = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&served);
-    // Says how many answers there were, as often as it is asked.
+    // Says how many responses there were, as often as it is asked.
     thread::spawn(move || {
         for _ in stdin().lines() {
             println!("{}", told.load(Relaxed));
@@ -69,7 +70,7 @@ pub fn run(count: u16, dead: u16, apart: bool) {
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(first + place), interest).unwrap();
                     let dead = token >= usize::from(count);
-                    let connection = Some(Connection { stream, answer: 0, sent: usize::MAX, dead });
+                    let connection = Some(Connection { stream, response: 0, sent: usize::MAX, dead });
                     match connections.get_mut(place) {
                         Some(free) => *free = connection,
                         None => connections.push(connection),
@@ -78,7 +79,7 @@ pub fn run(count: u16, dead: u16, apart: bool) {
                 continue;
             }
             let Some(connection) = &mut connections[token - first] else { continue };
-            let served = serve(connection, event.is_readable(), &answers, &mut turn, &mut buffer, apart);
+            let served = serve(connection, event.is_readable(), &responses, &mut turn, &mut buffer, apart);
             if served.is_err() {
                 connections[token - first] = None;
             }
@@ -89,7 +90,7 @@ pub fn run(count: u16, dead: u16, apart: bool) {
 fn serve(
     connection: &mut Connection,
     readable: bool,
-    answers: &[(Vec<u8>, usize)],
+    responses: &[(Vec<u8>, usize)],
     turn: &mut usize,
     buffer: &mut [u8],
     apart: bool,
@@ -102,7 +103,7 @@ fn serve(
                 Ok(length) if !connection.dead => {
                     *turn += 1;
                     let selects = memchr::memmem::find(&buffer[..length], b"name%5B%5D").is_some();
-                    (connection.answer, connection.sent) =
+                    (connection.response, connection.sent) =
                         (if selects { VARIANTS } else { *turn % VARIANTS }, 0);
                 }
                 Ok(_) => {}
@@ -111,10 +112,10 @@ fn serve(
             }
         }
     }
-    let (answer, head) = &answers[connection.answer];
-    while connection.sent < answer.len() {
-        let end = if apart && connection.sent == 0 { *head } else { answer.len() };
-        match connection.stream.write(&answer[connection.sent..end]) {
+    let (response, head) = &responses[connection.response];
+    while connection.sent < response.len() {
+        let end = if apart && connection.sent == 0 { *head } else { response.len() };
+        match connection.stream.write(&response[connection.sent..end]) {
             Ok(sent) => connection.sent += sent,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
@@ -137,8 +138,8 @@ fn selected() -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// An answer as vLLM's server sends it, and how long its head is.
-fn answer(page: &str) -> (Vec<u8>, usize) {
+/// A response as vLLM's server sends it, and how long its head is.
+fn response(page: &str) -> (Vec<u8>, usize) {
     let head = format!(
         "HTTP/1.1 200 OK\r\ndate: Sat, 22 Aug 2026 08:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: {}\r\n\
          content-type: text/plain; version=0.0.4; charset=utf-8\r\n\r\n",

@@ -56,7 +56,7 @@ pub struct Chunks {
 pub struct Latencies {
     /// Until the picker named a server.
     pub decision: Option<Latency>,
-    /// Until the answer was complete.
+    /// Until the response was complete.
     pub total: Option<Latency>,
     /// From a response chunk to its reply.
     pub chunk: Option<Latency>,

@@ -133,7 +133,7 @@ impl Stage {
         generator::run(&self.place.usher, &words, group, times.warm_up + times.measured).await
     }
 
-    /// Waits until a request gets an answer.
+    /// Waits until a request gets a response.
     async fn ready(&self, group: &mut Group, name: &str, target: &str) -> anyhow::Result<()> {
         let (words, of) = (&generator::probe(target), group.id());
         let look = || async move {

@@ -147,18 +147,18 @@ pub const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "long-direct",
-        title: "100k-token bodies, 10 per second, streamed answers, direct, 2 pods",
+        title: "100k-token bodies, 10 per second, streamed responses, direct, 2 pods",
         ..LONG
     },
     Workload {
         name: "long-direct-10",
-        title: "100k-token bodies, 10 per second, streamed answers, direct, 10 pods",
+        title: "100k-token bodies, 10 per second, streamed responses, direct, 10 pods",
         pods: 10,
         ..LONG
     },
     Workload {
         name: "long-envoy",
-        title: "100k-token bodies, 10 per second, streamed answers, through Envoy, 2 pods",
+        title: "100k-token bodies, 10 per second, streamed responses, through Envoy, 2 pods",
         way: Way::Envoy,
         // What of a body is at the picker, only Envoy knows: memory is judged directly.
         checks: &[check(Metric::CpuPerRequest, Bound::Times(1.5))],
@@ -173,7 +173,7 @@ pub const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "bodies-envoy",
-        title: "220 KB bodies, 100 at a time, streamed answers, through Envoy, 2 pods",
+        title: "220 KB bodies, 100 at a time, streamed responses, through Envoy, 2 pods",
         way: Way::Envoy,
         load: &["--tokens", "55000", "--concurrency", "100", "--stream", "--output-tokens", "20"],
         checks: &[
@@ -212,7 +212,7 @@ pub const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// Bodies of 100k tokens, and answers as long as those of a chat. Twice a body in memory,
+/// Bodies of 100k tokens, and responses as long as those of a chat. Twice a body in memory,
 /// and what a picker needs without one.
 const LONG: Workload = Workload {
     load: &["--tokens", "100000", "--rate", "10", "--stream", "--output-tokens", "200"],
@@ -224,9 +224,9 @@ const LONG: Workload = Workload {
     ..USUAL
 };
 
-/// Small requests with long answers, which come a token at a time.
+/// Small requests with long responses, which come a token at a time.
 const CHUNKS: Workload = Workload {
-    // 100 answers start per second and take 2 s each.
+    // 100 responses start per second and take 2 s each.
     load: &[
         "--tokens",
         "20",

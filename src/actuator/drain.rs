@@ -29,7 +29,7 @@ pub(super) const GONE: Duration = Duration::from_secs(60);
 pub struct PodLoad {
     /// `true` if it is known that it has nothing to do.
     pub is_idle: bool,
-    /// Requests that it has and whose answer isn't complete, as far as is known.
+    /// Requests that it has and whose response isn't complete, as far as is known.
     pub under_way: u64,
     /// Blocks that its prefix cache is taken to hold; 0 where nothing counts them.
     pub cached: u64,
@@ -122,7 +122,7 @@ impl Drain {
         self.pods = alive.iter().map(of).collect();
     }
 
-    /// Returns `true` if they may go: each has answered, or takes too long. Requests that were on their
+    /// Returns `true` if they may go: each has responded, or takes too long. Requests that were on their
     /// way when it was chosen count from the next look on.
     pub(super) fn is_done(
         &self,
@@ -266,19 +266,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_gets_unready_goes_after_its_last_answer() {
+    fn a_pod_that_gets_unready_goes_after_its_last_response() {
         let pods = [of("p-0", false, &json!({}))];
         let all: Vec<&PodObject> = pods.iter().collect();
         let mut drain = Drain::default();
         drain.choose(&all, 1, Choice::Ordinal, S(10), load);
-        let answers = |_: &str| PodLoad { under_way: 1, ..PodLoad::default() };
-        assert!(!drain.is_done(&all, S(69), S(60), answers));
-        assert!(drain.is_done(&all, S(70), S(60), answers), "or after the timeout");
+        let responds = |_: &str| PodLoad { under_way: 1, ..PodLoad::default() };
+        assert!(!drain.is_done(&all, S(69), S(60), responds));
+        assert!(drain.is_done(&all, S(70), S(60), responds), "or after the timeout");
         assert!(drain.is_done(&all, S(12), S(60), |_| PodLoad::default()), "nothing was sent there");
     }
 
     #[test]
-    fn pods_that_are_chosen_later_have_as_long_to_answer() {
+    fn pods_that_are_chosen_later_have_as_long_to_respond() {
         let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
         let all: Vec<&PodObject> = pods.iter().collect();
         let busy = |_: &str| PodLoad { under_way: 1, sent: 1, ..PodLoad::default() };

@@ -13,13 +13,13 @@ use crate::cluster::Problem;
 /// Most events of a policy that wait. Older ones are dropped.
 const MOST: usize = 32;
 
-/// Time for the answer to one event.
+/// Time for the response to one event.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Returns `true` if an event that was not taken is sent again: the API server didn't hear of it, or is
 /// overloaded.
 fn is_kept(problem: &Problem) -> bool {
-    !problem.is_answer() || problem.is_of_the_server()
+    !problem.is_response() || problem.is_of_the_server()
 }
 
 impl Actuator {

@@ -22,9 +22,9 @@ use crate::cluster::Cluster;
 #[derive(Debug, Default)]
 struct State {
     pods: BTreeMap<String, Value>,
-    /// Answers to GET, by path.
+    /// Responses to GET, by path.
     objects: BTreeMap<String, Value>,
-    /// Codes of answers, by method and a part of the path.
+    /// Codes of responses, by method and a part of the path.
     refusals: Vec<(Method, &'static str, u16)>,
     /// Seconds after which refused requests may come again; 0: it isn't said.
     retry_after: u32,
@@ -32,7 +32,7 @@ struct State {
     refused: Vec<String>,
     /// Pods that a budget keeps from being evicted.
     kept: BTreeSet<String>,
-    /// Time that each answer to a write takes.
+    /// Time that each response to a write takes.
     takes: Duration,
     watches: Vec<mpsc::UnboundedSender<Value>>,
     /// Methods, paths and bodies of what was written.
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// The answer to an eviction.
+    /// The response to an eviction.
     fn evict(&mut self, name: &str, options: &Value) -> (u16, Value) {
         let refused = |code: u16, reason: &str, message: &str| {
             (
@@ -121,8 +121,8 @@ impl State {
         all.find(|(of, part, _)| of == method && path.contains(part)).map(|(_, _, code)| *code)
     }
 
-    /// The code and the body of an answer.
-    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
+    /// The code and the body of a response.
+    fn respond(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
         if let Some(code) = self.refusal(method, path) {
             self.refused.push(path.to_owned());
             let details = json!({"retryAfterSeconds": self.retry_after});
@@ -174,11 +174,11 @@ impl Fake {
     /// A connection to it.
     pub(crate) fn cluster(&self) -> Cluster {
         let fake = self.clone();
-        let answer = move |request: Request<kube::client::Body>| {
+        let respond = move |request: Request<kube::client::Body>| {
             let fake = fake.clone();
             async move { Ok::<_, Infallible>(fake.serve(request).await) }
         };
-        Cluster::from(kube::Client::new(tower::service_fn(answer), "ns"))
+        Cluster::from(kube::Client::new(tower::service_fn(respond), "ns"))
     }
 
     async fn serve(
@@ -203,9 +203,9 @@ impl Fake {
         if parts.method != Method::GET && !takes.is_zero() {
             tokio::time::sleep(takes).await;
         }
-        let (code, answer) = self.state().answer(&parts.method, &path, &body);
+        let (code, said) = self.state().respond(&parts.method, &path, &body);
         let response = Response::builder().status(code);
-        response.body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
+        response.body(Full::new(said.to_string().into()).boxed_unsync()).unwrap()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

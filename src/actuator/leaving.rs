@@ -32,7 +32,7 @@ struct Times {
     is_again: bool,
 }
 
-/// Answer of a budget.
+/// Verdict of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     /// When it may be asked again.
@@ -173,7 +173,7 @@ impl Leaving {
         self.seen = now;
         for pod in given {
             let uid = &pod.metadata.uid;
-            // One that is no longer ready may still answer.
+            // One that is no longer ready may still respond.
             let known = before.remove(uid).filter(|times| times.serves || !pod.is_ready());
             if let Some(times) = known.or_else(|| pod.is_ready().then(|| Times::new(now, true))) {
                 self.pods.insert(uid.clone(), times);
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((uids(&leaving, 10), leaving.waits), (vec!["u-a", "u-b"], true));
         assert_eq!(next(&mut leaving, &all[..2], 12, &["a"]), ["a"]);
         leaving.evicted(&a, S(12));
-        // It is no longer ready, and still answers.
+        // It is no longer ready, and still responds.
         let b_down = [of("b", false)];
         assert!(next(&mut leaving, &b_down, 69, &[]).is_empty() && leaving.waits);
         assert_eq!(uids(&leaving, 69), ["u-a", "u-b"], "one that was evicted may still be listed");

@@ -1,4 +1,4 @@
-//! Requests that a tick needs answers to, asked before it in a task of their own: an API server that answers
+//! Requests that a tick needs responses to, asked before it in a task of their own: an API server that responds
 //! late for one policy delays no other.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub struct Look {
     seen: Seen,
 }
 
-/// Answers to a look.
+/// Results of a look.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Labels of the pool that the pods are of.
@@ -53,7 +53,7 @@ pub struct Seen {
     pub(super) targets: Vec<Result<Option<Body>, Problem>>,
     /// `true` if nodes and all pods may be seen. `None`: it was not asked.
     pub(super) may_see_nodes: Option<bool>,
-    /// Answer to whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
+    /// Result of the question whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
     pub(super) adds_nodes: Option<Result<bool, Problem>>,
 }
 

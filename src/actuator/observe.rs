@@ -75,7 +75,7 @@ impl Actuator {
         self.take_in(policy, seen, now).await
     }
 
-    /// Takes in the answers to a look, as [`observe`](Self::observe) does.
+    /// Takes in the results of a look, as [`observe`](Self::observe) does.
     pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
         self.begin();
         self.problems = seen.problems;

@@ -134,7 +134,7 @@ impl Actuator {
             let waited = now.saturating_sub(since);
             let is_over = waited >= limit * LONGEST || (waited >= limit && with(place, left));
             if is_over {
-                // One that is to have pods keeps one that answers.
+                // One that is to have pods keeps one that responds.
                 let least = target.map_or(0, |target| keeping_one(&pods, target.replicas, role.write));
                 if left == 0 {
                     // More than may exist would be pods that wait at gates.

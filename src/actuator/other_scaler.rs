@@ -12,7 +12,7 @@ use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Collection, Metadata, Problem};
 
-/// Time for which an answer counts.
+/// Time for which a response counts.
 const KNOWN: Duration = Duration::from_secs(10);
 
 /// A workload, of which only the owners count.
@@ -25,7 +25,7 @@ impl Actuator {
     /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
     async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
         let shared = Arc::clone(&self.scalers);
-        // Held while they are listed: the others wait for the answer.
+        // Held while they are listed: the others wait for the response.
         let mut scalers = shared.lock().await;
         if now < scalers.until {
             return scalers.known.clone();

@@ -1,5 +1,5 @@
 //! Finds the pool of each target of policies without `poolRef`, in a task of its own: an API server that
-//! answers slowly delays no tick.
+//! responds slowly delays no tick.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::whose::{LABELS, equalities, is_of, within};
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Backoff, Cluster, Collection, Problem};
 
-/// Time for which answers count.
+/// Time for which responses count.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// Pause before what has no answer is asked again, the first time.
+/// Pause before what has no response is asked again, the first time.
 const UNKNOWN: Duration = Duration::from_secs(3);
 
 /// To which pool the pods of a target belong.
@@ -109,15 +109,15 @@ impl Owners {
             // What its pods have, and they may have more.
             let selector = scale.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default();
             let labels = equalities(selector).unwrap_or_default();
-            if let Some(answer) = within(pool, |key| labels.get(key).copied(), false) {
-                return Ok(said(answer));
+            if let Some(is_within) = within(pool, |key| labels.get(key).copied(), false) {
+                return Ok(said(is_within));
             }
         }
         if let Some(object) = readable(self.cluster.get(&path).await)? {
             let labels = LABELS.iter().find_map(|pointer| object.pointer(pointer));
             let label = |key: &str| labels?.get(key)?.as_str();
-            if let Some(answer) = labels.and_then(|_| within(pool, label, true)) {
-                return Ok(said(answer));
+            if let Some(is_within) = labels.and_then(|_| within(pool, label, true)) {
+                return Ok(said(is_within));
             }
         }
         let has_pods = async |labels: &str| {

@@ -111,7 +111,7 @@ impl Part {
         self.actuator.act(&self.policy, plan, observed, now, frozen).await
     }
 
-    /// Returns `true` if a request had no answer in time.
+    /// Returns `true` if a request had no response in time.
     pub fn is_late(&self) -> bool {
         self.actuator.is_late()
     }

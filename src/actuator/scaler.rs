@@ -70,7 +70,7 @@ impl Default for Scalers {
     }
 }
 
-/// A target, when its owner was asked for, and the answer.
+/// A target, when its owner was asked for, and the response.
 pub(super) type Owned = (TargetRef, Duration, Controller);
 
 /// Controlling owner of a target, which sets its replicas.

@@ -1,4 +1,4 @@
-//! To take pods away with the least harm: after their last answer.
+//! To take pods away with the least harm: after their last response.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::cluster::{PatchType, Problem};
 /// State of pods that may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
-    /// They have answered, it took too long, or nobody knows which they are.
+    /// They have responded, it took too long, or nobody knows which they are.
     Yes,
     /// They have requests.
     NotYet,
@@ -30,7 +30,7 @@ enum Marked {
     Yes,
     /// The right for that is missing: others than these may go.
     Denied,
-    /// The API server refused it, or didn't answer, or there is no lease: it is tried again.
+    /// The API server refused it, or didn't respond, or there is no lease: it is tried again.
     NotYet,
 }
 

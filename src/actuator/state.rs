@@ -295,7 +295,7 @@ impl Actuator {
         self.cluster = self.watched.within(LIMIT);
     }
 
-    /// Returns `true` if a request since then had no answer in time.
+    /// Returns `true` if a request since then had no response in time.
     pub fn is_late(&self) -> bool {
         self.cluster.is_late()
     }

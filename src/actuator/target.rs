@@ -155,8 +155,8 @@ mod tests {
         let term = Term::new(clock.clone());
 
         let (passes, counts) = (clock.clone(), Arc::clone(&writes));
-        // Every answer takes two seconds, and every write comes too late.
-        let answer = move |request: http::Request<kube::client::Body>| {
+        // Every response takes two seconds, and every write comes too late.
+        let respond = move |request: http::Request<kube::client::Body>| {
             passes.set(passes.elapsed() + Duration::from_secs(2));
             let is_write = request.method() == http::Method::PATCH;
             counts.fetch_add(is_write.into(), Relaxed);
@@ -169,7 +169,7 @@ mod tests {
             let response = http::Response::builder().status(if is_write { 409 } else { 200 });
             std::future::ready(response.body(kube::client::Body::from(body.to_string().into_bytes())))
         };
-        let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(answer), "ns"));
+        let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(respond), "ns"));
         let reference = TargetRef {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),

@@ -500,7 +500,7 @@ async fn events_that_were_not_taken_are_sent_at_the_next_tick() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_deletion_cost_delays_the_write() {
-    // Answer to a patch of a pod, whether it is then as if it had been written, and how the write fails.
+    // Response to a patch of a pod, whether it is then as if it had been written, and how the write fails.
     for (code, writes, conditions) in [
         (403, true, &[Condition::NotDrained][..]),
         (429, false, &[Condition::WriteFailed]),

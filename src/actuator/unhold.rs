@@ -15,7 +15,7 @@ use crate::cluster::{PatchType, Problem};
 /// For how long a target is looked at: acts that were under way may have held it back once more.
 const LOOKED_AT: Duration = Duration::from_secs(60);
 
-/// For how long it is tried where the API server doesn't answer, or another replica leads.
+/// For how long it is tried where the API server doesn't respond, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
 
 /// For how long nothing is done: another policy may get the target at the same moment, or the same one again.

@@ -62,16 +62,16 @@ pub(super) fn equalities(selector: &str) -> Option<BTreeMap<&str, &str>> {
 
 /// `true` if pods that have (at least) these labels are of a pool; `None`: the labels don't say.
 pub(super) fn within<'a>(pool: &str, label: impl Fn(&str) -> Option<&'a str>, are_all: bool) -> Option<bool> {
-    let mut answer = Some(true);
+    let mut is_within = Some(true);
     for (key, value) in equalities(pool)? {
         match label(key) {
             Some(there) if there == value => {}
             Some(_) => return Some(false),
             None if are_all => return Some(false),
-            None => answer = None,
+            None => is_within = None,
         }
     }
-    answer
+    is_within
 }
 
 #[cfg(test)]

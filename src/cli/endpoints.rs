@@ -25,7 +25,7 @@ pub struct EndpointsArgs {
     /// Time for the response
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Format of the result; json is the page of the admin port
+    /// Format of the result. json is the page of the admin port
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
@@ -67,7 +67,7 @@ struct Health {
 /// Asks the picker and prints what it says.
 ///
 /// # Errors
-/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't answer, or with
+/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't respond, or with
 /// something else.
 pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
     let site = HttpClient::parse_server(&args.admin)

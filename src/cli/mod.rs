@@ -26,7 +26,7 @@ use flags::{ServeArgs, as_pflag};
 pub use usher_terminal::CliError;
 
 /// An endpoint picker for LLM inference: a gateway asks it, for every request, which model
-/// server should answer.
+/// server should serve it.
 #[derive(Debug, Parser)]
 #[command(name = "usher", version, max_term_width = 100)]
 struct Cli {
@@ -47,22 +47,29 @@ pub enum Command {
     #[cfg(feature = "lab")]
     #[command(flatten)]
     Lab(usher_lab::cli::Command),
-    /// Find out what is wrong with a gateway, its picker and the cluster around them.
+    /// Find out what is wrong with a gateway and its picker.
+    ///
+    /// Sends a few requests through the gateway that cost model servers nothing, and reads what Envoy, the
+    /// picker, the servers and the Kubernetes API server say of themselves. Changes nothing. Each check
+    /// ends as ok, warning, wrong or skipped; each finding has an effect and a fix.
+    ///
+    /// Exit code: 0 when nothing is wrong, 1 when something is, 2 for wrong usage. Warnings and
+    /// checks that are skipped are not wrong.
     Doctor(Box<doctor::DoctorArgs>),
-    /// Validate configurations, capacity policies and lists of endpoints, and print what they come to.
+    /// Validate and explain configurations, policies and endpoints.
     Check(CheckArgs),
     /// Check capacity policies, and try them on a timeline.
     Capacity(capacity::CapacityArgs),
-    /// Show the endpoints of a running picker, with their load and their health.
+    /// Show the endpoints of a running picker, their load and health.
     Endpoints(endpoints::EndpointsArgs),
     /// Explain why a running picker sent a request where it did.
     Explain(Box<explain::ExplainArgs>),
-    /// Print version, commit and features of this build, and the Envoy that it is tested with.
+    /// Print the version, and the Envoy that it is tested with.
     Version(version::VersionArgs),
     /// Print completions for a shell: bash, zsh, fish and others.
     #[cfg(feature = "lab")]
     Completions(shell::CompletionsArgs),
-    /// Print the manual page of the program or of a command, for man -l -.
+    /// Print the manual page of the program or of a command.
     #[cfg(feature = "lab")]
     Man(shell::ManArgs),
 }

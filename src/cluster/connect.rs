@@ -10,7 +10,7 @@ use tower::util::AndThenLayer;
 use super::Cluster;
 use super::problem::keep_retry_after;
 
-/// Time to open a connection. A server on the same network answers in milliseconds.
+/// Time to open a connection. A server on the same network responds in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for a request to leave.

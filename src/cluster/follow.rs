@@ -52,7 +52,7 @@ pub enum Ended {
 
 /// Sends all objects of a collection and then every change, as `message` makes of them. A
 /// lost watch, a server that is down, or one that refuses changes nothing: it is asked
-/// again until it answers, and what was sent before is true until then.
+/// again until it responds, and what was sent before is true until then.
 pub async fn follow<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,
@@ -267,20 +267,21 @@ mod tests {
     /// Status, `Retry-After` and body.
     type CannedResponse = (u16, Option<&'static str>, &'static str);
 
-    /// Follows a collection at a server that gives these answers, and returns what it was asked
+    /// Follows a collection at a server that gives these responses, and returns what it was asked
     /// for, and when.
-    async fn asked(answers: &[CannedResponse]) -> Vec<(Duration, String)> {
+    async fn asked(responses: &[CannedResponse]) -> Vec<(Duration, String)> {
         let (asked, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
-        let (answers, seen) = (Arc::new(Mutex::new(VecDeque::from(answers.to_vec()))), Arc::clone(&asked));
+        let (responses, seen) =
+            (Arc::new(Mutex::new(VecDeque::from(responses.to_vec()))), Arc::clone(&asked));
         let (over, mut is_over) = tokio::sync::mpsc::channel::<()>(1);
         let service = service_fn(move |request: Request<Body>| {
             let version = request.uri().query().unwrap_or_default().split('&');
             let version = version.filter_map(|part| part.strip_prefix("resourceVersion=")).next();
             let what = version.map_or("list".to_owned(), |version| format!("watch {version}"));
-            let (answer, over) = (answers.lock().unwrap().pop_front(), over.clone());
+            let (response, over) = (responses.lock().unwrap().pop_front(), over.clone());
             seen.lock().unwrap().push((began.elapsed(), what));
             async move {
-                let Some((status, after, text)) = answer else {
+                let Some((status, after, text)) = response else {
                     over.send(()).await.unwrap();
                     return std::future::pending().await;
                 };

@@ -27,7 +27,7 @@ pub enum Problem {
     #[error("somebody else was first: {0}")]
     Conflict(String),
     /// The server refuses for another reason, or is not able to.
-    #[error("the API server answers {code}: {message}")]
+    #[error("the API server responds with {code}: {message}")]
     Refused {
         /// The HTTP status.
         code: u16,
@@ -35,7 +35,7 @@ pub enum Problem {
         message: String,
     },
     /// The server has too much to do, or is not able to, and says when to ask again.
-    #[error("the API server answers {code}, and asks to wait {} s: {message}", .after.as_secs())]
+    #[error("the API server responds with {code}, and asks to wait {} s: {message}", .after.as_secs())]
     Busy {
         /// The HTTP status.
         code: u16,
@@ -44,8 +44,8 @@ pub enum Problem {
         /// Its `Retry-After`.
         after: Duration,
     },
-    /// No answer in time.
-    #[error("the API server did not answer within {} s", .0.as_secs())]
+    /// No response in time.
+    #[error("the API server did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// It was not sent: the requests before it took up the time for all of them together.
     #[error("not sent yet: the requests before it took up the time")]
@@ -53,14 +53,14 @@ pub enum Problem {
     /// The server can't be reached, or the connection broke.
     #[error("the API server can't be reached: {0}")]
     Unreachable(String),
-    /// An answer that makes no sense.
-    #[error("the API server's answer can't be read: {0}")]
+    /// A response that makes no sense.
+    #[error("the API server's response can't be read: {0}")]
     Unreadable(String),
 }
 
 impl Problem {
     /// Returns `true` if the server itself said no, so that asking for the same again is futile.
-    pub fn is_answer(&self) -> bool {
+    pub fn is_response(&self) -> bool {
         !matches!(self, Self::TimedOut(_) | Self::Unsent | Self::Unreachable(_))
     }
 
@@ -124,7 +124,7 @@ fn said(body: &Bytes) -> String {
 
 impl From<&Status> for Problem {
     fn from(status: &Status) -> Self {
-        // An answer that is not a Status has neither, for example a proxy's page.
+        // A response that is not a Status has neither, for example a proxy's page.
         let said = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
         let message = said.cloned().unwrap_or_else(|| "no reason given".to_owned());
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(of(503), Problem::Refused { code: 503, message: "m".to_owned() });
         let page =
             Problem::from(&Status { code: 502, reason: "Bad Gateway".to_owned(), ..Status::default() });
-        assert_eq!(page.to_string(), "the API server answers 502: Bad Gateway");
-        assert!(page.is_answer() && !Problem::Unreachable(String::new()).is_answer());
+        assert_eq!(page.to_string(), "the API server responds with 502: Bad Gateway");
+        assert!(page.is_response() && !Problem::Unreachable(String::new()).is_response());
         assert!(page.is_of_the_server() && of(429).is_of_the_server() && of(500).is_of_the_server());
         assert!(!of(400).is_of_the_server() && !of(410).is_of_the_server() && !of(403).is_of_the_server());
     }

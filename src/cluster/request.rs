@@ -15,18 +15,18 @@ use tokio::time::Instant;
 
 use super::Problem;
 
-/// Time for the answer to one request. The server's own limit is a minute.
+/// Time for the response to one request. The server's own limit is a minute.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time for a watch to begin. Less, because there is nothing to wait for: the connection
 /// that was taken up again may be one that broke without a word.
 const OPENING: Duration = Duration::from_secs(8);
 
-/// Least time for the answer to a request that is sent when the time for several is nearly over.
+/// Least time for the response to a request that is sent when the time for several is nearly over.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// Objects of one answer to a list. Two thousand pods of 10 KB each would be 20 MB at
-/// once; the answers to the other pages come from the same version.
+/// Objects of one response to a list. Two thousand pods of 10 KB each would be 20 MB at
+/// once; the responses to the other pages come from the same version.
 const PAGE: u32 = 500;
 
 /// A way to the API server. Clones share their connections.
@@ -42,7 +42,7 @@ pub struct Cluster {
 struct Time {
     until: Instant,
     limit: Duration,
-    /// `true` if one of them had no answer.
+    /// `true` if one of them had no response.
     is_late: Arc<AtomicBool>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn encode(value: &str, into: &mut String) {
     }
 }
 
-/// An answer to a list.
+/// A response to a list.
 #[derive(Deserialize)]
 pub(super) struct Page<T> {
     #[serde(default = "Vec::new")]
@@ -191,7 +191,7 @@ impl Cluster {
         Self { client: self.client.clone(), time: Some(time) }
     }
 
-    /// Returns `true` if one of those requests had no answer in time.
+    /// Returns `true` if one of those requests had no response in time.
     pub fn is_late(&self) -> bool {
         self.time.as_ref().is_some_and(|time| time.is_late.load(Relaxed))
     }
@@ -315,11 +315,11 @@ impl Cluster {
             }
             (until, limit) = (until.min(time.until.max(now + LEAST)), limit.min(time.limit));
         }
-        let answer = tokio::time::timeout_at(until, self.client.request::<T>(request)).await;
-        if let (Err(_), Some(time)) = (&answer, &self.time) {
+        let response = tokio::time::timeout_at(until, self.client.request::<T>(request)).await;
+        if let (Err(_), Some(time)) = (&response, &self.time) {
             time.is_late.store(true, Relaxed);
         }
-        Ok(answer.map_err(|_| Problem::TimedOut(limit))??)
+        Ok(response.map_err(|_| Problem::TimedOut(limit))??)
     }
 }
 

@@ -7,7 +7,7 @@ use rand::Rng;
 
 use super::{Backoff, Problem};
 
-/// First pause before a server is asked again that didn't answer as it should.
+/// First pause before a server is asked again that didn't respond as it should.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest.
 pub const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -90,7 +90,7 @@ impl WatchMachine {
             }
             // The server won't go on from here, whatever is the matter with it. One that has too much
             // to do would get more by a list.
-            Some(problem) if problem.is_answer() && !problem.is_of_the_server() => {
+            Some(problem) if problem.is_response() && !problem.is_of_the_server() => {
                 Step::List(self.backoff.after(Some(problem), rng))
             }
             problem => Step::Watch(self.version.clone(), self.backoff.after(problem, rng)),

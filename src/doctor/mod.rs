@@ -7,7 +7,7 @@
 //! 4. A [`Report`] has a line per check, and what was found. Every finding has a [`Rule`], which
 //!    says why it matters and how to mend it. [`causes`] has which of them follow from others.
 //!
-//! Nothing that an answer holds is printed as it is: configurations and headers may carry
+//! Nothing that a response holds is printed as it is: configurations and headers may carry
 //! credentials.
 
 pub mod causes;

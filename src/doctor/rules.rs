@@ -47,13 +47,13 @@ rules! {
         "The gateway has no route for completions, so it never asks the picker.",
         "Add a route for /v1/, or give --gateway the path prefix and --header the host name that your route matches.";
     PICKER_NOT_IN_PATH: Wrong "picker-not-in-path",
-        "Requests are spread without regard to load and caches. Nothing else shows it, as answers keep coming.",
+        "Requests are spread without regard to load and caches. Nothing else shows it, as responses keep coming.",
         "Add the ext_proc filter to the listener and the route that clients use (deploy/envoy), or the InferencePool to the HTTPRoute's backendRefs; look at the picker's health if it fails open.";
     PICKER_PATH_UNPROVEN: Warning "picker-path-unproven",
-        "Without an answer that only the picker gives, a broken set-up looks like a working one.",
+        "Without a response that only the picker gives, a broken set-up looks like a working one.",
         "Give what the gateway asks for, for example --header 'authorization: Bearer …', and try again.";
     GATEWAY_FAILS: Wrong "gateway-fails",
-        "The gateway answers for itself: it asks a picker that it can't reach, or that breaks the exchange, and every request fails.",
+        "The gateway responds itself: it asks a picker that it can't reach, or that breaks the exchange, and every request fails.",
         "See the checks picker, tls and body-mode; the gateway's log has the reason in its response flags.";
     BODIES_NOT_READ: Warning "bodies-not-read",
         "The picker is asked, but a broken body was not refused: it decides without the prompt and the model.",
@@ -65,7 +65,7 @@ rules! {
         "The picker refuses requests as there is no room, so where it sends them could not be compared.",
         "Add model servers or wait, and run the doctor again.";
     SERVERS_FAIL: Warning "servers-fail",
-        "The picker chose, and no model server answered as it should.",
+        "The picker chose, and no model server responded as it should.",
         "See the check pod-metrics; look whether the gateway reaches the addresses and ports of the pods.";
     PICKER_CHOICE_IGNORED: Wrong "picker-choice-ignored",
         "The gateway asks the picker and sends the request elsewhere: everything that the picker books and remembers is wrong.",
@@ -102,8 +102,8 @@ rules! {
 
     // When the picker is away.
     FAILS_OPEN: Warning "fails-open",
-        "A picker that is broken is not noticed: answers keep coming without balance, queues, shedding and model rewrites.",
-        "Keep it if answers matter more, and watch the counter ext_proc.failure_mode_allowed; otherwise failure_mode_allow: false.";
+        "A picker that is broken is not noticed: responses keep coming without balance, queues, shedding and model rewrites.",
+        "Keep it if responses matter more, and watch the counter ext_proc.failure_mode_allowed; otherwise failure_mode_allow: false.";
     FAILS_OPEN_NOWHERE: Warning "fails-open-nowhere",
         "Requests that go on without the picker have no destination: the cluster knows addresses by the picker's header alone, so they fail with 503.",
         "Add a route without the header to a cluster that lists the model servers (deploy/envoy/original-dst.yaml).";
@@ -131,19 +131,19 @@ rules! {
         "The gateway waits for replies in another form than a picker gives: requests hang or are routed without their prompt and model, and long ones break on buffer limits.",
         "Set request_body_mode: FULL_DUPLEX_STREAMED.";
     RESPONSE_BODY_MODE: Wrong "response-body-mode",
-        "Answers hang or are buffered whole, and the picker learns nothing of tokens and failures.",
+        "Responses hang or are buffered whole, and the picker learns nothing of tokens and failures.",
         "Set response_body_mode: FULL_DUPLEX_STREAMED.";
     RESPONSE_NOT_SEEN: Warning "response-not-seen",
         "The picker does not see responses: no usage, no time to the first token, no outlier ejection, and load is released too early.",
         "Set response_header_mode: SEND and response_body_mode: FULL_DUPLEX_STREAMED.";
     TRAILERS_NOT_SENT: Wrong "trailers-not-sent",
-        "A body that ends in trailers never ends for the picker: gRPC requests and answers hang.",
+        "A body that ends in trailers never ends for the picker: gRPC requests and responses hang.",
         "Set request_trailer_mode and response_trailer_mode to SEND.";
     TWO_FULL_DUPLEX: Warning "two-full-duplex",
         "Two ext_proc filters in full duplex broke bodies of more than a few kilobytes in versions of Envoy (envoy#41654).",
         "Test long bodies, use an Envoy with the fix (envoy#43175), or take the body away from one of the filters.";
     BUFFER_BEFORE_PICKER: Warning "buffer-before-picker",
-        "A buffer filter keeps whole bodies and answers 413 above its limit; long prompts are longer than its usual limits.",
+        "A buffer filter keeps whole bodies and responds with 413 above its limit; long prompts are longer than its usual limits.",
         "Remove the filter for these routes, or raise max_request_bytes.";
     MUTATIONS_REFUSED: Wrong "mutations-refused",
         "Envoy drops the headers that the picker sets, the destination among them.",
@@ -161,7 +161,7 @@ rules! {
         "Since the gateway started, calls to the picker failed; each cost a request or sent it on unrouted.",
         "See the checks picker and tls; restarts of the picker count here, too.";
     ROUTE_TIMEOUT_SHORT: Wrong "route-timeout-short",
-        "A generation that takes longer is cut off with 504; Envoy's default is 15 s for the whole answer.",
+        "A generation that takes longer is cut off with 504; Envoy's default is 15 s for the whole response.",
         "Set timeout: 86400s (or 0s for none) on the route, in Gateway API timeouts.request of the HTTPRoute.";
 
     // Limits.
@@ -183,13 +183,13 @@ rules! {
         "The route that matches on the picker's header is never found, as the route is chosen before.",
         "Remove disable_clear_route_cache, and route_cache_action: RETAIN, from the filter.";
     LIST_FOR_ORIGINAL_DST: Wrong "list-for-original-dst",
-        "The picker names several endpoints, and an ORIGINAL_DST cluster answers 503 to a list.",
+        "The picker names several endpoints, and an ORIGINAL_DST cluster responds with 503 to a list.",
         "Set maxNumOfEndpoints of the picker plugin to 1, or use override_host (deploy/envoy/override-host.yaml).";
     CLIENT_DESTINATION_TRUSTED: Warning "client-destination-trusted",
         "When the picker is away, a client's own copy of the header decides where its request goes: to any address that the gateway reaches.",
         "Remove x-gateway-destination-endpoint in early_header_mutation_extensions, as deploy/envoy does.";
     RETRIES_REPEAT_WORK: Warning "retries-repeat-work",
-        "A retry after an answer generates the same tokens twice, and repeats requests that the picker refused to protect the pool.",
+        "A retry after a response generates the same tokens twice, and repeats requests that the picker refused to protect the pool.",
         "Retry only on connect-failure, refused-stream and reset-before-request.";
 
     // Numbers.
@@ -299,7 +299,7 @@ rules! {
         "This Envoy does not know FULL_DUPLEX_STREAMED, which pickers need.",
         "Use Envoy 1.33 or later; 1.40 is what the tests run.";
     ENVOY_DUPLICATES: Warning "envoy-duplicates",
-        "These versions send the last part of a long body twice (envoy#46237). Usher takes the first; llm-d-router answers 400.",
+        "These versions send the last part of a long body twice (envoy#46237). Usher takes the first; llm-d-router responds with 400.",
         "Use Envoy 1.38 or later.";
     VERSIONS_DIFFER: Warning "versions-differ",
         "The doctor of one version does not know what another does differently.",

@@ -22,7 +22,7 @@ pub struct Observations {
     pub envoy: Seen<Envoy>,
     /// `true` if the admin interface was given, and not looked for by chance: then its silence is a failure.
     pub envoy_given: bool,
-    /// Server that answers at the picker's port.
+    /// Server that responds at the picker's port.
     pub picker: Seen<Picker>,
     /// The picker's metrics.
     pub metrics: Seen<PickerPage>,
@@ -41,7 +41,7 @@ pub struct Observations {
 pub struct Gateway {
     /// URL of the gateway.
     pub url: String,
-    /// Why there was no answer at all.
+    /// Why there was no response at all.
     pub unreachable: Option<String>,
     /// Requests that a picker refuses, in a random order of two kinds.
     pub refusals: Vec<(Broken, Reply)>,
@@ -58,7 +58,7 @@ pub enum Broken {
     Messages,
 }
 
-/// An answer to a probe, as far as it tells who gave it.
+/// A response to a probe, as far as it tells who gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// HTTP status.
@@ -67,9 +67,9 @@ pub struct Reply {
     pub body: String,
     /// Why a picker refused it: `x-llm-d-request-dropped-reason`.
     pub reason: String,
-    /// `true` if a picker has marked the answer: `x-went-into-resp-headers`.
+    /// `true` if a picker has marked the response: `x-went-into-resp-headers`.
     pub marked: bool,
-    /// The pod that answered, where a simulated server says so: `x-inference-pod`.
+    /// The pod that responded, where a simulated server says so: `x-inference-pod`.
     pub pod: String,
     /// Its port: `x-inference-port`.
     pub port: String,
@@ -105,7 +105,7 @@ pub struct Host {
     pub requests: u64,
 }
 
-/// Server that answers at the picker's port.
+/// Server that responds at the picker's port.
 #[derive(Clone, Debug)]
 pub struct Picker {
     /// Address, as `host:port`.

@@ -264,7 +264,7 @@ impl RequestBody {
     }
 
     /// Ends its stream when this says so. To be called by the service before it returns the future of
-    /// its answer.
+    /// its response.
     pub fn ends(&self, end: StreamEnd) {
         if let Some(body) = &self.body {
             body.streams.begun().end = Some(end);

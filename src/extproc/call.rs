@@ -163,7 +163,7 @@ pub struct CallBody<C, B> {
 }
 
 impl<C: Call, B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> CallBody<C, B> {
-    /// Reads and answers until nothing is left to read, or enough to send.
+    /// Reads and responds until nothing is left to read, or enough to send.
     fn run(&mut self, context: &mut Context<'_>) -> ControlFlow<End> {
         self.call.poll(context, &mut self.out)?;
         while self.out.len() < ENOUGH {

@@ -108,7 +108,7 @@ impl Call for Echo {
 }
 
 /// Response of a call that gets these frames: its bytes, and the status if it ended.
-fn answer(frames: VecDeque<Option<Vec<u8>>>, after: After) -> (Vec<u8>, Option<Code>) {
+fn respond(frames: VecDeque<Option<Vec<u8>>>, after: After) -> (Vec<u8>, Option<Code>) {
     let held = Arc::new(AtomicUsize::new(0));
     let client = Client { frames, after, held: Arc::clone(&held) };
     let mut calls = Calls::new(Echo::default, MessageLimits { receive: LIMIT, send: LIMIT });
@@ -217,7 +217,7 @@ proptest! {
             }
         }
         let (messages, status) = expected(&sent, after);
-        let (got, ended) = answer(frames, after);
+        let (got, ended) = respond(frames, after);
         prop_assert!(got == messages, "{} bytes of messages came back as {}", messages.len(), got.len());
         prop_assert_eq!(ended, status);
     }

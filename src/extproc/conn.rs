@@ -29,7 +29,7 @@ use crate::memory::{ConnectionRoom, Unread};
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Silence after which a client is asked whether it is still there, and the time it has
-/// to answer. Every HTTP/2 client answers pings, also one without a call, so an idle
+/// to respond. Every HTTP/2 client answers pings, also one without a call, so an idle
 /// gateway stays; who only sent a preface, or stopped reading, is gone after 80 s.
 /// The gateway's event loop may stand still for seconds, hence not less.
 const PING_AFTER: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ pub enum ConnectionError {
     /// No handshake, or no HTTP/2 preface, in time.
     #[error("did not start HTTP/2 within {OPEN_TIMEOUT:?}")]
     OpenTimeout,
-    /// The client breaks HTTP/2, went away, or no longer answers.
+    /// The client breaks HTTP/2, went away, or no longer responds.
     #[error("HTTP/2: {0}")]
     Http(#[from] hyper::Error),
     /// Its unread data took too much memory.
@@ -139,10 +139,10 @@ pub async fn open<I: AsyncRead + Unpin>(
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
 /// answered, and never a reason to close. A client that has been silent for a minute is
-/// pinged, and given up if it doesn't answer.
+/// pinged, and given up if it doesn't respond.
 ///
 /// # Errors
-/// When the client breaks HTTP/2, goes away or doesn't answer.
+/// When the client breaks HTTP/2, goes away or doesn't respond.
 pub async fn serve<I, S, B>(
     io: Greeted<I>,
     service: S,
@@ -162,8 +162,8 @@ where
     let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
         let replying = streams.begin();
-        let answer = service.call(request.map(|incoming| RequestBody::new(incoming, &streams, &replying)));
-        answer.map(|answer| answer.map(|response| response.map(|body| Replies::new(body, replying))))
+        let response = service.call(request.map(|incoming| RequestBody::new(incoming, &streams, &replying)));
+        response.map(|result| result.map(|response| response.map(|body| Replies::new(body, replying))))
     });
     let turns = Turns::default();
     let mut connection = pin!(
@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// The same, whose requests are answered at once or never.
-    fn connect_to(answers: bool) -> (DuplexStream, Served, Arc<Unread>) {
+    fn connect_to(responds: bool) -> (DuplexStream, Served, Arc<Unread>) {
         let (client, server) = duplex(64 * 1024);
         let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
         let unread = Arc::clone(room.unread());
@@ -256,7 +256,7 @@ mod tests {
             let lifetime = Lifetime::new();
             let Some(io) = open(std::future::ready(Ok(server)), &lifetime).await? else { return Ok(()) };
             let service = service_fn(move |_| async move {
-                if !answers {
+                if !responds {
                     std::future::pending::<()>().await;
                 }
                 Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
@@ -326,7 +326,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_that_has_to_end_is_closed_in_time() {
         // Whether the client answers pings, whether there is a hurry; the seconds that it takes.
-        for (answers, is_urgent, seconds) in [(true, false, 0), (false, false, 10), (false, true, 0)] {
+        for (responds, is_urgent, seconds) in [(true, false, 0), (false, false, 10), (false, true, 0)] {
             let (mut client, served, unread) = connect();
             client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
             let start = Instant::now();
@@ -337,14 +337,14 @@ mod tests {
             let mut is_told = false;
             while let Some((kind, flags, payload)) = frame(&mut client).await {
                 is_told |= kind == GOAWAY;
-                if (kind, flags) == (PING, 0) && answers {
+                if (kind, flags) == (PING, 0) && responds {
                     client.write_all(&[0, 0, 8, PING, ACK, 0, 0, 0, 0]).await.unwrap();
                     client.write_all(&payload).await.unwrap();
                 }
             }
             assert!(is_told || is_urgent);
             let ended = served.await.unwrap();
-            assert!(if answers { ended.is_ok() } else { matches!(ended, Err(ConnectionError::Retired)) });
+            assert!(if responds { ended.is_ok() } else { matches!(ended, Err(ConnectionError::Retired)) });
             assert_eq!(start.elapsed().as_secs(), seconds);
         }
     }

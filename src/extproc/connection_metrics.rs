@@ -14,7 +14,7 @@ pub struct ConnectionMetrics {
     pub refused: AtomicU64,
     /// TLS handshakes and HTTP/2 prefaces that failed or took too long.
     pub unopened: AtomicU64,
-    /// Ended because the client broke HTTP/2, went away, or no longer answered.
+    /// Ended because the client broke HTTP/2, went away, or no longer responded.
     pub broken: AtomicU64,
     /// Ended by a GOAWAY frame of ours: of those, and of connections of small ports.
     pub goaway: AtomicU64,

@@ -1,4 +1,4 @@
-//! The families of requests and answers by model, flow and priority.
+//! The families of requests and responses by model, flow and priority.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
@@ -15,7 +15,7 @@ const LATENCY: [f64; 34] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
     20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
 ];
-/// llm-d-router's bounds for answers; 32778 is theirs.
+/// llm-d-router's bounds for responses; 32778 is theirs.
 const RESPONSE: [f64; 15] = [
     1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32778.0,
     65536.0,

@@ -1,4 +1,4 @@
-//! Traits of a gRPC service, which answers, and never fails itself.
+//! Traits of a gRPC service, which responds, and never fails itself.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ pub trait GrpcBody: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpi
 
 impl<B> GrpcBody for B where B: Body<Data: From<Bytes> + Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
 
-/// A gRPC service: it answers, and never fails itself.
+/// A gRPC service: it responds, and never fails itself.
 pub trait GrpcService:
     TowerService<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible>
 {

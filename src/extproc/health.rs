@@ -57,7 +57,7 @@ pub struct HealthView {
     pub leads: Option<bool>,
 }
 
-/// The answer to a check. The names are those of grpc.health.v1.
+/// The response to a check. The names are those of grpc.health.v1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// Send traffic.
@@ -143,7 +143,7 @@ impl HealthState {
 impl HealthView {
     /// The health of one service name.
     ///
-    /// Without leader election every name gets the same answer: the charts' probes ask
+    /// Without leader election every name gets the same response: the charts' probes ask
     /// for names of their own. With it, `liveness` always serves, so that a replica that
     /// waits for its turn is not restarted; the others serve on the leader only.
     #[must_use]
@@ -158,7 +158,7 @@ impl HealthView {
         if serving { Serving::Serving } else { Serving::NotServing }
     }
 
-    /// The names that `List` answers with.
+    /// The names that `List` responds with.
     fn services(&self) -> &'static [&'static str] {
         if self.leads.is_some() { &[EXTPROC_SERVICE, LIVENESS, READINESS] } else { &[EXTPROC_SERVICE] }
     }
@@ -228,7 +228,7 @@ mod tests {
         HealthView { synced: true, plugins_ready: true, protocols_match: true, draining: false, leads: None };
 
     #[test]
-    fn without_leader_election_every_name_gets_the_same_answer() {
+    fn without_leader_election_every_name_gets_the_same_response() {
         let table = [
             (READY, Serving),
             (HealthView { synced: false, ..READY }, NotServing),
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn only_the_leader_is_ready_and_all_replicas_are_live() {
         let leader = HealthView { leads: Some(true), ..READY };
-        // View, then the answer for readiness, "" and the ext_proc service.
+        // View, then the response for readiness, "" and the ext_proc service.
         let table = [
             (leader, Serving),
             (HealthView { leads: Some(false), ..leader }, NotServing),

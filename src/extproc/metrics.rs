@@ -27,14 +27,14 @@ pub struct ExtProcMetrics {
     pub(super) families: RequestFamilies,
     /// Headers received to body handled, rejections included.
     pub(super) request_processing: Histogram,
-    /// One message of an answer.
+    /// One message of a response.
     pub(super) response_processing: Histogram,
     rewrites: IntCounterVec,
     /// Exchanges with a gateway that is not set to full duplex.
     other_modes: IntCounterVec,
     /// Requests with a name that was too long.
     ignored: IntCounterVec,
-    /// Answers that could not be read.
+    /// Responses that could not be read.
     pub(super) encoded: IntCounter,
     /// Streams that broke the protocol.
     pub(super) violations: IntCounter,

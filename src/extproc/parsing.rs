@@ -16,7 +16,7 @@ pub struct Parsing {
 struct Durations {
     of: ParserKind,
     requests: Timing,
-    answers: Timing,
+    responses: Timing,
 }
 
 impl Parsing {
@@ -25,7 +25,7 @@ impl Parsing {
         let durations = |of: ParserKind| Durations {
             of,
             requests: metrics.elsewhere("RequestParsing", of.plugin_type()),
-            answers: metrics.elsewhere("ResponseParsing", of.plugin_type()),
+            responses: metrics.elsewhere("ResponseParsing", of.plugin_type()),
         };
         Self { parsers: ParserKind::ALL.map(durations).into() }
     }
@@ -37,10 +37,10 @@ impl Parsing {
         }
     }
 
-    /// A message of an answer took so long.
-    pub fn answer(&self, kind: ParserKind, taken: Duration) {
+    /// A message of a response took so long.
+    pub fn response(&self, kind: ParserKind, taken: Duration) {
         if let Some(durations) = self.parsers.iter().find(|durations| durations.of == kind) {
-            durations.answers.observe(taken);
+            durations.responses.observe(taken);
         }
     }
 }

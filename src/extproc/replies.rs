@@ -59,7 +59,7 @@ impl Replies {
         self.early = early;
     }
 
-    /// Adds a part of the answer's body. With the last goes what the gateway is told.
+    /// Adds a part of the response's body. With the last goes what the gateway is told.
     pub(super) fn response_body(
         &mut self,
         pieces: impl IntoIterator<Item = Bytes>,

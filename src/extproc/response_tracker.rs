@@ -1,4 +1,4 @@
-//! The answer's half of an exchange: what is read from it as it passes.
+//! The response's half of an exchange: what is read from it as it passes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,7 +45,7 @@ enum First {
     Passed(Option<Generated>),
 }
 
-/// The state of an answer.
+/// The state of a response.
 #[derive(Debug)]
 pub(super) struct ResponseTracker {
     state: State,
@@ -91,10 +91,10 @@ impl Drop for Running {
 }
 
 impl ResponseTracker {
-    /// An answer to a request that was not seen (yet): read as the API of the
+    /// A response to a request that was not seen (yet): read as the API of the
     /// default path.
     pub(super) fn new(parsers: &Parsers) -> Self {
-        let mut answer = Self {
+        let mut response = Self {
             state: State::Waiting,
             series: None,
             gen_ai: None,
@@ -112,11 +112,11 @@ impl ResponseTracker {
             usage: None,
             restorer: None,
         };
-        answer.read_as(parsers.default_api().unwrap_or(Api::PassThrough));
-        answer
+        response.read_as(parsers.default_api().unwrap_or(Api::PassThrough));
+        response
     }
 
-    /// The request was sent on: its answer is this one.
+    /// The request was sent on: its response is this one.
     pub(super) fn expect(
         &mut self,
         request: &Request,
@@ -138,23 +138,23 @@ impl ResponseTracker {
         self.started = started;
     }
 
-    /// Chooses how the answer is read.
+    /// Chooses how the response is read.
     pub(super) fn read_as(&mut self, api: Api) {
         self.api = api;
         self.usage = UsageReader::of(api);
     }
 
-    /// Returns `true` if something is read out of the answer, or replaced in it: it has to come as it is.
+    /// Returns `true` if something is read out of the response, or replaced in it: it has to come as it is.
     pub(super) fn is_read(&self) -> bool {
         self.usage.is_some() || self.restorer.is_some()
     }
 
-    /// The parser that reads the answer, while it does.
+    /// The parser that reads the response, while it does.
     pub(super) fn parser(&self) -> Option<ParserKind> {
         self.usage.as_ref().map(|_| self.api.parser())
     }
 
-    /// The series that the answer is counted in, until it is.
+    /// The series that the response is counted in, until it is.
     pub(super) fn series(&self) -> Option<&Series> {
         self.series.as_deref()
     }
@@ -188,7 +188,7 @@ impl ResponseTracker {
         if let Some(usage) = self.usage.as_mut().filter(|_| event_stream) {
             usage.event_stream();
         }
-        // A gRPC answer doesn't say whether it is a stream; one without a body is an error.
+        // A gRPC response doesn't say whether it is a stream; one without a body is an error.
         let is_stream = event_stream || self.api == Api::VllmGrpcGenerate && self.streaming && !end;
         if is_stream && !encoded {
             self.first = FirstTokenReader::of(self.api).map_or(First::Bytes, First::Token);
@@ -300,7 +300,7 @@ impl ResponseTracker {
         }
     }
 
-    /// The answer is complete.
+    /// The response is complete.
     pub(super) fn complete(&mut self, metrics: &ExtProcMetrics, now: Instant) {
         if self.state == State::Body {
             self.state = State::Ended;
@@ -310,17 +310,17 @@ impl ResponseTracker {
         self.running = None;
     }
 
-    /// The stream ended before the answer did.
+    /// The stream ended before the response did.
     pub(super) fn cut_off(&mut self, metrics: &ExtProcMetrics) {
         let usage = self.usage.take();
         self.observe(metrics, usage, None);
     }
 
-    /// Counts what the answer was, once. `end` is set when it was complete.
+    /// Counts what the response was, once. `end` is set when it was complete.
     fn observe(&mut self, metrics: &ExtProcMetrics, usage: Option<UsageReader>, end: Option<Instant>) {
         let used = usage.and_then(|reader| reader.found());
         let Some(series) = self.series.take().or_else(|| {
-            // An answer without its request, with usage: counted without a model.
+            // A response without its request, with usage: counted without a model.
             used.map(|_| metrics.series(&SeriesKey::unknown()))
         }) else {
             return;
@@ -349,7 +349,7 @@ impl ResponseTracker {
         let whole = end.saturating_duration_since(started).as_secs_f64();
         series.duration.observe(whole);
         let tokens = used.completion_tokens.filter(|count| *count > 0);
-        // An answer whose content was never recognised is measured from its first byte.
+        // A response whose content was never recognised is measured from its first byte.
         let first = self.first_token.or(self.first_byte).filter(|_| self.streaming);
         let per_token = first
             .zip(tokens.filter(|count| *count > 1))

@@ -53,8 +53,10 @@ impl<E: GrpcService + Clone> Service<Request<RequestBody>> for Router<E> {
         let path = request.uri().path();
         if path == PROCESS {
             // These services are always ready, and cloning one counts references.
-            let answer = self.extproc.clone().call(request);
-            return Either::Left(answer.map(|answer| answer.map(|answer| answer.map(EitherBody::ExtProc))));
+            let response = self.extproc.clone().call(request);
+            return Either::Left(
+                response.map(|result| result.map(|response| response.map(EitherBody::ExtProc))),
+            );
         }
         let refuse = |status: Status| {
             let response = status.into_http::<TonicBody>().map(|body| EitherBody::Other(body.into()));
@@ -66,18 +68,18 @@ impl<E: GrpcService + Clone> Service<Request<RequestBody>> for Router<E> {
         let Some(place) = request.body().small_place() else {
             return refuse(Status::resource_exhausted("too many health checks at once on this connection"));
         };
-        let answer = self.health.clone().call(request);
+        let response = self.health.clone().call(request);
         Either::Right(
-            answer
-                .map(|answer| {
-                    answer.map(|answer| answer.map(|body| EitherBody::Other(body.with_place(place))))
+            response
+                .map(|result| {
+                    result.map(|response| response.map(|body| EitherBody::Other(body.with_place(place))))
                 })
                 .boxed(),
         )
     }
 }
 
-/// The body of an answer of the ext_proc service, or of another.
+/// The body of a response of the ext_proc service, or of another.
 #[derive(Debug)]
 pub enum EitherBody<B> {
     /// Of ext_proc.

@@ -29,7 +29,7 @@ use crate::tls::{CertError, RELOAD_INTERVAL};
 
 /// Time for which a server that drains still says that it is ready, if a third of its drain
 /// window is not less. A gateway that checks health stops sending at the first other
-/// answer, and may not yet know of the one that takes this one's place: the cluster told it
+/// response, and may not yet know of the one that takes this one's place: the cluster told it
 /// of that one only just before it told us to stop. Nobody else needs to hear it sooner: to
 /// Kubernetes a pod that is being deleted is not ready, whatever it says.
 const STILL_READY: Duration = Duration::from_secs(10);
@@ -230,7 +230,7 @@ fn hand_over(workers: &Workers, stream: tokio::net::TcpStream, peer: SocketAddr)
     }
 }
 
-/// A gRPC service of [small] requests in plain text on this runtime, which answers even when the
+/// A gRPC service of [small] requests in plain text on this runtime, which responds even when the
 /// workers are busy. `each` makes the lifetime of a connection; those that we end with GOAWAY count in
 /// `metrics`. Returns once `lifetime` and all connections have ended.
 pub async fn serve_small<S>(

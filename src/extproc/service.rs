@@ -69,18 +69,18 @@ impl ProcessCall {
     fn take(&mut self, payload: Payload) -> ControlFlow<End> {
         let now = Instant::now();
         let response_parser = self.exchange.response_parser();
-        let mut is_answer = false;
+        let mut is_response = false;
         let step = envoy::read(payload).and_then(|message| {
-            is_answer = matches!(message.event, Event::ResponseHeaders { .. } | Event::ResponseBody { .. });
+            is_response = matches!(message.event, Event::ResponseHeaders { .. } | Event::ResponseBody { .. });
             self.exchange
                 .on_message(message, now)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         });
         let taken = now.elapsed();
-        if is_answer {
+        if is_response {
             self.shared.metrics.response_processing.observe(taken.as_secs_f64());
             if let Some(parser) = response_parser {
-                self.shared.parsing.answer(parser, taken);
+                self.shared.parsing.response(parser, taken);
             }
         } else {
             self.parsing += taken;

@@ -21,7 +21,7 @@ use super::grpc::GrpcService;
 use crate::memory::small::{CALL, COMPLETE};
 use crate::memory::{Budget, SmallCall, SmallPort};
 
-/// A service whose calls have to begin with their answer in time, and count as requests of
+/// A service whose calls have to begin with their response in time, and count as requests of
 /// [small](crate::memory::small) ports. They are answered also where no memory is left: health checks
 /// are. The oldest are reset where there are too many.
 #[derive(Clone, Debug)]
@@ -68,10 +68,10 @@ where
         let end = CancellationToken::new();
         request.body().ends(StreamEnd { cancelled: end.clone(), is_small: true });
         let call = self.port.begin(CALL, end);
-        let answer = tokio::time::timeout(COMPLETE, self.service.call(request));
-        answer
-            .map(|answer| {
-                let response = answer.unwrap_or_else(|_| {
+        let response = tokio::time::timeout(COMPLETE, self.service.call(request));
+        response
+            .map(|result| {
+                let response = result.unwrap_or_else(|_| {
                     let status = Status::deadline_exceeded("the request was not complete in time");
                     Ok(status.into_http())
                 });
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// The body of a small answer, with what it holds until it ends.
+/// The body of a small response, with what it holds until it ends.
 #[derive(Debug)]
 pub struct SmallBody {
     body: TonicBody,

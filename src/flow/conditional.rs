@@ -1,4 +1,4 @@
-//! `prefer: if-available`: a client that wants an answer only where its prompt is
+//! `prefer: if-available`: a client that wants a response only where its prompt is
 //! in a cache already, and would rather be told than wait.
 
 use crate::schedule::data::PrefixMatch;

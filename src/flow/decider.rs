@@ -263,8 +263,8 @@ impl Deciding<'_> {
         let is_logged = *record == Record::No && tracing::enabled!(tracing::Level::DEBUG);
         let record = if is_logged { Record::Scores } else { *record };
         let is_recorded = self.decider.records.is_some();
-        let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool, is_answer: bool| {
-            scratch.trace_mut().set(is_recorded && is_answer);
+        let mut decide = |context: &Context<'_>, among: &Candidates, spread: bool, is_result: bool| {
+            scratch.trace_mut().set(is_recorded && is_result);
             let mut decide = |among: &Candidates| scheduler.decide(context, among, rng, scratch, record);
             match spread.then(|| spread::least_busy(among)) {
                 // Those who are left may not be those whom the filters leave.

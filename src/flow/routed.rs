@@ -38,17 +38,17 @@ pub struct Routed {
 pub(super) struct Sent {
     /// When, on the clock of the readings.
     pub(super) at_ms: u64,
-    /// Its body is on its way: no answer is late before its end.
+    /// Its body is on its way: no response is late before its end.
     pub(super) uploading: bool,
-    /// It asks for a page only: a good answer says nothing about the server.
+    /// It asks for a page only: a good response says nothing about the server.
     pub(super) asks_only: bool,
     /// It is the probe of its first choice.
     pub(super) probe: Option<Probe>,
     /// Requests like it.
     pub(super) class: RequestClass,
-    /// The first byte of the answer is waited for.
+    /// The first byte of the response is waited for.
     pub(super) awaited: Option<AwaitedByte>,
-    /// A good answer has begun, and what it is good for comes with its first token: a
+    /// A good response has begun, and what it is good for comes with its first token: a
     /// server may send headers and then hang.
     pub(super) unproven: bool,
     /// The clock that tells when the first token has passed; `None` once it has, and where it isn't
@@ -61,7 +61,7 @@ pub(super) struct Sent {
 struct Follows {
     effects: Effects,
     followers: Followers,
-    /// The first token of the answer has passed.
+    /// The first token of the response has passed.
     begun: bool,
 }
 
@@ -133,10 +133,10 @@ impl Routed {
         scores
     }
 
-    /// The answer begins. What was booked moves to the endpoint that served it; an
-    /// address that the pool doesn't know changes nothing. `verdict`: what the answer's
+    /// The response begins. What was booked moves to the endpoint that served it; an
+    /// address that the pool doesn't know changes nothing. `verdict`: what the response's
     /// head says about the server; `is_stream`: it is a stream of tokens, which are seen
-    /// as they come. Returns headers to set on the answer.
+    /// as they come. Returns headers to set on the response.
     pub fn response_begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) -> Vec<Header> {
         let named = self.named(served);
         self.report(served, named.as_ref(), verdict, is_stream);
@@ -159,7 +159,7 @@ impl Routed {
     }
 
     /// Tells the endpoints how the request went. Those that the gateway was to try before
-    /// the one that served have failed; an answer of somebody whom the pool doesn't know
+    /// the one that served have failed; a response of somebody whom the pool doesn't know
     /// says nothing.
     fn report(&mut self, served: &Served, named: Option<&Arc<Endpoint>>, verdict: Verdict, is_stream: bool) {
         let mut awaited = self.sent.awaited.take();
@@ -206,7 +206,7 @@ impl Routed {
         }
     }
 
-    /// Counts a good answer as a success: its stream has begun, or it has ended.
+    /// Counts a good response as a success: its stream has begun, or it has ended.
     fn prove(&mut self) {
         if !std::mem::take(&mut self.sent.unproven) {
             return;
@@ -229,7 +229,7 @@ impl Routed {
         }
     }
 
-    /// All of a body, so many bytes, has gone to the gateway that nobody reads: the answer is waited
+    /// All of a body, so many bytes, has gone to the gateway that nobody reads: the response is waited
     /// for.
     pub fn body_sent(&mut self, bytes: usize) {
         if !std::mem::take(&mut self.sent.uploading) {
@@ -256,7 +256,7 @@ impl Routed {
         self.sent.awaited.take().map(AwaitedByte::forget);
     }
 
-    /// The first token of the answer has passed; of an answer whose content isn't recognised, the
+    /// The first token of the response has passed; of a response whose content isn't recognised, the
     /// first bytes of its body. Counts once.
     pub fn first_token(&mut self) {
         self.prove();
@@ -271,7 +271,7 @@ impl Routed {
         }
     }
 
-    /// Notes how long the first token took, at who answers and who computed the prompt.
+    /// Notes how long the first token took, at who responds and who computed the prompt.
     fn learn_first_token(&mut self) {
         let Some(clock) = self.sent.clock.take() else { return };
         let Some(server) = &self.server else { return };
@@ -285,7 +285,7 @@ impl Routed {
         }
     }
 
-    /// The answer is complete. It had so many `generated` tokens as it looked. Returns numbers for the
+    /// The response is complete. It had so many `generated` tokens as it looked. Returns numbers for the
     /// gateway.
     pub fn response_ends(&mut self, usage: &Usage, generated: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
@@ -302,7 +302,7 @@ impl Routed {
         attributes
     }
 
-    /// The answer was cut off after so many `generated` tokens, as it looked, or never came.
+    /// The response was cut off after so many `generated` tokens, as it looked, or never came.
     pub fn cut_off(&mut self, usage: &Usage, generated: u64) {
         if let Some(permit) = &mut self.permit {
             permit.used(usage, generated, false);

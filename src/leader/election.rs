@@ -197,7 +197,7 @@ impl Election {
         if record.holder == self.identity {
             return match self.successor(&record, now) {
                 Some(to) => {
-                    // Before it is written: if the answer to that gets lost, it may be so.
+                    // Before it is written: if the response to that gets lost, it may be so.
                     self.part = Part::Hands { to: to.clone(), failed: false };
                     Next::Hand(to)
                 }

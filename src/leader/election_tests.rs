@@ -337,7 +337,7 @@ fn a_leader_stops_acting_before_it_hands_over() {
 fn one_that_creates_the_lease_acts_when_a_lease_has_passed() {
     let mut a = of_revision("a", "old", 10);
     assert_eq!(a.saw(None, S), Next::Write);
-    // The answer is lost, and the Lease is there.
+    // The response is lost, and the Lease is there.
     a.failed();
     assert_eq!(a.saw(record("1", "a", 4), S * 2), Next::Write);
     a.wrote(S * 2);

@@ -275,7 +275,7 @@ impl Holder {
             }
             Err(problem) => {
                 // Whatever it was, what is there has to be read again.
-                if problem.is_answer() {
+                if problem.is_response() {
                     self.lease = None;
                 }
                 match problem {

@@ -5,7 +5,7 @@
 //!
 //! For requests nothing but readiness depends on who leads. Every replica knows the endpoints,
 //! scrapes them and answers whatever it is asked; two that lead at once, for a moment or for as
-//! long as one of them is cut off from the API server, both answer correctly, and only
+//! long as one of them is cut off from the API server, both respond correctly, and only
 //! know less of each other's load. Acting on the cluster is another matter: a leader does so in
 //! its [`Term`] only, which ends [`Timing::renew`] after it last began to renew the lease, before
 //! another can take it, and before it is handed over or given up. That is why

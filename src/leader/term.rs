@@ -13,12 +13,12 @@ use crate::endpoints::Clock;
 /// the lease's end is for that, and this for clocks that run apart.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// Time for which a write without an answer is waited for before the lease is given up: a server may carry it out
+/// Time for which a write without a response is waited for before the lease is given up: a server may carry it out
 /// yet.
 const UNSURE: Duration = Duration::from_secs(2);
 
 /// Time in which this replica is the only one to act on the cluster. It may go on serving requests
-/// after that: two that answer do no harm, two that write the same object do.
+/// after that: two that respond do no harm, two that write the same object do.
 #[derive(Debug)]
 pub struct Term {
     clock: Clock,

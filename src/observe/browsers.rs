@@ -16,7 +16,7 @@ pub(super) fn is_local(headers: &HeaderMap) -> bool {
     is_address || !name.contains('.') || name.ends_with(".localhost")
 }
 
-/// Returns `true` if a page of another site asks, and not to show the answer as a page of its own. Browsers say so.
+/// Returns `true` if a page of another site asks, and not to show the response as a page of its own. Browsers say so.
 pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
     let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
     says("sec-fetch-site", "cross-site") && !says("sec-fetch-mode", "navigate")

@@ -34,7 +34,7 @@ pub use super::routes::{Asset, Routes};
 /// has to be complete.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(small::COMPLETE.as_secs() / 2);
 
-/// Time for a connection as a whole, until the last byte of the answer is taken. Slow
+/// Time for a connection as a whole, until the last byte of the response is taken. Slow
 /// readers hold a page and a place for no longer.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Memory that a request counts besides its connection, in bytes: what is written of its answer.
+/// Memory that a request counts besides its connection, in bytes: what is written of its response.
 const REQUEST: u64 = 40 << 10;
 
 /// Protection of a server. By default: not at all, but for [limits](small).
@@ -225,14 +225,14 @@ async fn serve_connection(
     protected: ProtectedRoutes,
     shutdown: CancellationToken,
 ) {
-    // Held until the last byte of the answer is taken. There is one request at most.
+    // Held until the last byte of the response is taken. There is one request at most.
     let (held, page) = (OnceLock::new(), OnceLock::new());
     let service = service_fn(async |request: Request<Incoming>| {
         client.has_begun.store(true, Relaxed);
         held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
         let access = protected.protection.access.as_deref();
         let asker = Asker { access, certificate: certificate.as_ref(), shutdown: &shutdown };
-        let response = protected.routes.answer(request, asker).await;
+        let response = protected.routes.respond(request, asker).await;
         if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > REQUEST) {
             page.get_or_init(|| protected.port.begin_page(bytes, client.end.clone()));
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
-/// Answers that are rendered at the same time; each has a bound of its own.
+/// Responses that are rendered at the same time; each has a bound of its own.
 const AT_ONCE: usize = 2;
 
 /// Longest query that is read, in bytes.
@@ -15,33 +15,33 @@ const LONGEST: usize = 4 << 10;
 /// Most parameters of a query.
 const MOST: usize = 16;
 
-type Answer = dyn Fn(&str) -> Result<Vec<u8>, String> + Send + Sync;
+type Render = dyn Fn(&str) -> Result<Vec<u8>, String> + Send + Sync;
 
-/// Renders answers to queries off the runtime, some at a time.
+/// Renders responses to queries off the runtime, some at a time.
 #[derive(Clone)]
-pub(super) struct Answering {
-    answer: Arc<Answer>,
+pub(super) struct Renderer {
+    render: Arc<Render>,
     places: Arc<Semaphore>,
 }
 
-impl Answering {
-    pub(super) fn new(answer: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static) -> Self {
-        Self { answer: Arc::new(answer), places: Arc::new(Semaphore::new(AT_ONCE)) }
+impl Renderer {
+    pub(super) fn new(render: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static) -> Self {
+        Self { render: Arc::new(render), places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// The answer, or a sentence about what is wrong with the query.
+    /// The response, or a sentence about what is wrong with the query.
     ///
     /// # Errors
     /// When rendering panicked, or the runtime shuts down.
-    pub(super) async fn answer(&self, query: Option<&str>) -> Result<Result<Bytes, String>, JoinError> {
+    pub(super) async fn render(&self, query: Option<&str>) -> Result<Result<Bytes, String>, JoinError> {
         let query = query.unwrap_or_default();
         if query.len() > LONGEST {
             return Ok(Err(format!("the query is longer than {LONGEST} bytes")));
         }
         // The semaphore is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
-        let (answer, query) = (Arc::clone(&self.answer), query.to_owned());
-        let body = tokio::task::spawn_blocking(move || answer(&query)).await?;
+        let (render, query) = (Arc::clone(&self.render), query.to_owned());
+        let body = tokio::task::spawn_blocking(move || render(&query)).await?;
         drop(place);
         Ok(body.map(Bytes::from))
     }
@@ -119,15 +119,15 @@ mod tests {
 
     #[tokio::test]
     async fn long_queries_are_refused_and_places_come_back() {
-        let answering = Answering::new(|query| match query {
+        let renderer = Renderer::new(|query| match query {
             "bad" => Err("no".to_owned()),
             query => Ok(query.as_bytes().to_vec()),
         });
         for _ in 0..3 * AT_ONCE {
-            assert_eq!(answering.answer(Some("x=1")).await.unwrap().unwrap(), "x=1");
-            assert_eq!(answering.answer(Some("bad")).await.unwrap(), Err("no".to_owned()));
+            assert_eq!(renderer.render(Some("x=1")).await.unwrap().unwrap(), "x=1");
+            assert_eq!(renderer.render(Some("bad")).await.unwrap(), Err("no".to_owned()));
         }
-        assert!(answering.answer(Some(&"x".repeat(LONGEST + 1))).await.unwrap().is_err());
-        assert_eq!(answering.answer(None).await.unwrap().unwrap(), "");
+        assert!(renderer.render(Some(&"x".repeat(LONGEST + 1))).await.unwrap().is_err());
+        assert_eq!(renderer.render(None).await.unwrap().unwrap(), "");
     }
 }

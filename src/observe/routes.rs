@@ -21,7 +21,7 @@ use super::browsers::{is_foreign, is_local, wants_html};
 use super::feed::Feed;
 use super::log_level::LogLevel;
 use super::page::Page;
-use super::query::Answering;
+use super::query::Renderer;
 use crate::memory::small::COMPLETE;
 
 /// Largest value of a setting, in bytes.
@@ -92,7 +92,7 @@ enum Content {
     /// Rendered for those who ask.
     Page(Arc<Page>),
     /// Rendered for one who asks, by the query.
-    Query(Answering),
+    Query(Renderer),
     /// Shown to those who ask, and changed by PUT.
     Setting(Arc<LogLevel>),
 }
@@ -116,16 +116,16 @@ impl Routes {
         self.with(path, content_type, Content::Page(Arc::new(Page::new(render))))
     }
 
-    /// With a path whose answer depends on the query: `answer` gets it without the question mark, still encoded,
+    /// With a path whose response depends on the query: `render` gets it without the question mark, still encoded,
     /// and refuses one with a sentence, for 400.
     #[must_use]
     pub fn with_query(
         self,
         path: &'static str,
         content_type: &'static str,
-        answer: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static,
+        render: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static,
     ) -> Self {
-        self.with(path, content_type, Content::Query(Answering::new(answer)))
+        self.with(path, content_type, Content::Query(Renderer::new(render)))
     }
 
     /// With `/metrics`, a page in the Prometheus text format.
@@ -141,7 +141,7 @@ impl Routes {
     }
 
     /// With `/`, which lists the other paths, and `/healthz`, which says that the process
-    /// answers.
+    /// responds.
     #[must_use]
     pub fn with_index(self) -> Self {
         let routes = self.with("/healthz", PLAIN_TEXT, Content::Fixed("ok\n".into()));
@@ -183,13 +183,13 @@ impl Routes {
         self
     }
 
-    /// The answer to a request, which no other site may embed or show.
-    pub(super) async fn answer<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
+    /// The response to a request, which no other site may embed or show.
+    pub(super) async fn respond<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
         request: Request<B>,
         asker: Asker<'_>,
     ) -> Response {
-        let mut response = self.answer_by_path(request, asker).await;
+        let mut response = self.respond_by_path(request, asker).await;
         let headers = response.headers_mut();
         for (name, value) in [
             // Names that clients chose are on some of them.
@@ -203,13 +203,13 @@ impl Routes {
         response
     }
 
-    async fn answer_by_path<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
+    async fn respond_by_path<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
         mut request: Request<B>,
         asker: Asker<'_>,
     ) -> Response {
         if self.is_local && !is_local(request.headers()) {
-            let said = "this port answers to an IP address, localhost or a name without a dot only; --admin-address opens it to others\n";
+            let said = "this port responds to an IP address, localhost or a name without a dot only; --admin-address opens it to others\n";
             return text(StatusCode::FORBIDDEN, said);
         }
         if self.is_local && is_foreign(request.headers()) {
@@ -249,7 +249,7 @@ impl Routes {
             }
             Content::Events(feed) => return events(feed, request.method(), asker.shutdown),
             Content::Page(page) => Arc::clone(page).get().await,
-            Content::Query(answering) => match answering.answer(request.uri().query()).await {
+            Content::Query(renderer) => match renderer.render(request.uri().query()).await {
                 Ok(Ok(page)) => Ok(page),
                 Ok(Err(sentence)) => return text(StatusCode::BAD_REQUEST, format!("{sentence}\n")),
                 Err(error) => Err(error),
@@ -337,7 +337,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
     respond(status, PLAIN_TEXT, body.into())
 }
 
-/// The answer to somebody who may not read.
+/// The response to somebody who may not read.
 fn refused(refusal: &Refusal, path: &str) -> Response {
     let (mut response, header) = match refusal {
         Refusal::Unauthenticated => {
@@ -377,7 +377,7 @@ mod tests {
         // Its body never comes.
         let body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         let asker = Asker { access: None, certificate: None, shutdown: &CancellationToken::new() };
-        routes.answer(request.body(body).unwrap(), asker).await
+        routes.respond(request.body(body).unwrap(), asker).await
     }
 
     #[tokio::test]

@@ -35,13 +35,13 @@ pub(super) enum ExportError {
     Tls(#[source] io::Error),
     #[error("the connection broke: {0}")]
     Connection(#[source] hyper::Error),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
-    #[error("the collector answered HTTP {0}; is this its port for gRPC?")]
+    #[error("the collector responded with HTTP {0}; is this its port for gRPC?")]
     Http(StatusCode),
-    #[error("the collector answered with gRPC status {code}: {message}")]
+    #[error("the collector responded with gRPC status {code}: {message}")]
     Grpc { code: u32, message: String },
-    #[error("the answer can't be read")]
+    #[error("the response can't be read")]
     Malformed,
 }
 
@@ -149,9 +149,9 @@ impl Collector {
         let trailers = body.trailers().filter(|trailers| trailers.contains_key("grpc-status"));
         check(trailers.unwrap_or(&head.headers))?;
         let message = body.to_bytes();
-        let answer = message.get(5..).ok_or(ExportError::Malformed)?;
-        let answer = ExportTraceServiceResponse::decode(answer).map_err(|_| ExportError::Malformed)?;
-        let rejected = answer.partial_success.map_or(0, |partial| partial.rejected_spans);
+        let response = message.get(5..).ok_or(ExportError::Malformed)?;
+        let response = ExportTraceServiceResponse::decode(response).map_err(|_| ExportError::Malformed)?;
+        let rejected = response.partial_success.map_or(0, |partial| partial.rejected_spans);
         Ok(u64::try_from(rejected).unwrap_or(0))
     }
 

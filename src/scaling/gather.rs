@@ -168,14 +168,14 @@ impl Members {
             rank.senders = match freshness.under_way(load) {
                 Some(under_way) if under_way <= own => Senders::Own,
                 Some(_) if is_late => Senders::Others,
-                // A server that answers, and never says how many run or wait, leaves nothing to compare with.
+                // A server that responds, and never says how many run or wait, leaves nothing to compare with.
                 None if is_late && freshness.reports_none(load) => Senders::Own,
                 _ => rank.senders,
             };
         }
     }
 
-    /// Adds the loads of pods of a namespace that left the snapshot and still answer.
+    /// Adds the loads of pods of a namespace that left the snapshot and still respond.
     pub fn add_left(&self, namespace: &str, loads: &mut HashMap<String, PodLoad>) {
         let left = self.left.iter().map(|left| &left.endpoint);
         for endpoint in left.filter(|endpoint| endpoint.namespace() == namespace) {
@@ -235,7 +235,7 @@ impl Freshness {
         Some(fresh(&load.running)? + fresh(&load.waiting)?)
     }
 
-    /// Returns `true` if a model server answers, and has never said both how many requests run and how
+    /// Returns `true` if a model server responds, and has never said both how many requests run and how
     /// many wait.
     fn reports_none(&self, load: &Load) -> bool {
         let is_missing = [&load.running, &load.waiting].into_iter().any(|of| of.read_at_ms().is_none());

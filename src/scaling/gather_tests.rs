@@ -53,7 +53,7 @@ fn the_ranks_of_a_pod_are_one_pod() {
     load(1).waiting.set(9.0, 1_000);
     load(1).kv_usage.set(0.5, 999);
     load(1).first_token.blend(0.5, 1_000);
-    let answering = load(1).book();
+    let running = load(1).book();
     let signals = vec![Signal::Waiting, Signal::KvUsage, Signal::InFlight, Signal::FirstToken];
     let group = group(signals);
     let starting = |pods: &[(&str, &[(&str, &str)])]| {
@@ -94,7 +94,7 @@ fn the_ranks_of_a_pod_are_one_pod() {
     }
     assert_eq!(busy(3_500), [true, false], "a request of this process is under way");
     assert_eq!(busy(4_001), [true, true], "who has old numbers may be busy");
-    drop(answering);
+    drop(running);
     assert_eq!(busy(3_500), [false, false]);
     assert_eq!(work(3_500)[0].sent, 1);
     let ready: Vec<(usize, bool)> = inputs.pods.iter().map(|pod| (pod.role, pod.is_ready)).collect();
@@ -166,14 +166,14 @@ fn a_pod_that_left_the_pool_is_busy_until_it_has_answered() {
     let mut members = Members::default();
     let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
     store.replace(vec![spec("one", 0, &[("tier", "gold")])]);
-    let answering = store.snapshot().endpoints()[0].load().book();
+    let running = store.snapshot().endpoints()[0].load().book();
     let mut is_busy = || {
         members.follow(&group.policy, &store.snapshot(), &store.starting());
         gather(&group, &members, at, vec![0, 1], 0).work[1].is_busy
     };
     assert!(is_busy());
     store.replace(Vec::new());
-    assert!(is_busy(), "it isn't ready any more, and answers yet");
+    assert!(is_busy(), "it isn't ready any more, and still responds");
     let mut loads = HashMap::new();
     members.add_left("default", &mut loads);
     members.add_left("another", &mut loads);
@@ -184,7 +184,7 @@ fn a_pod_that_left_the_pool_is_busy_until_it_has_answered() {
     };
     store.replace(vec![spec("two", 0, &[])]);
     assert!(is_busy());
-    drop(answering);
+    drop(running);
     assert!(!is_busy());
 }
 

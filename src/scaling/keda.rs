@@ -47,7 +47,7 @@ pub struct Scaler {
     leads: Leads,
 }
 
-/// Says whether this replica is the one to answer.
+/// Says whether this replica is the one to respond.
 type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The service, ready to serve.
@@ -65,7 +65,7 @@ pub fn service(
 
 impl Scaler {
     /// Number of pods of the role that a trigger's metadata names.
-    #[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+    #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
     fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
         let desired = desired(&self.plan_store.plans(), metadata)?;
         if (self.leads)() { Ok(desired) } else { Err(unknown()) }
@@ -83,7 +83,7 @@ fn unknown() -> Status {
 }
 
 /// Number of pods of the role that a trigger's metadata names.
-#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+#[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
     let entry = policy(plans, metadata.get("policy"))?;
     let known: Vec<&str> = entry.group.policy.roles.iter().map(|role| role.name.as_str()).collect();
@@ -106,7 +106,7 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
 }
 
-#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+#[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry, Status> {
     let mut policies = plans.policies.iter();
     let found = match name {
@@ -133,7 +133,7 @@ fn named(what: &str, name: Option<&String>) -> String {
 }
 
 /// Part of the number that a pod stands for.
-#[allow(clippy::result_large_err, reason = "what tonic's services answer with")]
+#[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
     let Some(text) = metadata.get("targetSize") else { return Ok(1) };
     text.parse().ok().filter(|size| (1..=MOST_PER_POD).contains(size)).ok_or_else(|| {

@@ -23,10 +23,10 @@ pub enum Signal {
     Running,
     /// The part of the KV cache that is in use.
     KvUsage,
-    /// Requests that this picker sent there and whose answer isn't complete; where others send requests, too,
+    /// Requests that this picker sent there and whose response isn't complete; where others send requests, too,
     /// those that the model server reports if they are more.
     InFlight,
-    /// Seconds from a decision to the first token of a streamed answer.
+    /// Seconds from a decision to the first token of a streamed response.
     FirstToken,
     /// Number that an extractor of the configuration reads.
     Configured(AttributeId, Join),

@@ -3,7 +3,7 @@
 //! A [`Scheduler`] runs profiles. A profile narrows the candidates with its
 //! filters, adds up the weighted scores of its scorers and lets its picker take
 //! the best. A profile handler says which profiles run and whose picks are the
-//! answer. A decision is a function of the request, the candidates and the
+//! response. A decision is a function of the request, the candidates and the
 //! random source; it reads live numbers and changes nothing.
 //! [`registry`](crate::registry) builds all of it from a configuration. The interfaces of plugins are those of
 //! [`usher_plugin`], the built-in ones are in [`usher_plugins`].

@@ -36,7 +36,7 @@ pub struct Stages {
     sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
-/// A plugin that may let somebody follow the answer.
+/// A plugin that may let somebody follow the response.
 struct Followed<T: ?Sized> {
     placed: Placed<T>,
     received: Timing,

@@ -40,7 +40,7 @@ pub enum ScrapeError {
     Timeout {
         /// The time.
         after: Duration,
-        /// The missing part: a connection, an answer or a whole page.
+        /// The missing part: a connection, a response or a whole page.
         what: &'static str,
     },
 }
@@ -93,7 +93,7 @@ impl ScrapeError {
     }
 
     /// Returns `true` if it says something about how the server is: nobody is there, or
-    /// nobody answers, or with a 5xx. Pages that are missing or can't be read are a matter
+    /// nobody responds, or with a 5xx. Pages that are missing or can't be read are a matter
     /// of configuration.
     pub(super) fn is_of_the_server(&self) -> bool {
         match self.reason() {
@@ -188,7 +188,7 @@ impl Client {
     pub(super) fn timed_out(&self, after: Duration) -> ScrapeError {
         let what = match self.stage {
             Stage::Connecting => "connection",
-            Stage::Waiting => "answer",
+            Stage::Waiting => "response",
             Stage::Reading => "whole page",
         };
         ScrapeError::Timeout { after, what }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use flate2::write::MultiGzDecoder;
 
 /// So much is inflated before the result is handed on. Deflate makes at most a thousand
-/// bytes of one, so this bounds what a small answer can occupy.
+/// bytes of one, so this bounds what a small response can occupy.
 const STEP_BYTES: usize = 1 << 10;
 
 /// Why a page can't be inflated.

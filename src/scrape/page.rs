@@ -3,14 +3,14 @@
 use super::inflate::{InflateError, Inflater};
 use super::response::{Encoding, Part, ResponseError, ResponseReader};
 
-/// Why there is no page in an answer.
+/// Why there is no page in a response.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// It is no answer.
+    /// It is no response.
     #[error(transparent)]
     Response(#[from] ResponseError),
-    /// The server answers, but not with a page.
-    #[error("the server answered {0}; does it serve this path?")]
+    /// The server responds, but not with a page.
+    #[error("the server responded with {0}; does it serve this path?")]
     Status(u16),
     /// The page is encoded in a way that nobody asked for.
     #[error("the page is encoded in another way than gzip")]
@@ -23,7 +23,7 @@ pub enum PageError {
     Damaged(InflateError),
 }
 
-/// Reads pages out of answers.
+/// Reads pages out of responses.
 #[derive(Debug)]
 pub struct PageReader {
     response: ResponseReader,
@@ -46,7 +46,7 @@ impl PageReader {
         Self { response: ResponseReader::default(), body: Body::Plain(limit), limit }
     }
 
-    /// Expects the start of an answer.
+    /// Expects the start of a response.
     pub fn restart(&mut self) {
         self.response.restart();
         self.body = Body::Plain(self.limit);
@@ -80,7 +80,7 @@ impl PageReader {
                 Part::Body(bytes) => self.body(bytes, piece)?,
                 Part::End { reusable } => {
                     self.finish(piece)?;
-                    // What is left belongs to no answer, nor would what follows.
+                    // What is left belongs to no response, nor would what follows.
                     return Ok(Some(reusable && bytes.is_empty()));
                 }
             }

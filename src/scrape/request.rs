@@ -30,7 +30,7 @@ impl Requests {
         self.selecting.as_ref().unwrap_or(&self.plain)
     }
 
-    /// Learns whether the answer was a page with everything on it that should be there. If
+    /// Learns whether the response was a page with everything on it that should be there. If
     /// not, the whole page is asked for from now on. Whether that is news.
     pub(super) fn learn(&mut self, complete: bool) -> bool {
         !complete && self.selecting.take().is_some()

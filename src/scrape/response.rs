@@ -1,4 +1,4 @@
-//! An HTTP/1.1 answer as it arrives, without a socket: what of it is head, what is body,
+//! An HTTP/1.1 response as it arrives, without a socket: what of it is head, what is body,
 //! and where it ends.
 //!
 //! Bytes are looked at where they lie. Only a head or a chunk's length that is split
@@ -12,10 +12,10 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// A longer line with a chunk's length is refused.
 const MAX_LINE_BYTES: usize = 1 << 10;
-/// So many interim answers (`103 Early Hints` …) may come before the answer.
+/// So many interim responses (`103 Early Hints` …) may come before the response.
 const MAX_INTERIM: u8 = 4;
 
-/// Why an answer can't be read on.
+/// Why a response can't be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// It breaks the rules of HTTP/1.1.
@@ -25,10 +25,10 @@ pub enum ResponseError {
     #[error("{0} is too long")]
     TooLong(&'static str),
     /// The connection was closed before the first byte.
-    #[error("the server closed the connection without an answer")]
+    #[error("the server closed the connection without a response")]
     Closed,
     /// The connection was closed before the end.
-    #[error("the server closed the connection in the middle of its answer")]
+    #[error("the server closed the connection in the middle of its response")]
     Cut,
 }
 
@@ -54,19 +54,19 @@ pub struct Head {
     pub length: Option<u64>,
 }
 
-/// A part of the answer.
+/// A part of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// The head. It comes once and first.
     Head(Head),
     /// A piece of the body, as it is encoded.
     Body(&'a [u8]),
-    /// The answer is complete.
+    /// The response is complete.
     End {
         /// `true` if the connection can take another request.
         reusable: bool,
     },
-    /// All bytes are used, and the answer isn't complete.
+    /// All bytes are used, and the response isn't complete.
     More,
 }
 
@@ -86,7 +86,7 @@ enum State {
     Ended,
 }
 
-/// Reads one answer after the other.
+/// Reads one response after the other.
 #[derive(Debug)]
 pub struct ResponseReader {
     state: State,
@@ -102,17 +102,17 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// Expects the start of an answer.
+    /// Expects the start of a response.
     pub fn restart(&mut self) {
         self.state = State::Head { interim: 0 };
         self.partial.clear();
     }
 
     /// The next part; what it was read from is taken off the front of `bytes`. After
-    /// [`Part::End`] come more of them, and bytes that are left belong to no answer.
+    /// [`Part::End`] come more of them, and bytes that are left belong to no response.
     ///
     /// # Errors
-    /// When this is no answer, or one without a bound. The connection is then useless.
+    /// When this is no response, or one without a bound. The connection is then useless.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Part<'a>, ResponseError> {
         loop {
             match self.state {
@@ -172,7 +172,7 @@ impl ResponseReader {
     /// The connection was closed by the server.
     ///
     /// # Errors
-    /// When the answer isn't complete.
+    /// When the response isn't complete.
     pub fn closed(&mut self) -> Result<(), ResponseError> {
         match self.state {
             State::UntilClosed | State::Sized(0) | State::Ended => {

@@ -1,10 +1,10 @@
-//! Answers of servers, whole, split at every byte, and broken.
+//! Responses of servers, whole, split at every byte, and broken.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The body and whether the connection can be used again, or why there is no whole answer.
+/// The body and whether the connection can be used again, or why there is no whole response.
 type Read = Result<(Vec<u8>, bool), ResponseError>;
 
 /// Reads pieces, behind which the connection is closed.
@@ -29,20 +29,20 @@ fn read(pieces: &[&[u8]]) -> (Option<Head>, Read) {
     (head, reader.closed().map(|()| (body, false)))
 }
 
-/// Reads the answer whole, and split at every byte, which has to be the same.
-fn read_split(answer: &[u8]) -> (Option<Head>, Read) {
-    let whole = read(&[answer]);
-    for at in 0..=answer.len() {
-        let (start, end) = answer.split_at(at);
+/// Reads the response whole, and split at every byte, which has to be the same.
+fn read_split(response: &[u8]) -> (Option<Head>, Read) {
+    let whole = read(&[response]);
+    for at in 0..=response.len() {
+        let (start, end) = response.split_at(at);
         assert_eq!(read(&[start, end]), whole, "split at {at}");
     }
-    assert_eq!(read(&answer.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
+    assert_eq!(read(&response.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
     whole
 }
 
 #[test]
 fn the_framing_says_where_a_body_ends() {
-    // the answer, the body, whether the connection can be used again
+    // the response, the body, whether the connection can be used again
     let table = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na:x 1", "a:x 1", true),
         ("HTTP/1.1 200 OK\r\ncontent-length:3 \r\ncontent-length: 3\r\n\r\na 1", "a 1", true),
@@ -68,10 +68,10 @@ fn the_framing_says_where_a_body_ends() {
             true,
         ),
     ];
-    for (answer, body, reusable) in table {
-        let (head, read) = read_split(answer.as_bytes());
-        assert_eq!(read, Ok((body.as_bytes().to_vec(), reusable)), "{answer:?}");
-        assert!(head.is_some_and(|head| head.status >= 200), "{answer:?}");
+    for (response, body, reusable) in table {
+        let (head, read) = read_split(response.as_bytes());
+        assert_eq!(read, Ok((body.as_bytes().to_vec(), reusable)), "{response:?}");
+        assert!(head.is_some_and(|head| head.status >= 200), "{response:?}");
     }
 }
 
@@ -106,15 +106,15 @@ fn malformed_response_is_refused_at_any_split() {
 
 #[test]
 fn truncated_response_is_an_error() {
-    let answers = [
+    let responses = [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na 1",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\na 1\r\n0\r\nt: 1\r\n\r\n",
     ];
-    for answer in answers {
+    for response in responses {
         assert_eq!(read(&[]).1, Err(ResponseError::Closed));
-        for end in 1..answer.len() {
-            let (_, read) = read_split(&answer.as_bytes()[..end]);
-            assert_eq!(read, Err(ResponseError::Cut), "{:?}", &answer[..end]);
+        for end in 1..response.len() {
+            let (_, read) = read_split(&response.as_bytes()[..end]);
+            assert_eq!(read, Err(ResponseError::Cut), "{:?}", &response[..end]);
         }
     }
     let (_, interim) = read(&[b"HTTP/1.1 100 Continue\r\n\r\n"]);
@@ -123,9 +123,9 @@ fn truncated_response_is_an_error() {
 
 #[test]
 fn head_chunk_lines_and_trailers_are_bounded() {
-    let too_long = |answer: String| {
-        let pieces: Vec<&[u8]> = answer.as_bytes().chunks(1000).collect();
-        for read in [read(&[answer.as_bytes()]).1, read(&pieces).1] {
+    let too_long = |response: String| {
+        let pieces: Vec<&[u8]> = response.as_bytes().chunks(1000).collect();
+        for read in [read(&[response.as_bytes()]).1, read(&pieces).1] {
             assert!(matches!(read, Err(ResponseError::TooLong(_))), "{read:?}");
         }
     };
@@ -144,8 +144,8 @@ fn head_chunk_lines_and_trailers_are_bounded() {
 #[test]
 fn the_head_tells_status_encoding_and_length() {
     let head = |lines: &str| {
-        let answer = format!("HTTP/1.1 503 Busy\r\n{lines}content-length: 0\r\n\r\n");
-        read(&[answer.as_bytes()]).0.unwrap()
+        let response = format!("HTTP/1.1 503 Busy\r\n{lines}content-length: 0\r\n\r\n");
+        read(&[response.as_bytes()]).0.unwrap()
     };
     let of = |encoding| Head { status: 503, encoding, length: Some(0) };
     let table = [
@@ -167,13 +167,13 @@ fn the_head_tells_status_encoding_and_length() {
 #[test]
 fn reader_stops_at_the_end_of_each_response() {
     let mut reader = ResponseReader::default();
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na and more";
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na and more";
     for _ in 0..2 {
-        let mut rest: &[u8] = answer;
+        let mut rest: &[u8] = response;
         assert!(matches!(reader.next(&mut rest), Ok(Part::Head(_))));
         assert_eq!(reader.next(&mut rest), Ok(Part::Body(b"a")));
         assert_eq!(reader.next(&mut rest), Ok(Part::End { reusable: true }));
-        assert_eq!(rest, b" and more", "which belongs to no answer");
+        assert_eq!(rest, b" and more", "which belongs to no response");
         reader.restart();
     }
 }
@@ -185,23 +185,23 @@ proptest! {
         chunk in 1_usize..50,
         piece in 1_usize..50,
     ) {
-        let mut answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        let mut response = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         for chunk in body.chunks(chunk) {
-            answer.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
-            answer.extend_from_slice(chunk);
-            answer.extend_from_slice(b"\r\n");
+            response.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+            response.extend_from_slice(chunk);
+            response.extend_from_slice(b"\r\n");
         }
-        answer.extend_from_slice(b"0\r\n\r\n");
-        let pieces: Vec<&[u8]> = answer.chunks(piece).collect();
+        response.extend_from_slice(b"0\r\n\r\n");
+        let pieces: Vec<&[u8]> = response.chunks(piece).collect();
         prop_assert_eq!(read(&pieces).1, Ok((body, true)));
     }
 
     #[test]
     fn random_bytes_are_read_alike_at_any_split(bytes in prop::collection::vec(any::<u8>(), 0..200), piece in 1_usize..20) {
         let pieces: Vec<&[u8]> = bytes.chunks(piece).collect();
-        let answer = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", bytes.as_slice()].concat();
-        let later: Vec<&[u8]> = answer.chunks(piece).collect();
-        for (whole, pieces) in [(&bytes, &pieces), (&answer, &later)] {
+        let response = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", bytes.as_slice()].concat();
+        let later: Vec<&[u8]> = response.chunks(piece).collect();
+        for (whole, pieces) in [(&bytes, &pieces), (&response, &later)] {
             let (whole, pieces) = (read(&[whole]).1, read(pieces).1);
             // Which rule is broken first depends on how much is there.
             prop_assert!(whole == pieces || whole.is_err() && pieces.is_err(), "{:?} {:?}", whole, pieces);

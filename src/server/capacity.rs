@@ -133,7 +133,7 @@ pub(super) fn start(
     let Pool { store, clock, dispatcher, .. } = seen.pool;
     let gate = dispatcher.gate().cloned();
     let (health, term, leading) = (seen.health, Arc::clone(&seen.term), seen.term);
-    let answers = Arc::clone(&leading);
+    let responds = Arc::clone(&leading);
     let cluster = seen.cluster;
     let live = Live {
         store: Arc::clone(store),
@@ -190,7 +190,7 @@ pub(super) fn start(
     background.run(driver.run(feed));
     if let Some(listener) = keda {
         let budget = Arc::clone(seen.pool.budget());
-        super::keda::serve(listener, &plan_store, answers, budget, seen.connections, background)?;
+        super::keda::serve(listener, &plan_store, responds, budget, seen.connections, background)?;
     }
     Ok(plan_store)
 }

@@ -1,4 +1,4 @@
-//! The port for KEDA, and who answers there: the replica that leads.
+//! The port for KEDA, and who responds there: the replica that leads.
 
 use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -169,7 +169,7 @@ pub(super) fn register_connections(
         }),
         (
             "usher_connections_broken_total",
-            "Connections that broke HTTP/2, went away or no longer answered.",
+            "Connections that broke HTTP/2, went away or no longer responded.",
             |m| &m.broken,
         ),
         (

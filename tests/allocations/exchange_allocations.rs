@@ -25,14 +25,14 @@ fn a_large_body_is_not_copied_and_little_is_kept() {
     }
     let picker = picker::Picker::new(10);
     let chunks = bodies::completions(500_000);
-    let answer = picker::answer();
+    let response = picker::response();
     let whole: usize = chunks.iter().map(bytes::Bytes::len).sum();
     // The first request makes the series of its model and the thread's buffers.
-    drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
+    drive::run(&picker, &bodies::HEADERS, &chunks, &response);
     picker.learned();
 
     let region = Region::new(ALLOCATOR);
-    let sent = drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
+    let sent = drive::run(&picker, &bodies::HEADERS, &chunks, &response);
     let change = region.change();
     assert_eq!(sent, whole);
     assert!(change.bytes_allocated < 64 << 10, "{change:?}");
@@ -42,7 +42,7 @@ fn a_large_body_is_not_copied_and_little_is_kept() {
 
     let region = Region::new(ALLOCATOR);
     for _ in 0..100 {
-        drive::run(&picker, &bodies::HEADERS, &chunks, &answer);
+        drive::run(&picker, &bodies::HEADERS, &chunks, &response);
     }
     picker.learned();
     let change = region.change();

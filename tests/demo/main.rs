@@ -119,7 +119,7 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
     let runs = report["runs"].as_array().unwrap();
     let policies: Vec<&Value> = runs.iter().map(|run| &run["policy"]).collect();
     assert_eq!(policies, ["llm-d-router's", "Usher's"]);
-    // The first 30 rows: a prompt costs its tokens, one for its role and three for that of the answer.
+    // The first 30 rows: a prompt costs its tokens, one for its role and three for that of the response.
     let rows: Vec<Value> = fs::read_to_string("deploy/demo/trace.jsonl")
         .unwrap()
         .lines()
@@ -363,10 +363,10 @@ fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
         body.len()
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(answer.contains("x-inference-pod: sim-") && answer.contains("\"usage\""), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+    assert!(response.contains("x-inference-pod: sim-") && response.contains("\"usage\""), "{response}");
 
     // A doctor finds everything by the gateway alone.
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_usher"));

@@ -19,12 +19,12 @@ async fn survives(envoy: &Envoy, usher: &mut Usher, protocol: Protocol) -> Strin
     body["stream"] = true.into();
     body["max_tokens"] = json!(TOKENS);
     let mut client = Client::connect(envoy.address, protocol).await.unwrap();
-    let mut answer = client.begin(post_chat(body.to_string())).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    let first = answer.frame().await.unwrap().unwrap().into_data().unwrap();
+    let mut response = client.begin(post_chat(body.to_string())).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let first = response.frame().await.unwrap().unwrap().into_data().unwrap();
     usher.kill().await;
     let mut text = first.to_vec();
-    while let Some(Ok(frame)) = answer.frame().await {
+    while let Some(Ok(frame)) = response.frame().await {
         text.extend(frame.into_data().unwrap_or_default());
     }
     String::from_utf8(text).unwrap()

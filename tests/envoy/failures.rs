@@ -15,7 +15,7 @@ fn models() -> Request<Body> {
     Request::get("/v1/models").body(client::empty()).unwrap()
 }
 
-/// Refused by Usher: the answers never were a server's.
+/// Refused by Usher: the responses never were a server's.
 pub(crate) async fn requests_that_are_refused(stack: &Stack) {
     for protocol in BOTH {
         let rows = [
@@ -25,32 +25,32 @@ pub(crate) async fn requests_that_are_refused(stack: &Stack) {
         ];
         for (body, status, says) in rows {
             let shown = body[..16].to_owned();
-            let answer = client::send(stack.envoy.address, protocol, post_chat(body)).await;
-            assert_eq!(answer.status, status, "{protocol:?} {shown}: {answer:?}");
-            assert!(answer.text().starts_with(says), "{protocol:?} {shown}: {answer:?}");
-            assert_eq!((answer.header(REASON), answer.header("x-inference-pod")), ("", ""));
+            let response = client::send(stack.envoy.address, protocol, post_chat(body)).await;
+            assert_eq!(response.status, status, "{protocol:?} {shown}: {response:?}");
+            assert!(response.text().starts_with(says), "{protocol:?} {shown}: {response:?}");
+            assert_eq!((response.header(REASON), response.header("x-inference-pod")), ("", ""));
         }
     }
     stack.usher.set_endpoints(&[]).await;
     for (protocol, request) in BOTH.into_iter().flat_map(|p| [(p, post_chat(chat(50))), (p, models())]) {
-        let answer = client::send(stack.envoy.address, protocol, request).await;
-        assert_eq!(answer.status, 503, "{protocol:?}: {answer:?}");
-        assert_eq!(answer.header(REASON), "rejected-no-endpoints", "{protocol:?}: {answer:?}");
-        assert!(answer.text().starts_with("inference error: ServiceUnavailable - "), "{answer:?}");
+        let response = client::send(stack.envoy.address, protocol, request).await;
+        assert_eq!(response.status, 503, "{protocol:?}: {response:?}");
+        assert_eq!(response.header(REASON), "rejected-no-endpoints", "{protocol:?}: {response:?}");
+        assert!(response.text().starts_with("inference error: ServiceUnavailable - "), "{response:?}");
     }
     stack.usher.set_endpoints(&stack.servers.addresses).await;
 }
 
 /// Usher's first choice is the only one.
-pub(crate) async fn a_server_that_is_down_answers_503(stack: &mut Stack) {
+pub(crate) async fn a_server_that_is_down_responds_with_503(stack: &mut Stack) {
     stack.usher.set_endpoints(&[nobody()]).await;
     for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
         let start = stack.envoy.access_end();
-        let answer = client::send(stack.envoy.address, protocol, post_chat(chat(size))).await;
-        assert_eq!(answer.status, 503, "{protocol:?} {size}: {answer:?}");
-        // Envoy's answer, seen by Usher.
-        assert_eq!(answer.header("x-went-into-resp-headers"), "true", "{protocol:?} {size}: {answer:?}");
-        assert_eq!(answer.header(REASON), "", "{protocol:?} {size}: {answer:?}");
+        let response = client::send(stack.envoy.address, protocol, post_chat(chat(size))).await;
+        assert_eq!(response.status, 503, "{protocol:?} {size}: {response:?}");
+        // Envoy's response, seen by Usher.
+        assert_eq!(response.header("x-went-into-resp-headers"), "true", "{protocol:?} {size}: {response:?}");
+        assert_eq!(response.header(REASON), "", "{protocol:?} {size}: {response:?}");
         let flags = stack.envoy.access(start, "the request", |line| Some(line.field("flags").to_owned()));
         assert_eq!(flags.await, "UF", "{protocol:?} {size}");
     }
@@ -69,9 +69,9 @@ pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut St
         for _ in 0..400 {
             let start = stack.envoy.access_end();
             let body = chat(size);
-            let answer = client::send(stack.envoy.address, protocol, post_chat(body.clone())).await;
-            assert_eq!((answer.status.as_u16(), answer.header("x-inference-pod")), (200, "sim-0"));
-            answer.assert_received(body.as_bytes());
+            let response = client::send(stack.envoy.address, protocol, post_chat(body.clone())).await;
+            assert_eq!((response.status.as_u16(), response.header("x-inference-pod")), (200, "sim-0"));
+            response.assert_received(body.as_bytes());
             let picked = stack
                 .envoy
                 .access(start, "the request", |line| {
@@ -93,9 +93,9 @@ pub(crate) async fn the_next_endpoint_serves_for_one_that_is_down(stack: &mut St
     stack.usher.set_endpoints(&[dead]).await;
     for protocol in BOTH.into_iter().cycle().take(80) {
         let start = stack.envoy.access_end();
-        let answer = client::send(stack.envoy.address, protocol, post_chat(chat(50))).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let server = stack.servers.addresses[answer.server()].to_string();
+        let response = client::send(stack.envoy.address, protocol, post_chat(chat(50))).await;
+        assert_eq!(response.status, 200, "{response:?}");
+        let server = stack.servers.addresses[response.server()].to_string();
         let logged = stack.envoy.access(start, "the request", |line| {
             Some((line.field("served").to_owned(), line.field("attempts").to_owned()))
         });
@@ -113,36 +113,40 @@ async fn forged(stack: &Stack, protocol: Protocol, size: usize) -> HttpResponse 
 pub(crate) async fn without_usher_requests_go_on(mut stack: Stack) {
     stack.usher.kill().await;
     // Finding out that it is gone costs a request its body, but this one has none.
-    let answer = client::send(stack.envoy.address, Protocol::Http1, forge(models())).await;
-    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, ""), "{answer:?}");
+    let response = client::send(stack.envoy.address, Protocol::Http1, forge(models())).await;
+    assert_eq!(
+        (response.status.as_u16(), response.header("x-went-into-resp-headers")),
+        (200, ""),
+        "{response:?}"
+    );
     stack.envoy.picker_is(false).await;
     for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
-        let answer = forged(&stack, protocol, size).await;
-        assert_eq!(answer.status, 200, "{protocol:?} {size}: {answer:?}");
-        assert_eq!(answer.header("x-went-into-resp-headers"), "", "Usher answered");
-        answer.assert_received(chat(size).as_bytes());
-        let headers = stack.servers.last_headers(answer.server()).await;
+        let response = forged(&stack, protocol, size).await;
+        assert_eq!(response.status, 200, "{protocol:?} {size}: {response:?}");
+        assert_eq!(response.header("x-went-into-resp-headers"), "", "Usher responded");
+        response.assert_received(chat(size).as_bytes());
+        let headers = stack.servers.last_headers(response.server()).await;
         assert!(ROUTING_HEADERS.iter().all(|name| headers[name].is_null()), "{headers}");
     }
     stack.usher = stack.usher.restart().await;
     stack.envoy.picker_is(true).await;
-    let answer = forged(&stack, Protocol::Http1, 50).await;
-    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, "true"));
+    let response = forged(&stack, Protocol::Http1, 50).await;
+    assert_eq!((response.status.as_u16(), response.header("x-went-into-resp-headers")), (200, "true"));
 }
 
 /// `failure_mode_allow: false`.
 pub(crate) async fn without_usher_requests_fail(mut stack: Stack) {
-    let answer = forged(&stack, Protocol::Http2, 50).await;
-    assert_eq!((answer.status.as_u16(), answer.header("x-went-into-resp-headers")), (200, "true"));
+    let response = forged(&stack, Protocol::Http2, 50).await;
+    assert_eq!((response.status.as_u16(), response.header("x-went-into-resp-headers")), (200, "true"));
     stack.usher.kill().await;
     for known in [false, true] {
         if known {
             stack.envoy.picker_is(false).await;
         }
         for (protocol, size) in BOTH.into_iter().flat_map(|p| [(p, 50), (p, 300_000)]) {
-            let answer = forged(&stack, protocol, size).await;
-            assert_eq!(answer.status, 503, "{protocol:?} {size}: {answer:?}");
-            assert_eq!(answer.header("x-inference-pod"), "", "{answer:?}");
+            let response = forged(&stack, protocol, size).await;
+            assert_eq!(response.status, 503, "{protocol:?} {size}: {response:?}");
+            assert_eq!(response.header("x-inference-pod"), "", "{response:?}");
         }
     }
 }

@@ -35,9 +35,9 @@ pub(crate) async fn trusted_headers_of_clients_are_removed(envoy: &Envoy, stack:
     for name in TRUSTED_HEADERS {
         request.headers_mut().insert(HeaderName::from_static(name), "forged".parse().unwrap());
     }
-    let answer = client::send(envoy.address, Protocol::Http1, request).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let headers = stack.servers.last_headers(answer.server()).await;
+    let response = client::send(envoy.address, Protocol::Http1, request).await;
+    assert_eq!(response.status, 200, "{response:?}");
+    let headers = stack.servers.last_headers(response.server()).await;
     for name in TRUSTED_HEADERS {
         assert_eq!(headers[name] != Value::Null, but.contains(&name), "{name}");
     }
@@ -90,7 +90,7 @@ async fn a_real_envoy_takes_the_part_that_istio_is_given() {
     let stack = Stack::start(ORIGINAL_DST, &[], &[(&plain, &istio)]).await;
     trusted_headers_of_clients_are_removed(&stack.envoy, &stack, &[]).await;
     let request = Request::get("/v1/models").header("x-prefiller-host-port", "192.0.2.1:666");
-    let answer =
+    let response =
         client::send(stack.envoy.address, Protocol::Http1, request.body(client::empty()).unwrap()).await;
-    assert_eq!(stack.servers.last_headers(answer.server()).await["x-prefiller-host-port"], Value::Null);
+    assert_eq!(stack.servers.last_headers(response.server()).await["x-prefiller-host-port"], Value::Null);
 }

@@ -43,11 +43,11 @@ impl Load {
                     // 0.8 KB on average, one of a hundred needs several chunks.
                     let body = chat(if number.is_multiple_of(100) { 50_000 } else { 100 + number % 500 });
                     match client.exchange(post_chat(body.clone())).await {
-                        Ok(answer) if answer.status == 200 => {
-                            answer.assert_received(body.as_bytes());
-                            assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+                        Ok(response) if response.status == 200 => {
+                            response.assert_received(body.as_bytes());
+                            assert_eq!(response.json()["usage"]["completion_tokens"], 5);
                         }
-                        Ok(answer) => failed.push(format!("{protocol:?}: {answer:?}")),
+                        Ok(response) => failed.push(format!("{protocol:?}: {response:?}")),
                         Err(error) => {
                             failed.push(format!("{protocol:?}: {error:?}"));
                             client = Client::connect(to, protocol).await.unwrap();

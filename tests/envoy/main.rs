@@ -73,7 +73,7 @@ async fn destination_by_header() {
     traffic::passes(&stack).await;
     headers::trusted_headers_of_clients_are_removed(&stack.envoy, &stack, &[]).await;
     failures::requests_that_are_refused(&stack).await;
-    failures::a_server_that_is_down_answers_503(&mut stack).await;
+    failures::a_server_that_is_down_responds_with_503(&mut stack).await;
     failures::without_usher_requests_go_on(stack).await;
 }
 

@@ -33,8 +33,8 @@ async fn only_a_gateway_with_a_certificate_is_served() {
     let flag = format!("--client-ca-path={}", path("ca.pem"));
     let stack = Stack::start(ORIGINAL_DST, &[&flag], &[closed, certificate]).await;
     stack.envoy.picker_is(true).await;
-    let answer = client::send(stack.envoy.address, Protocol::Http1, post_chat(chat(50))).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let response = client::send(stack.envoy.address, Protocol::Http1, post_chat(chat(50))).await;
+    assert_eq!(response.status, 200, "{response:?}");
 
     let stranger = Envoy::start(ORIGINAL_DST, stack.usher.address, &stack.servers.addresses, &[closed]).await;
     stranger.picker_is(false).await;

@@ -33,9 +33,9 @@ async fn send(envoy: &Envoy, total: usize) -> (usize, Vec<usize>) {
                 }
                 // Each begins with another text, so that nobody has it cached.
                 let body = chat(100).replacen("All work", &format!("Work {number}"), 1);
-                let answer = client.exchange(post_chat(body)).await.unwrap();
-                match answer.status.as_u16() {
-                    200 => served[answer.server()] += 1,
+                let response = client.exchange(post_chat(body)).await.unwrap();
+                match response.status.as_u16() {
+                    200 => served[response.server()] += 1,
                     _ => failed += 1,
                 }
             }
@@ -97,10 +97,10 @@ async fn fast_failing_server_gets_few_requests_and_recovers() {
 }
 
 /// Eight servers under 100 requests per second, one of which takes requests and never
-/// answers. Clients wait for three seconds. Those of a loaded machine may give up on others, too, so
+/// responds. Clients wait for three seconds. Those of a loaded machine may give up on others, too, so
 /// requests are counted where they come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_never_answers_costs_a_handful_of_requests() {
+async fn a_server_that_never_responds_costs_a_handful_of_requests() {
     const PATIENCE: Duration = Duration::from_secs(3);
     let servers = Servers::start_many(8).await;
     let usher = Usher::start(&servers.addresses, &[]).await;
@@ -116,7 +116,7 @@ async fn a_server_that_never_answers_costs_a_handful_of_requests() {
         let body = chat(100).replacen("All work", &format!("Idle {number}"), 1);
         async move {
             let mut client = Client::connect(envoy.address, Protocol::Http1).await.unwrap();
-            matches!(tokio::time::timeout(PATIENCE, client.exchange(post_chat(body))).await, Ok(Ok(answer)) if answer.status == 200)
+            matches!(tokio::time::timeout(PATIENCE, client.exchange(post_chat(body))).await, Ok(Ok(response)) if response.status == 200)
         }
     });
     let mut asked = tokio::task::JoinSet::new();

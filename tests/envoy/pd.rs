@@ -43,13 +43,13 @@ async fn five_hundred_requests_at_once_are_split() {
         let body = chat(2000).replacen("All work", &format!("Work {number}"), 1);
         client::send(stack.envoy.address, protocol, post_chat(body))
     };
-    let answers = join_all((0..REQUESTS).map(ask)).await;
+    let responses = join_all((0..REQUESTS).map(ask)).await;
 
     let mut split: BTreeMap<(usize, String), usize> = BTreeMap::new();
-    for answer in &answers {
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let prefiller = answer.header("x-sim-prefilled-by").to_owned();
-        *split.entry((answer.server(), prefiller)).or_default() += 1;
+    for response in &responses {
+        assert_eq!(response.status, 200, "{response:?}");
+        let prefiller = response.header("x-sim-prefilled-by").to_owned();
+        *split.entry((response.server(), prefiller)).or_default() += 1;
     }
     assert!(split.keys().all(|(decode, _)| *decode >= 2), "{split:?}");
     let by = |name: &str| split.iter().filter(|((_, by), _)| by == name).map(|(_, count)| *count).sum();

@@ -34,14 +34,14 @@ async fn server() -> SocketAddr {
         loop {
             let (io, _) = listener.accept().await.unwrap();
             let connection = http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(io), service_fn(answer));
+                .serve_connection(TokioIo::new(io), service_fn(respond));
             tokio::spawn(connection);
         }
     });
     address
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn respond(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     if request.uri().path() == "/echo" {
         return Ok(Response::new(request.into_body().map_err(|error| panic!("{error}")).boxed_unsync()));
     }
@@ -86,37 +86,37 @@ async fn unparsed_bodies_of_any_size_pass_through() {
     }
     // All code has run after this, and buffers are as large as uploads make them.
     for protocol in BOTH {
-        let answer = client::send(envoy.address, protocol, upload(64)).await;
-        assert_eq!(answer.text(), (64 * MI).to_string());
+        let response = client::send(envoy.address, protocol, upload(64)).await;
+        assert_eq!(response.text(), (64 * MI).to_string());
     }
     let before = usher.peak_memory();
-    let answer = client::send(envoy.address, Protocol::Http1, upload(GI / MI)).await;
-    assert_eq!((answer.status.as_u16(), answer.text()), (200, &*GI.to_string()));
+    let response = client::send(envoy.address, Protocol::Http1, upload(GI / MI)).await;
+    assert_eq!((response.status.as_u16(), response.text()), (200, &*GI.to_string()));
     let after = usher.peak_memory();
     println!("{before} bytes before an upload of 1 GiB, {after} after it");
     // How much is under way at a time depends on how threads take turns.
     assert!(after < before + 32 * MI, "{before} bytes before, {after} after");
 }
 
-/// As a gRPC call: an answer comes for each message before the next is sent.
+/// As a gRPC call: a response comes for each message before the next is sent.
 async fn messages_pass_in_both_directions(envoy: SocketAddr, protocol: Protocol) {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(1);
     let frames = stream::poll_fn(move |context| receiver.poll_recv(context));
     let frames = futures_util::StreamExt::map(frames, |data| Ok(Frame::data(data)));
     let request = Request::post("/echo").header("te", "trailers").header("content-type", "application/grpc");
     let mut client = Client::connect(envoy, protocol).await.unwrap();
-    let mut answer =
+    let mut response =
         client.begin(request.body(StreamBody::new(frames).boxed_unsync()).unwrap()).await.unwrap();
-    assert_eq!(answer.status(), 200);
+    assert_eq!(response.status(), 200);
     for message in ["first", "second", "third"] {
         sender.send(message.into()).await.unwrap();
         let mut echo = Vec::new();
         while echo.len() < message.len() {
-            let frame = answer.frame().await.unwrap().unwrap();
+            let frame = response.frame().await.unwrap().unwrap();
             echo.extend(frame.into_data().unwrap());
         }
         assert_eq!(echo, message.as_bytes());
     }
     drop(sender);
-    assert!(answer.frame().await.is_none_or(|frame| frame.unwrap().into_data().unwrap().is_empty()));
+    assert!(response.frame().await.is_none_or(|frame| frame.unwrap().into_data().unwrap().is_empty()));
 }

@@ -41,8 +41,8 @@ async fn ask(envoy: std::net::SocketAddr, client: usize, done: Arc<AtomicBool>) 
             body["max_tokens"] = json!(100);
         }
         match connection.exchange(post_chat(body.to_string())).await {
-            Ok(answer) if answer.status == 200 => answered += 1,
-            Ok(answer) => wrong.push(format!("{} {}", answer.status, answer.text())),
+            Ok(response) if response.status == 200 => answered += 1,
+            Ok(response) => wrong.push(format!("{} {}", response.status, response.text())),
             Err(error) => {
                 wrong.push(error.to_string());
                 connection = Client::connect(envoy, protocol).await.unwrap();
@@ -73,7 +73,7 @@ async fn no_request_fails_over_twenty_restarts() {
             "      interval: 2s\n      no_traffic_interval: 2s\n",
             "      interval: 0.1s\n      no_traffic_interval: 0.1s\n",
         ),
-        // A check that a loaded machine answers late doesn't fail.
+        // A check that a loaded machine responds late doesn't fail.
         ("- timeout: 1s", "- timeout: 5s"),
         (one.trim_end(), both.trim_end()),
     ];

@@ -1,4 +1,4 @@
-//! Clients that stop reading in the middle of long answers, on a gateway that others use.
+//! Clients that stop reading in the middle of long responses, on a gateway that others use.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const SLOW: usize = 40;
 /// Looks in a row, 20 ms apart, that find nothing sent: all wait for their clients.
 const QUIET: usize = 25;
 
-/// A server whose answers to `long` never end. It counts their bytes.
+/// A server whose responses to `long` never end. It counts their bytes.
 async fn server(sent: &Arc<AtomicUsize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,14 +38,14 @@ async fn server(sent: &Arc<AtomicUsize>) -> SocketAddr {
         loop {
             let (io, _) = listener.accept().await.unwrap();
             let sent = Arc::clone(&sent);
-            let service = service_fn(move |request| answer(request, Arc::clone(&sent)));
+            let service = service_fn(move |request| respond(request, Arc::clone(&sent)));
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(io), service));
         }
     });
     address
 }
 
-async fn answer(request: Request<Incoming>, sent: Arc<AtomicUsize>) -> Result<Response<Body>, Infallible> {
+async fn respond(request: Request<Incoming>, sent: Arc<AtomicUsize>) -> Result<Response<Body>, Infallible> {
     let prompt = request.into_body().collect().await.unwrap().to_bytes();
     if !prompt.windows(4).any(|word| word == b"long") {
         return Ok(Response::new(Full::new("short".into()).boxed_unsync()));
@@ -74,13 +74,13 @@ async fn others_are_answered(configuration: &str, protocol: Protocol) {
     let mut slow = Vec::new();
     for _ in 0..SLOW {
         let mut client = Client::connect(envoy.address, protocol).await.unwrap();
-        let answer = client.begin(request("long")).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let response = client.begin(request("long")).await.unwrap();
+        assert_eq!(response.status(), 200);
         // Nobody reads it.
-        slow.push((client, answer));
+        slow.push((client, response));
     }
     let (mut before, mut quiet) = (0, 0);
-    eventually("all answers to wait for their clients", async || {
+    eventually("all responses to wait for their clients", async || {
         let now = sent.load(Relaxed);
         quiet = if now == before { quiet + 1 } else { 0 };
         before = now;
@@ -90,15 +90,15 @@ async fn others_are_answered(configuration: &str, protocol: Protocol) {
     let paused = envoy.statistic("cluster.usher.upstream_flow_control_paused_reading_total").await;
     println!("{before} bytes are on their way; Envoy stopped reading from the picker {paused} times");
     for _ in 0..20 {
-        let answer = client::send(envoy.address, protocol, request("hi"));
-        let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap();
-        assert_eq!((answer.status.as_u16(), answer.text()), (200, "short"));
+        let response = client::send(envoy.address, protocol, request("hi"));
+        let response = tokio::time::timeout(PATIENCE, response).await.unwrap();
+        assert_eq!((response.status.as_u16(), response.text()), (200, "short"));
     }
     // And one of the slow ones goes on where it was.
-    let (_client, mut answer) = slow.pop().unwrap();
+    let (_client, mut response) = slow.pop().unwrap();
     let mut read = 0;
     while read < 1 << 20 {
-        let frame = tokio::time::timeout(PATIENCE, answer.frame()).await.unwrap().unwrap().unwrap();
+        let frame = tokio::time::timeout(PATIENCE, response.frame()).await.unwrap().unwrap().unwrap();
         read += frame.into_data().unwrap().len();
     }
 }

@@ -23,7 +23,7 @@ const AT_A_TIME: usize = 40;
 /// Requests after each other.
 const ROUNDS: usize = 2;
 
-/// Time that an answer takes: longer than a loaded machine takes to send all requests.
+/// Time that a response takes: longer than a loaded machine takes to send all requests.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// Streams of the threads of the picker: open ones, or all that they took.
@@ -43,8 +43,8 @@ async fn ask(envoy: std::net::SocketAddr) -> Vec<String> {
         let (mut client, mut wrong) = (Client::Http2(sender), Vec::new());
         for _ in 0..ROUNDS {
             match client.exchange(post_chat(chat(200))).await {
-                Ok(answer) if answer.status == 200 => {}
-                Ok(answer) => wrong.push(format!("{} {}", answer.status, answer.text())),
+                Ok(response) if response.status == 200 => {}
+                Ok(response) => wrong.push(format!("{} {}", response.status, response.text())),
                 Err(error) => wrong.push(error.to_string()),
             }
         }
@@ -73,16 +73,16 @@ async fn two_threads_of_envoy_use_all_of_eight() {
     let envoy = Envoy::start_on(2, ORIGINAL_DST, usher.address, &servers.addresses, &edits).await;
 
     let clients: Vec<_> = (0..CLIENTS).map(|_| tokio::spawn(ask(envoy.address))).collect();
-    let (mut answers, mut looks) = (pin!(join_all(clients)), Vec::new());
-    let answers = loop {
+    let (mut responses, mut looks) = (pin!(join_all(clients)), Vec::new());
+    let responses = loop {
         tokio::select! {
-            answers = &mut answers => break answers,
+            responses = &mut responses => break responses,
             () = tokio::time::sleep(Duration::from_millis(50)) => {
                 looks.push(streams(&usher, "usher_worker_streams").await);
             }
         }
     };
-    let wrong: Vec<_> = answers.into_iter().flat_map(Result::unwrap).collect();
+    let wrong: Vec<_> = responses.into_iter().flat_map(Result::unwrap).collect();
 
     let took = streams(&usher, "usher_worker_streams_total").await;
     let connections = envoy.statistic("cluster.usher.upstream_cx_total").await;

@@ -94,8 +94,8 @@ fn metrics() -> GetMetricsRequest {
 
 async fn becomes(keda: &ExternalScalerClient<Channel>, pods: i64) {
     eventually("the number of pods", async || {
-        let answer = keda.clone().get_metrics(metrics()).await.ok()?.into_inner();
-        (answer.metric_values[0].metric_value == pods).then_some(())
+        let response = keda.clone().get_metrics(metrics()).await.ok()?.into_inner();
+        (response.metric_values[0].metric_value == pods).then_some(())
     })
     .await;
 }

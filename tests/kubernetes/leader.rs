@@ -57,7 +57,7 @@ async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
     second.terminate();
     let stopped = Instant::now();
     second.says(&["lease released"]).await;
-    // While it drains, which is over in 9 s, it still answers.
+    // While it drains, which is over in 9 s, it still responds.
     second.becomes(&["10.4.0.1:8000"]).await;
     is_ready(&second, false).await;
     assert!(second.is_healthy("liveness").await);

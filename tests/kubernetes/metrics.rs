@@ -21,7 +21,7 @@ use crate::picker::Picker;
 use crate::server::Server;
 use crate::support::eventually;
 
-/// Asks for the metrics: status and the rest of the answer.
+/// Asks for the metrics: status and the rest of the response.
 async fn ask_over(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
@@ -29,11 +29,11 @@ async fn ask_over(
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{token}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    // A server that ends a TLS session without a word has still answered.
-    let _ = stream.read_to_string(&mut answer).await;
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok((status.ok_or(std::io::ErrorKind::UnexpectedEof)?, answer))
+    let mut response = String::new();
+    // A server that ends a TLS session without a word has still responded.
+    let _ = stream.read_to_string(&mut response).await;
+    let status = response.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or(std::io::ErrorKind::UnexpectedEof)?, response))
 }
 
 async fn ask(picker: &Picker, token: Option<&str>) -> (u16, String) {
@@ -59,8 +59,8 @@ async fn metrics_readers_are_authorized_by_kubernetes() {
     let picker = Picker::of_pool(&server, &space, &["-v=5"]).await;
 
     // The picker itself may not ask yet.
-    let (status, answer) = ask(&picker, Some("token-scraper")).await;
-    assert!(status == 503 && answer.contains("retry-after: 5\r\n"), "{answer}");
+    let (status, response) = ask(&picker, Some("token-scraper")).await;
+    assert!(status == 503 && response.contains("retry-after: 5\r\n"), "{response}");
     picker
         .says(&[
             "access denied to the Kubernetes API",
@@ -82,11 +82,11 @@ async fn metrics_readers_are_authorized_by_kubernetes() {
     let (_, page) = ask(&picker, Some("token-scraper")).await;
     assert!(page.contains("llm_d_epp_info"), "{page}");
 
-    let (status, answer) = ask(&picker, Some("token-stranger")).await;
-    assert!(status == 403 && answer.contains("stranger may not get /metrics"), "{answer}");
+    let (status, response) = ask(&picker, Some("token-stranger")).await;
+    assert!(status == 403 && response.contains("stranger may not get /metrics"), "{response}");
     picker.says(&["may not read metrics", "stranger"]).await;
-    let (status, answer) = ask(&picker, Some("token-wrong")).await;
-    assert!(status == 401 && answer.contains("www-authenticate: Bearer\r\n"), "{answer}");
+    let (status, response) = ask(&picker, Some("token-wrong")).await;
+    assert!(status == 401 && response.contains("www-authenticate: Bearer\r\n"), "{response}");
     assert_eq!(ask(&picker, None).await.0, 401);
 
     assert_eq!(ask(&picker, Some(&monitoring)).await.0, 200);

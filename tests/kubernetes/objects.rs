@@ -134,8 +134,8 @@ impl Server {
         });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
         eventually("a right to count", async || {
-            let answer = send(&client, "POST", path, &question).await.ok()?;
-            (answer["status"]["allowed"] == true).then_some(())
+            let response = send(&client, "POST", path, &question).await.ok()?;
+            (response["status"]["allowed"] == true).then_some(())
         })
         .await;
     }
@@ -252,8 +252,8 @@ impl Space {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts", self.name);
         send(&self.client, "POST", &path, &json!({"metadata": {"name": name}})).await.unwrap();
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-        let answer = send(&self.client, "POST", &format!("{path}/{name}/token"), &request).await.unwrap();
-        answer["status"]["token"].as_str().unwrap().to_owned()
+        let response = send(&self.client, "POST", &format!("{path}/{name}/token"), &request).await.unwrap();
+        response["status"]["token"].as_str().unwrap().to_owned()
     }
 
     /// Creates an object of a kind.

@@ -106,5 +106,5 @@ async fn silently_dropped_connections_are_detected() {
     assert_eq!(picker.members().await, ["10.5.2.1:8000".to_owned()].into());
     picker.becomes(&["10.5.2.1:8000", "10.5.2.2:8000"]).await;
     println!("noticed after {:?}", muted.elapsed());
-    picker.says(&["cannot follow Kubernetes objects", "did not answer within"]).await;
+    picker.says(&["cannot follow Kubernetes objects", "did not respond within"]).await;
 }

@@ -136,7 +136,7 @@ impl Picker {
         ];
         let messages =
             messages.map(|kind| ProcessingRequest { request: Some(kind), ..ProcessingRequest::default() });
-        // The request's side stays open, as a gateway's does until the answer has passed. It ends
+        // The request's side stays open, as a gateway's does until the response has passed. It ends
         // with this look: what nobody ends is a request that runs, and keeps what it was decided by.
         let (_open, closed) = tokio::sync::oneshot::channel::<()>();
         let rest = futures_util::stream::once(closed).filter_map(async |_| None);
@@ -198,8 +198,8 @@ impl Picker {
         let port = Endpoint::from_shared(format!("http://{}", self.health)).unwrap();
         let Ok(channel) = port.connect().await else { return false };
         let check = HealthCheckRequest { service: service.to_owned() };
-        let answer = HealthClient::new(channel).check(check).await;
-        answer.is_ok_and(|answer| answer.into_inner().status == i32::from(ServingStatus::Serving))
+        let response = HealthClient::new(channel).check(check).await;
+        response.is_ok_and(|response| response.into_inner().status == i32::from(ServingStatus::Serving))
     }
 
     /// Waits until it says that it serves, or that it doesn't.

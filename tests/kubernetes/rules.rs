@@ -36,7 +36,7 @@ async fn objectives_say_what_is_shed_first() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;
-    // Nobody answers there, so what is known of it is too old: the pool counts as full.
+    // Nobody responds there, so what is known of it is too old: the pool counts as full.
     space.pod("a", "10.2.0.1", "m").await;
     let spec = |priority: i32, pool: &str| json!({"priority": priority, "poolRef": {"name": pool}});
     space.create(OBJECTIVES, "low", spec(-1, "p")).await;

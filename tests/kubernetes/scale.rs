@@ -19,7 +19,7 @@ fn ip(number: u32) -> String {
     format!("10.6.{}.{}", number / 250, number % 250 + 1)
 }
 
-/// Waits until a picker has less memory than `most`, in KiB, and returns how much. Answers by which the test
+/// Waits until a picker has less memory than `most`, in KiB, and returns how much. Responses by which the test
 /// looks, of 2,000 endpoints with their scores each, are given back a moment later.
 async fn has_less(picker: &Picker, most: u64) -> u64 {
     let what = format!("less than {most} KiB");
@@ -79,7 +79,7 @@ async fn two_thousand_pods_are_endpoints() {
         }
     }
     let after = has_less(&picker, before + MEMORY).await;
-    // The peak has the answers in it.
+    // The peak has the responses in it.
     let peak = picker.memory("VmHWM");
     println!("{before} KiB without pods, {known} with {PODS}, {after} after many changes, {peak} at most");
 }

@@ -99,9 +99,9 @@ async fn usher_and_the_api_server_agree_on_selectors() {
         for selector in selectors {
             let query: String = selector.bytes().map(|byte| format!("%{byte:02X}")).collect();
             let path = format!("/api/v1/namespaces/default/pods?limit=1&labelSelector={query}");
-            let answer = client.request::<Value>(Request::get(path).body(Vec::new()).unwrap()).await;
-            if (answer.is_ok(), taken(selector)) != (expected, expected) {
-                differ.push((*selector, expected, taken(selector), answer.err()));
+            let response = client.request::<Value>(Request::get(path).body(Vec::new()).unwrap()).await;
+            if (response.is_ok(), taken(selector)) != (expected, expected) {
+                differ.push((*selector, expected, taken(selector), response.err()));
             }
         }
     }

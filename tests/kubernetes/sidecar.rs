@@ -58,9 +58,9 @@ async fn a_request_goes_through_the_sidecar() {
         .header("x-slo-tpot-ms", "1")
         .body(client::full(body))
         .unwrap();
-    let answer = client::send(envoy.address, Protocol::Http1, request).await;
-    assert_eq!(answer.status, StatusCode::OK);
-    assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+    let response = client::send(envoy.address, Protocol::Http1, request).await;
+    assert_eq!(response.status, StatusCode::OK);
+    assert_eq!(response.json()["usage"]["completion_tokens"], 5);
     let headers = servers.last_headers(0).await;
     let headers = headers.as_object().unwrap().keys();
     let trusted = ["-inference-", "-rewrite", "slo-"];
@@ -68,14 +68,14 @@ async fn a_request_goes_through_the_sidecar() {
     assert_eq!(passed, ["x-llm-d-slo-ttft-ms"]);
     for (path, status) in [("/ready", 200), ("/stats/prometheus", 200), ("/quitquitquit", 404)] {
         let request = Request::get(path).body(client::empty()).unwrap();
-        let answer = client::send(([127, 0, 0, 1], ready).into(), Protocol::Http1, request).await;
-        assert_eq!(answer.status, status, "{path}");
+        let response = client::send(([127, 0, 0, 1], ready).into(), Protocol::Http1, request).await;
+        assert_eq!(response.status, status, "{path}");
     }
     // Without Usher, and with failOpen false.
     drop(picker);
     let request = Request::get("/v1/models").body(client::empty()).unwrap();
-    let answer = client::send(envoy.address, Protocol::Http1, request).await;
-    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    let response = client::send(envoy.address, Protocol::Http1, request).await;
+    assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[test]

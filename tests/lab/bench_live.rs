@@ -1,5 +1,5 @@
 //! The parts of `make bench-live` that need no processes: arguments, command lines, reading of
-//! answers and pages, and the table.
+//! responses and pages, and the table.
 
 #![allow(dead_code, reason = "what starts processes is not called here")]
 

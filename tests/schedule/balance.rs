@@ -25,7 +25,7 @@ plugins:
   parameters: {nonCachedTokens: 64}
 - type: disagg-profile-handler
   parameters:
-    profiles: {prefill: compute, decode: answer}
+    profiles: {prefill: compute, decode: respond}
     deciders: {prefill: prefix-based-pd-decider}
     pairing: joint
     constraintMode: Required
@@ -37,7 +37,7 @@ plugins:
 schedulingProfiles:
 - name: compute
   plugins: [{pluginRef: prefill-filter}, {pluginRef: expected-latency-scorer}]
-- name: answer
+- name: respond
   plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}]
 ";
 
@@ -115,7 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Plain {
     tokens: u64,
     /// Endpoint that its prompt waits at, the one that decodes as far as prompts go, and the one
-    /// that answers.
+    /// that responds.
     prefill: usize,
     decode: usize,
     primary: usize,

@@ -108,7 +108,7 @@ fn request(flow: &str) -> Request {
 /// A request under way, and whether its tokens are still counted.
 type Held = (Routed, bool);
 
-/// Sends requests and takes them through what answers do, in any order. Returns those
+/// Sends requests and takes them through what responses do, in any order. Returns those
 /// that are still under way.
 fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

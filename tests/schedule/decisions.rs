@@ -141,7 +141,7 @@ fn without_scorers_every_total_is_zero() {
 }
 
 /// Runs `second` after `first`, but only where that found something, and
-/// answers with the profile named in `primary`.
+/// returns the profile named in `primary`.
 struct Chain {
     primary: &'static str,
 }

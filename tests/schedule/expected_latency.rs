@@ -188,7 +188,7 @@ fn equal_endpoints_score_one() {
 }
 
 #[test]
-fn a_short_answer_goes_where_its_prompt_is_cached_and_a_long_one_where_nothing_runs() {
+fn a_short_response_goes_where_its_prompt_is_cached_and_a_long_one_where_nothing_runs() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
     for (position, running) in [(0, 20.0), (1, 0.0)] {
@@ -265,7 +265,7 @@ fn busiest_by_mean(counts: &[usize]) -> f64 {
 }
 
 #[test]
-fn long_answers_spread_although_one_endpoint_has_their_prefix() {
+fn long_responses_spread_although_one_endpoint_has_their_prefix() {
     let (clock, model) = model();
     let candidates = pool(8, |_, _| {});
     for _ in 0..400 {
@@ -273,7 +273,7 @@ fn long_answers_spread_although_one_endpoint_has_their_prefix() {
         booked.first_token();
         booked.finish(Some(800));
     }
-    // The arrivals are forgotten, the length of answers is not.
+    // The arrivals are forgotten, the length of responses is not.
     clock.set(Duration::from_secs(3600));
     let sent = send(&model, &candidates, 64, true, |counts| {
         let has = |(position, count): (usize, &usize)| if position == 0 || *count > 0 { 20 } else { 0 };

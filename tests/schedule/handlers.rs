@@ -128,7 +128,7 @@ fn a_handler_of_one_profile_is_refused_with_two() {
     }
 }
 
-/// Runs every profile and answers with the one called `decode`.
+/// Runs every profile and returns the one called `decode`.
 struct Everything;
 
 impl ProfileHandler for Everything {

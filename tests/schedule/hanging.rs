@@ -1,4 +1,4 @@
-//! Endpoints that take requests and never answer, and those that are only slow.
+//! Endpoints that take requests and never respond, and those that are only slow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use usher::schedule::Served;
 
 use crate::outliers::{BY_HEADER, BY_REQUESTS, ONLY, Pool, destination, request};
 
-/// A request whose answer may be a stream.
+/// A request whose response may be a stream.
 fn request_of(stream: bool) -> Request {
     let mut request = request(&[]);
     request.stream = stream;
@@ -34,16 +34,16 @@ schedulingProfiles:
 struct Case {
     /// Time that clients wait.
     patience_ms: u64,
-    /// From the start of an answer to its first token, if it is a stream.
+    /// From the start of a response to its first token, if it is a stream.
     first_ms: Option<u64>,
-    /// From the start of an answer to its end.
+    /// From the start of a response to its end.
     service_ms: u64,
 }
 
 /// A server that takes some requests at once, and shows how many every 50 ms.
 #[derive(Default)]
 struct Server {
-    /// When they begin to answer.
+    /// When they begin to respond.
     begins: VecDeque<(u64, Routed)>,
     /// When they end.
     ends: VecDeque<(u64, Routed)>,
@@ -241,7 +241,7 @@ fn a_full_server_is_not_ejected_while_its_streams_go_on() {
         routed.response_begins(&Served::Unknown, Verdict::Good, true);
         routed
     };
-    // The other one answers within a tenth of a second.
+    // The other one responds within a tenth of a second.
     let pass = || {
         let mut routed = begin("10.0.0.2");
         pool.clock.set(pool.clock.elapsed() + Duration::from_millis(100));

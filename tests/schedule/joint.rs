@@ -49,7 +49,7 @@ pub(crate) struct Pairing {
 }
 
 impl Pairing {
-    /// Every prompt is computed by another endpoint than the one that answers.
+    /// Every prompt is computed by another endpoint than the one that responds.
     pub(crate) fn new(more: &str, prefill: &[f32], decode: &[f32], candidates: Candidates) -> Self {
         Self::decided_by(Some(Arc::new(AlwaysDecider)), more, prefill, decode, candidates)
     }

@@ -150,8 +150,8 @@ impl Plain {
         URGENT * first + takes * (decoding + own.arrivals * takes) * stretch
     }
 
-    /// Its answer, and those beside it.
-    fn answer(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
+    /// Its response, and those beside it.
+    fn response(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
         let requests = Self::requests(side, drawn);
         let (own, others) = (PROMPT as f64 + OUTPUT / 2.0, requests * self.mean);
         let step = STEP + STEP_PER_REQUEST * (requests + 1.0) + STEP_PER_CACHED * (others + own);
@@ -160,11 +160,11 @@ impl Plain {
     }
 
     fn decode(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        URGENT * Self::slot_wait(side, drawn) + self.answer(side, drawn)
+        URGENT * Self::slot_wait(side, drawn) + self.response(side, drawn)
     }
 
     fn whole(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
-        self.prefill(side, drawn) + self.answer(side, drawn)
+        self.prefill(side, drawn) + self.response(side, drawn)
     }
 }
 

@@ -68,7 +68,7 @@ fn asking(number: usize, tokens: usize) -> Request {
     parser.finish().unwrap()
 }
 
-/// Requests that were sent to each endpoint, for their prompts and for their answers.
+/// Requests that were sent to each endpoint, for their prompts and for their responses.
 fn counts(routed: &[Routed], endpoints: usize) -> (Vec<usize>, Vec<usize>) {
     let (mut prefill, mut decode) = (vec![0; endpoints], vec![0; endpoints]);
     for routed in routed {
@@ -194,8 +194,8 @@ fn the_decider_judges_the_endpoint_that_decodes() {
     load.running.set(20.0, NOW);
     load.waiting.set(0.0, NOW);
     assert_eq!(pairing.pair(1), Ok((0, 2)));
-    // With the opposite answers the one that is chosen computes the prompt itself, although the
-    // first choice of decode has another answer.
+    // With the opposite permissions the one that is chosen computes the prompt itself, although the
+    // first choice of decode has another one.
     let pairing = paired(&[1], LINKS);
     busy(&pairing, 1);
     assert_eq!(pairing.pair(1), Ok((2, 2)));
@@ -260,7 +260,7 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
         // Transfers are as long as prompts here, so some of what links lack is put down to these, too.
         assert!((first / 0.48 - 1.0).abs() < 0.3, "{first} {prefill:?} {decode:?}");
         assert!((5.0..20.0).contains(&decode.factor), "{decode:?}");
-        let step = decode.cost.answer / 100.0;
+        let step = decode.cost.response / 100.0;
         assert!((step / 0.04 - 1.0).abs() < 0.15, "{step}");
     }
 }

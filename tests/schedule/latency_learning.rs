@@ -38,7 +38,7 @@ fn alone(model: &Model, endpoint: &Endpoint, tokens: u64) -> f64 {
     model.read().ttft(endpoint, tokens, &Reported::default())
 }
 
-/// Sends a request whose answer comes in one piece after the time that its prompt takes at
+/// Sends a request whose response comes in one piece after the time that its prompt takes at
 /// this rate, and adds to the engine's histograms.
 fn whole(
     model: &Arc<Model>,
@@ -75,7 +75,7 @@ fn teach(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prom
 }
 
 #[test]
-fn answers_in_one_piece_teach_by_the_engines_histograms() {
+fn responses_in_one_piece_teach_by_the_engines_histograms() {
     for wrong in [3.0, 1.0 / 3.0] {
         let (clock, model) = model();
         let store = store("a");
@@ -181,7 +181,7 @@ fn labels_that_change_keep_what_was_learned_of_an_endpoint() {
 }
 
 #[test]
-fn cached_answers_make_no_endpoint_look_fast() {
+fn cached_responses_make_no_endpoint_look_fast() {
     let (clock, model) = model();
     let store = store("a");
     let endpoint = only(&store);

@@ -68,13 +68,13 @@ fn a_prompt_moves_with_its_request() {
     let work = Work { prefill: endpoint(&candidates, 1), ..Work::whole(endpoint(&candidates, 2), 500, true) };
     let mut apart = model.book(&work);
     apart.move_to(endpoint(&candidates, 0));
-    assert_eq!(left(), [1000.0, 500.0, 0.0], "another endpoint answers, and the same one computes");
+    assert_eq!(left(), [1000.0, 500.0, 0.0], "another endpoint responds, and the same one computes");
     drop((booked, apart));
     assert_eq!(left(), [0.0; 3]);
 }
 
 #[test]
-fn a_prompt_of_an_answer_in_one_piece_leaves_as_time_passes() {
+fn a_prompt_of_a_response_in_one_piece_leaves_as_time_passes() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let left = || tokens(&model, endpoint(&candidates, 0));
@@ -90,14 +90,14 @@ fn a_prompt_of_an_answer_in_one_piece_leaves_as_time_passes() {
 }
 
 #[test]
-fn a_prompt_leaves_with_the_first_that_is_seen_of_its_answer() {
+fn a_prompt_leaves_with_the_first_that_is_seen_of_its_response() {
     type See = fn(&mut Booked);
     let (nothing, headers): (See, See) = (|_| {}, |booked| booked.begins(true));
     let token: See = |booked| {
         booked.begins(true);
         booked.first_token();
     };
-    // No answer to a stream, or one that isn't shown, is over with its headers.
+    // No response to a stream, or one that isn't shown, is over with its headers.
     let other: See = |booked| booked.begins(false);
     // Whether a stream was asked for, what is seen, whether the prompt is still there
     let table = [

@@ -95,7 +95,7 @@ fn found(cache: &CachedLocator, hint: &SubsetHint) -> BTreeSet<SocketAddr> {
 }
 
 proptest! {
-    /// However the pool changes and whatever is asked in which order, each answer is that of
+    /// However the pool changes and whatever is asked in which order, each response is that of
     /// the rules for the pool as it is.
     #[test]
     fn candidates_are_those_of_the_rules(

@@ -211,7 +211,7 @@ fn only_one_probe_is_in_flight_per_endpoint() {
         pool.pass(Duration::from_millis(100));
         assert_eq!(destination(&pool.send(&[])), "10.0.0.4:8000");
     }
-    // Its client goes away without an answer: that says nothing, and the next one may go.
+    // Its client goes away without a response: that says nothing, and the next one may go.
     drop(probe);
     pool.pass(SECOND);
     assert_eq!(destination(&pool.send(&[])), "10.0.0.1:8000");
@@ -374,7 +374,7 @@ fn response_by_a_fallback_counts_as_a_failure() {
     pool.pass(SECOND);
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.3:8000,10.0.0.2:8000");
-    // A good answer of the fallback is none of the endpoint that is probed.
+    // A good response of the fallback is none of the endpoint that is probed.
     pool.pass(2 * SECOND);
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
     for _ in 0..4 {

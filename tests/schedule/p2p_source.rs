@@ -25,7 +25,7 @@ fn request(id: &str) -> Request {
     RequestParser::new(headers, &Parsers::new(&[ParserKind::PassThrough])).without_body()
 }
 
-/// Runs all profiles and answers with the first one's pick.
+/// Runs all profiles and returns the first one's pick.
 struct All;
 
 impl ProfileHandler for All {

@@ -313,9 +313,9 @@ schedulingProfiles:
     assert!((seconds() - before).abs() < 1e-6);
 }
 
-/// Lets an answer's first token come after so many milliseconds, and the end of eleven tokens after
+/// Lets a response's first token come after so many milliseconds, and the end of eleven tokens after
 /// as many more.
-fn answer(pool: &Pool, mut routed: Routed, first: u64, rest: u64) {
+fn respond(pool: &Pool, mut routed: Routed, first: u64, rest: u64) {
     let clock = pool.state.clock();
     let pass = |ms| clock.set(clock.elapsed() + Duration::from_millis(ms));
     routed.response_begins(&Served::Unknown, Verdict::Good, true);
@@ -330,9 +330,9 @@ fn predictions_and_missed_targets_are_counted_by_model() {
     let pool = running(&tiers("{streamingMode: true}"), &[0.0]);
     let targets = [("x-llm-d-slo-ttft-ms", "100"), ("x-llm-d-slo-tpot-ms", "20")];
     for (first, rest) in [(90, 190), (110, 190), (90, 225)] {
-        answer(&pool, pool.route(&stream("m", 4, &targets)).unwrap(), first, rest);
+        respond(&pool, pool.route(&stream("m", 4, &targets)).unwrap(), first, rest);
     }
-    answer(&pool, pool.route(&stream("n", 4, &[])).unwrap(), 900, 900);
+    respond(&pool, pool.route(&stream("n", 4, &[])).unwrap(), 900, 900);
     let text = render(&pool.registry);
     let labels = |model: &str| {
         format!(

@@ -21,7 +21,7 @@ plugins:
 - {{name: by, {plugin}}}
 schedulingProfiles:
 - {{name: compute, plugins: [{{pluginRef: prefill-filter}}, {{pluginRef: by}}]}}
-- {{name: answer, plugins: [{{pluginRef: decode-filter}}, {{pluginRef: by}}]}}
+- {{name: respond, plugins: [{{pluginRef: decode-filter}}, {{pluginRef: by}}]}}
 "
     );
     let role = |role| -> Box<[(&str, &str)]> { Box::new([("llm-d.ai/role", role)]) };
@@ -30,8 +30,8 @@ schedulingProfiles:
 }
 
 const HANDLERS: [&str; 2] = [
-    "{type: disagg-profile-handler, parameters: {profiles: {prefill: compute, decode: answer}, deciders: {prefill: always-disagg-pd-decider}}}",
-    "{type: pd-profile-handler, parameters: {prefillProfile: compute, decodeProfile: answer, deciderPluginName: always-disagg-pd-decider}}",
+    "{type: disagg-profile-handler, parameters: {profiles: {prefill: compute, decode: respond}, deciders: {prefill: always-disagg-pd-decider}}}",
+    "{type: pd-profile-handler, parameters: {prefillProfile: compute, decodeProfile: respond, deciderPluginName: always-disagg-pd-decider}}",
 ];
 
 /// A prompt of 300 tokens of its own.

@@ -305,7 +305,7 @@ fn requests_stick_until_their_endpoint_is_saturated() {
     assert!([home, other].contains(&place), "{place} has nothing of it, and those who have it have room");
 }
 
-/// Runs both profiles and answers with the first one's pick.
+/// Runs both profiles and returns the first one's pick.
 struct Both;
 
 impl ProfileHandler for Both {

@@ -1,4 +1,4 @@
-//! Capacity that the prefix index learns from the answers of a model engine, which keeps less
+//! Capacity that the prefix index learns from the responses of a model engine, which keeps less
 //! than it reports.
 
 use rand::rngs::StdRng;
@@ -30,7 +30,7 @@ impl Engine {
     }
 
     /// Computes a prompt that is alone there.
-    fn answer(&mut self, text: &str) -> Usage {
+    fn respond(&mut self, text: &str) -> Usage {
         let hashes = block_hashes("m", text.as_bytes(), ENGINE_BLOCK);
         let mut lease: Lease = self.cache.hold_prefix(&hashes);
         let matched = lease.len();
@@ -80,7 +80,7 @@ fn predicted_and_cached(kept: u32, reports: bool) -> (f64, f64) {
         let text = conversation(rng.random_range(0..200));
         let mut routed = pool.ask(&completion(&text));
         let (_, share) = routed.decision().scores().next().unwrap();
-        let usage = engine.answer(&text);
+        let usage = engine.respond(&text);
         if number >= 1200 {
             predicted += share * usage.prompt_tokens.unwrap() as f64;
             cached += usage.cached_tokens.unwrap() as f64;
@@ -129,7 +129,7 @@ fn predicted_and_cached_tokens_are_counted() {
     let text = conversation(1);
     let request = completion(&text);
     for _ in 0..3 {
-        ends(pool.ask(&request), &Served::Missing, &engine.answer(&text));
+        ends(pool.ask(&request), &Served::Missing, &engine.respond(&text));
     }
     // The first was not cached, and it wasn't known yet that the engine would say so.
     let tokens = (text.len() as f64 / 4.0 * TOKENS).floor();
@@ -141,7 +141,7 @@ fn predicted_and_cached_tokens_are_counted() {
 }
 
 #[test]
-fn an_answer_of_another_endpoint_is_not_counted() {
+fn a_response_of_another_endpoint_is_not_counted() {
     let pool = pool(&["10.0.0.1:8000", "10.0.0.2:8000"]);
     let request = completion(&conversation(1));
     let usage = Usage { prompt_tokens: Some(2000), completion_tokens: Some(1), cached_tokens: Some(500) };

@@ -18,7 +18,7 @@ pub(crate) const STEP: f64 = 0.015;
 pub(crate) const STEP_PER_REQUEST: f64 = 1.5e-4;
 pub(crate) const STEP_PER_CACHED: f64 = 5e-8;
 
-/// Tokens of an answer that are expected at first.
+/// Tokens of a response that are expected at first.
 pub(crate) const OUTPUT: f64 = 200.0;
 
 /// Numbers of an endpoint.

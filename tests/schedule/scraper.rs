@@ -64,14 +64,14 @@ impl Server {
                 opened.send_modify(|open| *open += 1);
                 let (counter, opened, doing) = (counter.clone(), opened.clone(), Arc::clone(&doing));
                 tokio::spawn(async move {
-                    let answer = service_fn(|request: Request<Incoming>| {
+                    let respond = service_fn(|request: Request<Incoming>| {
                         assert_eq!(request.uri().path(), "/metrics");
                         counter.send_modify(|count| *count += 1);
                         let does = doing.lock().unwrap().clone();
                         async move { Ok::<_, Infallible>(respond(does).await) }
                     });
                     let connection = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), answer);
+                        .serve_connection(TokioIo::new(stream), respond);
                     // A client that goes away is part of the tests.
                     connection.await.unwrap_or_default();
                     opened.send_modify(|open| *open -= 1);
@@ -208,7 +208,7 @@ async fn scrapes_share_one_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_closes_after_each_answer_is_no_failure() {
+async fn a_server_that_closes_after_each_response_is_no_failure() {
     let server = Server::start(Does::RespondsAndCloses(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(4).await;
@@ -224,7 +224,7 @@ async fn hanging_server_delays_no_other_scrape() {
     let config = ScrapeConfig { timeout: Duration::from_secs(3600), ..ScrapeConfig::default() };
     let pool = Pool::start(&[&hung, &good, &stalled], config);
     good.more(10).await;
-    assert_eq!((hung.count(), stalled.count()), (1, 1), "still at their first answer");
+    assert_eq!((hung.count(), stalled.count()), (1, 1), "still at their first response");
     assert_eq!(numbers(&pool.endpoint(1))[..2], [3.0, 7.0]);
     assert_eq!(pool.endpoint(2).load().scraped_at_ms(), None, "half a page is no page");
 }

@@ -11,7 +11,7 @@ use usher::schedule::{
 
 use crate::support::{Fixed, Only, candidates, decide, id, metrics, top};
 
-/// Runs all profiles at once and answers with the first of the configuration.
+/// Runs all profiles at once and returns the first of the configuration.
 fn all(runs: &Runs<'_>) -> ProfileSet {
     (0..runs.len()).filter(|profile| matches!(runs.outcome(*profile), Outcome::Waiting)).collect()
 }

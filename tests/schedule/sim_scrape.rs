@@ -11,7 +11,7 @@ use usher::endpoints::{Clock, EndpointSpec, Gauge, Load, Store};
 use usher::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use usher::sim::{Dialect, EngineConfig, SimConfig, start};
 
-/// Sends a completion and doesn't read the answer.
+/// Sends a completion and doesn't read the response.
 fn ask(address: SocketAddr, model: &str) -> TcpStream {
     let body = format!(r#"{{"model":"{model}","prompt":"{}","max_tokens":8}}"#, "word ".repeat(100));
     let head = format!(

@@ -95,7 +95,7 @@ fn a_tight_target_decides_before_the_cost() {
 fn a_first_token_in_time_decides_before_the_cost() {
     let (_, model) = model();
     let candidates = running(&[30.0, 0.0]);
-    // A long answer goes where nothing runs, although its prompt is cached elsewhere.
+    // A long response goes where nothing runs, although its prompt is cached elsewhere.
     assert_eq!(best(&scores(&model, &request(), &[9, 0], &candidates)), 1);
     assert_eq!(best(&scores(&model, &asking(&[(TTFT, "500")]), &[9, 0], &candidates)), 0);
     assert_eq!(best(&scores(&model, &asking(&[(TTFT, "60000")]), &[9, 0], &candidates)), 1);
@@ -188,7 +188,7 @@ fn scores_stay_in_range_whatever_the_targets_are() {
 }
 
 #[test]
-fn answers_are_expected_to_be_as_long_as_others_of_their_model_and_flow() {
+fn responses_are_expected_to_be_as_long_as_others_of_their_model_and_flow() {
     let (_, model) = model();
     let candidates = pool(1, |_, _| {});
     let kind = |flow: &str| model.kind(&asking(&[("x-llm-d-inference-fairness-id", flow)]));

@@ -1,4 +1,4 @@
-//! Latency targets where one endpoint computes a prompt and another one answers.
+//! Latency targets where one endpoint computes a prompt and another one responds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn decode_weighs_token_times_and_slots() {
 }
 
 #[test]
-fn answers_of_pairs_teach_token_times_and_errors() {
+fn responses_of_pairs_teach_token_times_and_errors() {
     let (clock, model) = model();
     let candidates = pool(2, |_, _| {});
     let (prefill, decode) = (endpoint(&candidates, 0), endpoint(&candidates, 1));

@@ -430,7 +430,7 @@ fn admin(page: &str) -> (std::thread::JoinHandle<String>, String) {
     use std::io::{BufRead as _, BufReader, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{page}",
         page.len()
     );
@@ -438,7 +438,7 @@ fn admin(page: &str) -> (std::thread::JoinHandle<String>, String) {
         let (mut stream, _) = listener.accept().unwrap();
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).unwrap();
-        stream.write_all(answer.as_bytes()).unwrap();
+        stream.write_all(response.as_bytes()).unwrap();
         line
     });
     (thread, url)

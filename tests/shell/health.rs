@@ -34,7 +34,7 @@ async fn call(channel: &Channel, path: &'static str) -> Result<Response<ListResp
 }
 
 #[tokio::test]
-async fn both_ports_answer_over_tls_and_in_plain_text() {
+async fn both_ports_respond_over_tls_and_in_plain_text() {
     let server = Running::start(Some(TlsSettings::default()), Duration::ZERO);
     let channels = [plain(server.health_port).await, secure(server.extproc).await];
     for channel in &channels {

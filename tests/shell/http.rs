@@ -13,9 +13,9 @@ async fn ask(address: SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 #[tokio::test]
@@ -27,10 +27,13 @@ async fn metrics_are_rendered_anew_for_every_scrape() {
         .with_metrics(move || format!("scrapes {}\n", scrapes.fetch_add(1, Ordering::Relaxed) + 1));
     let server = HttpServer::start(listener, routes).unwrap();
     for number in 1..=2 {
-        let answer = ask(address, "GET", "/metrics").await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{answer}");
-        assert!(answer.ends_with(&format!("\r\n\r\nscrapes {number}\n")), "{answer}");
+        let response = ask(address, "GET", "/metrics").await;
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+        assert!(
+            response.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+            "{response}"
+        );
+        assert!(response.ends_with(&format!("\r\n\r\nscrapes {number}\n")), "{response}");
     }
     assert!(ask(address, "GET", "/").await.starts_with("HTTP/1.1 404 "));
     let refused = ask(address, "POST", "/metrics").await;

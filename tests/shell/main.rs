@@ -27,6 +27,7 @@ mod decisions;
 mod doctor;
 mod flags;
 mod health;
+mod help;
 mod http;
 mod log_level;
 mod metrics_tls;

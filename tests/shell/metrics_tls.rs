@@ -88,7 +88,7 @@ async fn changed_client_ca_file_is_reloaded() {
         HttpServer::start_protected(listener, Routes::new().with_metrics(|| "up 1\n"), protection).unwrap();
     let with = async |client| {
         let client = Some((client, ExtendedKeyUsagePurpose::ClientAuth));
-        ask(address, &ours, client, &[&TLS13]).await.is_ok_and(|answer| answer.ends_with("up 1\n"))
+        ask(address, &ours, client, &[&TLS13]).await.is_ok_and(|response| response.ends_with("up 1\n"))
     };
     assert!(with(&old).await && !with(&new).await);
     std::fs::write(&path, &new.pem).unwrap();
@@ -106,9 +106,9 @@ pub(crate) async fn ask(
     versions: &[&'static SupportedProtocolVersion],
 ) -> std::io::Result<String> {
     let mut stream = begin(address, "/metrics", trusted, client, versions).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    Ok(response)
 }
 
 async fn begin(
@@ -165,8 +165,8 @@ async fn events_come_over_tls_to_those_with_a_certificate_only() {
     }
     assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("data: all 1\n\n"), "{text}");
     let refused = async {
-        let mut answer = Vec::new();
-        with(None).await?.read_to_end(&mut answer).await
+        let mut response = Vec::new();
+        with(None).await?.read_to_end(&mut response).await
     };
     assert!(refused.await.is_err());
     // A stream ends with the server, as a whole.
@@ -181,16 +181,16 @@ async fn metrics_are_served_over_tls() {
     let (folder, ours) = (tempdir().unwrap(), Authority::new());
     let (server, address) = serve(folder.path(), &ours, None);
     for version in [&TLS12, &TLS13] {
-        let answer = ask(address, &ours, None, &[version]).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("up 1\n"), "{answer}");
+        let response = ask(address, &ours, None, &[version]).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("up 1\n"), "{response}");
     }
     assert!(ask(address, &Authority::new(), None, &[&TLS13]).await.is_err());
     // Plain text gets nowhere, and whoever says nothing doesn't hold up the end.
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    let _ = plain.read_to_end(&mut answer).await;
-    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    let mut response = Vec::new();
+    let _ = plain.read_to_end(&mut response).await;
+    assert!(!response.starts_with(b"HTTP"), "{response:?}");
     let _silent = TcpStream::connect(address).await.unwrap();
     let stop = tokio::time::timeout(crate::support::PATIENCE, server.stop());
     stop.await.unwrap();

@@ -76,10 +76,10 @@ impl Call {
         Self { requests, replies: response.into_inner(), thread }
     }
 
-    /// Sends one message and waits for its answer.
+    /// Sends one message and waits for its response.
     pub(crate) async fn exchange(&mut self) -> Result<(), Status> {
         self.requests.send(pb::ProcessingRequest::default()).await.expect("call has ended");
-        self.replies.message().await?.ok_or_else(|| Status::cancelled("no answer")).map(drop)
+        self.replies.message().await?.ok_or_else(|| Status::cancelled("no response")).map(drop)
     }
 
     /// Ends our side and waits for the end of the other.

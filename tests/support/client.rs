@@ -49,7 +49,7 @@ impl Client {
         })
     }
 
-    /// Sends a request, and gives its answer when the headers are there.
+    /// Sends a request, and gives its response when the headers are there.
     pub(crate) async fn begin(&mut self, mut request: Request<Body>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::Http1(sender) => {
@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads its answer to the end.
+    /// Sends a request and reads its response to the end.
     pub(crate) async fn exchange(&mut self, request: Request<Body>) -> hyper::Result<HttpResponse> {
         let (parts, body) = self.begin(request).await?.into_parts();
         let body = body.collect().await?;
@@ -80,7 +80,7 @@ pub(crate) async fn send(to: SocketAddr, protocol: Protocol, request: Request<Bo
     client.exchange(request).await.unwrap()
 }
 
-/// A whole answer.
+/// A whole response.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
@@ -103,7 +103,7 @@ impl HttpResponse {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// The number of the simulated server that answered.
+    /// The number of the simulated server that responded.
     pub(crate) fn server(&self) -> usize {
         let name = self.header("x-inference-pod");
         let number = name.strip_prefix("sim-").and_then(|number| number.parse().ok());

@@ -25,13 +25,13 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
     let answered = async {
         loop {
             pause.tick().await;
-            if let Some(answer) = ask().await {
-                return answer;
+            if let Some(response) = ask().await {
+                return response;
             }
         }
     };
     match tokio::time::timeout(PATIENCE, answered).await {
-        Ok(answer) => answer,
+        Ok(response) => response,
         Err(_) => panic!("waited {PATIENCE:?} for {what}"),
     }
 }

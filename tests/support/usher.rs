@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::log::Log;
 
-/// A configuration whose answers name two endpoints.
+/// A configuration whose responses name two endpoints.
 pub(crate) const WITH_FALLBACK: &str = "
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig

@@ -1,4 +1,4 @@
-//! One request of each API, and its answer.
+//! One request of each API, and its response.
 
 use crate::protos::{
     Complete, EmbedRequest, EmbedResponse, GenerateRequest, GenerateResponse, HttpBody, Input,
@@ -16,20 +16,20 @@ const SSE: &str = "text/event-stream";
 const GRPC: &str = "application/grpc";
 const PREDICTION: &str = "/google.cloud.aiplatform.v1beta1.PredictionService";
 
-/// A request and its answer.
+/// A request and its response.
 struct Row {
     path: String,
     body: Vec<u8>,
     /// Model that it is counted under.
     model: &'static str,
-    answer: (&'static str, Vec<u8>),
+    response: (&'static str, Vec<u8>),
     /// Tokens that are counted: of the prompt, generated, and from the cache. 0 is none.
     tokens: [u64; 3],
 }
 
-fn row(path: &str, body: &str, model: &'static str, answer: (&'static str, &str), tokens: [u64; 3]) -> Row {
-    let answer = (answer.0, answer.1.into());
-    Row { path: path.to_owned(), body: body.into(), model, answer, tokens }
+fn row(path: &str, body: &str, model: &'static str, response: (&'static str, &str), tokens: [u64; 3]) -> Row {
+    let response = (response.0, response.1.into());
+    Row { path: path.to_owned(), body: body.into(), model, response, tokens }
 }
 
 fn rows() -> Vec<Row> {
@@ -57,11 +57,11 @@ fn rows() -> Vec<Row> {
     let generated = GenerateResponse { response: Some(Response::Complete(complete)) };
     let embedded = EmbedResponse { embedding: vec![0.5; 9], prompt_tokens: 7 };
     let predicted = HttpBody { data: usage.into(), ..HttpBody::default() };
-    let grpc = |path: &str, body: Vec<u8>, model, answer: Vec<u8>, tokens| Row {
+    let grpc = |path: &str, body: Vec<u8>, model, response: Vec<u8>, tokens| Row {
         path: path.to_owned(),
         body,
         model,
-        answer: (GRPC, answer),
+        response: (GRPC, response),
         tokens,
     };
     vec![
@@ -155,9 +155,9 @@ fn counted(picker: &Picker, model: &str) -> [f64; 3] {
 }
 
 #[tokio::test]
-async fn a_request_of_each_api_is_routed_and_its_answer_counted() {
+async fn a_request_of_each_api_is_routed_and_its_response_counted() {
     let picker = Picker::start(&ONE, &[ALL]).await;
-    for Row { path, body: sent, model, answer: (content_type, answer), tokens } in rows() {
+    for Row { path, body: sent, model, response: (content_type, response), tokens } in rows() {
         let before = counted(&picker, model);
         let mut stream = picker.stream().await;
         stream.send(headers(
@@ -183,7 +183,7 @@ async fn a_request_of_each_api_is_routed_and_its_answer_counted() {
         assert_eq!(picker.metric(&total), Some(1.0), "{path}");
         stream.send(response_headers(&[(":status", "200"), ("content-type", content_type)], false));
         stream.response_headers().await;
-        for chunk in answer.chunks(7) {
+        for chunk in response.chunks(7) {
             stream.send(response_body(chunk, false));
             assert_eq!(stream.response_body().await, (chunk.to_vec(), false), "{path}");
         }
@@ -308,15 +308,15 @@ async fn a_model_is_replaced_and_restored() {
 }
 
 #[tokio::test]
-async fn an_answer_without_its_body_is_read_as_its_path_says() {
+async fn a_response_without_its_body_is_read_as_its_path_says() {
     let picker = Picker::start(&ONE, &[ALL]).await;
     let mut stream = picker.stream().await;
     stream.send(headers(&[(":path", "/vllm.grpc.engine.VllmEngine/Generate")], false));
     stream.send(response_headers(&[(":status", "200"), ("content-type", GRPC)], false));
     stream.response_headers().await;
     let complete = Complete { prompt_tokens: 7, completion_tokens: 10, ..Complete::default() };
-    let answer = framed(&GenerateResponse { response: Some(Response::Complete(complete)) });
-    for chunk in answer.chunks(4) {
+    let response = framed(&GenerateResponse { response: Some(Response::Complete(complete)) });
+    for chunk in response.chunks(4) {
         stream.send(response_body(chunk, false));
         stream.response_body().await;
     }

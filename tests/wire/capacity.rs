@@ -74,16 +74,16 @@ impl Group {
     }
 
     pub fn page(&self, path: &str) -> Value {
-        let answer = Picker::get(self.picker.admin, path);
-        serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+        let response = Picker::get(self.picker.admin, path);
+        serde_json::from_str(response.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     }
 
     /// Asks until there is a result, and returns it. Panics after `PATIENCE`.
     pub async fn until<T>(&self, what: &str, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
         let start = std::time::Instant::now();
         loop {
-            if let Some(answer) = ask(self) {
-                return answer;
+            if let Some(response) = ask(self) {
+                return response;
             }
             assert!(start.elapsed() < PATIENCE, "waited for {what}: {:#}", self.page("/capacity/v1/plans"));
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -189,7 +189,7 @@ async fn keda_gets_the_desired_replicas() {
 async fn standing_still_is_counted_in_seconds() {
     let spec =
         "interval: 1s, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}";
-    // Nobody answers there.
+    // Nobody responds there.
     let group = Group::start(&[("d-1", "decode", 1)], &policy("p", spec), &[]).await;
     let frozen = "usher_capacity_frozen_seconds{policy=\"p\",reason=\"StaleData\"}";
     group.until("two seconds", |group| group.picker.metric(frozen).filter(|held| *held >= 2.0)).await;

@@ -35,8 +35,8 @@ pub(crate) async fn exchange_of(picker: &Picker, id: &str, status: &str, text: &
 }
 
 fn get(picker: &Picker, query: &str) -> (String, String) {
-    let answer = Picker::get(picker.admin, &format!("/decisions{query}"));
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let response = Picker::get(picker.admin, &format!("/decisions{query}"));
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
 }
 
@@ -199,7 +199,7 @@ async fn explain_errors_name_their_reason() {
     let (code, _, error) = explain(&picker.admin.to_string(), &["r-1"]).await;
     assert!(code == 1 && error.contains("--decision-records=0") && error.lines().count() == 1, "{error}");
     let (code, _, error) = explain(&picker.metrics.to_string(), &[]).await;
-    assert!(code == 1 && error.contains("answers 404"), "{error}");
+    assert!(code == 1 && error.contains("responds with 404"), "{error}");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, error) = explain(&closed.to_string(), &[]).await;
     assert!(code == 1 && error.contains("--admin-address of a running usher serve"), "{error}");

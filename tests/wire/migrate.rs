@@ -149,7 +149,7 @@ flowControl:
 const CHAT: [(&str, &str); 3] =
     [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
 
-/// A request with a picture, and its whole answer, as a stream or not.
+/// A request with a picture, and its whole response, as a stream or not.
 pub(crate) async fn exchange(picker: &Picker, streamed: bool) {
     let mut stream = picker.stream().await;
     stream.send(headers(&CHAT, false));
@@ -276,7 +276,7 @@ struct OddPage {
 }
 
 impl OddPage {
-    /// Answers until the test's process ends.
+    /// Responds until the test's process ends.
     fn start() -> Self {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -285,10 +285,10 @@ impl OddPage {
             for mut stream in listener.incoming().flatten() {
                 let page = "vllm:num_requests_waiting many\n";
                 let length = page.len();
-                let answer =
+                let response =
                     format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{page}");
                 // Whoever went away doesn't need it.
-                let _ = stream.read(&mut [0; 4096]).and_then(|_| stream.write_all(answer.as_bytes()));
+                let _ = stream.read(&mut [0; 4096]).and_then(|_| stream.write_all(response.as_bytes()));
             }
         });
         Self { port }

@@ -50,14 +50,14 @@ fn is_ejected(picker: &Picker, name: &str) -> bool {
 async fn ask<'a>(
     connection: &Connection,
     served: Option<&str>,
-    answer: impl FnOnce(&str) -> Vec<(&'a str, &'a str)>,
+    response: impl FnOnce(&str) -> Vec<(&'a str, &'a str)>,
 ) -> String {
     let mut stream = connection.stream().await;
     stream.send(headers(&[(":method", "POST"), (":path", "/v1/completions")], false));
     stream.send(body(PROMPT, true));
     let destination = stream.request_headers().await.destination().to_owned();
     stream.request_body().await;
-    let head = response_headers(&answer(&destination), true);
+    let head = response_headers(&response(&destination), true);
     stream.send(match served {
         Some(served) => {
             with_metadata(head, "envoy.lb", "x-gateway-destination-endpoint-served", string(served))
@@ -141,7 +141,7 @@ async fn statuses_unrelated_to_health_eject_no_endpoint() {
             ask(&connection, None, |_| head.to_vec()).await;
         }
     }
-    // A client that goes away before the answer says nothing either.
+    // A client that goes away before the response says nothing either.
     for _ in 0..40 {
         let mut stream = connection.stream().await;
         stream.send(headers(&[(":path", "/v1/completions")], false));

@@ -22,13 +22,13 @@ async fn picker(endpoints: &[(&str, &str, u16)], plugins: &str) -> Picker {
     Picker::start(endpoints, &[&config, "--allow-experimental-plugins"]).await
 }
 
-/// Sends a request and the head of its answer. Returns its stream, its destination, and
-/// what is set on the answer.
+/// Sends a request and the head of its response. Returns its stream, its destination, and
+/// what is set on the response.
 async fn exchange(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, String, Vec<(String, String)>) {
     exchange_as(picker, extra, FULL_DUPLEX).await
 }
 
-/// The same with a gateway that sends the body of the answer in this mode.
+/// The same with a gateway that sends the body of the response in this mode.
 async fn exchange_as(
     picker: &Picker,
     extra: &[(&str, &str)],
@@ -200,7 +200,7 @@ async fn numbers_come_where_every_chunk_waits_for_its_reply() {
 }
 
 #[tokio::test]
-async fn numbers_come_with_trailers_where_they_end_the_answer() {
+async fn numbers_come_with_trailers_where_they_end_the_response() {
     let picker = picker(&FOUR, REPORTER).await;
     let (mut stream, _, _) = exchange(&picker, &[]).await;
     stream.send(response_body(r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, false));
@@ -219,7 +219,7 @@ async fn numbers_come_with_trailers_where_they_end_the_answer() {
 }
 
 #[tokio::test]
-async fn a_rollout_is_pinned_by_a_header_and_stamped_on_answers() {
+async fn a_rollout_is_pinned_by_a_header_and_stamped_on_responses() {
     let screener = "{type: disaggregatedset-rollout-screener, parameters: {scope: {labelSelector: {}}, headerSelectors: [{headerName: x-revision, labelKey: rev}], revisionGating: {revisionLabelKey: rev}}}";
     let endpoints = [("a", "old"), ("b", "old"), ("c", "new")];
     let entry = |(index, (name, revision)): (usize, &(&str, &str))| {

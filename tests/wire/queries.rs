@@ -10,18 +10,18 @@ use crate::server::{Server, Step, ok};
 /// A server of queries that can be told what to answer.
 struct Prometheus {
     server: Server,
-    answer: Arc<Mutex<Vec<Step>>>,
+    response: Arc<Mutex<Vec<Step>>>,
 }
 
 impl Prometheus {
     async fn start() -> Self {
-        let answer = Arc::new(Mutex::new(samples(&[])));
-        let said = Arc::clone(&answer);
-        Self { server: Server::start(move |_| said.lock().unwrap().clone()).await, answer }
+        let response = Arc::new(Mutex::new(samples(&[])));
+        let said = Arc::clone(&response);
+        Self { server: Server::start(move |_| said.lock().unwrap().clone()).await, response }
     }
 
-    fn says(&self, answer: Vec<Step>) {
-        *self.answer.lock().unwrap() = answer;
+    fn says(&self, response: Vec<Step>) {
+        *self.response.lock().unwrap() = response;
     }
 
     fn flag(&self) -> String {
@@ -78,10 +78,10 @@ async fn a_rule_fires_by_a_query_and_by_nothing_else() {
     let prometheus = Prometheus::start().await;
     let group = Group::start(&[("d-1", "decode", 1)], &by_rule(), &[&prometheus.flag()]).await;
     // No sample, several, or none that is a number: it could not be read.
-    for (answer, result) in
+    for (response, result) in
         [(samples(&[]), "no_sample"), (samples(&["20", "20"]), "several"), (samples(&["NaN"]), "no_number")]
     {
-        prometheus.says(answer);
+        prometheus.says(response);
         group.until(result, |group| group.picker.metric(&asked(result)).map(drop)).await;
         group.ticks(1.0).await;
         assert_eq!(group.outcome("NoData").await["value"], Value::Null, "{result}");
@@ -94,10 +94,10 @@ async fn a_rule_fires_by_a_query_and_by_nothing_else() {
     assert!(fired >= 1.0);
 
     // The last number counts for three intervals, no longer.
-    for (answer, result) in
+    for (response, result) in
         [(fails(), "status"), (ok("<html>"), "malformed"), (vec![Step::Close], "connection")]
     {
-        prometheus.says(answer);
+        prometheus.says(response);
         group.until(result, |group| group.picker.metric(&asked(result)).map(drop)).await;
     }
     group.outcome("NoData").await;
@@ -118,7 +118,7 @@ async fn a_rule_fires_by_a_query_and_by_nothing_else() {
 async fn a_group_starts_from_no_pods_by_a_query() {
     let prometheus = Prometheus::start().await;
     prometheus.says(samples(&["25"]));
-    // Half an hour between two ticks: the first one that counts comes soon after the answer all the same.
+    // Half an hour between two ticks: the first one that counts comes soon after the response all the same.
     let spec = format!(
         "interval: 30m, roles: {{decode: {{min: 0, max: 8}}}}, total: {{metrics: [{{name: '{QUERY}', source: prometheus, target: 10}}]}}"
     );

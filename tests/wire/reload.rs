@@ -54,7 +54,7 @@ fn page(picker: &Picker) -> serde_json::Value {
     serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap()
 }
 
-/// Sends a request and its answer's head, and returns where it went.
+/// Sends a request and its response's head, and returns where it went.
 async fn exchange(connection: &Connection, prompt: &str) -> String {
     let mut stream = connection.stream().await;
     stream.send(headers(&[(":path", "/v1/completions")], false));

@@ -221,7 +221,7 @@ async fn messages_that_make_no_sense_end_the_stream_with_a_status() {
 }
 
 #[tokio::test]
-async fn a_gateway_without_full_duplex_gets_its_answers_one_by_one() {
+async fn a_gateway_without_full_duplex_gets_its_responses_one_by_one() {
     let picker = Picker::start(&ONE, &[]).await;
     let mut stream = picker.stream().await;
     let mut first = headers(&POST, false);

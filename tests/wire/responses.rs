@@ -1,4 +1,4 @@
-//! The answer's direction.
+//! The response's direction.
 
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 
@@ -30,9 +30,9 @@ async fn only_our_own_header_is_set() {
     assert!(mutation.removed.is_empty());
 }
 
-/// A model server that encodes its answers could not be read.
+/// A model server that encodes its responses could not be read.
 #[tokio::test]
-async fn an_answer_that_is_read_is_asked_for_without_an_encoding() {
+async fn a_response_that_is_read_is_asked_for_without_an_encoding() {
     let picker = Picker::start(&TWO, &[]).await;
     let (gzip, none) = (Some(("accept-encoding", "gzip")), None);
     let cases = [
@@ -52,7 +52,7 @@ async fn an_answer_that_is_read_is_asked_for_without_an_encoding() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_encoded_passes_as_it_is_and_is_counted() {
+async fn a_response_that_is_encoded_passes_as_it_is_and_is_counted() {
     let picker = Picker::start(&TWO, &[]).await;
     let text = r#"{"model":"t","usage":{"prompt_tokens":7}}"#;
     let restored = text.replace("\"t\"", "\"m\"");
@@ -129,7 +129,7 @@ async fn a_rewritten_name_is_restored_across_chunks_of_events() {
 }
 
 #[tokio::test]
-async fn trailers_end_an_answer() {
+async fn trailers_end_a_response() {
     let picker = Picker::start(&TWO, &[]).await;
     let (mut stream, _) = routed(&picker, &[]).await;
     stream.send(response_headers(&[(":status", "200")], false));
@@ -142,7 +142,7 @@ async fn trailers_end_an_answer() {
 }
 
 #[tokio::test]
-async fn headers_alone_can_be_an_answer() {
+async fn headers_alone_can_be_a_response() {
     let picker = Picker::start(&TWO, &[]).await;
     let (mut stream, _) = routed(&picker, &[]).await;
     stream.send(response_headers(&[(":status", "204")], true));
@@ -151,7 +151,7 @@ async fn headers_alone_can_be_an_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_without_its_request_passes() {
+async fn a_response_without_its_request_passes() {
     let picker = Picker::start(&TWO, &[]).await;
     let mut stream = picker.stream().await;
     stream.send(response_headers(&SSE, false));

@@ -64,7 +64,7 @@ async fn send(picker: &Picker, extra: &[(&str, &str)]) -> (Stream, Mutation) {
 }
 
 /// Answers a request.
-async fn answer(stream: &mut Stream) {
+async fn respond(stream: &mut Stream) {
     stream.send(response_headers(&[(":status", "200"), ("content-type", "application/json")], false));
     stream.response_headers().await;
     let usage = r#"{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
@@ -92,7 +92,7 @@ async fn a_request_is_a_tree_of_spans_below_its_callers() {
     let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
     let context = [("traceparent", parent.as_str()), ("tracestate", "vendor=1"), ("baggage", "user=1")];
     let (mut stream, mutation) = send(&picker, &context).await;
-    answer(&mut stream).await;
+    respond(&mut stream).await;
     let received = collector.requests(1).await;
     let spans = &received.spans;
     assert_eq!(received.resource.get("service.name").cloned(), text("llm-d-epp"));
@@ -202,7 +202,7 @@ async fn only_sampled_spans_are_exported_and_contexts_pass_on() {
     for traceparent in [None, Some("not valid".to_owned()), Some(parent("00")), Some(parent("01"))] {
         let header = traceparent.as_deref().map(|value| ("traceparent", value));
         let (mut stream, mutation) = send(&picker, &header.into_iter().collect::<Vec<_>>()).await;
-        answer(&mut stream).await;
+        respond(&mut stream).await;
         contexts.push(mutation.get("traceparent").unwrap().to_owned());
     }
     let received = collector.requests(1).await;
@@ -228,7 +228,7 @@ async fn nothing_is_added_to_requests_while_nothing_is_traced() {
             picker(TWO, &url(collector.address), &flags, &variables).await
         };
         let (mut stream, mutation) = send(&picker, &[]).await;
-        answer(&mut stream).await;
+        respond(&mut stream).await;
         assert_eq!(mutation.get("traceparent"), None, "{variables:?}");
         assert_eq!(picker.metric("usher_trace_spans_total{result=\"exported\"}"), None, "{variables:?}");
     }
@@ -236,7 +236,7 @@ async fn nothing_is_added_to_requests_while_nothing_is_traced() {
 
 #[tokio::test]
 async fn a_collector_that_is_down_or_hangs_costs_no_request() {
-    // One refuses connections, the other takes them and never answers.
+    // One refuses connections, the other takes them and never responds.
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = taken.local_addr().unwrap();
     // Never listens, and nobody else can come to.
@@ -249,7 +249,7 @@ async fn a_collector_that_is_down_or_hangs_costs_no_request() {
         for _ in 0..30 {
             let (mut stream, mutation) = send(&picker, &[]).await;
             assert!(mutation.destination().starts_with("127.0.0."));
-            answer(&mut stream).await;
+            respond(&mut stream).await;
         }
         // Seven spans each, of which 20 wait and some are being sent.
         let dropped = picker.metric("usher_trace_spans_total{result=\"queue_full\"}").unwrap();
@@ -311,7 +311,7 @@ async fn spans_go_over_tls_with_headers() {
     ];
     let picker = picker(TWO, &format!("https://{address}"), &[CONFIG], &variables).await;
     let (mut stream, _) = send(&picker, &[]).await;
-    answer(&mut stream).await;
+    respond(&mut stream).await;
     let received = collector.requests(1).await;
     assert_eq!(received.authorization, [Some("Bearer token".to_owned())]);
     assert_eq!(received.resource.get("service.name").cloned(), text("picker"));
@@ -323,7 +323,7 @@ async fn queued_spans_are_exported_at_shutdown() {
     let variables = [("OTEL_TRACES_SAMPLER", "always_on"), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let picker = picker(TWO, &url(collector.address), &[CONFIG], &variables).await;
     let (mut stream, _) = send(&picker, &[]).await;
-    answer(&mut stream).await;
+    respond(&mut stream).await;
     drop(stream);
     // Its end is waited for.
     tokio::task::spawn_blocking(move || drop(picker)).await.unwrap();

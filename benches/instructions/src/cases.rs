@@ -35,12 +35,12 @@ pub const CASES: [Case; 4] = [
     Case { name: "decide-100", times: 2000, run: decide },
 ];
 
-/// A request of this many tokens and its answer, from the stream's first byte to its last.
+/// A request of this many tokens and its response, from the stream's first byte to its last.
 fn request(tokens: usize, times: u32) {
     let mut service = service(&Picker::new(10));
     let body = messages::chat(tokens, false);
-    let answer = messages::answer(&picker::answer());
-    let messages: Vec<Bytes> = messages::request(&body).into_iter().chain(answer).collect();
+    let response = messages::response(&picker::response());
+    let messages: Vec<Bytes> = messages::request(&body).into_iter().chain(response).collect();
     let mut replies = Vec::new();
     exchange(&mut service, &messages, &mut |mut frame| {
         replies.extend(frame.copy_to_bytes(frame.remaining()))
@@ -76,15 +76,15 @@ fn passed_on(replies: &[u8]) -> Vec<u8> {
     body
 }
 
-/// A chunk of a streamed answer, in the middle of it.
+/// A chunk of a streamed response, in the middle of it.
 fn response_chunk(times: u32) {
     let mut service = service(&Picker::new(10));
     let mut stream = Stream::open(&mut service);
     for message in &messages::request(&messages::chat(200, true)) {
         stream.send(message, &mut drop);
     }
-    stream.send(&messages::answer_headers("text/event-stream"), &mut drop);
-    let chunk = messages::answer_chunk();
+    stream.send(&messages::response_headers("text/event-stream"), &mut drop);
+    let chunk = messages::response_chunk();
     let mut replied = 0;
     for _ in 0..WARM_UP {
         stream.send(&chunk, &mut |frame| replied += frame.remaining());

@@ -64,14 +64,14 @@ pub fn request(body: &[u8]) -> Vec<Bytes> {
     std::iter::once(headers).chain(chunks).collect()
 }
 
-/// A whole answer: its headers and a body of one chunk.
-pub fn answer(body: &[u8]) -> Vec<Bytes> {
+/// A whole response: its headers and a body of one chunk.
+pub fn response(body: &[u8]) -> Vec<Bytes> {
     let body = framed(Request::ResponseBody(part(body, true)), false);
-    vec![answer_headers("application/json"), body]
+    vec![response_headers("application/json"), body]
 }
 
-/// The headers of an answer.
-pub fn answer_headers(content_type: &str) -> Bytes {
+/// The headers of a response.
+pub fn response_headers(content_type: &str) -> Bytes {
     let list = [
         (":status", "200"),
         ("content-type", content_type),
@@ -82,8 +82,8 @@ pub fn answer_headers(content_type: &str) -> Bytes {
     framed(Request::ResponseHeaders(headers(&list)), false)
 }
 
-/// A chunk of a streamed answer: one event, not the last.
-pub fn answer_chunk() -> Bytes {
+/// A chunk of a streamed response: one event, not the last.
+pub fn response_chunk() -> Bytes {
     framed(Request::ResponseBody(part(EVENT.as_bytes(), false)), false)
 }
 

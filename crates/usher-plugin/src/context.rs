@@ -51,9 +51,9 @@ pub enum Part {
     /// All of it, or that isn't known yet.
     #[default]
     Whole,
-    /// Its prompt: another endpoint answers.
+    /// Its prompt: another endpoint responds.
     Prefill,
-    /// Its answer: another endpoint computes the prompt.
+    /// Its response: another endpoint computes the prompt.
     Decode,
 }
 
@@ -66,13 +66,13 @@ pub enum ScheduleError {
     /// Endpoints were picked, but no two of them may work together.
     #[error("no prefill and decode endpoints are available that may work together")]
     NoPair,
-    /// The profile handler had no profile to answer with.
+    /// The profile handler had no profile with a result.
     #[error("failed to find target endpoint: {0}")]
     NoTarget(String),
 }
 
 impl ScheduleError {
-    /// The value of `x-llm-d-request-dropped-reason`, if the answer carries one.
+    /// The value of `x-llm-d-request-dropped-reason`, if the response carries one.
     pub fn dropped_reason(&self) -> Option<&'static str> {
         match self {
             Self::Drained => Some("rejected-saturated"),

@@ -84,7 +84,7 @@ impl Decision {
     }
 
     /// The run that picked who computes the prompt: that of the profile which the handler
-    /// knows as such, if it picked. It may be the primary one. Without it, who answers
+    /// knows as such, if it picked. It may be the primary one. Without it, who responds
     /// computes the prompt.
     pub fn prefill(&self) -> Option<&Run> {
         let prefill = self.shared.prefill?;

@@ -19,7 +19,7 @@ pub struct ResponseHead<'a> {
     /// The endpoint that served: the one that the gateway named, if the pool knows it,
     /// or else the first choice.
     pub endpoint: &'a Arc<Endpoint>,
-    /// The answer is a stream of events or of gRPC messages, and so no error, and its bytes
+    /// The response is a stream of events or of gRPC messages, and so no error, and its bytes
     /// are seen as they come.
     pub is_stream: bool,
 }
@@ -30,16 +30,16 @@ pub trait Follower: Send {
     /// The gateway was served by another endpoint than the first choice.
     fn moved(&mut self, _to: &Arc<Endpoint>) {}
 
-    /// The answer begins. Headers in `out` are set on it.
+    /// The response begins. Headers in `out` are set on it.
     fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {}
 
     /// The first generated token has passed: text, reasoning or part of a tool call. Where the
-    /// answer is no stream, or its content isn't recognised (see
+    /// response is no stream, or its content isn't recognised (see
     /// [`FirstTokenReader`](usher_core::request::first_token::FirstTokenReader)), the first bytes of
-    /// its body have. Called at most once, and not where the answer ends before.
+    /// its body have. Called at most once, and not where the response ends before.
     fn first_token(&mut self) {}
 
-    /// The answer is complete. What is in `out` goes to the gateway.
+    /// The response is complete. What is in `out` goes to the gateway.
     fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
 }
 
@@ -66,12 +66,12 @@ impl Effects {
         self.port = Some(port);
     }
 
-    /// Lets somebody follow the answer.
+    /// Lets somebody follow the response.
     pub fn follow(&mut self, follower: impl Follower + 'static) {
         self.followers.list.push(Following { follower: Box::new(follower), durations: None });
     }
 
-    /// Lets somebody follow the answer, unless one of this type does so already: several
+    /// Lets somebody follow the response, unless one of this type does so already: several
     /// plugins may need what it does, and once is enough.
     pub fn follow_once<F: Follower + 'static>(&mut self, follower: impl FnOnce() -> F) {
         let id = TypeId::of::<F>();
@@ -96,12 +96,12 @@ impl Effects {
         self.port
     }
 
-    /// Takes who follows the answer.
+    /// Takes who follows the response.
     pub fn take_followers(&mut self) -> Followers {
         std::mem::take(&mut self.followers)
     }
 
-    /// Runs something that may let somebody follow the answer. The time of those that it adds is
+    /// Runs something that may let somebody follow the response. The time of those that it adds is
     /// counted in `received` for headers, and in `streaming` for the body.
     pub fn timed(&mut self, received: &Timing, streaming: &Timing, run: impl FnOnce(&mut Self)) {
         let before = self.followers.list.len();
@@ -135,7 +135,7 @@ impl Followers {
         self.each(|durations| &durations.0, |follower| follower.begins(head, out));
     }
 
-    /// The same for an answer from another endpoint than the first choice. See also
+    /// The same for a response from another endpoint than the first choice. See also
     /// [`Follower::moved`]; both count as one call.
     pub fn begins_elsewhere(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let begins = |follower: &mut (dyn Follower + 'static)| {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_moves_before_the_answer_begins() {
+    fn a_follower_moves_before_the_response_begins() {
         let store = Store::default();
         store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
         let head = ResponseHead {

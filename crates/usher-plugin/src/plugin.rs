@@ -61,7 +61,7 @@ pub trait Picker: Send + Sync {
 /// Profiles to run, by position in the configuration.
 pub type ProfileSet = SmallVec<[usize; 3]>;
 
-/// Says which profiles run and whose picks are the answer.
+/// Says which profiles run and whose picks are the result.
 pub trait ProfileHandler: Send + Sync {
     /// Looks at the names of the configured profiles, once, before it runs among them.
     /// Returns what the user should know, a sentence each.
@@ -79,7 +79,7 @@ pub trait ProfileHandler: Send + Sync {
     /// The profile whose picks go to the gateway.
     ///
     /// # Errors
-    /// When no profile can answer. A profile's own error takes precedence, as
+    /// When no profile has a result. A profile's own error takes precedence, as
     /// it says more.
     fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError>;
 
@@ -96,7 +96,7 @@ pub trait ProfileHandler: Send + Sync {
     }
 
     /// The name of the profile that picks who computes the prompt, where that isn't who
-    /// answers. Asked once, when the scheduler is made. Unless a handler has another name
+    /// responds. Asked once, when the scheduler is made. Unless a handler has another name
     /// for it, it is the one that llm-d-router's plugins know.
     fn prefill(&self) -> &str {
         "prefill"

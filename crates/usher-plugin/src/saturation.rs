@@ -17,7 +17,7 @@ pub trait SaturationDetector: Send + Sync {
         Level { saturation: self.saturation(now_ms, endpoints), per_request: 0.0, per_byte: 0.0 }
     }
 
-    /// Returns `true` if an answer's end shows in it at once, and not with the next reading only.
+    /// Returns `true` if a response's end shows in it at once, and not with the next reading only.
     fn is_live(&self) -> bool {
         false
     }

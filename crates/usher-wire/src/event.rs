@@ -17,7 +17,7 @@ pub struct Message {
     pub served: Served,
 }
 
-/// A part of a request or of an answer.
+/// A part of a request or of a response.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The request's headers.
@@ -36,25 +36,25 @@ pub enum Event {
     },
     /// The request's trailers; they end its body.
     RequestTrailers,
-    /// The answer's headers.
+    /// The response's headers.
     ResponseHeaders {
         /// Status of the response.
         status: ResponseStatus,
-        /// The answer is a stream of server-sent events.
+        /// The response is a stream of server-sent events.
         event_stream: bool,
         /// Its body is compressed, or encoded in another way that can't be read.
         encoded: bool,
         /// There is no body.
         end_of_stream: bool,
     },
-    /// A chunk of the answer's body.
+    /// A chunk of the response's body.
     ResponseBody {
         /// The bytes; may be empty.
         data: Pieces,
         /// The body ends here.
         end_of_stream: bool,
     },
-    /// The answer's trailers; they end its body.
+    /// The response's trailers; they end its body.
     ResponseTrailers,
 }
 
@@ -74,6 +74,6 @@ pub enum Mode {
 pub struct Modes {
     /// The request's.
     pub request: Mode,
-    /// The answer's.
+    /// The response's.
     pub response: Mode,
 }

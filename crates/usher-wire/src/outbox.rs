@@ -18,7 +18,7 @@ use usher_core::memory::{Budget, FREE_UNSENT, Full, Kind, Replying, Reservation,
 /// finding and releasing one costs as much as copying some hundred bytes.
 const KEEP: usize = 1024;
 
-/// First allocation: the replies to a small request, or to a chunk of an answer.
+/// First allocation: the replies to a small request, or to a chunk of a response.
 const FIRST: usize = 512;
 
 /// Length of a message's frame: no compression, and 32 bits of length.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use usher_core::request::{Attribute, Header, Pieces, Rejection};
 
-/// An answer to the gateway, independent of how it is encoded.
+/// A response to the gateway, independent of how it is encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// Destination of the request.
@@ -22,9 +22,9 @@ pub enum Reply {
     RequestBodyAsIs,
     /// Go on with the trailers.
     RequestTrailers,
-    /// Go on with the answer's headers, these set.
+    /// Go on with the response's headers, these set.
     ResponseHeaders(Vec<Header>),
-    /// A chunk of the answer to send to the client.
+    /// A chunk of the response to send to the client.
     ResponseBody {
         /// At most [`CHUNK_LIMIT`] bytes.
         data: Pieces,
@@ -43,7 +43,7 @@ pub enum Reply {
         /// Numbers for the gateway's metadata.
         attributes: Vec<Attribute>,
     },
-    /// Answer the client yourself. Nothing follows.
+    /// Respond to the client yourself. Nothing follows.
     Immediate(Rejection),
 }
 
@@ -60,7 +60,7 @@ pub struct Route {
     pub request_id: Option<String>,
     /// Headers that plugins set.
     pub headers: Vec<Header>,
-    /// The answer is read: the request accepts no encoding of it.
+    /// The response is read: the request accepts no encoding of it.
     pub plain: bool,
     /// Length of the body, where it changed.
     pub content_length: Option<usize>,

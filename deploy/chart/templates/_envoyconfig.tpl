@@ -192,11 +192,11 @@ static_resources:
   - name: usher
     {{- if $isSidecar }}
     # The one in this pod. No health checks: while it drains it says that it is not ready,
-    # and still answers, and there is no other to ask.
+    # and still responds, and there is no other to ask.
     type: STATIC
     {{- else }}
     # All replicas, ready or not: their names are looked up, and each is asked whether it is
-    # ready. One that starts, drains or waits says no. One that says so still answers, for
+    # ready. One that starts, drains or waits says no. One that says so still responds, for
     # --drain-timeout (30 s) or as long as it waits; so it is asked eight times, until its
     # successor's name has come round: 5 s for Envoy to look, 5 s in a name server's cache.
     type: STRICT_DNS

@@ -14,7 +14,7 @@ const PAGE: &str = "/latency";
 /// Parameter that is compared.
 const THROUGHPUT: &str = "peakPrefillThroughput";
 
-/// Longest time to answer.
+/// Longest time to respond.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Largest page, in bytes.

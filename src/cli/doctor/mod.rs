@@ -19,14 +19,7 @@ use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, p
 use crate::scrape::ENGINE_LABEL;
 use usher_terminal::{CliError, Output, Terminal, split_header};
 
-/// Checks that a gateway uses its picker, and diagnoses both with their servers and cluster.
-///
-/// Sends a few requests through the gateway that cost model servers nothing, and reads what Envoy, the
-/// picker, the servers and the Kubernetes API server say of themselves. Changes nothing. Each check
-/// ends as ok, warning, wrong or skipped; each finding has an effect and a fix.
-///
-/// Exit code: 0 when nothing is wrong, 1 when something is, 2 for wrong usage. Warnings and
-/// checks that are skipped are not wrong.
+/// Arguments of `usher doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// URL of the gateway, with any path prefix. By default the listener of --envoy-admin that uses a

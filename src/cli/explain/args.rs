@@ -14,19 +14,19 @@ pub struct ExplainArgs {
     /// Id of the request, as the x-request-id header and the gateway's access log have it
     #[arg(value_name = "REQUEST_ID")]
     pub request_id: Option<String>,
-    /// So many of the last decisions, from 1 to 1000; more than one are listed, a line each
+    /// So many of the last decisions, from 1 to 1000. More than one are listed, a line each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub last: Option<u16>,
     /// Only decisions whose first token took longer than nearly all before it
     #[arg(long)]
     pub slow: bool,
-    /// Only requests that were refused, failed or were cut off
+    /// Only requests refused, cut off or failed
     #[arg(long)]
     pub failed: bool,
     /// Only requests for this model
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// Only requests that were sent to this endpoint: an address, or a name
+    /// Only requests that went to this address or name
     #[arg(long, value_name = "ENDPOINT")]
     pub endpoint: Option<String>,
     /// Print decisions, a line each, as their requests end
@@ -44,7 +44,7 @@ pub struct ExplainArgs {
     /// With --request: the EndpointPickerConfig. Without it, the built-in one
     #[arg(long, alias = "config", value_name = "FILE", requires = "request")]
     pub config_file: Option<PathBuf>,
-    /// With --request: the endpoints, as usher serve reads them. All are taken to be idle
+    /// With --request: the endpoints. Read as by usher serve; all are taken to be idle
     #[arg(long, alias = "endpoints", value_name = "FILE", requires = "request")]
     pub endpoints_file: Option<PathBuf>,
     /// Admin port of the picker, or its HOST:PORT
@@ -53,7 +53,7 @@ pub struct ExplainArgs {
     /// Time for a response
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Format of the result; json is the page of the admin port, a line per decision with --follow
+    /// Format of the result. json is the page of the admin port, a line per decision with --follow
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

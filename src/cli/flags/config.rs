@@ -23,7 +23,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "YAML")]
     pub config_text: Option<String>,
 
-    /// File of endpoints, read again when it changes: no discovery plugin is needed.
+    /// File of endpoints, read again when it changes. No discovery plugin is needed.
     #[arg(long, value_name = "FILE")]
     pub endpoints_file: Option<String>,
 

@@ -26,7 +26,7 @@ const LEAST_INDEX: u64 = 1 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub struct ListenFlags {
-    /// Port for the gateway's ext_proc calls; 0 takes a free one.
+    /// Port for ext_proc calls. 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 9002)]
     pub grpc_port: u16,
 

@@ -22,8 +22,8 @@ const LONGEST_LEASE: Duration = Duration::from_hours(1);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pool")]
 pub struct PoolFlags {
-    /// Name of the InferencePool, whose pods are picked from; names the pool in metrics, too, and nothing
-    /// else where endpoints come from a file.
+    /// Name of the InferencePool. Its pods are picked from; where endpoints come from a file, it only names the
+    /// pool in metrics.
     #[arg(long, value_name = "NAME")]
     pub pool_name: Option<String>,
 
@@ -36,11 +36,11 @@ pub struct PoolFlags {
     #[arg(long, value_name = "GROUP")]
     pub pool_group: Option<String>,
 
-    /// Pick from the pods with these labels, instead of --pool-name: as of `kubectl -l`.
+    /// Pick from the pods with these labels. Written as for `kubectl -l`; instead of --pool-name.
     #[arg(long, value_name = "SELECTOR")]
     pub endpoint_selector: Option<String>,
 
-    /// Ports of the pods that --endpoint-selector finds, 1 to 8, separated by commas.
+    /// Ports of these pods, separated by commas. 1 to 8, with --endpoint-selector.
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
     pub endpoint_target_ports: Vec<Option<u16>>,
 

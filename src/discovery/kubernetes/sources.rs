@@ -44,7 +44,7 @@ impl Source {
         self.once_defined(&collection, Input::Pool, Missing::IsEmpty(&say)).await;
     }
 
-    /// Follows the pods with these labels, as the answer to a question.
+    /// Follows the pods with these labels, as the result of a question.
     pub(super) async fn pods(self, namespace: String, asked: Asked, selector: String) {
         let collection = Collection::new("", "v1", &namespace, "pods").with_labels(&selector);
         self.once_defined(&collection, |change| Input::Pods(asked, change), Missing::IsTrouble).await;

@@ -106,13 +106,13 @@ impl PoolView {
         Self { name, wanted, asked: 1, members: None, objectives, rewrites }
     }
 
-    /// Selector of the pods to follow now: those with these labels. An answer to an earlier
-    /// question still counts until this one is answered.
+    /// Selector of the pods to follow now: those with these labels. A result of an earlier
+    /// question still counts until this one has one.
     pub fn wants_pods(&self) -> Option<(Asked, &str)> {
         self.wanted.as_ref().map(|shape| (self.asked, shape.selector.as_str()))
     }
 
-    /// The question to which the pods are the answer that requests get now.
+    /// The question whose result, the pods, requests get now.
     pub fn serves(&self) -> Option<Asked> {
         self.members.as_ref().map(|members| members.asked)
     }
@@ -198,7 +198,7 @@ impl PoolView {
                 self.members = Some(Members { asked, shape, pods: by_name(pods) });
                 true
             }
-            // An answer to a question that nobody asks any more.
+            // A result of a question that nobody asks any more.
             _ => false,
         }
     }

@@ -160,7 +160,7 @@ fn a_pool_that_is_gone_has_no_endpoints_and_asks_anew_when_it_is_back() {
         assert!(!view.apply(Input::Pods(1, Change::Put(pod("c", 3)))).endpoints);
         view.apply(Input::Pool(Change::Put(pool("m", &[8000]))));
         assert_eq!(view.wants_pods(), Some((2, "app=m")));
-        assert!(!view.apply(Input::Pods(1, Change::All(vec![pod("a", 1)]))).endpoints, "an old answer");
+        assert!(!view.apply(Input::Pods(1, Change::All(vec![pod("a", 1)]))).endpoints, "an old result");
         view.apply(Input::Pods(2, Change::All(vec![pod("c", 3)])));
         assert!(view.is_synced());
         assert_eq!(addresses(&view), ["c-rank-0 10.0.0.3:8000"]);
@@ -269,7 +269,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens in the cluster, and however late the answers about pods come: at
+    /// Whatever happens in the cluster, and however late the results about pods come: at
     /// the end there are exactly the endpoints of the cluster; in between never an
     /// endpoint that belongs to neither the pool before nor the pool now.
     #[test]
@@ -285,14 +285,14 @@ proptest! {
             pods.iter().filter(|(_, (label, _))| app(*label) == selector)
                 .map(|(name, (_, ready))| make(*name, *ready)).collect()
         };
-        let answer = |view: &mut PoolView, following: &mut BTreeMap<Asked, String>, pods: &BTreeMap<u8, (u8, bool)>| {
+        let respond = |view: &mut PoolView, following: &mut BTreeMap<Asked, String>, pods: &BTreeMap<u8, (u8, bool)>| {
             if let Some((asked, selector)) = view.wants_pods() {
                 let selector = selector.to_owned();
                 view.apply(Input::Pods(asked, Change::All(of(pods, &selector))));
                 following.insert(asked, selector);
             }
         };
-        for (event, answers) in events {
+        for (event, responds) in events {
             match event {
                 Event::Pool(None) => {
                     pool_now = None;
@@ -326,8 +326,8 @@ proptest! {
                     }
                 }
             }
-            if answers {
-                answer(&mut view, &mut following, &pods);
+            if responds {
+                respond(&mut view, &mut following, &pods);
             }
             if pool_now.is_none() {
                 prop_assert!(view.endpoints().is_empty() && !view.is_synced());
@@ -340,7 +340,7 @@ proptest! {
             let (wanted, serves) = (view.wants_pods().map(|(asked, _)| asked), view.serves());
             following.retain(|asked, _| Some(*asked) == wanted || Some(*asked) == serves);
         }
-        answer(&mut view, &mut following, &pods);
+        respond(&mut view, &mut following, &pods);
         let expected: Vec<String> = pool_now.iter().flat_map(|(label, port)| {
             pods.iter().filter(move |(_, (l, ready))| l == label && *ready)
                 .map(move |(name, _)| format!("pod-{name}-rank-0 10.0.0.{name}:{port}"))

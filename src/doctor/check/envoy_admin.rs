@@ -1,4 +1,4 @@
-//! Does Envoy's admin interface answer?
+//! Does Envoy's admin interface respond?
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;

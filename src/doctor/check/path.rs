@@ -35,12 +35,12 @@ pub(super) fn check(seen: &Observations) -> Outcome {
             findings.push(Finding::new(
                 &rules::BODIES_NOT_READ,
                 format!(
-                    "{} answers broken bodies with {}",
+                    "{} responds to broken bodies with {}",
                     gateway.url,
                     statuses(gateway.refusals.iter().map(|(_, reply)| reply))
                 ),
             ));
-            "answers bear a picker's mark"
+            "responses bear a picker's mark"
         }
         .to_owned(),
     ];
@@ -58,7 +58,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     Outcome::looked(proof.join("; "), findings)
 }
 
-/// Returns `true` if each kind of broken request gets an answer of its own, always the
+/// Returns `true` if each kind of broken request gets a response of its own, always the
 /// same, in a picker's words.
 fn tells_apart(gateway: &Gateway) -> bool {
     let of = |kind: Broken| {
@@ -71,7 +71,7 @@ fn tells_apart(gateway: &Gateway) -> bool {
     matches!((of(Broken::Json), of(Broken::Messages)), (Some(one), Some(other)) if one != other)
 }
 
-/// Returns `true` if a picker had its hand in an answer: it marked it, or refused the request and says why.
+/// Returns `true` if a picker had its hand in a response: it marked it, or refused the request and says why.
 fn is_picked(reply: &Reply) -> bool {
     reply.marked || !reply.reason.is_empty()
 }
@@ -81,7 +81,7 @@ fn absence(gateway: &Gateway) -> Finding {
     let replies = || gateway.refusals.iter().map(|(_, reply)| reply).chain(&gateway.routed);
     let said = statuses(replies());
     let all = |is: fn(u16) -> bool| replies().all(|reply| is(reply.status));
-    let what = format!("{} answers the probes with {said}", gateway.url);
+    let what = format!("{} responds to the probes with {said}", gateway.url);
     if all(|status| matches!(status, 401 | 403 | 407)) {
         return Finding::new(&rules::PICKER_PATH_UNPROVEN, what + ": it does not let the doctor in");
     }
@@ -91,7 +91,7 @@ fn absence(gateway: &Gateway) -> Finding {
     if all(|status| status >= 500) {
         return Finding::new(&rules::GATEWAY_FAILS, what + ", none of them in a picker's words");
     }
-    Finding::new(&rules::PICKER_NOT_IN_PATH, what + ", and nothing in the answers is a picker's")
+    Finding::new(&rules::PICKER_NOT_IN_PATH, what + ", and nothing in the responses is a picker's")
 }
 
 /// Requests that should have been routed and were not.

@@ -1,4 +1,4 @@
-//! Does the picker answer at its port?
+//! Does the picker respond at its port?
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
@@ -47,7 +47,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
             Outcome::looked(at, findings)
         }
         Ok(Choice::Refused(status)) => {
-            Outcome::looked(format!("{at} answers, with a refusal ({status})"), findings)
+            Outcome::looked(format!("{at} responds, with a refusal ({status})"), findings)
         }
         Err(reason) => {
             findings.push(Finding::new(&rules::PICKER_NOT_EXT_PROC, format!("{at}: {reason}")));

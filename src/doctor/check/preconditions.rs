@@ -13,11 +13,11 @@ pub(super) fn configured(seen: &Observations) -> Result<(&Envoy, &EnvoyConfig), 
     Ok((envoy, &envoy.config))
 }
 
-/// State of the cluster, if the API server answered.
-pub(super) fn answered(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
+/// State of the cluster, if the API server responded.
+pub(super) fn responded(cluster: &Seen<Cluster>) -> Result<&Cluster, Outcome> {
     let cluster = cluster.as_ref().map_err(Outcome::skipped)?;
     match &cluster.unreachable {
-        Some(_) => Err(Outcome::skipped("the API server does not answer; see crds")),
+        Some(_) => Err(Outcome::skipped("the API server does not respond; see crds")),
         None => Ok(cluster),
     }
 }

@@ -6,10 +6,10 @@ use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Need, Observations, Right};
 
-use super::preconditions::answered;
+use super::preconditions::responded;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
-    let cluster = match answered(&seen.cluster) {
+    let cluster = match responded(&seen.cluster) {
         Ok(cluster) => cluster,
         Err(outcome) => return outcome,
     };

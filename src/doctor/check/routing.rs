@@ -7,7 +7,7 @@ use crate::doctor::seen::{Choice, Observations};
 
 use super::preconditions::configured;
 
-/// Retries that may come after a server or a picker has answered.
+/// Retries that may come after a server or a picker has responded.
 const REPEATS: [&str; 7] = [
     "5xx",
     "gateway-error",

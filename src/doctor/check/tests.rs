@@ -345,7 +345,7 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
     let replies = &mut silent.gateway.as_mut().unwrap().routed;
     replies.iter_mut().for_each(|reply| (reply.pod, reply.port) = (String::new(), String::new()));
     assert_eq!(examine(&silent).findings().count(), 0);
-    // An address that was given, and nothing answers there.
+    // An address that was given, and nothing responds there.
     let mut deaf = sound();
     (deaf.envoy, deaf.admin) = (Err("refused".to_owned()), Err("refused".to_owned()));
     let report = examine(&deaf);

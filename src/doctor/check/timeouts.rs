@@ -1,4 +1,4 @@
-//! Is there time enough, for the picker's replies and for answers?
+//! Is there time enough, for the picker's replies and for responses?
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
@@ -10,8 +10,8 @@ use super::preconditions::configured;
 const SHORT: f64 = 1.0;
 const LOW: f64 = 60.0;
 
-/// Answers that take longer than this are usual, seconds.
-const ANSWER: f64 = 60.0;
+/// Responses that take longer than this are usual, seconds.
+const RESPONSE: f64 = 60.0;
 
 pub(super) fn check(seen: &Observations) -> Outcome {
     let (envoy, config) = match configured(seen) {
@@ -50,8 +50,8 @@ pub(super) fn check(seen: &Observations) -> Outcome {
         }
         let leads = |name: &String| config.clusters.get(name).is_some_and(|cluster| cluster.follows());
         for route in manager.routes.routes.iter().filter(|route| route.clusters.iter().any(leads)) {
-            if route.timeout > 0.0 && route.timeout < ANSWER {
-                let what = format!("route {}: answers may take {} s", route.name, route.timeout);
+            if route.timeout > 0.0 && route.timeout < RESPONSE {
+                let what = format!("route {}: responses may take {} s", route.name, route.timeout);
                 findings.push(Finding::new(&rules::ROUTE_TIMEOUT_SHORT, what));
             }
         }

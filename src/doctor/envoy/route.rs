@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::cluster::DESTINATION;
 use crate::doctor::json::{list, seconds, text};
 
-/// Envoy's time for a whole answer where none is set, seconds.
+/// Envoy's time for a whole response where none is set, seconds.
 const DEFAULT_TIMEOUT: f64 = 15.0;
 
 /// A route table.
@@ -26,7 +26,7 @@ pub struct Route {
     pub clusters: Vec<String>,
     /// It is for requests for which a picker has chosen.
     pub needs_destination: bool,
-    /// Time for a whole answer, seconds; 0 is without an end.
+    /// Time for a whole response, seconds; 0 is without an end.
     pub timeout: f64,
     /// Conditions under which a request is tried again.
     pub retry_on: Vec<String>,

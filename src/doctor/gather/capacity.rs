@@ -165,9 +165,9 @@ impl Asked<'_> {
         }
         let root = if key.0.contains('/') { format!("/apis/{}", key.0) } else { format!("/api/{}", key.0) };
         let found = match self.api.get::<Value>(&root).await {
-            Ok(answer) => {
+            Ok(response) => {
                 let names = |kind: &str| {
-                    let all = list(&answer, "resources").iter();
+                    let all = list(&response, "resources").iter();
                     let own = all.filter(|entry| kind.is_empty() || text(entry, "kind") == kind);
                     own.map(|entry| text(entry, "name").to_owned()).collect::<Vec<String>>()
                 };
@@ -244,7 +244,7 @@ impl Asked<'_> {
                 need("", "pods", &["patch"], false);
                 need("", "pods/eviction", &["create"], false);
             } else if targets.any(|target| matches!(target.kind.as_str(), "Deployment" | "ReplicaSet")) {
-                // Of their pods it is said which are to go, so that those answer first.
+                // Of their pods it is said which are to go, so that those respond first.
                 need("", "pods", &["patch"], false);
             }
             need("autoscaling", "horizontalpodautoscalers", &["list"], true);
@@ -302,9 +302,9 @@ impl Asked<'_> {
             "subresource": subresource, "verb": right.verb,
         });
         let (path, body) = review(self.plan, &attributes);
-        let answer = self.api.put::<Value>(Method::POST, &path, body, LIMIT).await;
-        let allowed = answer
-            .map(|answer| answer.get("status").is_some_and(|status| flag(status, "allowed")))
+        let response = self.api.put::<Value>(Method::POST, &path, body, LIMIT).await;
+        let allowed = response
+            .map(|response| response.get("status").is_some_and(|status| flag(status, "allowed")))
             .map_err(|problem| format!("a review of rights is not answered: {problem}"));
         self.rights.insert(right.clone(), allowed.clone());
         allowed

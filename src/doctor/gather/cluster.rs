@@ -121,9 +121,9 @@ async fn rights(api: &Api, plan: &PoolPlan) -> Seen<Vec<(Right, bool)>> {
             "namespace": namespace, "group": right.group, "resource": right.resource, "verb": right.verb,
         });
         let (path, review) = review(plan, &attributes);
-        let answer: Value = (api.put(Method::POST, &path, review, LIMIT).await)
+        let response: Value = (api.put(Method::POST, &path, review, LIMIT).await)
             .map_err(|problem| format!("a {kind} is not answered: {problem}"))?;
-        let allowed = answer.get("status").is_some_and(|status| flag(status, "allowed"));
+        let allowed = response.get("status").is_some_and(|status| flag(status, "allowed"));
         found.push((right, allowed));
     }
     Ok(found)

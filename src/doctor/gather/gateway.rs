@@ -16,7 +16,7 @@ const REFUSALS: usize = 6;
 /// Requests that are routed: so many at least, and at most as many again.
 const ROUTED: usize = 3;
 
-/// Largest answer that is read, and how much of it is kept.
+/// Largest response that is read, and how much of it is kept.
 const MOST: usize = 1 << 20;
 const KEPT: usize = 300;
 

@@ -1,4 +1,4 @@
-//! One HTTP request and its whole answer, within a time and a size.
+//! One HTTP request and its whole response, within a time and a size.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ enum Scheme {
     Https,
 }
 
-/// An answer.
+/// A response.
 pub struct Response {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
@@ -98,7 +98,7 @@ impl HttpClient {
         Self { scheme: Scheme::Http, port, prefix: String::new(), headers: Vec::new(), ..self.clone() }
     }
 
-    /// With time for an answer.
+    /// With time for a response.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -136,7 +136,7 @@ impl HttpClient {
         let response = self.send(Method::GET, path, Bytes::new(), most).await?;
         match response.status {
             200 => Ok(response.body),
-            status => Err(format!("{}{path} answers {status}", self.url())),
+            status => Err(format!("{}{path} responds with {status}", self.url())),
         }
     }
 
@@ -149,7 +149,7 @@ impl HttpClient {
         serde_json::from_slice(&body).map_err(|_| format!("{}{path} is no JSON", self.url()))
     }
 
-    /// Sends a request and reads its answer to the end, which has at most `most` bytes.
+    /// Sends a request and reads its response to the end, which has at most `most` bytes.
     ///
     /// # Errors
     /// One line: where, and what went wrong.
@@ -162,7 +162,7 @@ impl HttpClient {
     ) -> Result<Response, String> {
         let exchange = self.exchange(method, path, body, most);
         let response = timeout(self.limit, exchange).await;
-        let response = response.unwrap_or_else(|_| Err(format!("no whole answer within {:?}", self.limit)));
+        let response = response.unwrap_or_else(|_| Err(format!("no whole response within {:?}", self.limit)));
         response.map_err(|reason| format!("{}{path}: {reason}", self.url()))
     }
 
@@ -212,12 +212,12 @@ async fn over(
 ) -> Result<Response, String> {
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // Ends with the connection, which is dropped when the answer was read.
+    // Ends with the connection, which is dropped when the response was read.
     let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, most).collect().await;
-    let body = body.map_err(|_| format!("the answer broke off or has more than {most} bytes"))?;
+    let body = body.map_err(|_| format!("the response broke off or has more than {most} bytes"))?;
     drop(connection);
     Ok(Response { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
 }

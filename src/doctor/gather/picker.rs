@@ -106,7 +106,7 @@ where
     let response = response.await.map_err(said)?;
     let kind = response.headers().get("content-type").map_or(&b""[..], |value| value.as_bytes());
     if response.status() != 200 || !kind.starts_with(b"application/grpc") {
-        return Err(format!("it answers {} and no gRPC", response.status()));
+        return Err(format!("it responds with {} and no gRPC", response.status()));
     }
     if let Some(status) = response.headers().get("grpc-status") {
         return Err(format!("it ends the call with the gRPC status {}", shown(status)));

@@ -27,7 +27,7 @@ pub struct Plan {
     pub engine: String,
     /// The pool in Kubernetes.
     pub pool: Option<PoolPlan>,
-    /// Time for each answer.
+    /// Time for each response.
     pub limit: Duration,
 }
 

@@ -1,10 +1,10 @@
-//! One HTTP request and its answer, as a state machine: messages and decisions
+//! One HTTP request and its response, as a state machine: messages and decisions
 //! go in, replies come out. It does no I/O and owns no clock, so whatever a
 //! gateway sends, in whatever order, can be tried in a test.
 //!
 //! ```text
 //! headers ─▶ body ─▶ deciding ─▶ sent          (request; without a body: headers ─▶ deciding)
-//!              answer: waiting ─▶ body ─▶ done  (may begin at any time: gateways answer themselves)
+//!              response: waiting ─▶ body ─▶ done  (may begin at any time: gateways respond themselves)
 //! ```
 
 mod decision_log;
@@ -111,9 +111,9 @@ enum State {
     Sent(BodyEnd),
     /// Sent on; every further part of the body goes on as it is.
     Relaying,
-    /// The gateway answered before we did.
+    /// The gateway responded before we did.
     Abandoned,
-    /// We answered ourselves.
+    /// We responded ourselves.
     Refused,
 }
 
@@ -190,7 +190,7 @@ impl Exchange {
     }
 
     /// All replies have been taken. Returns the room of what they say, which counts until they are
-    /// written. A request that waits for its answer, which may take minutes, gives back the room for
+    /// written. A request that waits for its response, which may take minutes, gives back the room for
     /// the replies themselves.
     pub fn settle(&mut self) -> Option<Box<Reservation>> {
         if matches!(self.state, State::Sent(_)) && self.response.is_awaited() {
@@ -204,7 +204,7 @@ impl Exchange {
         self.priority
     }
 
-    /// The parser that reads the answer, while it does.
+    /// The parser that reads the response, while it does.
     pub fn response_parser(&self) -> Option<ParserKind> {
         self.response.parser()
     }
@@ -341,7 +341,7 @@ impl Exchange {
         }
     }
 
-    /// Gives back what was booked for an answer that doesn't end. What there was of it counts.
+    /// Gives back what was booked for a response that doesn't end. What there was of it counts.
     fn cut_off(&mut self) {
         if let Some(mut routed) = self.routed.take() {
             routed.cut_off(&self.response.used(), self.response.generated());
@@ -386,7 +386,7 @@ impl Drop for Exchange {
         self.shared.budget.close_stream();
         self.end_trace(self.ending() == Ending::Unseen);
         self.cut_off();
-        // An answer that was cut off: what it used so far is counted.
+        // A response that was cut off: what it used so far is counted.
         self.response.cut_off(&self.shared.metrics);
     }
 }

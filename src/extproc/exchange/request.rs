@@ -29,7 +29,7 @@ impl Exchange {
     ) -> Result<Step, Violation> {
         match self.state {
             State::Idle => {}
-            State::Abandoned => return Err(Violation("request headers came after the answer's")),
+            State::Abandoned => return Err(Violation("request headers came after the response's")),
             _ => return Err(Violation("request headers came twice")),
         }
         self.started = Some(now);
@@ -332,7 +332,7 @@ impl Exchange {
     }
 }
 
-/// Returns `true` if a request accepts an encoded answer; in others there is nothing to remove.
+/// Returns `true` if a request accepts an encoded response; in others there is nothing to remove.
 fn accepts_encodings(headers: &Headers) -> bool {
     ENCODINGS.iter().any(|name| headers.get(name).is_some())
 }

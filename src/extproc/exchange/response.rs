@@ -1,4 +1,4 @@
-//! The answer's half of an exchange.
+//! The response's half of an exchange.
 
 use std::time::Instant;
 
@@ -32,8 +32,8 @@ impl Exchange {
             trace.response(status);
         }
         if matches!(self.state, State::Idle | State::Body(_) | State::Deciding(..)) {
-            // The gateway answers itself, for example after a time-out, or shows us
-            // answers only. A body that is still on its way to us belongs to nobody.
+            // The gateway responds itself, for example after a time-out, or shows us
+            // responses only. A body that is still on its way to us belongs to nobody.
             self.count_ignored();
             self.state = State::Abandoned;
             self.replies.forget_early();
@@ -110,7 +110,7 @@ impl Exchange {
         }
     }
 
-    /// Ends the answer if this was its last part: its load is given back at once,
+    /// Ends the response if this was its last part: its load is given back at once,
     /// whenever the gateway closes the stream.
     fn complete(&mut self, last: bool, now: Instant) {
         if last {

@@ -57,8 +57,8 @@ impl Permit {
         self.gate.nudge();
     }
 
-    /// The answer ended after so many `seen` tokens, or was cut off. Generated tokens count twice, as
-    /// in llm-d-router. Where an answer doesn't say what it used, or didn't come to it, what was seen of
+    /// The response ended after so many `seen` tokens, or was cut off. Generated tokens count twice, as
+    /// in llm-d-router. Where a response doesn't say what it used, or didn't come to it, what was seen of
     /// it does: a flow that hides its usage or hangs up must not go before all others for it.
     pub(in crate::flow) fn used(&mut self, usage: &Usage, seen: u64, is_complete: bool) {
         let Usage { prompt_tokens, completion_tokens, .. } = *usage;

@@ -12,7 +12,7 @@ const QUEUE_PRESSURE: &str = "evicted-queue-pressure";
 /// Value of it while the picker stops.
 const SHUTTING_DOWN: &str = "rejected-shutting-down";
 
-/// The answer for a request whose waiting ended like this, in llm-d-router's words.
+/// The response for a request whose waiting ended like this, in llm-d-router's words.
 pub(super) fn of(outcome: Outcome) -> Rejection {
     let busy = |reason, message| Rejection {
         reason: Some(reason),

@@ -194,7 +194,7 @@ impl Queue {
         self.bands.know(priorities, rules, now);
     }
 
-    /// The client of a request went away, or its answer is complete. What it got, `cost`, is
+    /// The client of a request went away, or its response is complete. What it got, `cost`, is
     /// charged to its flow: prompt tokens and twice the generated ones. Returns whether others
     /// may go for that: not when it waited, and others of its band still do.
     pub fn end(&mut self, now: Nanos, ticket: Ticket, cost: f64, actions: &mut Vec<Action>) -> bool {

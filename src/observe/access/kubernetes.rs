@@ -12,7 +12,7 @@ use k8s_openapi::api::authorization::v1::{
 use crate::cluster::{Cluster, Problem};
 use crate::tls::subject::Subject;
 
-/// Time for the answer to one review. A scraper waits ten seconds by default, for both.
+/// Time for the response to one review. A scraper waits ten seconds by default, for both.
 const REVIEW: Duration = Duration::from_secs(4);
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";

@@ -170,9 +170,9 @@ impl Access {
     fn heard<V>(
         &self,
         resource: &'static str,
-        answer: Result<Option<V>, Problem>,
+        response: Result<Option<V>, Problem>,
     ) -> Result<Option<V>, Refusal> {
-        answer.map_err(|problem| {
+        response.map_err(|problem| {
             self.complaints.about(resource, &problem);
             Refusal::Unavailable
         })

@@ -7,11 +7,11 @@ use std::time::Duration;
 /// Subject of a review, as a keyed hash: neither tokens nor names are kept.
 pub(super) type Key = [u8; 32];
 
-/// Answers that are kept of each kind. Those who read metrics are few; this bounds what
+/// Responses that are kept of each kind. Those who read metrics are few; this bounds what
 /// somebody costs who tries tokens.
 pub(super) const MOST: usize = 256;
 
-/// Time for which answers count.
+/// Time for which responses count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheTtl {
     /// One that says yes.
@@ -41,8 +41,8 @@ impl<V: Clone> ReviewCache<V> {
     }
 
     /// This was said just now.
-    pub(super) fn put(&mut self, key: Key, answer: Option<V>, now: Duration) {
-        match answer {
+    pub(super) fn put(&mut self, key: Key, response: Option<V>, now: Duration) {
+        match response {
             Some(value) => {
                 self.no.entries.remove(&key);
                 self.yes.put(key, value, now, self.lasting.yes);
@@ -55,7 +55,7 @@ impl<V: Clone> ReviewCache<V> {
     }
 }
 
-/// Answers of one kind, each with the time from which it doesn't count.
+/// Responses of one kind, each with the time from which it doesn't count.
 #[derive(Debug)]
 struct ExpiringMap<V> {
     entries: HashMap<Key, (V, Duration)>,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_time_and_a_later_one_replaces_it() {
+    fn a_response_counts_for_its_time_and_a_later_one_replaces_it() {
         let mut cache = ReviewCache::new(LASTING);
         assert_eq!(cache.get(&key(1), at(0)), None);
         cache.put(key(1), Some("ann"), at(0));

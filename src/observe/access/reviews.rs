@@ -1,5 +1,5 @@
 //! Asks for reviews: each once for all who wait for it, a few at a time, and not again
-//! while the last answer counts.
+//! while the last response counts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,7 +56,7 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
     {
         let found = self.lock().find(&key, self.clock.elapsed());
         if let Some(found) = found {
-            return found.answer().await;
+            return found.result().await;
         }
         // Before the task is made, so that those who come and go can't pile up tasks.
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
@@ -77,22 +77,22 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
             Ok(channel) => channel,
             Err(found) => {
                 drop(turn);
-                return found.answer().await;
+                return found.result().await;
             }
         };
         let (reviews, review) = (Arc::clone(self), review());
         tokio::spawn(async move {
-            let answer = review.await;
+            let response = review.await;
             let mut state = reviews.lock();
             state.asked.remove(&key);
-            if let Ok(said) = &answer {
+            if let Ok(said) = &response {
                 state.cache.put(key, said.clone(), reviews.clock.elapsed());
             }
             drop(state);
-            sender.send_replace(Some(answer));
+            sender.send_replace(Some(response));
             drop(turn);
         });
-        Found::Asked(receiver).answer().await
+        Found::Asked(receiver).result().await
     }
 
     fn lock(&self) -> MutexGuard<'_, State<V>> {
@@ -102,19 +102,20 @@ impl<V: Clone + Send + Sync + 'static> Reviews<V> {
 
 impl<V: Clone> State<V> {
     fn find(&self, key: &Key, now: Duration) -> Option<Found<V>> {
-        // One whose task is gone without an answer is asked again.
+        // One whose task is gone without a response is asked again.
         let asked = || self.asked.get(key).filter(|receiver| receiver.has_changed().is_ok());
         self.cache.get(key, now).map(Found::Said).or_else(|| asked().cloned().map(Found::Asked))
     }
 }
 
 impl<V: Clone> Found<V> {
-    async fn answer(self) -> ReviewResult<V> {
+    async fn result(self) -> ReviewResult<V> {
         match self {
             Self::Said(said) => Ok(said),
             Self::Asked(mut receiver) => {
-                let answer = receiver.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-                answer.unwrap_or_else(|| Err(Problem::Unreachable("the review was given up".to_owned())))
+                let response =
+                    receiver.wait_for(Option::is_some).await.ok().and_then(|response| response.clone());
+                response.unwrap_or_else(|| Err(Problem::Unreachable("the review was given up".to_owned())))
             }
         }
     }
@@ -134,10 +135,10 @@ mod tests {
     }
 
     /// A review that takes a second and counts how often it was made.
-    async fn slow(count: Arc<AtomicUsize>, answer: ReviewResult<u32>) -> ReviewResult<u32> {
+    async fn slow(count: Arc<AtomicUsize>, response: ReviewResult<u32>) -> ReviewResult<u32> {
         count.fetch_add(1, SeqCst);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        answer
+        response
     }
 
     #[tokio::test(start_paused = true)]
@@ -148,8 +149,8 @@ mod tests {
         // One who leaves does not end it for the others.
         let left = tokio::time::timeout(Duration::from_millis(1), ask()).await;
         assert!(left.is_err());
-        let answers = join_all((0..50).map(|_| ask())).await;
-        assert!(answers.iter().all(|answer| *answer == Ok(Some(7))));
+        let responses = join_all((0..50).map(|_| ask())).await;
+        assert!(responses.iter().all(|response| *response == Ok(Some(7))));
         assert_eq!(count.load(SeqCst), 1);
         clock.set(Duration::from_secs(59));
         assert_eq!(ask().await, Ok(Some(7)));
@@ -164,11 +165,11 @@ mod tests {
         let (clock, count) = (Clock::stopped(), Arc::new(AtomicUsize::new(0)));
         let reviews = reviews(&clock, 4);
         let down = || Err(Problem::Unreachable("refused".to_owned()));
-        let ask = |answer| reviews.ask(KEY, || slow(Arc::clone(&count), answer));
+        let ask = |response| reviews.ask(KEY, || slow(Arc::clone(&count), response));
         assert_eq!(ask(down()).await, down());
         assert_eq!(ask(Ok(None)).await, Ok(None));
         assert_eq!(count.load(SeqCst), 2);
-        // While an answer counts, it doesn't matter that nobody could be asked.
+        // While a response counts, it doesn't matter that nobody could be asked.
         clock.set(Duration::from_secs(29));
         assert_eq!(ask(down()).await, Ok(None));
         clock.set(Duration::from_secs(30));

@@ -1,5 +1,5 @@
 //! Plans that are carried out, each in a task of its own: policies act side by side, and none waits for an API
-//! server that doesn't answer for another.
+//! server that doesn't respond for another.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use crate::capacity::Condition;
 use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Held;
 
-/// The same where the API server answers late: the driver waits for it meanwhile.
+/// The same where the API server responds late: the driver waits for it meanwhile.
 const RELEASE_LATER: Duration = Duration::from_secs(30);
 
 /// Pause after such a look before another because of a pod that changed.
@@ -81,7 +81,7 @@ impl Driver {
         }
         self.released = Instant::now();
         let pause = if is_late { RELEASE_LATER } else { RELEASE };
-        // Changes of pods are no reason to ask a server again that doesn't answer.
+        // Changes of pods are no reason to ask a server again that doesn't respond.
         self.is_server_late = is_late;
         self.releases = actuator.keeps_gates().then(|| self.released + pause);
     }

@@ -1,4 +1,4 @@
-//! An API server that answers late, or not at all, for some policies.
+//! An API server that responds late, or not at all, for some policies.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -37,8 +37,8 @@ impl Api {
         lock(&self.replicas).insert(name.to_owned(), replicas);
     }
 
-    /// The answer to a request; `None`: there is none.
-    fn answer(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Value> {
+    /// The response to a request; `None`: there is none.
+    fn respond(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Value> {
         if let Some(scale) = path.strip_suffix("/scale") {
             let name = scale.rsplit('/').next()?;
             let reads = *method == Method::GET;
@@ -69,20 +69,20 @@ impl Api {
 /// Acts before this API server.
 fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     let api = Arc::clone(api);
-    let answer = move |request: Request<Body>| {
+    let respond = move |request: Request<Body>| {
         let api = Arc::clone(&api);
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap_or_default();
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let query = parts.uri.query().unwrap_or_default();
-            match api.answer(&parts.method, parts.uri.path(), query, &body) {
+            match api.respond(&parts.method, parts.uri.path(), query, &body) {
                 Some(body) => Response::builder().body(Body::from(body.to_string().into_bytes())),
                 None => std::future::pending().await,
             }
         }
     };
-    let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(answer), "ns"));
+    let cluster = Cluster::from(kube::Client::new(tower::util::service_fn(respond), "ns"));
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     Actuator::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
 }
@@ -124,7 +124,7 @@ fn acting(api: &Arc<Api>) -> Live {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_without_an_answer_hold_no_other_policy_up() {
+async fn reads_without_a_response_hold_no_other_policy_up() {
     let api = Arc::new(Api::default());
     let policies = [
         policy("away", "apiVersion: example.com/v1, kind: Engine", ""),
@@ -137,13 +137,13 @@ async fn reads_without_an_answer_hold_no_other_policy_up() {
         assert_eq!(lock(&api.replicas).get("fast"), Some(&5));
         let plans = plan_store.plans();
         let why = plans.policies[0].held.as_ref().map_or("", |held| &*held.why);
-        assert!(why.contains("did not answer within 10 s"), "{why}");
+        assert!(why.contains("did not respond within 10 s"), "{why}");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_without_an_answer_hold_others_up_less_and_less() {
+async fn writes_without_a_response_hold_others_up_less_and_less() {
     let api = Arc::new(Api::default());
     let policies = [policy("fast", DEPLOYMENT, ""), policy("stuck", DEPLOYMENT, "")].join("---\n");
     drive(&policies, acting(&api), async |_, _| {
@@ -156,7 +156,7 @@ async fn writes_without_an_answer_hold_others_up_less_and_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_act_beside_those_whose_writes_have_no_answer() {
+async fn policies_act_beside_those_whose_writes_have_no_response() {
     let api = Arc::new(Api::default());
     let stuck = (0..6).map(|number| policy(&format!("stuck{number}"), DEPLOYMENT, ""));
     let policies: Vec<String> = stuck.chain([policy("fast", DEPLOYMENT, "")]).collect();
@@ -170,7 +170,7 @@ async fn policies_act_beside_those_whose_writes_have_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_is_heard_while_writes_have_no_answer() {
+async fn a_pause_is_heard_while_writes_have_no_response() {
     let api = Arc::new(Api::default());
     let stuck = |more: &str| policy("stuck", DEPLOYMENT, more);
     drive(&stuck(""), acting(&api), async |say, plan_store| {

@@ -4,7 +4,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::actuator::{Look, Seen};
 
-/// A look that has ended, and its answers; `None`: it broke off.
+/// A look that has ended, and its results; `None`: it broke off.
 pub(super) type Ended = (Id, Option<Seen>);
 
 /// Looks that are under way. Each ends within its limit.

@@ -18,7 +18,7 @@ use crate::scaling::query::QueryResults;
 /// Longest pause after requests that used their time up, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// Pause before acts go on that took up their time although the API server answered.
+/// Pause before acts go on that took up their time although the API server responded.
 const GO_ON: Duration = Duration::from_secs(1);
 
 /// A policy that is ticked.

@@ -26,7 +26,7 @@ use crate::scaling::query::QueryRunner;
 /// half an hour between two ticks, and the first one would know nothing.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
 
-/// Pause before another look whether pods that are about to go have answered.
+/// Pause before another look whether pods that are about to go have responded.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
 
 /// Time for which policies are ticked one after the other before plans are shown and news are heard.

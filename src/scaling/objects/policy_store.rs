@@ -199,7 +199,7 @@ impl PolicyStore {
             .into_iter()
             .map(|(target, owner)| {
                 let target = Target::of(&target);
-                // What was known stands until there is another answer.
+                // What was known stands until there is another response.
                 let kept = match (&owner, before.get(&target)) {
                     (Owner::Unknown(_), Some(known @ (Owner::Ours | Owner::Other))) => Some(known.clone()),
                     _ => None,

@@ -181,8 +181,8 @@ fn a_policy_without_pool_follows_its_targets_pods() {
         (0, 0),
         "nobody was asked yet"
     );
-    let mut note = |answers: [Owner; 2]| {
-        let is_news = policy_store.note_owners(targets.iter().cloned().zip(answers).collect());
+    let mut note = |owners: [Owner; 2]| {
+        let is_news = policy_store.note_owners(targets.iter().cloned().zip(owners).collect());
         let in_force = in_force(&mut policy_store).len();
         (is_news, in_force, policy_store.known().first().map(|known| known.verdict.reason))
     };

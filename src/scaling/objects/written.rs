@@ -68,7 +68,7 @@ pub(super) enum EventOutcome {
     Done,
     /// It was refused.
     Refused,
-    /// There was no answer: there will be none for others either.
+    /// There was no response: there will be none for others either.
     Unanswered,
 }
 
@@ -165,7 +165,7 @@ impl WrittenStatuses {
         due.flat_map(of).collect()
     }
 
-    /// Notes whether an event was written. Without an answer none is tried for a while: statuses would wait for
+    /// Notes whether an event was written. Without a response none is tried for a while: statuses would wait for
     /// each.
     pub(super) fn note_event(&mut self, event: &PendingEvent, outcome: EventOutcome, now: Duration) {
         let record = self.0.get_mut(&event.uid);

@@ -1,4 +1,4 @@
-//! The answer to an instant query: one number, or why there is none.
+//! The response to an instant query: one number, or why there is none.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 /// Longest text of a server that is passed on.
 const MOST_SAID: usize = 200;
 
-/// Why an answer is no number.
+/// Why a response is no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
-    /// It isn't what the API answers with.
-    #[error("the answer is not one of the Prometheus API: {0}; is that the server's base URL?")]
+    /// It isn't what the API responds with.
+    #[error("the response is not one of the Prometheus API: {0}; is that the server's base URL?")]
     Malformed(String),
     /// The server says what is wrong with the query.
     #[error("the server says: {0}")]
@@ -52,7 +52,7 @@ struct Sample {
     value: Option<Point>,
 }
 
-/// The one number of an answer's body.
+/// The one number of a response's body.
 ///
 /// # Errors
 /// Why it has none.
@@ -104,7 +104,7 @@ fn clipped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn answer(kind: &str, result: &str) -> Result<f64, ResponseError> {
+    fn response(kind: &str, result: &str) -> Result<f64, ResponseError> {
         let text = format!(
             r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"warnings":["w"]}}"#
         );
@@ -115,9 +115,9 @@ mod tests {
     fn one_sample_is_a_number() {
         for (text, value) in [("1.5", 1.5), ("-3", -3.0), ("1e+06", 1e6), ("0", 0.0)] {
             let sample = format!(r#"[1700000000.123,"{text}"]"#);
-            assert_eq!(answer("scalar", &sample), Ok(value));
+            assert_eq!(response("scalar", &sample), Ok(value));
             let vector = format!(r#"[{{"metric":{{"pool":"a"}},"value":{sample}}}]"#);
-            assert_eq!(answer("vector", &vector), Ok(value));
+            assert_eq!(response("vector", &vector), Ok(value));
         }
     }
 
@@ -137,14 +137,14 @@ mod tests {
             ("scalar", r#"[1,"x"]"#, ResponseError::NoNumber("x".into())),
         ];
         for (kind, result, error) in table {
-            assert_eq!(answer(kind, result), Err(error), "{kind} {result}");
+            assert_eq!(response(kind, result), Err(error), "{kind} {result}");
         }
         let malformed = ["", "{}", "<html>", r#"{"status":"success"}"#, "[]", "\u{0}"];
         for text in malformed {
             assert!(matches!(number(text.as_bytes()), Err(ResponseError::Malformed(_))), "{text}");
         }
         for result in ["{}", "[[1]]", r#"[{"value":[1]}]"#, r#"[{"value":[1,2]}]"#] {
-            assert!(matches!(answer("vector", result), Err(ResponseError::Malformed(_))), "{result}");
+            assert!(matches!(response("vector", result), Err(ResponseError::Malformed(_))), "{result}");
         }
     }
 

@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Queries under way at the same time.
 const AT_ONCE: usize = 4;
 
-/// An answer counts for so many intervals, as one may fail.
+/// A response counts for so many intervals, as one may fail.
 const INTERVALS: u32 = 3;
 
 /// Interval of a query of a policy that ticks every `interval`.
@@ -133,8 +133,8 @@ impl Shared {
             };
             let pause = match result {
                 Ok(value) => {
-                    let answer = Some((value, self.clock.elapsed()));
-                    self.results.last().insert(Arc::clone(&query), answer);
+                    let response = Some((value, self.clock.elapsed()));
+                    self.results.last().insert(Arc::clone(&query), response);
                     self.asked.with_label_values(&["number"]).inc();
                     if !std::mem::take(&mut told).is_empty() {
                         info!(query = &*query, "a query is answered again");
@@ -149,10 +149,10 @@ impl Shared {
                         warn!(query = &*query, %error, "a query has no number; what needs it can't be read");
                         told.push(label);
                     }
-                    let is_answer = error.is_an_answer();
+                    let is_response = error.is_response();
                     let mut last = self.results.last();
                     let entry = last.entry(Arc::clone(&query)).or_default();
-                    if is_answer {
+                    if is_response {
                         // There is no such number now. A server that fails says nothing of that.
                         *entry = None;
                         backoff.reset();
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_counts_for_three_intervals() {
+    fn a_response_counts_for_three_intervals() {
         let s = Duration::from_secs;
         let results = QueryResults::default();
         assert!(results.is_open("q"));

@@ -21,16 +21,16 @@ use crate::cluster::encode;
 use crate::scrape::{TlsClient, TlsError, TlsSettings};
 use crate::settings::PrometheusSettings;
 
-/// Time for the whole answer. A query that takes longer is too much for every few seconds.
+/// Time for the whole response. A query that takes longer is too much for every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer is one number; what is larger has thousands of series.
+/// A response is one number; what is larger has thousands of series.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A token is shorter.
 const MOST_TOKEN_BYTES: u64 = 64 << 10;
 
-/// Why a query has no answer. Without the query, and without what it was asked with.
+/// Why a query has no response. Without the query, and without what it was asked with.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// There is no token to show.
@@ -45,11 +45,11 @@ pub enum QueryError {
     /// The connection broke, or what came is no HTTP.
     #[error("the connection broke: {0}")]
     Connection(#[source] hyper::Error),
-    /// No whole answer in time.
-    #[error("no whole answer within {TIMEOUT:?}")]
+    /// No whole response in time.
+    #[error("no whole response within {TIMEOUT:?}")]
     Timeout,
     /// The server said no.
-    #[error("the server answered {status}{}", said(.complaint))]
+    #[error("the server responded with {status}{}", said(.complaint))]
     Status {
         /// With which status.
         status: StatusCode,
@@ -57,9 +57,9 @@ pub enum QueryError {
         complaint: Option<String>,
     },
     /// More than one number ever is.
-    #[error("the answer has more than {MOST_BYTES} bytes; sum() or max() makes one number of many")]
+    #[error("the response has more than {MOST_BYTES} bytes; sum() or max() makes one number of many")]
     TooLarge,
-    /// An answer without a number.
+    /// A response without a number.
     #[error(transparent)]
     Response(#[from] ResponseError),
 }
@@ -87,8 +87,8 @@ impl QueryError {
         }
     }
 
-    /// Returns `true` if the server answered as it should: it need not be asked less often.
-    pub(super) fn is_an_answer(&self) -> bool {
+    /// Returns `true` if the server responded as it should: it need not be asked less often.
+    pub(super) fn is_response(&self) -> bool {
         use ResponseError::{NoNumber, NoSample, NotFinite, Several};
         matches!(self, Self::Response(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
     }
@@ -191,7 +191,7 @@ async fn over(
 ) -> Result<(StatusCode, Bytes), QueryError> {
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(QueryError::Connection)?;
-    // Ends with the connection, which is dropped when the answer was read.
+    // Ends with the connection, which is dropped when the response was read.
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(QueryError::Connection)?;
     let status = response.status();

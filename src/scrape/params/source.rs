@@ -158,7 +158,7 @@ pub struct MetricsSourceParams {
     /// Usher's own: ask for compressed pages, where the network costs more than a processor.
     accept_gzip: bool,
     /// Usher's own: ask for the metrics in use only, with path/?name[]=…, which vLLM answers without
-    /// computing the others. A server whose answer then lacks one is asked for whole pages.
+    /// computing the others. A server whose response then lacks one is asked for whole pages.
     select_metrics: bool,
 }
 

@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Problem};
 /// The newest one waits.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Time for the answer to one request.
+/// Time for the response to one request.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Longest message, in characters: the API server takes 1,024 bytes.

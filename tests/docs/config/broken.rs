@@ -1,4 +1,4 @@
-//! Whatever is written, there is an answer, and an error is one line.
+//! Whatever is written, there is a result, and an error is one line.
 
 use proptest::prelude::*;
 

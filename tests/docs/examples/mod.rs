@@ -146,10 +146,10 @@ async fn default() {
     let mut pool = Pool::start("default", &[Pod::default(), Pod::default()]).await;
     pool.keep_busy(0).await;
     for number in 0..5 {
-        let answered = pool.ask(&[], "m", &format!("{number}, hi")).await;
-        assert_eq!(answered.server, 1);
-        assert!(!answered.request.destination().contains(','), "one endpoint, no fallbacks");
-        assert_eq!(answered.response.get("x-went-into-resp-headers"), Some("true"));
+        let served = pool.ask(&[], "m", &format!("{number}, hi")).await;
+        assert_eq!(served.server, 1);
+        assert!(!served.request.destination().contains(','), "one endpoint, no fallbacks");
+        assert_eq!(served.response.get("x-went-into-resp-headers"), Some("true"));
     }
     pool.keep_busy(1).await;
     pool.release(0).await;
@@ -230,9 +230,9 @@ async fn data_parallel() {
     let mut pool = Pool::start("data-parallel", &[Pod::default(), Pod::default()]).await;
     pool.keep_busy(1).await;
     for _ in 0..5 {
-        let answered = pool.ask(&[], "m", "hi").await;
-        assert_eq!(answered.server, 0);
-        assert_eq!(answered.request.destination(), "127.0.0.1:8000");
+        let served = pool.ask(&[], "m", "hi").await;
+        assert_eq!(served.server, 0);
+        assert_eq!(served.request.destination(), "127.0.0.1:8000");
     }
 }
 
@@ -267,9 +267,9 @@ async fn pd() {
         pool.keep_busy(busy_prefill).await;
         pool.keep_busy(busy_decode).await;
         for _ in 0..5 {
-            let answered = pool.ask(&[], "m", "hi").await;
-            assert_eq!(answered.server, 5 - busy_decode);
-            assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [1 - busy_prefill]);
+            let served = pool.ask(&[], "m", "hi").await;
+            assert_eq!(served.server, 5 - busy_decode);
+            assert_eq!(pool.servers_in(served.request.get(PREFILLER)), [1 - busy_prefill]);
         }
         pool.release(busy_prefill).await;
         pool.release(busy_decode).await;
@@ -289,7 +289,7 @@ async fn expected_latency() {
     assert_ne!(pool.ask(&[], "m", &prompt).await.server, first);
 }
 
-/// Prefill and decode are in one rack, unless others decode there for long answers.
+/// Prefill and decode are in one rack, unless others decode there for long responses.
 async fn pd_joint() {
     const RACK: &str = "topology.kubernetes.io/rack";
     let pod = |role_of, rack| role(Box::leak(Box::new([("llm-d.ai/role", role_of), (RACK, rack)])));
@@ -297,15 +297,15 @@ async fn pd_joint() {
     let mut pool = Pool::start("pd-joint", &pods).await;
     let prompt = "word ".repeat(4000);
     for _ in 0..8 {
-        let answered = pool.ask(&[], "m", &prompt).await;
-        assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [answered.server - 2]);
-        pool.until_idle(answered.server).await;
+        let served = pool.ask(&[], "m", &prompt).await;
+        assert_eq!(pool.servers_in(served.request.get(PREFILLER)), [served.server - 2]);
+        pool.until_idle(served.server).await;
     }
     // Another prompt, which nobody has cached. Who computes it depends on who did before.
     pool.keep_busy(2).await;
-    let answered = pool.ask_for(200, &"other ".repeat(4000)).await;
-    assert_eq!(answered.server, 3);
-    assert_eq!(pool.servers_in(answered.request.get(PREFILLER)).len(), 1);
+    let served = pool.ask_for(200, &"other ".repeat(4000)).await;
+    assert_eq!(served.server, 3);
+    assert_eq!(pool.servers_in(served.request.get(PREFILLER)).len(), 1);
 }
 
 /// Prefill is in the zone of decode, and in its rack unless that is busy.
@@ -321,9 +321,9 @@ async fn pd_topology() {
     let mut pool = Pool::start("pd-topology", &pods).await;
     for prefill in [2, 3] {
         for _ in 0..5 {
-            let answered = pool.ask(&[], "m", "hi").await;
-            assert_eq!(answered.server, 0);
-            assert_eq!(pool.servers_in(answered.request.get(PREFILLER)), [prefill]);
+            let served = pool.ask(&[], "m", "hi").await;
+            assert_eq!(served.server, 0);
+            assert_eq!(pool.servers_in(served.request.get(PREFILLER)), [prefill]);
         }
         pool.keep_busy(prefill).await;
     }
@@ -385,7 +385,7 @@ async fn session_affinity() {
     let pool = Pool::start("session-affinity", &pods).await;
     for _ in 0..4 {
         let first = pool.ask(&[], "m", "hi").await;
-        let token = first.response.get(TOKEN).expect("the endpoint in the answer's headers");
+        let token = first.response.get(TOKEN).expect("the endpoint in the response's headers");
         for _ in 0..8 {
             assert_eq!(pool.ask(&[(TOKEN, token)], "m", "hi").await.server, first.server);
         }

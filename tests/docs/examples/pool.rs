@@ -1,5 +1,5 @@
 //! Simulated servers, a picker with an example's configuration, and a gateway's part: it
-//! asks the picker, sends the request where that says, and shows it the answer.
+//! asks the picker, sends the request where that says, and shows it the response.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,8 +45,8 @@ struct Server {
 }
 
 /// Outcome of a request.
-pub(crate) struct Answered {
-    /// Server that answered.
+pub(crate) struct Served {
+    /// Server that responded.
     pub(crate) server: usize,
     /// Changes that the picker made to the request's headers.
     pub(crate) request: Mutation,
@@ -99,18 +99,18 @@ impl Pool {
         Self { servers, picker }
     }
 
-    /// One completion, from the client's headers to the end of the answer.
-    pub(crate) async fn ask(&self, extra: &[(&str, &str)], model: &str, prompt: &str) -> Answered {
+    /// One completion, from the client's headers to the end of the response.
+    pub(crate) async fn ask(&self, extra: &[(&str, &str)], model: &str, prompt: &str) -> Served {
         self.send(PATH, extra, &json!({"model": model, "prompt": prompt, "max_tokens": 1})).await
     }
 
-    /// The same with an answer of so many tokens.
-    pub(crate) async fn ask_for(&self, tokens: u32, prompt: &str) -> Answered {
+    /// The same with a response of so many tokens.
+    pub(crate) async fn ask_for(&self, tokens: u32, prompt: &str) -> Served {
         self.send(PATH, &[], &json!({"model": "m", "prompt": prompt, "max_tokens": tokens})).await
     }
 
     /// The same for a chat about a text and perhaps an image.
-    pub(crate) async fn chat(&self, text: &str, image: Option<&str>) -> Answered {
+    pub(crate) async fn chat(&self, text: &str, image: Option<&str>) -> Served {
         let mut content = vec![json!({"type": "text", "text": text})];
         content.extend(image.map(|url| json!({"type": "image_url", "image_url": {"url": url}})));
         let messages = json!([{"role": "user", "content": content}]);
@@ -128,24 +128,24 @@ impl Pool {
         numbers
     }
 
-    async fn send(&self, path: &str, extra: &[(&str, &str)], text: &Value) -> Answered {
+    async fn send(&self, path: &str, extra: &[(&str, &str)], text: &Value) -> Served {
         let mut stream = self.picker.stream().await;
         let base = [(":method", "POST"), (":path", path), ("content-type", "application/json")];
         stream.send(headers(&[&base, extra].concat(), false));
         stream.send(body(text.to_string(), true));
         let request = stream.request_headers().await;
-        let answer = self.forward(path, &request, &mut stream).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let response = shown(&mut stream, &answer).await;
-        Answered { server: answer.server(), request, response }
+        let response = self.forward(path, &request, &mut stream).await;
+        assert_eq!(response.status, 200, "{response:?}");
+        let changes = shown(&mut stream, &response).await;
+        Served { server: response.server(), request, response: changes }
     }
 
-    /// A request that is sent somewhere, and whose answer does not begin.
+    /// A request that is sent somewhere, and whose response does not begin.
     pub(crate) async fn hold(&self, prompt: &str) -> Held {
         self.begin(&[], prompt).await.sent().await
     }
 
-    /// A request whose answer from the picker is not awaited yet.
+    /// A request whose response from the picker is not awaited yet.
     pub(crate) async fn begin(&self, extra: &[(&str, &str)], prompt: &str) -> Begun<'_> {
         let stream = self.picker.stream().await;
         let base = [(":method", "POST"), (":path", PATH), ("content-type", "application/json")];
@@ -223,8 +223,8 @@ impl Pool {
         busy.spawn(async move {
             let mut client = client::Client::connect(address, Protocol::Http1).await.unwrap();
             let request = Request::post(PATH).body(client::full(text)).unwrap();
-            let answer = client.exchange(request).await;
-            panic!("a request that was to keep a server busy has ended: {answer:?}");
+            let response = client.exchange(request).await;
+            panic!("a request that was to keep a server busy has ended: {response:?}");
         });
     }
 
@@ -263,14 +263,14 @@ impl Begun<'_> {
     }
 }
 
-/// Shows the picker an answer, as a gateway does.
-async fn shown(stream: &mut Stream, answer: &HttpResponse) -> Mutation {
-    let status = answer.status.as_str();
-    let pairs = [(":status", status), ("content-type", answer.header("content-type"))];
+/// Shows the picker a response, as a gateway does.
+async fn shown(stream: &mut Stream, response: &HttpResponse) -> Mutation {
+    let status = response.status.as_str();
+    let pairs = [(":status", status), ("content-type", response.header("content-type"))];
     stream.send(response_headers(&pairs, false));
     let mutation = stream.response_headers().await;
-    stream.send(response_body(&answer.body, true));
+    stream.send(response_body(&response.body, true));
     let (text, end) = stream.response_body().await;
-    assert_eq!((text.as_slice(), end), (&answer.body[..], true));
+    assert_eq!((text.as_slice(), end), (&response.body[..], true));
     mutation
 }

@@ -55,7 +55,7 @@ async fn act(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_smaller_role_loses_idle_pods_after_their_last_answer() {
+async fn a_smaller_role_loses_idle_pods_after_their_last_response() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, of(SPEC));
     group.workload("Deployment", "decode", 3).await;

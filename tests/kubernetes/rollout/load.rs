@@ -16,7 +16,7 @@ use crate::support::client::{Body, Client, HttpResponse, Protocol, full};
 const CLIENTS: u64 = 40;
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Tokens of a long answer, at 1 ms each: longer than the pickers' drain window.
+/// Tokens of a long response, at 1 ms each: longer than the pickers' drain window.
 const LONG: u32 = 10_000;
 
 pub(super) struct Load {
@@ -44,14 +44,14 @@ impl Load {
     }
 
     /// Waits until so many more were answered or failed.
-    pub(super) async fn answers(&self, more: usize) {
+    pub(super) async fn until_answered(&self, more: usize) {
         let mut answered = self.answered.clone();
         let from = *answered.borrow();
         let enough = answered.wait_for(|count| *count >= from + more);
         tokio::time::timeout(PATIENCE, enough).await.expect("requests hang").unwrap();
     }
 
-    /// Number of answered requests, of long answers besides, and what failed.
+    /// Number of answered requests, of long responses besides, and what failed.
     pub(super) async fn finish(mut self) -> (usize, usize, Vec<String>) {
         self.stop.cancel();
         let (mut streams, mut failed) = (0, Vec::new());
@@ -78,9 +78,9 @@ async fn short(
         let sent = Instant::now();
         let asked = tokio::time::timeout(PATIENCE, client.exchange(chat(5, false))).await;
         let wrong = match asked {
-            Ok(Ok(answer)) => wrong(&answer),
+            Ok(Ok(response)) => wrong(&response),
             Ok(Err(error)) => Some(format!("{error:?}")),
-            Err(_) => Some("no answer".to_owned()),
+            Err(_) => Some("no response".to_owned()),
         };
         if let Some(wrong) = wrong {
             failed.push(format!("{protocol:?} after {:?}: {wrong}", sent.elapsed()));
@@ -91,26 +91,26 @@ async fn short(
     failed
 }
 
-/// Long answers, one after the other.
+/// Long responses, one after the other.
 async fn long(to: SocketAddr, stop: CancellationToken) -> (usize, Vec<String>) {
     let (mut whole, mut failed) = (0, Vec::new());
     while !stop.is_cancelled() {
         let mut client = Client::connect(to, Protocol::Http2).await.unwrap();
         match client.exchange(chat(LONG, true)).await {
-            Ok(answer) if wrong(&answer).is_none() && answer.text().ends_with("data: [DONE]\n\n") => {
+            Ok(response) if wrong(&response).is_none() && response.text().ends_with("data: [DONE]\n\n") => {
                 whole += 1
             }
-            Ok(answer) => failed.push(format!("{} after {} bytes", answer.status, answer.body.len())),
-            Err(error) => failed.push(format!("a long answer: {error:?}")),
+            Ok(response) => failed.push(format!("{} after {} bytes", response.status, response.body.len())),
+            Err(error) => failed.push(format!("a long response: {error:?}")),
         }
     }
     (whole, failed)
 }
 
 /// Description of a wrong response; `None`: it is a server's own, with the header that a picker adds.
-fn wrong(answer: &HttpResponse) -> Option<String> {
-    let good = answer.status == 200 && answer.header("x-went-into-resp-headers") == "true";
-    (!good).then(|| format!("{answer:?}"))
+fn wrong(response: &HttpResponse) -> Option<String> {
+    let good = response.status == 200 && response.header("x-went-into-resp-headers") == "true";
+    (!good).then(|| format!("{response:?}"))
 }
 
 fn chat(tokens: u32, stream: bool) -> Request<Body> {

@@ -38,15 +38,15 @@ async fn rolls_out(strategy: Strategy, flags: &[&str]) {
     let believes = Gateway::start(&servers, &deployment, Judges::Nothing).await;
     let load = [Load::start(asks.address()), Load::start(believes.address())];
     for load in &load {
-        load.answers(400).await;
+        load.until_answered(400).await;
     }
     deployment.roll_out("new").await;
     deployment.roll_out("old").await;
     for (load, name) in load.into_iter().zip(["with health checks", "without"]) {
-        load.answers(400).await;
+        load.until_answered(400).await;
         let (answered, streams, failed) = load.finish().await;
         println!(
-            "{strategy:?} {name}: {answered} requests and {streams} long answers, {} failed",
+            "{strategy:?} {name}: {answered} requests and {streams} long responses, {} failed",
             failed.len()
         );
         assert!(
@@ -55,7 +55,7 @@ async fn rolls_out(strategy: Strategy, flags: &[&str]) {
             failed.len(),
             &failed[..failed.len().min(5)]
         );
-        assert!(streams > 0, "no answer was longer than a drain");
+        assert!(streams > 0, "no response was longer than a drain");
     }
 }
 

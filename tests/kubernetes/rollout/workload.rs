@@ -11,7 +11,7 @@ use crate::objects::Space;
 use crate::picker::Picker;
 use crate::server::Server;
 
-/// Interval of readiness probes of a pod; one answer counts.
+/// Interval of readiness probes of a pod; one response counts.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// Time until gateways know what a probe said.

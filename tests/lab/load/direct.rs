@@ -227,15 +227,15 @@ async fn messages_have_the_fields_that_envoy_sends() {
     assert_eq!(body["prompt"].as_str().unwrap().len(), 80_000);
 
     assert_eq!(header(&first[4], "content-type"), "text/event-stream; charset=utf-8");
-    let answer: Vec<(&[u8], bool)> = first[5..]
+    let response: Vec<(&[u8], bool)> = first[5..]
         .iter()
         .map(|message| match &message.request {
             Some(Kind::ResponseBody(body)) => (&body.body[..], body.end_of_stream),
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(answer.iter().map(|(_, end)| *end).collect::<Vec<_>>(), [false, true]);
-    let text = String::from_utf8(answer.concat_bytes()).unwrap();
+    assert_eq!(response.iter().map(|(_, end)| *end).collect::<Vec<_>>(), [false, true]);
+    let text = String::from_utf8(response.concat_bytes()).unwrap();
     let events: Vec<&str> =
         text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap()).collect();
     assert_eq!((events.len(), events[3]), (4, "[DONE]"));

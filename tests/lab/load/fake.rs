@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     None,
     /// A byte of the request's body is lost.
     LosesRequestByte,
-    /// A byte of the answer is lost.
+    /// A byte of the response is lost.
     LosesResponseByte,
     /// No endpoint is named.
     NoDestination,
@@ -150,7 +150,7 @@ impl ExternalProcessor for Service {
 
 /// `None` ends the exchange.
 fn reply(fault: Fault, message: Kind) -> Option<Result<ProcessingResponse, Status>> {
-    let answer = match (message, fault) {
+    let response = match (message, fault) {
         (Kind::RequestHeaders(_), Fault::Ends(code)) => return Some(Err(Status::new(code, "not today"))),
         (Kind::RequestHeaders(_), Fault::EndsEarly) => return None,
         (Kind::RequestHeaders(_), Fault::Refuses(code)) => Reply::ImmediateResponse(ImmediateResponse {
@@ -175,7 +175,7 @@ fn reply(fault: Fault, message: Kind) -> Option<Result<ProcessingResponse, Statu
         (Kind::ResponseBody(body), _) => Reply::ResponseBody(echo(body, fault == Fault::LosesResponseByte)),
         (other, _) => panic!("never sent: {other:?}"),
     };
-    Some(Ok(ProcessingResponse { response: Some(answer), ..ProcessingResponse::default() }))
+    Some(Ok(ProcessingResponse { response: Some(response), ..ProcessingResponse::default() }))
 }
 
 fn echo(mut body: HttpBody, loses: bool) -> BodyResponse {

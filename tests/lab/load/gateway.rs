@@ -1,4 +1,4 @@
-//! A gateway as the target; simulated servers answer like one.
+//! A gateway as the target; simulated servers respond like one.
 
 use serde_json::json;
 use usher::sim::Fault;
@@ -7,7 +7,7 @@ use crate::load::{assert_requests, load};
 use crate::support::servers::Servers;
 
 #[tokio::test]
-async fn answers_are_counted_with_their_tokens_and_servers() {
+async fn responses_are_counted_with_their_tokens_and_servers() {
     let servers = Servers::start().await;
     let target = format!("http://{}/", servers.addresses[2]);
     for pace in [&["--concurrency=3"][..], &["--rate=300"]] {

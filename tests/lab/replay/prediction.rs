@@ -70,7 +70,7 @@ fn times_are_predicted_at_every_load_whatever_is_configured() {
 }
 
 #[test]
-fn answers_in_one_piece_teach_what_streams_teach() {
+fn responses_in_one_piece_teach_what_streams_teach() {
     let (streams, _) = replayed(Workload::HalfShared, 0.5, RATE, true);
     for wrong in [3.0, 1.0 / 3.0] {
         let (whole, tpot) = replayed(Workload::HalfShared, 0.5, RATE * wrong, false);

@@ -211,9 +211,9 @@ fn prompt_refused_by_prefill_is_computed_by_decode() {
 }
 
 #[test]
-fn a_turn_comes_a_pause_after_the_answer_before_it() {
-    let first = Arrival { answer: Some(9), ..arrival(0, &[1], 64, 32) };
-    let prompt = first.prompt.iter().copied().chain(first.answered()).collect();
+fn a_turn_comes_a_pause_after_the_response_before_it() {
+    let first = Arrival { response: Some(9), ..arrival(0, &[1], 64, 32) };
+    let prompt = first.prompt.iter().copied().chain(first.response()).collect();
     let second = Arrival { at: 500 * MS, after: [0].into(), prompt, output_tokens: 1, ..Arrival::default() };
     for policy in [Policy::RoundRobin, Policy::Configured(None), Policy::Reference(Formula::BlockCost)] {
         let fates = run(&policy, &engine(), 1, &[first.clone(), second.clone()]);

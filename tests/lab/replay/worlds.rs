@@ -40,7 +40,7 @@ fn every_workload_is_answered() {
 }
 
 #[test]
-fn users_of_sessions_wait_for_answers() {
+fn users_of_sessions_wait_for_responses() {
     for workload in ["conversations", "agents"] {
         let [few, many] = ["5", "50"].map(|count| users(workload, count));
         let [long, short] = [&few, &many].map(|run| number(&run["seconds"]));

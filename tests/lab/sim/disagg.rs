@@ -165,8 +165,8 @@ async fn forged_header_triggers_no_outgoing_call() {
         for value in values {
             let (parts, body, _) = exchange(decoder, with(PREFILLER, value, &prompt(3)), Http1).await;
             assert_eq!(parts.status, 200, "{value}");
-            let answer: Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(answer["usage"]["completion_tokens"], 5, "{value}");
+            let response: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(response["usage"]["completion_tokens"], 5, "{value}");
             assert_eq!(trap.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{value}");
         }
         let counted = disagg(decoder).await;
@@ -309,8 +309,8 @@ async fn a_client_that_leaves_frees_both_servers() {
         }
         let request = with(PREFILLER, &prefiller.to_string(), &body);
         let client = tokio::spawn(async move {
-            let answer = send(decoder, request, Http1).await.unwrap();
-            answer.into_body().collect().await.map(drop)
+            let response = send(decoder, request, Http1).await.unwrap();
+            response.into_body().collect().await.map(drop)
         });
         until(both[busy], |state| state[number] == 1).await;
         client.abort();
@@ -360,10 +360,10 @@ async fn five_hundred_concurrent_requests_are_disaggregated() {
         let mut request = with(PREFILLER, &prefillers[number / 4 % 4].to_string(), &body);
         *request.uri_mut() = "http://sim/v1/chat/completions".parse().unwrap();
         requests.spawn(async move {
-            let answer = sender.send_request(request).await.unwrap();
-            assert_eq!(answer.status(), 200);
-            assert!(answer.headers().contains_key("x-sim-prefilled-by"));
-            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(response.status(), 200);
+            assert!(response.headers().contains_key("x-sim-prefilled-by"));
+            let body = response.into_body().collect().await.unwrap().to_bytes();
             let usage = events(&body).pop().unwrap()["usage"].take();
             // 13 bytes of roles.
             assert_eq!(usage["prompt_tokens"], words + 4);

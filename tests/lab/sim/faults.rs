@@ -43,7 +43,7 @@ async fn reset_and_drop_after_faults_break_the_connection() {
         // The role and three tokens, all of them complete.
         assert_eq!(events(&seen).len(), 4, "{protocol:?}");
         let response = send(at, chat(&prompt(1), "drop-after=3"), protocol).await.unwrap();
-        assert!(response.into_body().collect().await.is_err(), "half of the answer, then the end");
+        assert!(response.into_body().collect().await.is_err(), "half of the response, then the end");
     }
     let socket = {
         let socket = TcpStream::connect(at).await.unwrap();

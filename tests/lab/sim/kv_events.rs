@@ -167,11 +167,11 @@ async fn servers_tell_the_tokens_of_prompts() {
     let at = group.addresses()[0];
     let [first, second] = [u32::from_le_bytes(*b"abcd"), u32::from(b'e')];
     // Ends with the role of the response.
-    let answer = [u32::from_le_bytes(*b"assi"), u32::from_le_bytes(*b"stan"), u32::from(b't')];
+    let response = [u32::from_le_bytes(*b"assi"), u32::from_le_bytes(*b"stan"), u32::from(b't')];
     for (path, body, expected) in [
         ("/v1/completions/render", json!({"prompt": "abcde"}), json!([{"token_ids": [first, second]}])),
         ("/v1/completions/render", json!({"prompt": [7, 8]}), json!([{"token_ids": [7, 8]}])),
-        ("/v1/chat/completions/render", json!({"messages": []}), json!({"token_ids": answer})),
+        ("/v1/chat/completions/render", json!({"messages": []}), json!({"token_ids": response})),
     ] {
         let request = Request::post(path).body(full(body.to_string())).unwrap();
         let (parts, body, _) = exchange(at, request, Http1).await;

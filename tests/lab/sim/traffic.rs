@@ -1,4 +1,4 @@
-//! Requests and answers.
+//! Requests and responses.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -45,7 +45,7 @@ async fn a_repeated_prompt_is_cached_and_answered_alike() {
     let at = group.addresses()[0];
     let first = ask(at, &prompt(1000)).await;
     let second = ask(at, &prompt(1000)).await;
-    // 4 bytes of role, 4,000 of text, 9 of the answer's role.
+    // 4 bytes of role, 4,000 of text, 9 of the response's role.
     assert_eq!(first["usage"]["prompt_tokens"], 1004);
     assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 992);
@@ -60,14 +60,14 @@ async fn a_repeated_prompt_is_cached_and_answered_alike() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_back_as_a_message_is_in_the_cache() {
+async fn a_response_that_comes_back_as_a_message_is_in_the_cache() {
     let group = instant().await;
     let at = group.addresses()[0];
     let mut body = prompt(100);
     body["max_tokens"] = 500.into();
-    let (_, answer, _) = exchange(at, chat(&body, ""), Http1).await;
-    let answer: Value = serde_json::from_slice(&answer).unwrap();
-    let said = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let (_, response, _) = exchange(at, chat(&body, ""), Http1).await;
+    let response: Value = serde_json::from_slice(&response).unwrap();
+    let said = response["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(said.len(), 2000);
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": said}));
@@ -84,12 +84,12 @@ async fn an_answer_that_comes_back_as_a_message_is_in_the_cache() {
     };
     let first = ask("once ".repeat(64)).await;
     let second = ask("once ".repeat(64) + first["choices"][0]["text"].as_str().unwrap() + "more").await;
-    // 80 tokens and 63 of the answer.
+    // 80 tokens and 63 of the response.
     assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 128);
 }
 
 #[tokio::test]
-async fn an_answer_ends_by_itself_where_the_request_says() {
+async fn a_response_ends_by_itself_where_the_request_says() {
     let group = instant().await;
     let at = group.addresses()[0];
     for (limit, tokens, generated, reason) in
@@ -99,9 +99,9 @@ async fn an_answer_ends_by_itself_where_the_request_says() {
         body["max_tokens"] = limit.into();
         let mut request = chat(&body, "");
         request.headers_mut().insert("x-sim-output-tokens", tokens.parse().unwrap());
-        let answer: Value = serde_json::from_slice(&exchange(at, request, Http1).await.1).unwrap();
-        assert_eq!(answer["usage"]["completion_tokens"], generated);
-        assert_eq!(answer["choices"][0]["finish_reason"], reason);
+        let response: Value = serde_json::from_slice(&exchange(at, request, Http1).await.1).unwrap();
+        assert_eq!(response["usage"]["completion_tokens"], generated);
+        assert_eq!(response["choices"][0]["finish_reason"], reason);
     }
     for tokens in ["0", "-1", "many", ""] {
         let mut request = chat(&prompt(3), "");
@@ -116,8 +116,8 @@ async fn a_stream_interval_puts_several_tokens_into_an_event() {
     let group = servers(config, 1).await;
     let mut body = streaming(prompt(3), true);
     body["max_tokens"] = 11.into();
-    let (_, answer, _) = exchange(group.addresses()[0], chat(&body, ""), Http1).await;
-    let all = events(&answer);
+    let (_, response, _) = exchange(group.addresses()[0], chat(&body, ""), Http1).await;
+    let all = events(&response);
     let contents = all.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
     assert_eq!(contents.map(|text| text.len() / 4).collect::<Vec<_>>(), [0, 1, 4, 4, 2]);
     assert_eq!(all.last().unwrap()["usage"]["completion_tokens"], 11);
@@ -299,9 +299,9 @@ async fn bad_requests_are_refused_as_vllm_refuses_them() {
         r#"{"messages":[],"max_tokens":200000}"#,
     ] {
         let request = Request::post("/v1/chat/completions").body(full(body)).unwrap();
-        let (parts, answer, _) = exchange(at, request, Http1).await;
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert_eq!((parts.status.as_u16(), &answer["error"]["code"]), (400, &json!(400)), "{body}");
+        let (parts, response, _) = exchange(at, request, Http1).await;
+        let response: Value = serde_json::from_slice(&response).unwrap();
+        assert_eq!((parts.status.as_u16(), &response["error"]["code"]), (400, &json!(400)), "{body}");
     }
 }
 

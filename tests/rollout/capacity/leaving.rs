@@ -1,4 +1,4 @@
-//! Groups that get smaller while some of their pods still answer.
+//! Groups that get smaller while some of their pods still respond.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn a_size_reached_by_steps_is_not_undone() {
 
 /// A group whose size nothing sets: what pressure says a moment later doesn't stop what drains.
 #[test]
-fn pods_that_drain_are_none_that_do_not_answer() {
+fn pods_that_drain_are_none_that_do_not_respond() {
     let policy = policy(
         "roles: {d: {min: 1, max: 12}, p: {min: 1, max: 12}}\n\
          coordination: {mode: Preferred, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}",

@@ -104,7 +104,7 @@ fn the_outage_changes_no_number_and_no_window() {
         if is_blind {
             assert_eq!((desired(line, "prefill"), desired(line, "decode")), (4, 8), "{line}");
         }
-        // Half of the pods answer after that, all from 1440 on, and there is little to do.
+        // Half of the pods respond after that, all from 1440 on, and there is little to do.
         assert!(total >= 12 || t >= 1305 + 300, "{line}");
     }
     assert_eq!(lines.last().unwrap()["total"], 6);

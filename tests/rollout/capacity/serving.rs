@@ -71,7 +71,7 @@ fn giving_pods_back_leaves_the_last_one_that_serves() {
 }
 
 #[test]
-fn a_last_pod_that_is_not_ready_and_still_answers_is_not_given_back() {
+fn a_last_pod_that_is_not_ready_and_still_responds_is_not_given_back() {
     let spec = "roles: {decode: {min: 4, max: 4}, prefill: {min: 2, max: 2}}\n\
         deploy: {steps: {decode: 4, prefill: 2}, batchTimeout: 60s, onTimeout: Trim}";
     let last = |current: u32, work: Value| {

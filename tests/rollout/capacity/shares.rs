@@ -120,17 +120,17 @@ fn a_lost_scrape_does_not_make_the_plan_jump() {
 }
 
 #[test]
-fn a_role_of_which_a_pod_does_not_answer_loses_no_share() {
+fn a_role_of_which_a_pod_does_not_respond_loses_no_share() {
     let total = "total: {metrics: [{name: load, source: prometheus, target: 1}]}\n";
     for (size, state) in [("", "StaleData"), (total, "")] {
         let mut group = Group::new(&format!(
             "roles: {{d: {{min: 1, max: 12, cost: 100}}, p: {{min: 1, max: 12, cost: 100}}}}\n{size}\
              coordination: {{mode: Preferred, pressure: {{d: [{{metric: q, target: 1}}], p: [{{metric: q, target: 1}}]}}}}"
         ));
-        let pods = |answering: u32| {
+        let pods = |responding: u32| {
             [
-                ("d", answering, true, json!({"q": 0.1})),
-                ("d", 8 - answering, true, json!({})),
+                ("d", responding, true, json!({"q": 0.1})),
+                ("d", 8 - responding, true, json!({})),
                 ("p", 4, true, json!({"q": 0.9})),
             ]
         };
@@ -142,7 +142,7 @@ fn a_role_of_which_a_pod_does_not_answer_loses_no_share() {
         let is_said = plan.conditions.iter().any(|condition| format!("{condition:?}") == state)
             || plan.roles[0].reasons.contains(&Reason::LastShares);
         assert!(is_said, "{plan:?}");
-        // Once all of them answer, it does.
+        // Once all of them respond, it does.
         assert!(group.tick(15, &replicas, &pods(8), &more).roles[0].goal < 8);
     }
 }

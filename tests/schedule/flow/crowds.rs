@@ -20,7 +20,7 @@ async fn serve(crowd: Vec<Sent>) -> HashMap<String, usize> {
     for sent in crowd {
         let takes = Duration::from_millis(rng.random_range(20..60));
         tasks.spawn(async move {
-            let routed = sent.answer().await.unwrap_or_else(|rejection| panic!("{rejection:?}"));
+            let routed = sent.outcome().await.unwrap_or_else(|rejection| panic!("{rejection:?}"));
             let destination = String::from_utf8(routed.destination().to_vec()).unwrap();
             tokio::time::sleep(takes).await;
             drop(routed);

@@ -64,7 +64,7 @@ async fn running(pool: &Pool) -> Exchange {
     running_with(pool, -1).await
 }
 
-/// An exchange of which so many bytes of the answer have passed.
+/// An exchange of which so many bytes of the response have passed.
 pub async fn streamed(pool: &Pool, bytes: usize) -> Exchange {
     let mut exchange = running_with(pool, 0).await;
     let status = ResponseStatus::default();
@@ -102,7 +102,7 @@ async fn client_of_an_evicted_request_gets_an_error() {
     let next = pool.send(of("a", 0));
     settle().await;
     assert!(exchange.is_revoked(context));
-    // The answer has begun: it is cut off.
+    // The response has begun: it is cut off.
     let event = Event::ResponseHeaders {
         status: ResponseStatus::default(),
         event_stream: true,

@@ -110,7 +110,7 @@ impl Pool {
         Arc::clone(self.store.snapshot().endpoints()[position].load())
     }
 
-    /// Sends a request, and returns its answer once there is one.
+    /// Sends a request, and returns its outcome once there is one.
     pub(crate) fn send(&self, request: Request) -> Sent {
         self.send_within(request, SubsetHint::Missing)
     }
@@ -125,7 +125,7 @@ impl Pool {
 
     /// Sends a request that has room at once.
     pub(crate) async fn pass(&self, request: Request) -> Routed {
-        self.send(request).answer().await.unwrap()
+        self.send(request).outcome().await.unwrap()
     }
 
     pub(crate) fn demand(&self) -> Demand {
@@ -165,20 +165,20 @@ impl Drop for Pool {
 pub(crate) struct Sent(Option<JoinHandle<Result<Routed, Rejection>>>);
 
 impl Sent {
-    pub(crate) async fn answer(mut self) -> Result<Routed, Rejection> {
+    pub(crate) async fn outcome(mut self) -> Result<Routed, Rejection> {
         self.0.take().unwrap().await.unwrap()
     }
 
-    /// Returns `true` if there is an answer, once every task has had its turn.
+    /// Returns `true` if there is an outcome, once every task has had its turn.
     pub(crate) async fn is_answered(&self) -> bool {
         settle().await;
         self.0.as_ref().unwrap().is_finished()
     }
 
-    /// The answer that is there.
+    /// The outcome that is there.
     pub(crate) async fn now(self) -> Result<Routed, Rejection> {
         settle().await;
-        self.answer().now_or_never().expect("no answer yet")
+        self.outcome().now_or_never().expect("no outcome yet")
     }
 }
 

@@ -94,7 +94,7 @@ async fn queued_request_expires_at_its_ttl() {
     let pool = Pool::new(&config(1, rules), 1);
     let first = pool.pass(of("a", 0)).await;
     let (waits, start) = (pool.send(of("a", 0)), Instant::now());
-    let rejection = waits.answer().await.unwrap_err();
+    let rejection = waits.outcome().await.unwrap_err();
     assert_eq!(refused(&rejection), (429, Some("rejected-ttl-expired"), Some(1)));
     let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(5) && waited < Duration::from_millis(5005), "{waited:?}");
@@ -103,7 +103,7 @@ async fn queued_request_expires_at_its_ttl() {
     advance(Duration::from_secs(4)).await;
     pool.scale(0);
     let start = Instant::now();
-    let rejection = waits.answer().await.unwrap_err();
+    let rejection = waits.outcome().await.unwrap_err();
     assert_eq!(refused(&rejection), (503, Some("rejected-no-endpoints"), None));
     let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(2) && waited < Duration::from_millis(2005), "{waited:?}");
@@ -117,7 +117,7 @@ async fn zero_ttl_never_expires() {
     advance(Duration::from_secs(100_000)).await;
     assert!(!waits.is_answered().await);
     pool.scale(1);
-    assert!(waits.answer().await.is_ok());
+    assert!(waits.outcome().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 flowControl: {usageLimitPolicyPluginRef: static-usage-limit-policy, defaultRequestTTL: 1ms}
 ";
     let pool = Pool::new(none, 1);
-    let rejection = pool.send(of("a", 0)).answer().await.unwrap_err();
+    let rejection = pool.send(of("a", 0)).outcome().await.unwrap_err();
     assert_eq!(first(rejection), (429, Some("rejected-ttl-expired"), Some(1)));
     assert_eq!((pool.outcome("EvictedTTL", 0), pool.demand().requests()), (1.0, 0));
 }
@@ -169,10 +169,10 @@ async fn request_that_skips_the_queue_is_answered_at_once() {
     let pool = Pool::new(&config(1, ""), 0);
     let mut without_body = of("a", 0);
     without_body.skips_queue = true;
-    let answers =
+    let outcomes =
         [pool.send(without_body.clone()), pool.send_within(of("a", 0), SubsetHint::from_entries([]))];
-    for answer in answers {
-        assert_eq!(refused(&answer.now().await.unwrap_err()), (503, Some("rejected-no-endpoints"), None));
+    for outcome in outcomes {
+        assert_eq!(refused(&outcome.now().await.unwrap_err()), (503, Some("rejected-no-endpoints"), None));
     }
     pool.scale(1);
     let held = pool.pass(of("a", 0)).await;
@@ -250,7 +250,7 @@ async fn program_with_most_service_is_dispatched_last() {
     assert!(small.is_answered().await && !big.is_answered().await, "big waits longer, and got a lot");
 }
 
-/// The flow that goes first once the other's answer of so many tokens, as it looked, has ended as it does.
+/// The flow that goes first once the other's response of so many tokens, as it looked, has ended as it does.
 async fn dispatched_first(seen: u64, usage: Option<Usage>, is_complete: bool) -> &'static str {
     let pool = Pool::new(&config(1, "defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}"), 1);
     let mut honest = pool.pass(of("honest", 0)).await;
@@ -275,7 +275,7 @@ async fn dispatched_first(seen: u64, usage: Option<Usage>, is_complete: bool) ->
 #[tokio::test(start_paused = true)]
 async fn response_without_usage_counts_its_streamed_tokens() {
     let says = |completion_tokens| Some(Usage { completion_tokens, ..Usage::default() });
-    // Tokens of the other's answer, its usage, whether it is complete, who goes.
+    // Tokens of the other's response, its usage, whether it is complete, who goes.
     let table = [
         (1025, None, true, "honest"),
         (1025, None, false, "honest"),

@@ -1,4 +1,4 @@
-//! Number of times that plugins are timed which follow an answer.
+//! Number of times that plugins are timed which follow a response.
 
 use std::sync::Arc;
 

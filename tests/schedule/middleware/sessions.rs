@@ -48,7 +48,7 @@ fn scheduler(plugin: &Arc<SessionAffinity>, beside: Option<(Vec<f32>, f64)>) -> 
 }
 
 /// One request, decided and acted upon. Returns the name of its endpoint, and the headers
-/// of its answer.
+/// of its response.
 fn send(
     scheduler: &Scheduler,
     plugin: &SessionAffinity,
@@ -103,7 +103,7 @@ fn a_token_names_the_endpoint() {
                 None => {}
             }
             let header = ("x-session-token".to_owned(), token(&format!("default/{endpoint}")));
-            assert_eq!(headers, [header], "{sent}: every answer says who served");
+            assert_eq!(headers, [header], "{sent}: every response says who served");
             let ignored = request.headers.take_ignored().count();
             assert_eq!(ignored, usize::from(sent.len() > 1024), "{sent}");
         }
@@ -153,7 +153,7 @@ fn the_first_source_that_names_a_session_counts() {
     assert_eq!(bindings.len(), 2);
 }
 
-/// Runs all profiles and answers with the last one.
+/// Runs all profiles and returns the last one.
 struct All;
 
 impl ProfileHandler for All {

@@ -94,8 +94,8 @@ async fn invalid_pages_are_counted_by_reason_and_retried() {
 #[tokio::test]
 async fn a_hundred_megabytes_are_not_read() {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 100 << 20);
-    let answer = vec![Step::Send(head.into_bytes()), Step::Hang];
-    recovers("100 MB", hurried(), "too_large", answer).await;
+    let response = vec![Step::Send(head.into_bytes()), Step::Hang];
+    recovers("100 MB", hurried(), "too_large", response).await;
 }
 
 #[tokio::test]
@@ -105,8 +105,8 @@ async fn a_hundred_megabytes_in_chunks_are_read_up_to_the_bound() {
     let chunk = [b"10000\r\n".as_slice(), &vec![b'#'; 1 << 16], b"\r\n"].concat();
     let config = hurried();
     assert_eq!(config.max_body_bytes, 16 * MI);
-    let answer = vec![Step::Send(head), Step::Repeat(chunk, 1600), Step::Close];
-    let taken = recovers("100 MB in chunks", config, "too_large", answer).await;
+    let response = vec![Step::Send(head), Step::Repeat(chunk, 1600), Step::Close];
+    let taken = recovers("100 MB in chunks", config, "too_large", response).await;
     // The rest is what lay between the sockets.
     assert!((16 * MI..48 * MI).contains(&taken), "{taken} bytes of 100 MB");
 }
@@ -199,7 +199,7 @@ async fn invalid_values_are_refused_counted_and_logged_once() {
 }
 
 #[tokio::test]
-async fn bytes_behind_an_answer_end_the_connection_and_nothing_else() {
+async fn bytes_behind_a_response_end_the_connection_and_nothing_else() {
     let server = Server::start(|_| {
         let mut steps = ok(&page(3));
         steps.push(Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()));
@@ -222,7 +222,7 @@ async fn scrape_failures_are_logged_once_per_change() {
     incomplete.more(10).await;
     assert!(pool.failures("status") >= 9);
     let text = lines.text();
-    assert_eq!(lines.count(&["endpoint can't be scraped", "the server answered 503"]), 1, "{text}");
+    assert_eq!(lines.count(&["endpoint can't be scraped", "the server responded with 503"]), 1, "{text}");
     assert_eq!(lines.count(&["metrics of the endpoint are incomplete"]), 1, "{text}");
     assert_eq!(text.lines().count(), 2, "{text}");
 }

@@ -1,4 +1,4 @@
-//! Queries to servers that answer as Prometheus does, and to some that don't.
+//! Queries to servers that respond as Prometheus does, and to some that don't.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -99,10 +99,10 @@ async fn a_token_that_cannot_be_used_is_not_repeated() {
 async fn invalid_query_responses_are_named_in_the_error() {
     let bad = r#"{"status":"error","errorType":"bad_data","error":"1:5: parse error"}"#;
     let table = [
-        (status("500 Internal Server Error", "oops"), "answered 500 Internal Server Error"),
-        (status("503 Service Unavailable", ""), "answered 503"),
-        (status("400 Bad Request", bad), "answered 400 Bad Request: 1:5: parse error"),
-        (status("302 Found", ""), "answered 302"),
+        (status("500 Internal Server Error", "oops"), "responded with 500 Internal Server Error"),
+        (status("503 Service Unavailable", ""), "responded with 503"),
+        (status("400 Bad Request", bad), "responded with 400 Bad Request: 1:5: parse error"),
+        (status("302 Found", ""), "responded with 302"),
         (ok(bad), "the server says: 1:5: parse error"),
         (ok("<html></html>"), "is that the server's base URL?"),
         (ok(""), "not one of the Prometheus API"),

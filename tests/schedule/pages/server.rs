@@ -35,19 +35,19 @@ pub struct Server {
 
 impl Server {
     /// A server that answers a request, of which it gets the head.
-    pub async fn start(answer: impl Fn(&str) -> Vec<Step> + Send + Sync + 'static) -> Self {
-        Self::listen(None, Arc::new(answer)).await
+    pub async fn start(respond: impl Fn(&str) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::listen(None, Arc::new(respond)).await
     }
 
     /// The same over TLS.
     pub async fn start_tls(
         acceptor: TlsAcceptor,
-        answer: impl Fn(&str) -> Vec<Step> + Send + Sync + 'static,
+        respond: impl Fn(&str) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        Self::listen(Some(acceptor), Arc::new(answer)).await
+        Self::listen(Some(acceptor), Arc::new(respond)).await
     }
 
-    async fn listen(tls: Option<TlsAcceptor>, answer: Arc<Responder>) -> Self {
+    async fn listen(tls: Option<TlsAcceptor>, respond: Arc<Responder>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (heard, requests) = watch::channel(Vec::new());
@@ -58,15 +58,15 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 opened.send_modify(|count| *count += 1);
-                let (answer, heard, tls) = (Arc::clone(&answer), heard.clone(), tls.clone());
+                let (respond, heard, tls) = (Arc::clone(&respond), heard.clone(), tls.clone());
                 let most = Arc::clone(&most);
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, &*answer, &heard, &most).await,
+                        None => serve(stream, &*respond, &heard, &most).await,
                         Some(tls) => {
                             // A client that refuses the certificate is part of the tests.
                             if let Ok(stream) = tls.accept(stream).await {
-                                serve(stream, &*answer, &heard, &most).await;
+                                serve(stream, &*respond, &heard, &most).await;
                             }
                         }
                     }
@@ -92,7 +92,7 @@ impl Server {
 
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    answer: &Responder,
+    respond: &Responder,
     heard: &watch::Sender<Vec<String>>,
     most: &AtomicUsize,
 ) {
@@ -106,7 +106,7 @@ async fn serve(
         }
         let head = String::from_utf8(head).unwrap();
         heard.send_modify(|requests| requests.push(head.lines().next().unwrap().to_owned()));
-        for step in answer(&head) {
+        for step in respond(&head) {
             let sent = match step {
                 Step::Send(bytes) => stream.write_all(&bytes).await,
                 Step::Repeat(bytes, times) => repeat(&mut stream, &bytes, times, most).await,
@@ -143,7 +143,7 @@ async fn drip(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::
     Ok(())
 }
 
-/// An answer with these lines in its head, besides the length.
+/// A response with these lines in its head, besides the length.
 pub fn with(lines: &str, body: &[u8]) -> Vec<Step> {
     let head = format!("HTTP/1.1 200 OK\r\n{lines}content-length: {}\r\n\r\n", body.len());
     vec![Step::Send([head.as_bytes(), body].concat())]

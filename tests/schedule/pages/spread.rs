@@ -19,7 +19,7 @@ async fn oldest(dead: bool) -> Vec<u64> {
     let mut addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let hung = Server::start(|_| vec![Step::Hang]).await;
     if dead {
-        // Two that refuse connections, three that never answer, among the others.
+        // Two that refuse connections, three that never respond, among the others.
         for place in [3, 40] {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             addresses.insert(place, listener.local_addr().unwrap());

@@ -175,7 +175,7 @@ async fn each_fault_of_a_configuration_is_found() {
         alone("the client may choose", (early, ""), &["client-destination-trusted", "fails-open"]),
         alone("nowhere to go on", (second, ""), &["fails-open", "fails-open-nowhere"]),
         Fault {
-            name: "answers are cut off",
+            name: "responses are cut off",
             edits: vec![CLOSED, (FIRST_TIMEOUT, "                  cluster: chosen_endpoint\n")],
             finds: &["route-timeout-short"],
             follows: &[],

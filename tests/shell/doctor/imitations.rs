@@ -22,22 +22,22 @@ type Responder = dyn Fn(&str, &[u8]) -> (u16, &'static str, String) + Send + Syn
 
 /// A web server of few words.
 async fn server(
-    answers: impl Fn(&str, &[u8]) -> (u16, &'static str, String) + Send + Sync + 'static,
+    respond: impl Fn(&str, &[u8]) -> (u16, &'static str, String) + Send + Sync + 'static,
 ) -> SocketAddr {
     let std = listener();
     std.set_nonblocking(true).unwrap();
     let address = std.local_addr().unwrap();
     let listener = TcpListener::from_std(std).unwrap();
-    let answers: Arc<Responder> = Arc::new(answers);
+    let respond: Arc<Responder> = Arc::new(respond);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let answers = Arc::clone(&answers);
+            let respond = Arc::clone(&respond);
             let service = service_fn(move |request: Request<Incoming>| {
-                let answers = Arc::clone(&answers);
+                let respond = Arc::clone(&respond);
                 async move {
                     let path = request.uri().path().to_owned();
                     let body = request.into_body().collect().await.unwrap().to_bytes();
-                    let (status, header, text) = answers(&path, &body);
+                    let (status, header, text) = respond(&path, &body);
                     let mut response = Response::builder().status(status);
                     if let Some((name, value)) = header.split_once(": ") {
                         response = response.header(name, value);

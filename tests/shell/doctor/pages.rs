@@ -81,7 +81,7 @@ async fn people_read_the_cause_with_what_needs_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn given_address_without_answer_is_a_failure() {
+async fn given_address_without_response_is_a_failure() {
     let down = url(nobody());
     for (flag, code) in [
         ("--gateway", "gateway-unreachable"),

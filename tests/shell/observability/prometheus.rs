@@ -63,9 +63,9 @@ impl Prometheus {
             .map(|byte| if is_plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") })
             .collect();
         let request = Request::get(format!("/api/v1/query?query={encoded}")).body(client::empty()).unwrap();
-        let mut answer = client::send(self.address, Protocol::Http1, request).await.json();
-        assert_eq!(answer["status"], "success", "{expression}: {answer}");
-        serde_json::from_value(answer["data"]["result"].take()).unwrap()
+        let mut response = client::send(self.address, Protocol::Http1, request).await.json();
+        assert_eq!(response["status"], "success", "{expression}: {response}");
+        serde_json::from_value(response["data"]["result"].take()).unwrap()
     }
 
     /// Whether an expression has returned anything since the start.

@@ -71,16 +71,16 @@ async fn a_late_explanation_does_not_replace_that_of_another() {
         stack.exchange(id, "m").await;
     }
     browser.until(&format!("{LISTED} === 2")).await;
-    // Answers about the first wait until they are let go.
+    // Responses about the first wait until they are let go.
     let hold = "(() => {
         const fetched = window.fetch;
         const gate = new Promise((open) => { window.letGo = open; });
         window.late = 0;
         window.fetch = async (url, options) => {
-            const answer = await fetched(url, options);
-            if (!url.includes('id=first')) return answer;
+            const response = await fetched(url, options);
+            if (!url.includes('id=first')) return response;
             await gate;
-            return { ok: answer.ok, json: async () => { const page = await answer.json(); window.late += 1; return page; } };
+            return { ok: response.ok, json: async () => { const page = await response.json(); window.late += 1; return page; } };
         };
     })()";
     browser.value(hold).await;

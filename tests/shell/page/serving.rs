@@ -20,9 +20,9 @@ pub(super) async fn begin(address: SocketAddr, method: &str, path: &str, accept:
 }
 
 async fn ask(address: SocketAddr, method: &str, path: &str, accept: &str) -> String {
-    let mut answer = String::new();
-    begin(address, method, path, accept).await.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    begin(address, method, path, accept).await.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 /// Reads until there are so many events, and returns the text.
@@ -58,14 +58,14 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
     assert_eq!(names, ["ui/icon.svg", "ui/style.css", "ui/app.js"]);
     // No other site shows or embeds any of it.
     for (path, accept) in [("/", "*/*"), ("/decisions", "*/*"), ("/ui/app.js", "*/*"), ("/nowhere", "*/*")] {
-        let answer = ask(admin, "GET", path, accept).await;
+        let response = ask(admin, "GET", path, accept).await;
         for header in [
             "x-content-type-options: nosniff\r\n",
             "cross-origin-resource-policy: same-origin\r\n",
             "referrer-policy: no-referrer\r\n",
             "frame-ancestors 'none'",
         ] {
-            assert!(answer.contains(header), "{header} in {path}: {answer}");
+            assert!(response.contains(header), "{header} in {path}: {response}");
         }
     }
     for name in names {
@@ -97,9 +97,9 @@ async fn a_name_of_a_strangers_dns_is_refused_on_loopback() {
             let request =
                 format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 4\r\n\r\ninfo");
             stream.write_all(request.as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host} {path}: {answer}");
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await.unwrap();
+            assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{host} {path}: {response}");
         }
     }
 }

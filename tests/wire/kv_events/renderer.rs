@@ -14,8 +14,8 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Answers, or accepts connections and says nothing.
-    pub fn start(answers: bool) -> Self {
+    /// Responds, or accepts connections and says nothing.
+    pub fn start(responds: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::default();
@@ -23,7 +23,7 @@ impl Renderer {
         std::thread::spawn(move || {
             let mut silent = Vec::new();
             for stream in listener.incoming().flatten() {
-                if answers {
+                if responds {
                     let calls = Arc::clone(&calls);
                     std::thread::spawn(move || serve(stream, &calls));
                 } else {

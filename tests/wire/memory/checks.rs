@@ -28,8 +28,9 @@ fn small(process: &Process) -> f64 {
 /// A health check on a connection of its own.
 pub async fn is_healthy(address: std::net::SocketAddr) {
     let channel = Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap();
-    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap().into_inner();
-    assert_eq!(answer.status(), ServingStatus::Serving);
+    let response =
+        HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(response.status(), ServingStatus::Serving);
 }
 
 /// 50,000 calls of `Check` without a message, on one connection to each port that has health.

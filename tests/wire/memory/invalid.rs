@@ -1,8 +1,8 @@
-//! Bodies that can't be read: an answer comes as soon as that is known, and their memory goes.
+//! Bodies that can't be read: a response comes as soon as that is known, and their memory goes.
 
 use super::*;
 
-/// Sends a body in messages of up to a MiB and its end only if it `ends`. Returns the answer's text.
+/// Sends a body in messages of up to a MiB and its end only if it `ends`. Returns the response's text.
 async fn refusal(process: &Process, text: &str, ends: bool) -> String {
     let mut stream = process.connect().await.stream().await;
     stream.try_send(headers(&COMPLETION, false));

@@ -124,26 +124,26 @@ struct Responses {
 /// stream of a connection is sent nothing on the others, so every one needs a reader.
 fn reader(mut stream: Stream) -> JoinHandle<Responses> {
     tokio::spawn(async move {
-        let mut answers = Responses::default();
+        let mut responses = Responses::default();
         match stream.reply().await.response {
             Some(Reply::RequestHeaders(_)) => {
                 while !stream.request_body().await.1 {}
-                answers.served += 1;
+                responses.served += 1;
             }
             Some(Reply::ImmediateResponse(refusal)) if has_reason(&refusal, "rejected-saturated") => {
-                answers.refused += 1;
+                responses.refused += 1;
             }
             Some(Reply::ImmediateResponse(refusal)) if has_reason(&refusal, "evicted-queue-pressure") => {
-                answers.shed += 1;
+                responses.shed += 1;
             }
             other => panic!("{other:?}"),
         }
-        answers
+        responses
     })
 }
 
 /// Outcomes of all requests together.
-async fn answers(readers: Vec<JoinHandle<Responses>>) -> Responses {
+async fn responses(readers: Vec<JoinHandle<Responses>>) -> Responses {
     let mut all = Responses::default();
     for reader in readers {
         let Responses { served, refused, shed } = reader.await.unwrap();

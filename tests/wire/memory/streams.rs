@@ -26,10 +26,10 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
         // Those that were refused are gone.
         stream.try_send(body(&PROMPT[1..], true));
     });
-    let answers = answers(streams.into_iter().map(reader).collect()).await;
+    let responses = responses(streams.into_iter().map(reader).collect()).await;
     // Where it takes long until all are open, the slowest bodies have made room for others by then.
-    assert!(answers.refused > 2000, "{answers:?}");
-    assert_eq!(answers.served + answers.refused, STREAMS, "{answers:?}");
+    assert!(responses.refused > 2000, "{responses:?}");
+    assert_eq!(responses.served + responses.refused, STREAMS, "{responses:?}");
     stayed_within(&process, small_budget(), limit).await;
     // Many were refused, and the gateway went on sending there: no connection was closed for it.
     for connection in &connections {

@@ -50,7 +50,7 @@ async fn unread_data_stays_below_the_memory_budget() {
             body.send_data(vec![0; EACH].into(), false).unwrap();
             streams.push((response, body));
         }
-        // What the windows let through is there when it has answered some times.
+        // What the windows let through is there when it has responded some times.
         for _ in 0..20 {
             pings.ping(h2::Ping::opaque()).await.unwrap();
         }

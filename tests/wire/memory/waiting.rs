@@ -32,7 +32,7 @@ async fn the_process_stays_below_its_budget_whatever_waits() {
     assert!(waits() > 10.0 && process.metric("usher_memory_shed_bytes_total") > 0.0, "{} wait", waits());
     let waiting = waits() as usize;
     process.scale(1);
-    let answers = answers(readers).await;
-    assert!(answers.shed > 0 && answers.served == waiting, "{waiting} waited, {answers:?}");
+    let responses = responses(readers).await;
+    assert!(responses.shed > 0 && responses.served == waiting, "{waiting} waited, {responses:?}");
     stayed_within(&process, small_budget(), limit).await;
 }

@@ -60,7 +60,7 @@ impl Policy {
         self.mode == Mode::Apply && self.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
     }
 
-    /// The queries whose answers [`Inputs::external`](super::Inputs) is to have, each once.
+    /// The queries whose results [`Inputs::external`](super::Inputs) is to have, each once.
     pub fn queries(&self) -> BTreeSet<&str> {
         match &self.sizing {
             Sizing::Kept => BTreeSet::new(),

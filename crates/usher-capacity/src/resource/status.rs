@@ -336,7 +336,7 @@ fn sentence(condition: Condition, plan: &Plan) -> String {
         }
         Condition::Unobserved => "pods or the target of a role can't be seen",
         Condition::WriteFailed => {
-            "the API server did not take a write; an event of the target and the log have its answer"
+            "the API server did not take a write; an event of the target and the log have its response"
         }
         Condition::OtherScaler => {
             "an autoscaler or an owner is there for what a role scales, or may not be looked for; nothing is written"

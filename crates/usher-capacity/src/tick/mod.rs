@@ -55,11 +55,11 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     plan
 }
 
-/// Leaves a role that serves its last pod, whatever is given back. One that isn't ready may still answer.
+/// Leaves a role that serves its last pod, whatever is given back. One that isn't ready may still respond.
 fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     for (place, (role, serves)) in plan.roles.iter_mut().zip(serving).enumerate() {
-        let answers = role.ready > 0 || inputs.work.get(place).is_some_and(|work| work.is_busy);
-        if *serves && answers && role.current > 0 && role.admitted.min(role.write) == 0 {
+        let responds = role.ready > 0 || inputs.work.get(place).is_some_and(|work| work.is_busy);
+        if *serves && responds && role.current > 0 && role.admitted.min(role.write) == 0 {
             (role.admitted, role.write) = (role.admitted.max(1), role.write.max(1));
             role.reasons.push(Reason::Serving);
         }

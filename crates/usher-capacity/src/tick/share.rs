@@ -46,7 +46,7 @@ impl Tick<'_> {
                 let of = size.unwrap_or(there);
                 let shares = coordinate::coordinate(of, &weights, &self.bounds, &coordination.bands);
                 let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
-                // The pods that don't answer may be the busiest.
+                // The pods that don't respond may be the busiest.
                 let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
                 if loses && !self.is_small(&shares, of) {
                     if size.is_none() {

@@ -113,7 +113,7 @@ pub struct Load {
     pub models: ArcSwapOption<Vec<Model>>,
     /// Number of models, and with it when the list was read last.
     pub models_read: Gauge,
-    /// Seconds from a decision to the first token of a streamed answer, a mean of the last ones: of
+    /// Seconds from a decision to the first token of a streamed response, a mean of the last ones: of
     /// those that it answered, or computed the prompt of.
     pub first_token: Gauge,
     /// Times that it has measured itself, where something learns from them.
@@ -126,7 +126,7 @@ pub struct Load {
     attributes: [Gauge; AttributeId::MAX],
     /// When any field was last updated by a scrape; 0 = never.
     scraped_ms: AtomicU64,
-    /// Requests that this process sent there and whose answer is not complete.
+    /// Requests that this process sent there and whose response is not complete.
     in_flight: AtomicI64,
     /// Requests that this process ever sent there, and how many of them were under way or
     /// done when the last readings were asked for.
@@ -168,7 +168,7 @@ impl Load {
     }
 
     /// Requests that this process ever sent there. Whoever asks the endpoint for its
-    /// numbers notes it before, and says it to [`seen`](Self::seen) with the answer.
+    /// numbers notes it before, and says it to [`seen`](Self::seen) with the response.
     #[inline]
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)

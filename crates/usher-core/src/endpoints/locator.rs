@@ -59,13 +59,13 @@ pub type Located<'a> = Pin<Box<dyn Future<Output = Candidates> + Send + 'a>>;
 /// ```
 pub trait PodLocator: Send + Sync + 'static {
     /// The candidates for a hint; empty when nothing matches. It can't fail: an
-    /// implementation that can't reach its source answers with the last state it knew.
+    /// implementation that can't reach its source returns the last state it knew.
     ///
     /// The future may be polled by one request's task and then by another's, and is dropped
     /// when no request waits for it any more.
     fn locate<'a>(&'a self, hint: &'a SubsetHint) -> Located<'a>;
 
-    /// A number that changes whenever an earlier answer may be out of date. The
+    /// A number that changes whenever an earlier result may be out of date. The
     /// cache compares it at every look-up, so it has to be cheap.
     fn generation(&self) -> u64;
 

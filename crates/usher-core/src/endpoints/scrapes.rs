@@ -41,7 +41,7 @@ impl ScrapeHealth {
     }
 
     /// Number of the last scrapes, in a row, that found nobody to connect to: refused, no
-    /// route, or no answer in time.
+    /// route, or no response in time.
     pub fn unreachable_in_a_row(&self) -> u32 {
         self.unreachable.load(Relaxed)
     }

@@ -92,7 +92,7 @@ pub struct ConnectionRoom {
 
 impl ConnectionRoom {
     /// Memory of one more connection with these windows. It counts also where there is no room: a
-    /// gateway that can't connect takes the server for a dead one, and requests find their answer
+    /// gateway that can't connect takes the server for a dead one, and requests find their response
     /// on the connection.
     pub fn new(budget: &Arc<Budget>, windows: Windows) -> Self {
         Self::of_peer(budget, windows, Ipv4Addr::UNSPECIFIED.into())

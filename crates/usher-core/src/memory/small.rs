@@ -25,7 +25,7 @@ pub const CONNECTION: u64 = 28 << 10;
 /// and 10 on the ext_proc port.
 pub const CALL: u64 = 10 << 10;
 
-/// Time for a request to be complete, and for a gRPC call to begin with its answer.
+/// Time for a request to be complete, and for a gRPC call to begin with its response.
 pub const COMPLETE: Duration = Duration::from_secs(10);
 
 /// Most bytes that small ports take together, in a process that has no budget or a large one.
@@ -47,7 +47,7 @@ pub(super) fn calls_share(budget: &Budget) -> u64 {
     share(budget) / PORTS
 }
 
-/// Most bytes that large answers of a port may take until they are sent; one that is larger is sent alone.
+/// Most bytes that large responses of a port may take until they are sent; one that is larger is sent alone.
 pub(super) fn pages_share(budget: &Budget) -> u64 {
     budget.process().map_or(MOST, |process| (process / 16).min(MOST))
 }

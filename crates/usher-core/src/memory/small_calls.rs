@@ -14,7 +14,7 @@ use super::{Budget, Kind, Reservation, small};
 pub struct SmallPort {
     budget: Arc<Budget>,
     calls: Arc<Calls>,
-    /// Requests whose large answers are being sent.
+    /// Requests whose large responses are being sent.
     pages: Arc<Calls>,
 }
 
@@ -33,12 +33,12 @@ impl SmallPort {
     ///
     /// It always has room: a health check is to be answered whatever the pressure, and takes no time.
     /// So the oldest requests make room where those of the port take more than its share, which are
-    /// watches, requests that are never complete and answers that nobody reads.
+    /// watches, requests that are never complete and responses that nobody reads.
     pub fn begin(&self, bytes: u64, end: CancellationToken) -> SmallCall {
         self.begin_among(&self.calls, small::calls_share(&self.budget), bytes, end)
     }
 
-    /// Counts an answer of so many bytes until it is sent. The oldest make room for it, as with
+    /// Counts a response of so many bytes until it is sent. The oldest make room for it, as with
     /// [`begin`](Self::begin), in a share of their own: scrapers that read slowly hold a page each.
     pub fn begin_page(&self, bytes: u64, end: CancellationToken) -> SmallCall {
         self.begin_among(&self.pages, small::pages_share(&self.budget), bytes, end)

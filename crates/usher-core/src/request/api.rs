@@ -2,7 +2,7 @@
 
 use super::headers::Headers;
 
-/// A request API and with it the shape of bodies and answers.
+/// A request API and with it the shape of bodies and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// OpenAI chat completions.
@@ -23,7 +23,7 @@ pub enum Api {
     ImageGenerations,
     /// Anthropic messages.
     Messages,
-    /// Anthropic's count of a request's tokens: neither body nor answer is read.
+    /// Anthropic's count of a request's tokens: neither body nor response is read.
     CountTokens,
     /// vLLM's own generate, of token ids.
     VllmGenerate,
@@ -116,7 +116,7 @@ impl ParserKind {
         }
     }
 
-    /// Returns `true` if its requests are gRPC, which only pods that speak HTTP/2 answer.
+    /// Returns `true` if its requests are gRPC, which only pods that speak HTTP/2 serve.
     pub fn needs_http2(self) -> bool {
         matches!(self, Self::VllmGrpc | Self::VertexAi)
     }

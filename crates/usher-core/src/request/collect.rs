@@ -25,7 +25,7 @@ pub(super) enum Member {
     Other,
     /// The model's name.
     Model,
-    /// The answer is to be a stream.
+    /// The response is to be a stream.
     Stream,
     /// Salt of the prefix cache.
     CacheSalt,

@@ -75,7 +75,7 @@ pub struct Request {
     pub model: String,
     /// Model that is asked for upstream.
     pub target_model: String,
-    /// The client wants the answer as a stream of events.
+    /// The client wants the response as a stream of events.
     pub stream: bool,
     /// The client's limit on generated tokens.
     pub max_output_tokens: Option<u64>,

@@ -67,7 +67,7 @@ pub const SATURATED: &str = "rejected-saturated";
 /// Value of the reason header when a running request was given up.
 const EVICTED: &str = "evicted";
 
-/// Why the client gets no answer from a model server.
+/// Why the client gets no response from a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Kind of refusal.

@@ -1,4 +1,4 @@
-//! Gives an answer back the model name that the client asked for.
+//! Gives a response back the model name that the client asked for.
 
 use std::sync::LazyLock;
 
@@ -9,10 +9,10 @@ use super::text;
 
 static MODEL: LazyLock<Name> = LazyLock::new(|| Name::new("\"model\""));
 /// White space that may stand around the colon. More than this is nobody's
-/// answer, and what is held back must have a bound.
+/// response, and what is held back must have a bound.
 const MAX_SPACE: usize = 16;
 
-/// Replaces `"model":"<target>"` by the client's name as the chunks of an answer
+/// Replaces `"model":"<target>"` by the client's name as the chunks of a response
 /// pass, also where a chunk ends in the middle of it. At most the bytes from a
 /// `"model"` on are held back, until the next chunk decides.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_restored_however_the_answer_is_cut() {
+    fn names_are_restored_however_the_response_is_cut() {
         let table = [
             (r#"{"id":"1","model":"back\"end","x":2}"#, r#"{"id":"1","model":"public","x":2}"#),
             (r#"{"model" : "back\"end"}"#, r#"{"model" : "public"}"#),

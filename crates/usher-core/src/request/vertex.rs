@@ -1,5 +1,5 @@
 //! Vertex AI's prediction service (`google.cloud.aiplatform`): OpenAI's JSON in gRPC
-//! frames, in requests and in answers.
+//! frames, in requests and in responses.
 //!
 //! ```text
 //! ChatCompletionsRequest, RawPredictRequest, StreamRawPredictRequest { 2 http_body { 2 data } }
@@ -97,7 +97,7 @@ impl FrameSink for Request {
     }
 }
 
-/// Looks for usage in the frames of an answer.
+/// Looks for usage in the frames of a response.
 #[derive(Debug, Default)]
 pub(super) struct UsageReading {
     frames: Frames,

@@ -1,5 +1,5 @@
 //! vLLM's gRPC service (`vllm.grpc.engine`): its requests, one frame each, and the
-//! first tokens and the usage in its answers.
+//! first tokens and the usage in its responses.
 //!
 //! ```text
 //! GenerateRequest { 2 tokenized { 1 original_text, 2 input_ids } or 3 text,
@@ -168,7 +168,7 @@ impl FrameSink for Request {
     }
 }
 
-/// Looks for usage in the frames of an answer.
+/// Looks for usage in the frames of a response.
 #[derive(Debug)]
 pub(super) struct UsageReading {
     frames: Frames,
@@ -184,7 +184,7 @@ struct ResponseFrames {
 }
 
 impl UsageReading {
-    /// Reads answers of one of the service's two methods.
+    /// Reads responses of one of the service's two methods.
     pub(super) fn new(api: Api) -> Self {
         let generates = api == Api::VllmGrpcGenerate;
         let response = ResponseFrames { generates, usage: Usage::default(), found: Usage::default() };

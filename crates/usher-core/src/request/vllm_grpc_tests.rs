@@ -159,14 +159,14 @@ fn only_the_first_frame_is_read() {
     }
 }
 
-/// The usage of an answer, however it is cut.
-fn usage(api: Api, answer: &[u8]) -> Option<Usage> {
+/// The usage of a response, however it is cut.
+fn usage(api: Api, response: &[u8]) -> Option<Usage> {
     let found = |size: usize| {
         let mut reading = UsageReading::new(api);
-        answer.chunks(size).for_each(|chunk| reading.feed(chunk));
+        response.chunks(size).for_each(|chunk| reading.feed(chunk));
         reading.found()
     };
-    let whole = found(answer.len().max(1));
+    let whole = found(response.len().max(1));
     for size in 1..20 {
         assert_eq!(found(size), whole, "in chunks of {size} bytes");
     }
@@ -184,7 +184,7 @@ fn used(prompt: u64, completion: u64, cached: u64) -> Option<Usage> {
 }
 
 #[test]
-fn usage_adds_up_over_the_frames_of_an_answer() {
+fn usage_adds_up_over_the_frames_of_a_response() {
     let chunk = |prompt_tokens, completion_tokens, cached_tokens| {
         let chunk = Chunk { token_ids: vec![1; 300], prompt_tokens, completion_tokens, cached_tokens };
         framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) })

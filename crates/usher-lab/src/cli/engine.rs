@@ -14,8 +14,8 @@ const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// The engine of simulated servers.
 #[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
-    /// Scheduling and step costs of the engine: linear, chunked-prefill (as vLLM) or prefill-first (as
-    /// SGLang without mixed chunks).
+    /// Scheduling and step costs: linear, chunked-prefill or prefill-first. chunked-prefill is as of vLLM,
+    /// prefill-first as of SGLang without mixed chunks.
     #[arg(long, default_value_t, value_name = "MODEL")]
     pub engine_model: ModelKind,
     /// Draws the constants of the models chunked-prefill and prefill-first, their batch and

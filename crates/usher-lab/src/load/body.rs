@@ -12,7 +12,7 @@ pub struct Style {
     pub api: Api,
     /// The model that they ask for.
     pub model: String,
-    /// `true` if the answer is to be a stream, which then tells usage at its end.
+    /// `true` if the response is to be a stream, which then tells usage at its end.
     pub stream: bool,
 }
 
@@ -44,7 +44,7 @@ struct StreamOptions {
 }
 
 impl Style {
-    /// The body that asks with `prompt` for an answer of at most `max_tokens` tokens.
+    /// The body that asks with `prompt` for a response of at most `max_tokens` tokens.
     pub fn body(&self, prompt: &str, max_tokens: usize) -> Bytes {
         match self.api {
             Api::Chat => self.chat(&[Message { role: "user", content: prompt }], max_tokens),

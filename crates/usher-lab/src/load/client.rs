@@ -27,12 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a refusal's body that are kept.
 const MOST_REASON: usize = 200;
 
-/// An answer, complete.
+/// A response, complete.
 #[derive(Debug)]
 pub struct Response {
     /// HTTP status.
     pub status: u16,
-    /// The server that answered, if it is named.
+    /// The server that responded, if it is named.
     pub pod: Option<String>,
     /// When the first byte of the body came.
     pub first: Option<Instant>,
@@ -58,24 +58,25 @@ impl Default for Client {
 }
 
 impl Client {
-    /// Sends a request and reads its answer to the end, whatever its status.
+    /// Sends a request and reads its response to the end, whatever its status.
     ///
     /// # Errors
-    /// When no whole answer came within a minute.
+    /// When no whole response came within a minute.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response, Failure> {
         tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Sends a request and gives the body of its answer, whatever its status: a page that
-    /// one asks for, and no answer to measure.
+    /// Sends a request and gives the body of its response, whatever its status: a page that
+    /// one asks for, and no response to measure.
     ///
     /// # Errors
-    /// When no whole answer came within a minute.
+    /// When no whole response came within a minute.
     pub async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
         let exchange = async {
             let response = self.pool.request(request).await.map_err(|error| innermost(&error))?;
             let body = response.into_body().collect().await;
-            body.map(Collected::to_bytes).map_err(|_| Failure::new("connection-lost", "the answer broke off"))
+            body.map(Collected::to_bytes)
+                .map_err(|_| Failure::new("connection-lost", "the response broke off"))
         };
         tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(late()))
     }
@@ -84,30 +85,30 @@ impl Client {
         let response = self.pool.request(request).await.map_err(|error| innermost(&error))?;
         let text =
             |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let mut answer = Response {
+        let mut complete = Response {
             status: response.status().as_u16(),
             pod: text(SERVED).or_else(|| text(POD)),
             first: None,
             usage: Usage::default(),
             reason: text(REASON).unwrap_or_default(),
         };
-        let explain = !response.status().is_success() && answer.reason.is_empty();
+        let explain = !response.status().is_success() && complete.reason.is_empty();
         let (mut body, mut usage, mut said) = (response.into_body(), UsageScanner::default(), Vec::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::new("connection-lost", "the answer broke off"))?;
+            let frame = frame.map_err(|_| Failure::new("connection-lost", "the response broke off"))?;
             if let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) {
-                answer.first.get_or_insert_with(Instant::now);
+                complete.first.get_or_insert_with(Instant::now);
                 usage.feed(data);
                 if explain && said.len() < MOST_REASON {
                     said.extend_from_slice(&data[..data.len().min(MOST_REASON)]);
                 }
             }
         }
-        answer.usage = usage.found().unwrap_or_default();
+        complete.usage = usage.found().unwrap_or_default();
         if explain {
-            answer.reason = String::from_utf8_lossy(&said).into_owned();
+            complete.reason = String::from_utf8_lossy(&said).into_owned();
         }
-        Ok(answer)
+        Ok(complete)
     }
 }
 
@@ -121,7 +122,7 @@ pub fn request(url: &str, method: Method, body: Bytes) -> http::Result<Request<F
 }
 
 fn late() -> Failure {
-    Failure::new("timeout", format!("no whole answer within {} s", PATIENCE.as_secs()))
+    Failure::new("timeout", format!("no whole response within {} s", PATIENCE.as_secs()))
 }
 
 /// The client's error only says at which step it was; why is at the end of its causes.

@@ -14,7 +14,7 @@ use super::settings::TlsMode;
 use super::trace::Row;
 use usher_wire::client::message::Context;
 
-/// Tokens of every answer.
+/// Tokens of every response.
 const OUTPUT_TOKENS: usize = 4;
 
 /// Asks one server.
@@ -58,7 +58,7 @@ impl Asker {
         if let Some(envelope) = &self.packer.messages {
             unchanged(&mut decided.headers, &envelope.headers(self.packer.style.api, ""));
         }
-        unchanged(&mut decided.answer_headers, &Voice::headers(self.packer.style.stream));
+        unchanged(&mut decided.response_headers, &Voice::headers(self.packer.style.stream));
         Ok(decided)
     }
 }

@@ -30,16 +30,17 @@ const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// A decision as a gateway sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decided {
-    /// `routed`; `429` or another status that the server answered with; or what broke, such as
+    /// `routed`; `429` or another status that the server responded with; or what broke, such as
     /// `timeout`.
     pub status: String,
     /// The endpoints that were picked, in order, with commas between them; empty when it wasn't routed.
     pub destination: String,
-    /// Headers that the server set or changed on the request, or of its own answer, with names in
+    /// Headers that the server set or changed on the request, or of its own response, with names in
     /// lower case; without those that say nothing of the decision.
     pub headers: BTreeMap<String, String>,
-    /// The same on the model server's answer.
-    pub answer_headers: BTreeMap<String, String>,
+    /// The same on the model server's response.
+    #[serde(rename = "answer_headers")]
+    pub response_headers: BTreeMap<String, String>,
 }
 
 impl Decided {
@@ -74,20 +75,20 @@ pub(super) async fn decide(
                 headers = true;
             }
             Reply::RequestBody(Part { end, .. }) => ended |= end,
-            Reply::Immediate { status, body, mutation } => return answered(status, &body, &mutation),
+            Reply::Immediate { status, body, mutation } => return immediate(status, &body, &mutation),
             _ => {}
         }
     }
-    send(&mut stream, messages.answer.head.clone())?;
-    for chunk in (0..messages.answer.count()).filter_map(|at| messages.answer.chunk(at)) {
+    send(&mut stream, messages.response.head.clone())?;
+    for chunk in (0..messages.response.count()).filter_map(|at| messages.response.chunk(at)) {
         send_chunk(&mut stream, chunk)?;
     }
     let mut ended = false;
     while !ended {
         match poll_fn(|context| replies.poll(context)).await? {
-            Reply::ResponseHeaders { mutation } => decided.answer_headers = said(&mutation)?,
+            Reply::ResponseHeaders { mutation } => decided.response_headers = said(&mutation)?,
             Reply::ResponseBody(Part { end, .. }) => ended = end,
-            Reply::Immediate { status, body, mutation } => return answered(status, &body, &mutation),
+            Reply::Immediate { status, body, mutation } => return immediate(status, &body, &mutation),
             _ => {}
         }
     }
@@ -96,7 +97,7 @@ pub(super) async fn decide(
     Ok(decided)
 }
 
-fn answered(status: u64, body: &[u8], mutation: &[u8]) -> Result<Decided, Failure> {
+fn immediate(status: u64, body: &[u8], mutation: &[u8]) -> Result<Decided, Failure> {
     let refusal = refused(status, body);
     match refusal.kind.strip_prefix("http-") {
         Some(status) => {
@@ -119,10 +120,10 @@ mod tests {
     fn an_immediate_response_is_a_decision() {
         // A header `x-a: b` that is set: fields 1 (option), 1 (header), 1 (key) and 3 (raw value).
         let mutation = b"\x0a\x0a\x0a\x08\x0a\x03x-a\x1a\x01b";
-        let decided = answered(429, b"full", mutation).unwrap();
+        let decided = immediate(429, b"full", mutation).unwrap();
         assert_eq!((decided.status.as_str(), decided.destination.as_str()), ("429", ""));
         assert_eq!(decided.headers, BTreeMap::from([("x-a".to_owned(), "b".to_owned())]));
-        assert_eq!(answered(7, b"", b"").unwrap_err().kind, "protocol");
+        assert_eq!(immediate(7, b"", b"").unwrap_err().kind, "protocol");
         assert!(said(b"\x0a\xff").is_err());
         // What every picker sets says nothing.
         assert_eq!(said(b"\x0a\x13\x0a\x11\x0a\x0cx-request-id\x1a\x01b").unwrap(), BTreeMap::new());

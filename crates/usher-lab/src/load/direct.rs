@@ -23,7 +23,7 @@ const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For the answer to the first call.
+/// For the response to the first call.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Connections to a server, and what is asked over them. Like a gateway it opens another where all
@@ -61,7 +61,7 @@ impl Direct {
         let direct = Self { dialer, links: RefCell::new(links.clone()), next: Cell::new(0), call, interval };
         for link in links {
             let first = timeout(FIRST_PATIENCE, direct.first(&link)).await.unwrap_or_else(|_| {
-                Err(Failure::new("timeout", format!("no answer within {} s", FIRST_PATIENCE.as_secs())))
+                Err(Failure::new("timeout", format!("no response within {} s", FIRST_PATIENCE.as_secs())))
             });
             first.map_err(|failure| {
                 let target = address.to_owned();
@@ -100,7 +100,7 @@ impl Direct {
         Carrier::new(&links[at])
     }
 
-    /// A whole request with its answer.
+    /// A whole request with its response.
     ///
     /// # Errors
     /// When it fails.
@@ -110,16 +110,16 @@ impl Direct {
         numbers: &RefCell<Numbers>,
         started: Started,
     ) -> Result<(), Failure> {
-        let chunks = u32::try_from(messages.answer.count()).unwrap_or(u32::MAX);
+        let chunks = u32::try_from(messages.response.count()).unwrap_or(u32::MAX);
         let patience = PATIENCE.saturating_add(self.interval.saturating_mul(chunks));
         let exchange = async {
             let open = exchange::open(self.link(), &self.call, messages, numbers, started).await?;
-            open.answer(&messages.answer, self.interval).await
+            open.respond(&messages.response, self.interval).await
         };
         timeout(patience, exchange).await.unwrap_or_else(|_| Err(late(patience)))
     }
 
-    /// A request with its answer, and what the server made of both.
+    /// A request with its response, and what the server made of both.
     ///
     /// # Errors
     /// When the server breaks the protocol or is gone. A request that it refuses is decided.

@@ -25,7 +25,7 @@ use super::script::Script;
 use usher_wire::client::message::Chunk;
 use usher_wire::client::reply::{self, Part, Reply};
 
-/// Chunks of an answer that may be on their way, when there is no time between them. A
+/// Chunks of a response that may be on their way, when there is no time between them. A
 /// gateway has what a socket holds.
 const AHEAD: usize = 64;
 
@@ -90,14 +90,14 @@ pub(super) async fn open<'a>(
 }
 
 impl Open<'_> {
-    /// Plays the model server's answer, waits for all of it, and ends the exchange.
+    /// Plays the model server's response, waits for all of it, and ends the exchange.
     /// Between two chunks is `interval`.
     ///
     /// # Errors
-    /// When the server fails, or loses a part of the answer.
-    pub(super) async fn answer(mut self, script: &Script, interval: Duration) -> Result<(), Failure> {
+    /// When the server fails, or loses a part of the response.
+    pub(super) async fn respond(mut self, script: &Script, interval: Duration) -> Result<(), Failure> {
         send(&mut self.stream, script.head.clone())?;
-        let mut answering = Answering {
+        let mut responding = Responding {
             script,
             next: 0,
             sent: VecDeque::with_capacity(4),
@@ -109,9 +109,9 @@ impl Open<'_> {
                 sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             }),
         };
-        poll_fn(|context| answering.poll(&mut self, context)).await?;
-        if answering.returned != script.bytes {
-            let detail = format!("{} bytes of an answer of {} came back", answering.returned, script.bytes);
+        poll_fn(|context| responding.poll(&mut self, context)).await?;
+        if responding.returned != script.bytes {
+            let detail = format!("{} bytes of a response of {} came back", responding.returned, script.bytes);
             return Err(Failure::new("answer-mismatch", detail));
         }
         self.stream.send_data(Bytes::new(), true)?;
@@ -129,7 +129,7 @@ impl Open<'_> {
 }
 
 /// State of a response.
-struct Answering<'a> {
+struct Responding<'a> {
     script: &'a Script,
     /// The chunk that is sent next.
     next: usize,
@@ -149,7 +149,7 @@ struct Pacing {
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Answering<'_> {
+impl Responding<'_> {
     fn poll(&mut self, open: &mut Open<'_>, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
             while let Poll::Ready(reply) = open.replies.poll(context)? {
@@ -180,7 +180,7 @@ impl Answering<'_> {
                     numbers.chunk_returned(sent, now);
                 }
                 if *end && !self.headers {
-                    return Err(Failure::protocol("the answer's body came back without its headers"));
+                    return Err(Failure::protocol("the response's body came back without its headers"));
                 }
                 return Ok(*end);
             }
@@ -307,7 +307,7 @@ impl Replies {
     /// Waits for the end that the server gives when we have ended, and its status.
     pub(super) async fn end(self) -> Result<(), Failure> {
         let Source::Body(mut body) = self.source else {
-            return Err(Failure::protocol("an answer before the response"));
+            return Err(Failure::protocol("an end before the response began"));
         };
         while let Some(data) = body.data().await {
             let data = data?;
@@ -334,7 +334,7 @@ pub(super) fn checked(response: Response<RecvStream>) -> Result<RecvStream, Fail
     }
     let content_type = head.headers.get("content-type").map_or(&b""[..], |value| value.as_bytes());
     if head.status != 200 || !content_type.starts_with(b"application/grpc") {
-        let text = format!("it answered {} as {}", head.status, String::from_utf8_lossy(content_type));
+        let text = format!("it responded with {} as {}", head.status, String::from_utf8_lossy(content_type));
         return Err(Failure::new("not-grpc", text));
     }
     Ok(body)

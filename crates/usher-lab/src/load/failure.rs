@@ -49,5 +49,5 @@ impl From<h2::Error> for Failure {
     }
 }
 
-/// Characters of a detail that are kept: a server may answer with a page.
+/// Characters of a detail that are kept: a server may respond with a page.
 const MOST_DETAIL: usize = 200;

@@ -43,10 +43,10 @@ impl Gateway {
         Ok(Self { client: Client::default(), url, headers })
     }
 
-    /// A whole request with its answer.
+    /// A whole request with its response.
     ///
     /// # Errors
-    /// When there is no answer, or one with a status other than 2xx.
+    /// When there is no response, or one with a status other than 2xx.
     pub(super) async fn exchange(
         &self,
         body: &Bytes,
@@ -56,16 +56,16 @@ impl Gateway {
         let request = request(&self.url, Method::POST, body.clone());
         let mut request = request.map_err(|error| Failure::new("request", error.to_string()))?;
         request.headers_mut().extend(self.headers.iter().cloned());
-        let answer = self.client.send(request).await?;
-        if !(200..300).contains(&answer.status) {
-            return Err(Failure::new(format!("http-{}", answer.status), answer.reason));
+        let response = self.client.send(request).await?;
+        if !(200..300).contains(&response.status) {
+            return Err(Failure::new(format!("http-{}", response.status), response.reason));
         }
         let mut numbers = numbers.borrow_mut();
-        if let Some(first) = answer.first {
+        if let Some(first) = response.first {
             numbers.first_byte(started, Instant::from_std(first));
         }
-        numbers.served(started, answer.pod.as_deref().unwrap_or("(unnamed)").as_bytes());
-        numbers.tokens(started, answer.usage);
+        numbers.served(started, response.pod.as_deref().unwrap_or("(unnamed)").as_bytes());
+        numbers.tokens(started, response.usage);
         Ok(())
     }
 }

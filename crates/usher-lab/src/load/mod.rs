@@ -7,7 +7,7 @@
 //!    `trace`.
 //! 2. `run` begins them: so many at a time, or when `schedule` says that they are due.
 //! 3. A peer gets each: an ext_proc server (`direct`, over a `link`, as an `exchange` of
-//!    `message`s and `reply`s, with the answer of a `script`), or a `gateway`.
+//!    `message`s and `reply`s, with the response of a `script`), or a `gateway`.
 //! 4. `record` counts.
 //!
 //! [`decide`] asks a server one request after the other and keeps what it decides.

@@ -31,7 +31,7 @@ pub(super) struct Prompt {
 /// A request as it is sent.
 #[derive(Debug)]
 pub(super) enum Wire {
-    /// Messages for an ext_proc server, and the model server's answer.
+    /// Messages for an ext_proc server, and the model server's response.
     Messages(Messages),
     /// A body for a gateway.
     Body(Bytes),
@@ -44,14 +44,14 @@ pub(super) struct Messages {
     pub(super) body: Vec<Chunk>,
     /// Bytes of the body.
     pub(super) bytes: usize,
-    pub(super) answer: Script,
+    pub(super) response: Script,
 }
 
 /// Makes requests of prompts.
 #[derive(Debug)]
 pub(super) struct Packer {
     pub(super) style: Style,
-    /// Tokens of an answer, whatever a trace says.
+    /// Tokens of a response, whatever a trace says.
     pub(super) output_tokens: Option<usize>,
     /// For an ext_proc server.
     pub(super) messages: Option<Envelope>,
@@ -85,17 +85,17 @@ impl Envelope {
     }
 }
 
-/// Tokens of an answer when nobody says how many.
+/// Tokens of a response when nobody says how many.
 const OUTPUT_TOKENS: usize = 16;
 
 impl Packer {
-    /// `answer` is that of another prompt with as many tokens, if there is one.
+    /// `response` is that of another prompt with as many tokens, if there is one.
     fn pack(
         &self,
         text: &str,
         (tokens, output): (usize, usize),
         arrival: Duration,
-        answer: Option<&Script>,
+        response: Option<&Script>,
     ) -> Prompt {
         let body = self.style.body(text, output);
         let wire = match &self.messages {
@@ -107,7 +107,7 @@ impl Packer {
                     head: envelope.context.request_headers(&headers),
                     bytes: body.len(),
                     body: envelope.context.request_body(&body),
-                    answer: answer.cloned().unwrap_or_else(|| envelope.voice.script(tokens, output)),
+                    response: response.cloned().unwrap_or_else(|| envelope.voice.script(tokens, output)),
                 })
             }
         };
@@ -143,12 +143,12 @@ impl Packer {
             text
         };
         let first = self.pack(&text(0), (tokens, output), Duration::ZERO, None);
-        let (size, answer) = match &first.wire {
-            Wire::Messages(messages) => (messages.bytes, Some(messages.answer.clone())),
+        let (size, response) = match &first.wire {
+            Wire::Messages(messages) => (messages.bytes, Some(messages.response.clone())),
             Wire::Body(body) => (body.len(), None),
         };
         let rest = (1..pool_size(size, groups).min(most))
-            .map(|number| self.pack(&text(number), (tokens, output), Duration::ZERO, answer.as_ref()));
+            .map(|number| self.pack(&text(number), (tokens, output), Duration::ZERO, response.as_ref()));
         std::iter::once(first).chain(rest).map(Arc::new).collect()
     }
 }

@@ -43,17 +43,17 @@ pub struct Numbers {
     pub failed: u64,
     /// Good ends within the measured time, also of requests that began before it.
     pub ended_in_time: u64,
-    /// Chunks of answers that were sent within the measured time.
+    /// Chunks of responses that were sent within the measured time.
     pub chunks_sent: u64,
-    /// Chunks of answers that came back within the measured time.
+    /// Chunks of responses that came back within the measured time.
     pub chunks_returned: u64,
     /// Until the destination was known.
     pub decision: Histogram,
-    /// Until the first byte of the answer.
+    /// Until the first byte of the response.
     pub first_byte: Histogram,
     /// Until the end.
     pub total: Histogram,
-    /// From sending a chunk of the answer to its return.
+    /// From sending a chunk of the response to its return.
     pub chunk: Histogram,
     /// Failed requests by kind.
     pub errors: BTreeMap<String, u64>,
@@ -67,7 +67,7 @@ pub struct Numbers {
     pub endpoints: HashMap<Vec<u8>, u64>,
     /// Most bytes of request bodies that were sent and had not come back.
     pub peak_body_bytes: u64,
-    /// Tokens of the answers, where the server counts them.
+    /// Tokens of the responses, where the server counts them.
     pub tokens: Usage,
     body_bytes: u64,
     /// `true` if it is within the measured time.
@@ -104,7 +104,7 @@ impl Numbers {
         self.endpoint(endpoints);
     }
 
-    /// An endpoint answered.
+    /// An endpoint responded.
     pub(super) fn served(&mut self, started: Started, endpoint: &[u8]) {
         if started.measured {
             self.endpoint(endpoint);

@@ -1,4 +1,4 @@
-//! The model server's part: what a server of OpenAI's API would answer, as the gateway
+//! The model server's part: what a server of OpenAI's API would send, as the gateway
 //! passes it on.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Voice {
     tokens: Arc<[Chunk]>,
 }
 
-/// One answer.
+/// One response.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     /// The message with its headers.
@@ -47,7 +47,7 @@ impl Voice {
         voice
     }
 
-    /// The headers of every answer.
+    /// The headers of every response.
     pub(super) fn headers(stream: bool) -> [(&'static str, &'static str); 4] {
         let content_type = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
         [
@@ -58,7 +58,7 @@ impl Voice {
         ]
     }
 
-    /// An answer with `output` tokens, one per chunk if it is a stream, and with usage.
+    /// A response with `output` tokens, one per chunk if it is a stream, and with usage.
     pub(super) fn script(&self, prompt: usize, output: usize) -> Script {
         let output = output.max(1);
         let total = prompt + output;

@@ -28,7 +28,7 @@ pub struct Settings {
     pub model: String,
     /// Stream responses as server-sent events.
     pub stream: bool,
-    /// Tokens of an answer; `None`: as the trace says, or 16.
+    /// Tokens of a response; `None`: as the trace says, or 16.
     pub output_tokens: Option<usize>,
     /// Headers of requests, besides those that a client sends anyway. Names in lower case.
     pub headers: Vec<(String, String)>,
@@ -49,7 +49,7 @@ pub enum Target {
         connections: usize,
         /// The hint that only these endpoints may be picked.
         subset: Option<String>,
-        /// Time between two chunks of a streamed answer; zero: as fast as they go.
+        /// Time between two chunks of a streamed response; zero: as fast as they go.
         chunk_interval: Duration,
     },
     /// A gateway.

@@ -16,7 +16,7 @@ const BLOCK_TOKENS: usize = 512;
 /// for each row, so that no two rows share one.
 const OWN_BLOCKS: u64 = 1 << 32;
 
-/// Longest prompt and answer of a row. The longest contexts are a tenth of it.
+/// Longest prompt and response of a row. The longest contexts are a tenth of it.
 const MOST_TOKENS: usize = 10_000_000;
 
 /// The first line of Azure's format.
@@ -29,7 +29,7 @@ pub struct Row {
     pub timestamp: u64,
     /// Tokens of the prompt.
     pub input_length: usize,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub output_length: u32,
     /// The blocks of the prompt, 512 tokens each but for the last.
     pub hash_ids: Vec<u64>,
@@ -50,7 +50,7 @@ pub enum TraceError {
         reason: serde_json::Error,
     },
     /// A request that no model takes.
-    #[error("line {line}: a prompt or an answer of more than {MOST_TOKENS} tokens")]
+    #[error("line {line}: a prompt or a response of more than {MOST_TOKENS} tokens")]
     TooLong {
         /// Its number, from 1.
         line: usize,

@@ -46,7 +46,7 @@ pub enum BuildError {
 /// Destination of a request.
 #[derive(Debug)]
 pub struct Route {
-    /// Number of the server that answers.
+    /// Number of the server that responds.
     pub server: usize,
     /// Number of the one that computes the prompt for it.
     pub prefiller: Option<usize>,

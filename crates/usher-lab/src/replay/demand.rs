@@ -9,7 +9,7 @@ use super::workload::{Arrival, Piece};
 use usher_core::random::mix;
 
 /// Seconds of a step and tokens per second of prompts that users' waiting is estimated
-/// with: how many requests a user makes depends on how long answers take.
+/// with: how many requests a user makes depends on how long responses take.
 const STEP: f64 = 0.025;
 const RATE: f64 = 15_000.0;
 
@@ -20,7 +20,7 @@ pub(super) struct Demand {
     pub(super) computed: f64,
     /// Of a prompt.
     pub(super) prompt: f64,
-    /// Of an answer.
+    /// Of a response.
     pub(super) output: f64,
 }
 
@@ -33,13 +33,13 @@ impl Demand {
         for arrival in arrivals {
             let mut chain = 0;
             let mut missing = false;
-            for piece in arrival.prompt.iter().copied().chain(arrival.answered()) {
+            for piece in arrival.prompt.iter().copied().chain(arrival.response()) {
                 chain = next(chain, piece);
                 missing |= !known.touch(chain, f64::from(piece.tokens));
                 computed += if missing { f64::from(piece.tokens) } else { 0.0 };
             }
-            // The answer isn't part of what has to be computed of a prompt.
-            computed -= arrival.answered().filter(|_| missing).map_or(0.0, |piece| f64::from(piece.tokens));
+            // The response isn't part of what has to be computed of a prompt.
+            computed -= arrival.response().filter(|_| missing).map_or(0.0, |piece| f64::from(piece.tokens));
             known.evict(cache);
             prompt += f64::from(arrival.prompt_tokens());
             output += f64::from(arrival.output_tokens);
@@ -111,16 +111,16 @@ pub(super) fn rate_of_user(arrivals: &[Arrival], users: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn arrival(seeds: &[u64], output: u32, answer: Option<u64>) -> Arrival {
+    fn arrival(seeds: &[u64], output: u32, response: Option<u64>) -> Arrival {
         let prompt = seeds.iter().map(|&seed| Piece { seed, tokens: 100 }).collect();
-        Arrival { prompt, output_tokens: output, answer, ..Arrival::default() }
+        Arrival { prompt, output_tokens: output, response, ..Arrival::default() }
     }
 
     #[test]
     fn only_what_was_not_asked_or_answered_before_has_to_be_computed() {
-        let answered = Piece { seed: 9, tokens: 50 };
+        let response = Piece { seed: 9, tokens: 50 };
         let mut third = arrival(&[1, 2], 50, None);
-        third.prompt = third.prompt.iter().copied().chain([answered]).collect();
+        third.prompt = third.prompt.iter().copied().chain([response]).collect();
         let arrivals =
             [arrival(&[1, 2], 50, Some(9)), arrival(&[1, 3], 50, None), third, arrival(&[3, 1], 50, None)];
         let demand = Demand::of(&arrivals, 1e6);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_waits_for_answers_and_thinks() {
+    fn a_user_waits_for_responses_and_thinks() {
         let first = arrival(&[1], 40, None);
         let second = Arrival { at: Duration::from_secs(2), after: [0].into(), ..arrival(&[2], 40, None) };
         let rate = rate_of_user(&[first, second], 1);

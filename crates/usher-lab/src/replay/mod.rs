@@ -7,7 +7,7 @@
 //! configuration is built as `usher serve` builds it: its parsers read the requests'
 //! bodies, its dispatcher decides and books, its endpoints are scraped at the configured
 //! interval, so it decides by numbers as old as in production, and its plugins follow the
-//! answers. Sockets are all that is missing: the network and the picker take no time.
+//! responses. Sockets are all that is missing: the network and the picker take no time.
 //!
 //! 1. `servers` and `workload` (or `generate`) say who serves what; `capacity` estimates
 //!    how much that is.
@@ -83,7 +83,7 @@ pub struct Comparison {
     pub servers: u64,
     /// Until then a first token is in time, in seconds.
     pub ttft_limit_s: f64,
-    /// Mean milliseconds between two tokens up to which an answer is fast enough.
+    /// Mean milliseconds between two tokens up to which a response is fast enough.
     pub tpot_limit_ms: f64,
     /// One per policy, in their order.
     pub policies: Vec<Summary>,

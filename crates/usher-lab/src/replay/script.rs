@@ -17,7 +17,7 @@ use super::world::{Chain, Fate, Fates};
 pub struct Script {
     requests: Requests,
     chain: Chain,
-    /// Answers as the servers gave them.
+    /// Responses as the servers gave them.
     said: HashMap<Piece, String>,
 }
 
@@ -55,23 +55,23 @@ impl Script {
         roots.map(|(position, arrival)| (arrival.at, position)).collect()
     }
 
-    /// The body of the request at this position, with the answers that were given before it.
+    /// The body of the request at this position, with the responses that were given before it.
     /// `None`: there is no such request.
     pub fn body(&self, position: usize) -> Option<Bytes> {
         let said = |piece: &Piece| self.said.get(piece).map(String::as_str);
         self.arrival(position).map(|arrival| self.requests.body(arrival, said))
     }
 
-    /// Tokens of the answer of the request at this position, for the server.
+    /// Tokens of the response of the request at this position, for the server.
     pub fn output_tokens(&self, position: usize) -> u32 {
         self.arrival(position).map_or(1, |arrival| arrival.output_tokens.max(1))
     }
 
     /// The request at this position has ended at this time since the start, with this text as
-    /// its answer, or `None` if it failed. Returns when those come that waited for no other,
+    /// its response, or `None` if it failed. Returns when those come that waited for no other,
     /// and their positions.
     pub fn ended(&mut self, position: usize, text: Option<String>, now: Duration) -> Vec<(Duration, usize)> {
-        if let Some((piece, text)) = self.arrival(position).and_then(Arrival::answered).zip(text) {
+        if let Some((piece, text)) = self.arrival(position).and_then(Arrival::response).zip(text) {
             self.said.insert(piece, text);
         }
         self.chain.ended(position, self.requests.arrivals(), now)
@@ -87,7 +87,7 @@ impl Script {
 pub struct Seen {
     /// When it was sent.
     pub sent: Duration,
-    /// Number of the server that answered.
+    /// Number of the server that responded.
     pub server: Option<usize>,
     /// When the first token came.
     pub first: Option<Duration>,
@@ -97,7 +97,7 @@ pub struct Seen {
     pub prompt_tokens: u32,
     /// Tokens of the prompt that its prefix cache had.
     pub cached_tokens: u32,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub output_tokens: u32,
 }
 

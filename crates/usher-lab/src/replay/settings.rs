@@ -21,19 +21,19 @@ pub struct Settings {
     pub policies: Vec<(String, Policy)>,
     /// Of all that is random, but for the arrivals and the servers.
     pub seed: u64,
-    /// Answers are streams; `false`: they come whole.
+    /// Responses are streams; `false`: they come whole.
     pub streams: bool,
     /// Time between two scrapes of a server, where a configuration says nothing else.
     /// Less than 50 ms counts as that, as in the server.
     pub scrape_interval: Duration,
     /// Age from which metrics count as missing.
     pub metrics_staleness: Duration,
-    /// Time that a request and its answer take between client, gateway, picker and server,
+    /// Time that a request and its response take between client, gateway, picker and server,
     /// together: clients see it on top of what a server takes.
     pub gateway_delay: Duration,
     /// Until then a first token is in time.
     pub ttft_limit: Duration,
-    /// Mean time between two tokens of an answer up to which it is fast enough.
+    /// Mean time between two tokens of a response up to which it is fast enough.
     pub tpot_limit: Duration,
 }
 

@@ -112,7 +112,7 @@ impl Case {
         }
     }
 
-    /// Returns `true` if requests wait for the answers of others.
+    /// Returns `true` if requests wait for the responses of others.
     pub fn is_closed(self) -> bool {
         self.workload().is_some_and(Workload::is_closed)
     }

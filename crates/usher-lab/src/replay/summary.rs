@@ -26,7 +26,7 @@ pub struct Summary {
     pub refusals: BTreeMap<String, u64>,
     /// Time to first token of those that were answered; `None` when none was.
     pub ttft: Option<Latency>,
-    /// Time per output token after the first, of answers of two tokens or more.
+    /// Time per output token after the first, of responses of two tokens or more.
     pub tpot: Option<Latency>,
     /// Time to the last token.
     pub e2e: Option<Latency>,
@@ -46,7 +46,7 @@ pub struct Summary {
     /// Share of the answered requests whose prompt another server computed than answered.
     pub prefilled_elsewhere: f64,
     /// Requests that a server was to compute the prompt of and refused; the server that
-    /// answered computed it.
+    /// responded computed it.
     pub prefills_refused: u64,
     /// Share of requests that were sent elsewhere than by the first policy.
     pub decisions_differ: f64,
@@ -91,7 +91,7 @@ const MOST_CLASSES: usize = 16;
 pub struct ClassGoodput {
     /// Until then a first token is in time, in seconds.
     pub ttft_limit_s: f64,
-    /// Mean milliseconds between two tokens up to which an answer is fast enough.
+    /// Mean milliseconds between two tokens up to which a response is fast enough.
     pub tpot_limit_ms: f64,
     /// Requests of the class.
     pub requests: u64,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_answer_is_not_good_however_soon_it_begins() {
+    fn a_slow_response_is_not_good_however_soon_it_begins() {
         let slow = Fate { last: Some(Duration::from_millis(101)), ..fate(Some(0), 10, 0) };
         let summary = summary(vec![slow, fate(Some(0), 10, 0)], vec![slow; 2]);
         assert_eq!(summary.goodput.requests, 1);
@@ -376,7 +376,7 @@ mod tests {
             computed_by: Some(computed_by),
             ..fate(Some(2), 1, 40)
         };
-        // The last one was refused by the first server, and done by the one that answers.
+        // The last one was refused by the first server, and done by the one that responds.
         let fates =
             Fates { requests: vec![split(0, 0), split(0, 0), split(1, 1), split(0, 2)], ..Fates::default() };
         let mut first = fates.clone();

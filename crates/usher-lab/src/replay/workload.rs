@@ -20,11 +20,11 @@ pub struct Arrival {
     pub after: Box<[u32]>,
     /// Parts of its prompt, in order.
     pub prompt: Box<[Piece]>,
-    /// Tokens of its answer, at least 1. Pickers don't see it.
+    /// Tokens of its response, at least 1. Pickers don't see it.
     pub output_tokens: u32,
-    /// Seed of the answer's text, for later prompts that repeat it; its blocks stay in the
+    /// Seed of the response's text, for later prompts that repeat it; its blocks stay in the
     /// prefix cache then. `None`: nobody repeats it, and it leaves nothing there.
-    pub answer: Option<u64>,
+    pub response: Option<u64>,
     /// Its latency class; `None`: it is judged by the limits of the replay.
     pub class: Option<LatencyClass>,
 }
@@ -34,7 +34,7 @@ pub struct Arrival {
 pub struct LatencyClass {
     /// Until then a first token is in time.
     pub ttft: Duration,
-    /// Mean time between two tokens of an answer up to which it is fast enough.
+    /// Mean time between two tokens of a response up to which it is fast enough.
     pub tpot: Duration,
     /// Requests name the targets in their headers.
     pub is_named: bool,
@@ -72,9 +72,9 @@ impl Arrival {
         self.prompt.iter().fold(0, |sum, piece| sum.saturating_add(piece.tokens))
     }
 
-    /// The answer as a part of a later prompt.
-    pub fn answered(&self) -> Option<Piece> {
-        self.answer.map(|seed| Piece { seed, tokens: self.output_tokens })
+    /// The response as a part of a later prompt.
+    pub fn response(&self) -> Option<Piece> {
+        self.response.map(|seed| Piece { seed, tokens: self.output_tokens })
     }
 
     /// Returns `true` if other requests have to end before it comes.

@@ -1,4 +1,4 @@
-//! Bodies: what a request brought, and what an answer is made of.
+//! Bodies: what a request brought, and what a response is made of.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use xxhash_rust::xxh64::Xxh64;
 use super::live::Ticket;
 use super::response::ModelResponse;
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) type SimBody = UnsyncBoxBody<Bytes, io::Error>;
 
 // Tokens written at once when many are there already.
@@ -102,11 +102,11 @@ async fn broken_off() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-/// An answer that streams: events as tokens come.
+/// A response that streams: events as tokens come.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) ticket: Ticket,
-    pub(crate) answer: ModelResponse,
+    pub(crate) response: ModelResponse,
     /// Tokens written.
     pub(crate) sent: u32,
     /// Tokens of an event, but for the first and the last one.
@@ -151,12 +151,12 @@ impl Stream {
         }
         let ends = progress.finished && upto == progress.generated;
         let mut text = String::new();
-        self.answer.events(self.sent, upto, interval, ends, &mut text);
+        self.response.events(self.sent, upto, interval, ends, &mut text);
         self.sent = upto;
         let next = if !ends || upto == last {
             Step::Tokens(self)
         } else {
-            self.answer.end(upto, progress.cached_tokens, self.include_usage, &mut text);
+            self.response.end(upto, progress.cached_tokens, self.include_usage, &mut text);
             self.trailers.take().map_or(Step::End, Step::Trailers)
         };
         (Ok(Frame::data(text.into())), next)

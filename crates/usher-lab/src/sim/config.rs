@@ -182,7 +182,7 @@ pub struct SimConfig {
     pub dialect: Dialect,
     /// The name of the base model.
     pub model: String,
-    /// Answer 404 for a model that is neither `model` nor in `loras`, as vLLM does.
+    /// Respond with 404 for a model that is neither `model` nor in `loras`, as vLLM does.
     /// Default false: any name is served as the base model.
     pub strict_models: bool,
     /// Names of the LoRA adapters that are served. Default none.
@@ -195,7 +195,7 @@ pub struct SimConfig {
     /// Largest request body in bytes; a longer one is answered with 413. Default 32 MiB.
     pub max_body_bytes: usize,
     /// For how long after the start, in simulated time, everything but `/admin` and
-    /// `/metrics` answers 503. Default zero.
+    /// `/metrics` responds with 503. Default zero.
     pub startup: Duration,
     /// Simulated seconds per real second, 0.001 to 1,000,000. Default 1.
     pub time_scale: f64,

@@ -19,7 +19,7 @@ pub enum MetricsFault {
     Empty,
     /// Status 500.
     Error,
-    /// No answer.
+    /// No response.
     Hang,
 }
 
@@ -35,7 +35,7 @@ pub enum KvEventsFault {
     Reorder,
     /// No message is sent and no replay is answered.
     Silence,
-    /// At once and once: connections end, the KV cache is empty but for running requests, whose blocks answer for nothing,
+    /// At once and once: connections end, the KV cache is empty but for running requests, whose blocks match no prefix,
     /// messages are numbered from 0 again, and `process_start_time_seconds` is now.
     Restart,
 }
@@ -52,7 +52,7 @@ pub enum KvEventsFault {
 /// |---|---|
 /// | `status=503` | that status, with vLLM's error body |
 /// | `slow=200ms` | waits so long, in simulated time, before doing anything else |
-/// | `hang` | never answers |
+/// | `hang` | never responds |
 /// | `reset` | HTTP/1.1: TCP reset of the connection; HTTP/2: reset of the stream |
 /// | `drop-after=5` | ends the connection (HTTP/2: the stream) after 5 tokens, in the middle of the body |
 /// | `metrics=stale` | only on the server: `/metrics` is `stale`, `broken`, `empty`, an `error` or a `hang` |
@@ -63,7 +63,7 @@ pub enum KvEventsFault {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Fault {
-    /// Answer with this status, 200 to 599.
+    /// Respond with this status, 200 to 599.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "status")]
     pub status: Option<u16>,
     /// Wait so long first. In JSON a string such as `"200ms"`.
@@ -73,9 +73,9 @@ pub struct Fault {
         deserialize_with = "duration"
     )]
     pub slow: Option<Duration>,
-    /// Never answer.
+    /// Never respond.
     pub hang: bool,
-    /// Break the connection before an answer.
+    /// Break the connection before a response.
     pub reset: bool,
     /// Break the connection after so many tokens.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ pub(crate) struct HttpStats {
     pub(crate) handlers: [HandlerStats; 2],
     /// Finer buckets, all handlers together.
     pub(crate) duration: Histogram,
-    /// Grows with every answer.
+    /// Grows with every response.
     pub(crate) changes: u64,
 }
 
@@ -38,8 +38,8 @@ impl HttpStats {
         Self { handlers: [handler(), handler()], duration: Histogram::new(&fine), changes: 0 }
     }
 
-    /// Counts an answer: sizes in bytes (0 if streamed), time until its headers in seconds.
-    pub(crate) fn answered(&mut self, api: Api, status: u16, request: u64, response: u64, seconds: f64) {
+    /// Counts a response: sizes in bytes (0 if streamed), time until its headers in seconds.
+    pub(crate) fn responded(&mut self, api: Api, status: u16, request: u64, response: u64, seconds: f64) {
         let handler = &mut self.handlers[api as usize];
         let class = match status {
             ..400 => 0,

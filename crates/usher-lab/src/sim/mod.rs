@@ -3,19 +3,19 @@
 //!
 //! A request's way: [`server`](start) accepts it, [`faults`](Fault) may break it,
 //! `openai` reads it, the [`Engine`] decides when each of its tokens exists, and
-//! `answer` writes them. The engine is a state machine that knows neither sockets
+//! `response` writes them. The engine is a state machine that knows neither sockets
 //! nor a clock, so a replay runs it in virtual time; [`start`] drives the same
 //! engine by tokio's clock. How it schedules and what a step costs is its [`EngineModel`]'s
 //! to say. One engine may compute a prompt and another decode
 //! ([`Kind`]); what moves between them takes the time that [`Links`] say.
 //!
-//! Every answer names its server (`x-inference-pod`, `x-inference-port`) and says what
+//! Every response names its server (`x-inference-pod`, `x-inference-port`) and says what
 //! it received: `x-sim-body-bytes`, `x-sim-body-xxh64` (16 hexadecimal digits, seed 0),
 //! and, when there were any, `x-sim-request-trailers` as `name=value` joined by commas.
 //! With `x-sim-trailers: 1` in the request it ends with the trailer `x-sim-trailer`, the
 //! server's name (over HTTP/1.1 only if the request has `te: trailers`).
 //!
-//! An answer is as long as the request's limit lets it be, or ends by itself after
+//! A response is as long as the request's limit lets it be, or ends by itself after
 //! `x-sim-output-tokens` (a header, so that pickers don't know). Its text follows from the
 //! prompt; its blocks stay in the KV cache, and a later prompt that repeats it, as a message
 //! of the assistant or behind the prompt of a completion, finds them.
@@ -25,7 +25,7 @@
 //! the keys and values as long as [`Links`] say, and decodes. With `x-encoder-hosts-ports`
 //! it has images encoded there before that (`x-sim-stage: encode`). What another does not
 //! do, or may not be asked ([`DisaggConfig::peers`]), the server does itself, and counts
-//! it. Answers name who computed the prompt: `x-sim-prefilled-by`.
+//! it. Responses name who computed the prompt: `x-sim-prefilled-by`.
 //!
 //! With [`KvEventsConfig`] a server tells which blocks come and go, as vLLM does: `kv_events`. Four bytes of a prompt are
 //! a token; `/v1/completions/render` and `/v1/chat/completions/render` tell a prompt's.
@@ -66,7 +66,7 @@ pub use model::{
     ChunkedPrefill, Engine, EngineModel, EngineState, Finish, Kind, ModelKind, Output, PrefillFirst,
     Rejected, SimRequest,
 };
-pub(crate) use openai::ANSWER_ROLE;
+pub(crate) use openai::RESPONSE_ROLE;
 pub use server::{SimHandle, StartError, start};
 pub use stats::{Histogram, Stats};
 pub(crate) use timer::Timer;

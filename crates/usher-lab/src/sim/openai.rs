@@ -24,9 +24,9 @@ impl Api {
     }
 }
 
-/// Role of messages that repeat an answer. Chat templates end a prompt with it, so that an
-/// answer that comes back as a message follows the same text as when it was generated.
-pub(crate) const ANSWER_ROLE: &str = "assistant";
+/// Role of messages that repeat a response. Chat templates end a prompt with it, so that a
+/// response that comes back as a message follows the same text as when it was generated.
+pub(crate) const RESPONSE_ROLE: &str = "assistant";
 
 /// Parameters of a request, read from its body.
 #[derive(Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub(crate) struct Call {
     pub(crate) model: Option<String>,
     /// The text that the prompt's tokens and blocks are made of: for chat the JSON of the
     /// tools, then role and text of each message without separators, which is also what
-    /// the picker estimates from, and the role of the answer ([`ANSWER_ROLE`]); for
+    /// the picker estimates from, and the role of the response ([`RESPONSE_ROLE`]); for
     /// completions the prompts, a token id as 4 bytes.
     /// Images and audio don't count. Several prompts count as one, with one choice.
     pub(crate) prompt: Vec<u8>,
@@ -87,7 +87,7 @@ pub(crate) fn parse(api: Api, body: &[u8]) -> Result<Call, String> {
                 all.text.extend_from_slice(&content.text);
                 all.images = all.images.saturating_add(content.images);
             }
-            all.text.extend_from_slice(ANSWER_ROLE.as_bytes());
+            all.text.extend_from_slice(RESPONSE_ROLE.as_bytes());
             all
         }
         Api::Completions => body.prompt.ok_or("the field prompt is missing")?,

@@ -29,7 +29,7 @@ struct Last {
 #[derive(Debug)]
 pub(crate) struct Record {
     requests: u64,
-    // Answers to requests for tokens.
+    // Responses to requests for tokens.
     statuses: BTreeMap<u16, u64>,
     last: Option<Last>,
     pub(crate) http: HttpStats,
@@ -65,10 +65,10 @@ impl Record {
         });
     }
 
-    /// Counts the answer to a request for tokens; see [`HttpStats::answered`].
-    pub(crate) fn answered(&mut self, api: Api, status: u16, request: u64, response: u64, seconds: f64) {
+    /// Counts the response to a request for tokens; see [`HttpStats::responded`].
+    pub(crate) fn responded(&mut self, api: Api, status: u16, request: u64, response: u64, seconds: f64) {
         *self.statuses.entry(status).or_default() += 1;
-        self.http.answered(api, status, request, response, seconds);
+        self.http.responded(api, status, request, response, seconds);
     }
 
     /// Content of `/admin/state`, except for the server's name.

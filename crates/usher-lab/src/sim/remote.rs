@@ -24,18 +24,18 @@ const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
 
 /// Wanted part of the request: `prefill` or `encode`. Without it: all of it.
 const STAGE: HeaderName = HeaderName::from_static("x-sim-stage");
-/// After how many tokens an answer ends by itself, if its limit doesn't end it before.
+/// After how many tokens a response ends by itself, if its limit doesn't end it before.
 const OUTPUT_TOKENS: HeaderName = HeaderName::from_static("x-sim-output-tokens");
 /// Location of the server that computed a prompt: names from the host to the region, with
 /// commas between them.
 pub(crate) const PLACE: HeaderName = HeaderName::from_static("x-sim-place");
-/// The name of the server that computed the prompt of this answer.
+/// The name of the server that computed the prompt of this response.
 pub(crate) const PREFILLED_BY: HeaderName = HeaderName::from_static("x-sim-prefilled-by");
-/// The name of the server that answers.
+/// The name of the server that responds.
 pub(crate) const POD: HeaderName = HeaderName::from_static("x-inference-pod");
 
-/// The longest answer that is read of another server.
-const MOST_ANSWER: usize = 1 << 20;
+/// The longest response that is read of another server.
+const MOST_RESPONSE: usize = 1 << 20;
 
 /// Part of a request that a server is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(crate) struct Stages {
     pub(crate) prefiller: Option<HeaderValue>,
     /// Addresses of the servers that are to encode the images, with commas between them.
     pub(crate) encoders: Option<HeaderValue>,
-    /// After how many tokens the answer ends by itself.
+    /// After how many tokens the response ends by itself.
     pub(crate) output_tokens: Option<u32>,
 }
 
@@ -128,11 +128,11 @@ impl RemoteStats {
 pub(crate) enum RemoteError {
     #[error("the header names no server that may be called")]
     Refused,
-    #[error("the server answered {0}")]
+    #[error("the server responded with {0}")]
     Status(StatusCode),
-    #[error("no answer: {0}")]
+    #[error("no response: {0}")]
     Lost(Box<dyn std::error::Error + Send + Sync>),
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Late,
 }
 
@@ -187,7 +187,7 @@ impl Remote {
         self.ask(at, Api::Chat, HeaderValue::from_static("encode"), body.into()).await.map(drop)
     }
 
-    // The answer's headers, once it is complete.
+    // The response's headers, once it is complete.
     async fn ask(
         &self,
         at: SocketAddr,
@@ -202,11 +202,11 @@ impl Remote {
             .header(STAGE, stage)
             .body(Full::new(body))
             .map_err(|error| RemoteError::Lost(error.into()))?;
-        let answer: Response<Incoming> =
+        let response: Response<Incoming> =
             self.pool.request(request).await.map_err(|error| RemoteError::Lost(error.into()))?;
-        let (parts, body) = answer.into_parts();
+        let (parts, body) = response.into_parts();
         // To its end, so that the connection serves again.
-        Limited::new(body, MOST_ANSWER).collect().await.map_err(RemoteError::Lost)?;
+        Limited::new(body, MOST_RESPONSE).collect().await.map_err(RemoteError::Lost)?;
         if parts.status.is_success() { Ok(parts.headers) } else { Err(RemoteError::Status(parts.status)) }
     }
 }

@@ -1,4 +1,4 @@
-//! Writing vLLM's answers: the whole JSON, the events of a stream, the errors.
+//! Writing vLLM's responses: the whole JSON, the events of a stream, the errors.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ fn token(text_seed: u64, number: u32) -> &'static str {
     &WORDS[at..at + 4]
 }
 
-/// One answer. Its text is a function of the seed and nothing else.
+/// One response. Its text is a function of the seed and nothing else.
 #[derive(Debug)]
 pub(crate) struct ModelResponse {
     pub(crate) api: Api,
@@ -76,7 +76,7 @@ impl ModelResponse {
         )
     }
 
-    /// The answer to a request that does not stream.
+    /// The response to a request that does not stream.
     pub(crate) fn whole(&self, generated: u32, cached: u32) -> Bytes {
         let mut out = String::with_capacity(700 + generated as usize * 4);
         let Self { created, model, .. } = self;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    fn answer(api: Api, finish: Finish) -> ModelResponse {
+    fn response(api: Api, finish: Finish) -> ModelResponse {
         let text_seed = text_seed(1, b"prompt");
         let model = r#""a \"model\"""#.to_owned();
         ModelResponse { api, number: 7, created: 1_700_000_000, model, text_seed, finish, prompt_tokens: 12 }
@@ -189,24 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_answer_is_json_with_usage() {
-        let body: Value = serde_json::from_slice(&answer(Api::Chat, Finish::Length).whole(5, 4)).unwrap();
+    fn a_whole_response_is_json_with_usage() {
+        let body: Value = serde_json::from_slice(&response(Api::Chat, Finish::Length).whole(5, 4)).unwrap();
         assert_eq!(body["choices"][0]["message"]["content"].as_str().unwrap().len(), 20);
         assert_eq!(body["choices"][0]["finish_reason"], "length");
         assert_eq!(body["model"], "a \"model\"");
         assert_eq!(body["usage"]["total_tokens"], 17);
         assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
         let body: Value =
-            serde_json::from_slice(&answer(Api::Completions, Finish::Stop).whole(1, 0)).unwrap();
+            serde_json::from_slice(&response(Api::Completions, Finish::Stop).whole(1, 0)).unwrap();
         assert_eq!(body["choices"][0]["text"].as_str().unwrap().len(), 4);
         assert_eq!(body["object"], "text_completion");
     }
 
     #[test]
     fn events_have_one_token_first_and_then_as_many_as_the_interval() {
-        let answer = answer(Api::Chat, Finish::Length);
+        let response = response(Api::Chat, Finish::Length);
         let mut stream = String::new();
-        answer.events(0, 9, 3, true, &mut stream);
+        response.events(0, 9, 3, true, &mut stream);
         let events = stream.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap());
         let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
         let said: Vec<&str> =
@@ -214,22 +214,22 @@ mod tests {
         assert_eq!(said.iter().map(|text| text.len() / 4).collect::<Vec<_>>(), [0, 1, 3, 3, 2]);
         assert_eq!(events[4]["choices"][0]["finish_reason"], "length");
         let mut whole = Vec::new();
-        append_text(answer.text_seed, 9, &mut whole);
+        append_text(response.text_seed, 9, &mut whole);
         assert_eq!(said.concat().as_bytes(), whole);
     }
 
     #[test]
     fn a_stream_says_the_same_however_it_is_cut() {
         for api in Api::ALL {
-            let answer = answer(api, Finish::Stop);
+            let response = response(api, Finish::Stop);
             let mut once = String::new();
-            answer.events(0, 4, 1, true, &mut once);
+            response.events(0, 4, 1, true, &mut once);
             let mut cut = String::new();
-            answer.events(0, 1, 1, false, &mut cut);
-            answer.events(1, 3, 1, false, &mut cut);
-            answer.events(3, 4, 1, true, &mut cut);
+            response.events(0, 1, 1, false, &mut cut);
+            response.events(1, 3, 1, false, &mut cut);
+            response.events(3, 4, 1, true, &mut cut);
             assert_eq!(once, cut);
-            answer.end(4, 0, true, &mut once);
+            response.end(4, 0, true, &mut once);
             for event in once.split_terminator("\n\n").filter(|event| !event.ends_with("[DONE]")) {
                 let _: Value = serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
             }

@@ -159,9 +159,9 @@ async fn serve(stream: TcpStream, service: Arc<Service>, connection: Connection)
     }
     let socket = TokioIo::new(Socket::new(stream, &connection));
     let ends = connection.clone();
-    let answer = service_fn(move |request| {
+    let respond = service_fn(move |request| {
         let (service, connection) = (service.clone(), connection.clone());
-        async move { service.answer(request, &connection).await }
+        async move { service.respond(request, &connection).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -170,7 +170,7 @@ async fn serve(stream: TcpStream, service: Arc<Service>, connection: Connection)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW * 4);
     tokio::select! {
-        served = builder.serve_connection(socket, answer) => {
+        served = builder.serve_connection(socket, respond) => {
             if let Err(error) = served {
                 tracing::debug!(%error, "a connection to a simulated server ended");
             }

@@ -22,7 +22,7 @@ pub static EDF: PluginType = beta("edf-ordering-policy", &[Kind::OrderingPolicy]
 pub static SLO_DEADLINE: PluginType = beta("slo-deadline-ordering-policy", &[Kind::OrderingPolicy],
     "Whose first token is due first goes first, by the header x-llm-d-slo-ttft-ms (or x-slo-ttft-ms); those without it go last.",
     Build::Ignoring(slo_deadline))
-    .when("Clients say how soon they need an answer.");
+    .when("Clients say how soon they need a response.");
 
 fn fcfs(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts::bare().with_extra(Ordering::Fcfs))

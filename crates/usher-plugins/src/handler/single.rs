@@ -20,7 +20,7 @@ fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { handler: Some(Arc::new(SingleProfileHandler)), ..PluginParts::bare() })
 }
 
-/// Runs the only profile and answers with its picks.
+/// Runs the only profile and returns its picks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SingleProfileHandler;
 

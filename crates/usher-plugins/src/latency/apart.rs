@@ -1,4 +1,4 @@
-//! The cost of a request where one endpoint computes its prompt and another one answers.
+//! The cost of a request where one endpoint computes its prompt and another one responds.
 //!
 //! Either endpoint has its part, and the way between them adds to the first token. A pair's
 //! cost is the sum, so that parts are worked out once per endpoint, however many pairs there

@@ -55,7 +55,7 @@ pub struct Backlog {
     /// clock; at the end of all time while there is none.
     expires: AtomicU64,
     /// Until when, in nanoseconds of the clock, it computes the prompts whose first
-    /// token can't be seen, as their answers come in one piece.
+    /// token can't be seen, as their responses come in one piece.
     unseen_until: AtomicU64,
     /// Times that a first token, and a step, takes as long as at the others of its group,
     /// as `f64` bits.
@@ -136,7 +136,7 @@ impl Backlog {
         let seconds = |nanos: u64| nanos as f64 * 1e-9;
         let seen = self.tokens.load(Relaxed).max(0) as f64 * per_token;
         let computed = seconds(now.saturating_sub(self.head_since.load(Relaxed)));
-        // No more than one prompt: an endpoint that doesn't answer doesn't look idle.
+        // No more than one prompt: an endpoint that doesn't respond doesn't look idle.
         let head = self.head.load(Relaxed) as f64 * per_token;
         let seen = (seen - PROGRESS * computed.min(head)).max(0.0);
         seen + seconds(self.unseen_until.load(Relaxed).saturating_sub(now))
@@ -344,9 +344,9 @@ impl Backlog {
         self.inner().histograms.sent(met, is_stream);
     }
 
-    /// An answer that was decided at `requests` and `cached` tokens there took so many seconds
+    /// A response that was decided at `requests` and `cached` tokens there took so many seconds
     /// per token.
-    pub(super) fn answered(&self, requests: f64, cached: f64, seconds: f64) {
+    pub(super) fn responded(&self, requests: f64, cached: f64, seconds: f64) {
         self.group.per_output(requests, cached, seconds, f64::from_bits(self.step_factor.load(Relaxed)));
     }
 
@@ -396,7 +396,7 @@ impl Backlog {
     }
 }
 
-/// Steps after the first of an answer of so many tokens, where they are enough to say
+/// Steps after the first of a response of so many tokens, where they are enough to say
 /// something about the time of one.
 pub(super) fn steps(tokens: Option<f64>) -> Option<f64> {
     tokens.map(|tokens| tokens - 1.0).filter(|steps| *steps >= FEWEST_STEPS)

@@ -27,7 +27,7 @@ const LEAST_TIME: f64 = 1e-3;
 pub struct Work<'a> {
     /// Computes the prompt.
     pub prefill: &'a Endpoint,
-    /// Generates the answer; the same endpoint unless the request is disaggregated.
+    /// Generates the response; the same endpoint unless the request is disaggregated.
     pub decode: &'a Endpoint,
     /// Tokens of the prompt that are yet to be computed.
     pub tokens: u64,
@@ -37,12 +37,12 @@ pub struct Work<'a> {
     pub estimated: u64,
     /// API of the request, by which its usage is read.
     pub api: Api,
-    /// The answer is a stream, so its first token will be seen.
+    /// The response is a stream, so its first token will be seen.
     pub is_stream: bool,
     /// Numbers of the endpoint that computes the prompt, as the decision saw them. `None`:
     /// nothing is learned about its time to a first token.
     pub reported: Option<Reported>,
-    /// Its model and flow, by which the length of its answer is known.
+    /// Its model and flow, by which the length of its response is known.
     pub kind: Kind,
     /// Its target for the time per output token, in seconds.
     pub tpot: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Work<'a> {
     pub apart: Option<Apart>,
 }
 
-/// More of a request whose prompt is computed by another endpoint than the one that answers.
+/// More of a request whose prompt is computed by another endpoint than the one that responds.
 #[derive(Clone, Copy, Debug)]
 pub struct Apart {
     /// Numbers of the endpoint that decodes.
@@ -80,7 +80,7 @@ impl<'a> Work<'a> {
 
 impl Model {
     /// Books a request: its prompt with the endpoint that computes it until the first token
-    /// is there, its answer with the endpoint that decodes.
+    /// is there, its response with the endpoint that decodes.
     pub fn book(self: &Arc<Self>, work: &Work<'_>) -> Booked {
         self.book_for(Arc::new(OwnCount(Arc::clone(self))), work)
     }
@@ -106,10 +106,10 @@ impl Model {
 }
 
 /// A prompt that an endpoint has to compute. It leaves the backlog with the first of these:
-/// the first token of its answer; the headers of an answer that is no stream, or whose bytes the gateway doesn't show; the end of the request,
-/// when this is dropped. If none of them is seen, it leaves after ten times as long as it
-/// should take, and not before ten seconds; where no stream was asked for, as soon as it
-/// should be computed.
+/// the first token of its response; the headers of a response that is no stream, or whose bytes the gateway
+/// doesn't show; the end of the request, when this is dropped. If none of them is seen, it leaves after ten times
+/// as long as it should take, and not before ten seconds; where no stream was asked for, as soon as it should be
+/// computed.
 #[derive(Debug)]
 pub struct Booked {
     /// A reference that few threads count: see [`Reader`](super::Reader).
@@ -140,7 +140,7 @@ pub struct Booked {
     met: Option<(f64, f64)>,
     /// Requests there that somebody else sent.
     others: f64,
-    /// Times that were predicted for the endpoints that compute the prompt and answer. `None`:
+    /// Times that were predicted for the endpoints that compute the prompt and respond. `None`:
     /// the numbers of one of them weren't known.
     predicted: Option<Predicted>,
     /// The KV cache that is on its way to the endpoint that decodes.
@@ -268,7 +268,7 @@ impl Booked {
         self.enter(now);
     }
 
-    /// The answer begins. What is no stream of events is an error, or complete at once, or
+    /// The response begins. What is no stream of events is an error, or complete at once, or
     /// its bytes will not be seen: it says nothing about the time of a first token, and no
     /// better time than now will come.
     pub fn begins(&mut self, is_stream: bool) {
@@ -279,7 +279,7 @@ impl Booked {
         }
     }
 
-    /// The first token of the answer has passed.
+    /// The first token of the response has passed.
     pub fn first_token(&mut self) {
         if self.first_token.is_some() {
             return;
@@ -326,7 +326,7 @@ impl Booked {
         }
     }
 
-    /// The answer is complete, with so many tokens, if it says so.
+    /// The response is complete, with so many tokens, if it says so.
     pub fn finish(&mut self, tokens: Option<u64>) {
         let now = self.model.clock().elapsed();
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
@@ -334,9 +334,9 @@ impl Booked {
         }
         match self.first_token {
             Some(first) if self.is_stream => {
-                let answer = now.saturating_sub(first);
-                self.decode.finished(answer);
-                self.model.note_times(first.saturating_sub(self.sent), answer);
+                let response = now.saturating_sub(first);
+                self.decode.finished(response);
+                self.model.note_times(first.saturating_sub(self.sent), response);
             }
             // Nobody saw when it began to generate, but when it should have. What was there before is an
             // error, or was cached, and without tokens that can't be told.

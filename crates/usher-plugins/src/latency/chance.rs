@@ -44,7 +44,7 @@ pub struct Aims<'a> {
     pub hits: HitRatios,
     /// Part of the request that an endpoint is to do.
     pub part: Part,
-    /// Tokens of its answer, if it becomes a long one.
+    /// Tokens of its response, if it becomes a long one.
     pub output: f64,
     /// Tighter targets per output token of other requests, in seconds.
     pub tighter: &'a [f64],
@@ -164,7 +164,7 @@ impl Table<'_> {
         self.known(endpoint)?.targets().tightest().map(|(target, _)| target)
     }
 
-    /// Tokens that are expected of an answer to a request of this model and flow, where the client
+    /// Tokens that are expected of a response to a request of this model and flow, where the client
     /// allows so many.
     pub fn expected(&self, kind: Kind, most: Option<u64>) -> Expected {
         let Expected { mean, high } = self.model.lengths.expected(kind, self.model.mean_output());

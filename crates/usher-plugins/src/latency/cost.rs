@@ -3,13 +3,13 @@
 //!
 //! An endpoint computes prompts one after the other and decodes all other requests beside
 //! them. With `u` tokens to compute for this request and `q` before it, `n` requests there
-//! with `k` tokens in the cache, `x` tokens of its own in the cache, `o` tokens of its answer
+//! with `k` tokens in the cache, `x` tokens of its own in the cache, `o` tokens of its response
 //! expected, and the times that [`Speed`] has, a request costs
 //!
 //! ```text
 //! first token   w·t             t = c + d·n + (q + u)·τ + wait for a slot
-//! its answer    o·(a + b·(n + 1) + e·(k + x))
-//! others        o·(b + e·x)·n                 they decode beside its answer
+//! its response  o·(a + b·(n + 1) + e·(k + x))
+//! others        o·(b + e·x)·n                 they decode beside its response
 //!               u·σ·n/2                       their steps wait for its prompt
 //!               u·τ·λ·(v + u·τ)/(1 − ρ)       they come behind its prompt
 //! ```
@@ -22,11 +22,11 @@
 //!   utilization.
 //! - Where one endpoint computes the prompt and another one decodes, each has its own lines:
 //!   [`Speed::prefill_cost`] and [`Speed::decode_cost`].
-//! - `w` weighs a second before the first token against a second of the answer:
-//!   `2·√(mean answer / mean first token)`. The root is the geometric mean of 1, which counts all
+//! - `w` weighs a second before the first token against a second of the response:
+//!   `2·√(mean response / mean first token)`. The root is the geometric mean of 1, which counts all
 //!   seconds alike, and of the ratio, which counts relative delays alike.
 //! - The factors 2 in `w` and 1/2 of the steps that wait are not derived: of 1, 1.5, 2 and 3, and of
-//!   1, 1/2 and 1/3, they did best for first tokens without slower answers, in `usher replay --suite`
+//!   1, 1/2 and 1/3, they did best for first tokens without slower responses, in `usher replay --suite`
 //!   on one of its two engine models. So did a third: of a prompt that should be computed in part, half of
 //!   that counts.
 //! - `v` is the time for the tokens before a prompt and for a slot, at the endpoint where that is
@@ -55,12 +55,12 @@ pub struct Speed {
     pub step_per_cached: f64,
     /// More of that per prompt token computed in it: `σ`.
     pub step_per_computed: f64,
-    /// From one token of an answer to the next, with all that comes between.
+    /// From one token of a response to the next, with all that comes between.
     pub per_output: PerOutput,
 }
 
 /// Time per output token, as a decision foresees it, in seconds. Steps whose conditions are
-/// known take what [`Speed`] says; prompts that come while an answer is decoded, and how the
+/// known take what [`Speed`] says; prompts that come while a response is decoded, and how the
 /// batch changes, are means of what was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerOutput {
@@ -104,7 +104,7 @@ pub struct Ask {
     pub uncached: f64,
     /// Tokens of the prompt.
     pub prompt: f64,
-    /// Tokens of the answer that are expected.
+    /// Tokens of the response that are expected.
     pub output: f64,
 }
 
@@ -115,7 +115,7 @@ pub struct Pool {
     pub arrivals: f64,
     /// Share of the time in which endpoints compute prompts: `ρ`.
     pub busy: f64,
-    /// Weight of a second before the first token, of a second of an answer being 1: `w`.
+    /// Weight of a second before the first token, of a second of a response being 1: `w`.
     pub urgency: f64,
     /// Requests that a job of a second adds its length to, for each second of work that is there
     /// before it: `λ/(1 − ρ)`.
@@ -125,7 +125,7 @@ pub struct Pool {
 impl Pool {
     /// A pool to which so many requests come per second and endpoint, `λ`, whose endpoints compute
     /// prompts for a share `busy` of the time, and where a second before the first token weighs
-    /// `urgency` seconds of an answer.
+    /// `urgency` seconds of a response.
     pub fn new(arrivals: f64, busy: f64, urgency: f64) -> Self {
         Self { arrivals, busy, urgency, behind: arrivals / (1.0 - busy.clamp(0.0, MOST_BUSY)) }
     }
@@ -138,13 +138,13 @@ impl Default for Pool {
     }
 }
 
-/// Parts of the cost of a choice, in seconds of an answer.
+/// Parts of the cost of a choice, in seconds of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Until the first token, weighted.
     pub first: f64,
     /// From the first token to the last.
-    pub answer: f64,
+    pub response: f64,
     /// Delay of others, all of them together, but for the next part.
     pub others: f64,
     /// Seconds that a prompt waits there before it is computed.
@@ -158,7 +158,7 @@ impl Cost {
     /// Sum of the parts where some endpoint has no queue.
     #[inline]
     pub fn total(&self) -> f64 {
-        self.first + self.answer + self.others
+        self.first + self.response + self.others
     }
 
     /// Sum of the parts where prompts wait so many seconds at least.
@@ -194,7 +194,7 @@ impl Speed {
         self.step + self.step_per_request * requests + self.step_per_cached * cached
     }
 
-    /// Mean seconds from one token of the request's answer to the next.
+    /// Mean seconds from one token of the request's response to the next.
     pub fn per_output_token(&self, state: &State, ask: &Ask) -> f64 {
         let PerOutput { base, per_request, per_cached } = self.per_output;
         let (requests, cached) = state.beside(ask);
@@ -204,12 +204,12 @@ impl Speed {
     /// The cost of a request there; see the formulas above.
     pub fn cost(&self, state: &State, ask: &Ask, pool: &Pool) -> Cost {
         let first = self.first_token(state, ask.uncached);
-        let (answer, beside) = self.decoding(state, ask);
+        let (response, beside) = self.decoding(state, ask);
         let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
         let prompt = ask.uncached * self.per_token;
         let per_wait = prompt * pool.behind;
         let others = beside + stalled + per_wait * prompt;
-        Cost { first: pool.urgency * first, answer, others, wait: self.wait(state), per_wait }
+        Cost { first: pool.urgency * first, response, others, wait: self.wait(state), per_wait }
     }
 
     /// The part of an endpoint that computes the prompt, where another one may decode. Only
@@ -221,16 +221,16 @@ impl Speed {
         let prompt = ask.uncached * self.per_token;
         let per_wait = prompt * own.behind;
         let others = stalled + per_wait * prompt;
-        Cost { first: own.urgency * first, answer: 0.0, others, wait: self.wait(state), per_wait }
+        Cost { first: own.urgency * first, response: 0.0, others, wait: self.wait(state), per_wait }
     }
 
     /// The part of an endpoint that decodes, where another one may compute the prompt.
     pub fn decode_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
-        let ((answer, others), stretch) = (self.decoding(state, ask), self.stretch(own));
+        let ((response, others), stretch) = (self.decoding(state, ask), self.stretch(own));
         let first = own.urgency * state.slot_wait;
         Cost {
             first,
-            answer: answer * stretch,
+            response: response * stretch,
             others: others * stretch,
             wait: state.slot_wait,
             per_wait: 0.0,
@@ -244,12 +244,12 @@ impl Speed {
         1.0 / (1.0 - share.clamp(0.0, MOST_BUSY))
     }
 
-    /// Seconds of its answer, and what it adds to the answers beside it.
+    /// Seconds of its response, and what it adds to the responses beside it.
     fn decoding(&self, state: &State, ask: &Ask) -> (f64, f64) {
         let own = ask.prompt + ask.output / 2.0;
-        let answer = ask.output * self.step(state.requests + 1.0, state.cached + own);
+        let response = ask.output * self.step(state.requests + 1.0, state.cached + own);
         let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
-        (answer, beside)
+        (response, beside)
     }
 }
 
@@ -276,22 +276,22 @@ mod tests {
         let cost = SPEED.cost(&state, &ask, &pool);
         let first = 0.01 + 0.01 + 0.15 + 0.5;
         assert!((cost.first - 3.0 * first).abs() < 1e-12);
-        assert!((cost.answer - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
+        assert!((cost.response - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
         let beside = 200.0 * (1e-4 + 2.1e-4) * 10.0;
         let stalled = 500.0 * 5e-5 * 10.0 / 2.0;
         let behind = |wait: f64| 0.05 * 2.0 * (wait + 0.05) / 0.5;
         assert!((cost.others - beside - stalled - behind(0.0)).abs() < 1e-9, "{cost:?}");
-        let total = cost.first + cost.answer + beside + stalled + behind(0.3);
+        let total = cost.first + cost.response + beside + stalled + behind(0.3);
         assert!((cost.behind(0.3) - total).abs() < 1e-9);
         assert!((cost.wait - 0.6).abs() < 1e-12);
         let prefill = SPEED.prefill_cost(&state, &ask, &pool);
-        assert_eq!((prefill.first, prefill.answer), (cost.first, 0.0));
+        assert_eq!((prefill.first, prefill.response), (cost.first, 0.0));
         // Prompts take a quarter of the time of those who decode. Three of them do.
         let stretch = 1.0 / (1.0 - 0.25);
         assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind(0.0)).abs() < 1e-9, "{prefill:?}");
         assert!((prefill.behind(0.3) - prefill.total() - (behind(0.3) - behind(0.0))).abs() < 1e-9);
         let decode = SPEED.decode_cost(&state, &ask, &pool);
-        assert_eq!((decode.first, decode.answer), (3.0 * 0.5, cost.answer * stretch));
+        assert_eq!((decode.first, decode.response), (3.0 * 0.5, cost.response * stretch));
         assert!((decode.others - beside * stretch).abs() < 1e-9, "{decode:?}");
     }
 
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answers_spread_where_prompts_are_short() {
+    fn long_responses_spread_where_prompts_are_short() {
         let at = |requests| State { requests, ..State::default() };
         let ask = |uncached| Ask { uncached, prompt: 2000.0, output: 1000.0 };
         let pool = Pool::default();

@@ -212,7 +212,7 @@ impl Group {
         ratio
     }
 
-    /// An answer took so many seconds per token, where there were so many requests and tokens
+    /// A response took so many seconds per token, where there were so many requests and tokens
     /// in the cache when it was decided.
     pub(super) fn per_output(&self, requests: f64, cached: f64, seconds: f64, factor: f64) {
         let mut inner = self.inner();

@@ -1,6 +1,6 @@
 //! Times that an engine has measured itself, as observations of the pool's models.
 //!
-//! An endpoint whose answers don't stream shows no first token. Its histograms do: what their
+//! An endpoint whose responses don't stream shows no first token. Its histograms do: what their
 //! sums and counts grew by, between two pages, is the mean time of some requests. The models
 //! are linear, so a mean time belongs to the means of the inputs. These are of the requests
 //! that were sent there, in order, or where others send, too, of what the engine counted.

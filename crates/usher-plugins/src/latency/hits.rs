@@ -1,6 +1,6 @@
 //! Tokens that prompts turn out to need, by those that were expected.
 //!
-//! The prefix match at an endpoint is an estimate: generated answers are cached, too, and blocks
+//! The prefix match at an endpoint is an estimate: generated responses are cached, too, and blocks
 //! are pushed out unseen. Usage with `cached_tokens` says afterwards how many tokens were
 //! computed. The ratio of the sums is the mean of what an expected token comes to, and what a
 //! time to a first token is compared with: an error of an input would lower its coefficient
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_are_cached_too_make_prompts_shorter() {
+    fn responses_that_are_cached_too_make_prompts_shorter() {
         let hits = Hits::default();
         assert_eq!((hits.likely(700, 2000), hits.likely(0, 2000), hits.likely(1, 1)), (700, 0, 1));
         // Of 700 tokens of a continued conversation 500 were generated there.

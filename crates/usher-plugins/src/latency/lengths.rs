@@ -1,7 +1,7 @@
-//! Lengths of answers by model and flow.
+//! Lengths of responses by model and flow.
 //!
 //! Requests of one model and flow are answered alike; a pool's mean says little about a flow
-//! of short ones. Means and quantiles are estimated answer by answer: no answer is kept.
+//! of short ones. Means and quantiles are estimated response by response: no response is kept.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,13 +16,13 @@ const MOST: usize = 4096;
 /// Part of them that goes at once, so that not each new one looks for the oldest.
 const GOES: usize = MOST / 8;
 
-/// Answers that the pool's mean counts for in that of a model and flow.
+/// Responses that the pool's mean counts for in that of a model and flow.
 const LEAN: f64 = 8.0;
 
-/// Answers from which on quantiles count.
+/// Responses from which on quantiles count.
 const FEWEST: u32 = 8;
 
-/// Least weight of another answer.
+/// Least weight of another response.
 const LEAST_SHARE: f64 = 0.02;
 
 /// Least step of a quantile, in mean deviations.
@@ -35,13 +35,13 @@ const LEAST_DEVIATION: f64 = 0.05;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Kind(u64);
 
-/// Lengths of answers, in tokens.
+/// Lengths of responses, in tokens.
 #[derive(Debug, Default)]
 pub(super) struct Lengths {
     hasher: RandomState,
-    /// Counts decisions and answers: what was used last has the highest number.
+    /// Counts decisions and responses: what was used last has the highest number.
     tick: AtomicU64,
-    // Written when an answer is complete, read in decisions.
+    // Written when a response is complete, read in decisions.
     kinds: RwLock<Kinds>,
 }
 
@@ -57,7 +57,7 @@ struct Entry {
     length: Length,
 }
 
-/// Tokens that are expected of an answer.
+/// Tokens that are expected of a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
     /// Mean.
@@ -72,7 +72,7 @@ impl Lengths {
         Kind(self.hasher.hash_one((model, flow)).max(1))
     }
 
-    /// An answer had so many tokens, at least 1, where the pool's mean is `mean`.
+    /// A response had so many tokens, at least 1, where the pool's mean is `mean`.
     pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64) {
         let now = self.tick.fetch_add(1, Relaxed);
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ impl Lengths {
         entry.length.note(tokens, mean);
     }
 
-    /// Tokens of an answer to a request of this model and flow, where the pool's mean is
+    /// Tokens of a response to a request of this model and flow, where the pool's mean is
     /// `mean`.
     pub(super) fn expected(&self, kind: Kind, mean: f64) -> Expected {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ impl Kinds {
 
 /// Estimates of a length's distribution.
 ///
-/// Quantiles follow the stochastic approximation of Robbins and Monro (1951): an answer above
+/// Quantiles follow the stochastic approximation of Robbins and Monro (1951): a response above
 /// the estimate moves it up by `p` of a step, one below it down by `1 − p`, so that it rests
 /// where a share `p` is below. Steps are in mean deviations of the logarithm, and don't shrink
 /// for ever, so that it follows a change.
@@ -139,7 +139,7 @@ struct Length {
 }
 
 impl Length {
-    /// Adds an answer. The first is compared with the pool's mean.
+    /// Adds a response. The first is compared with the pool's mean.
     fn note(&mut self, tokens: f64, pool: f64) {
         let mean = if self.samples == 0 { pool } else { self.mean };
         let tokens = tokens.min(mean.max(1.0) * CLIP);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_near_those_of_the_answers() {
+    fn quantiles_come_near_those_of_the_responses() {
         for (samples, times) in [(60, 1.6), (500, 1.3), (3000, 1.3)] {
             let mut length = Length::default();
             for n in 0..samples {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_follow_answers_that_become_longer() {
+    fn quantiles_follow_responses_that_become_longer() {
         let mut length = Length::default();
         (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64, 200.0));
         assert!(length.high.exp() < 110.0, "{length:?}");

@@ -21,10 +21,10 @@ use super::predicted::Accuracies;
 use super::scale::TokenScale;
 use super::targets::Recent;
 
-/// Tokens of an answer that are expected before any was seen.
+/// Tokens of a response that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
 
-/// Times that a second before a first token counts for, where first tokens and answers take equally long,
+/// Times that a second before a first token counts for, where first tokens and responses take equally long,
 /// and most of what their ratio adds; see [`cost`](super::cost).
 const URGENT: f64 = 2.0;
 const MOST_URGENT: f64 = 20.0;
@@ -44,11 +44,11 @@ pub struct Model {
     /// The first group. Endpoints that nothing was sent to are taken to be as fast.
     pub(super) default: Arc<Group>,
     pub(super) traffic: Traffic,
-    /// Mean tokens of an answer.
+    /// Mean tokens of a response.
     mean_output: Mean,
     /// Mean seconds to a first token, and from it to the last.
     mean_first: Mean,
-    mean_answer: Mean,
+    mean_response: Mean,
     accuracies: Accuracies,
     hits: Hits,
     scale: TokenScale,
@@ -101,7 +101,7 @@ impl Model {
             traffic: Traffic::default(),
             mean_output: Mean::expected(OUTPUT),
             mean_first: Mean::default(),
-            mean_answer: Mean::default(),
+            mean_response: Mean::default(),
             accuracies: Accuracies::default(),
             hits: Hits::default(),
             scale: TokenScale::default(),
@@ -165,22 +165,22 @@ impl Model {
         self.lengths.kind(&request.target_model, request.fairness_id())
     }
 
-    /// An answer had so many tokens.
+    /// A response had so many tokens.
     pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
         self.lengths.note(kind, tokens as f64, self.mean_output());
         self.mean_output.note_clipped(tokens as f64);
     }
 
     /// A stream took so long to its first token, and from there to its end.
-    pub(super) fn note_times(&self, first: Duration, answer: Duration) {
+    pub(super) fn note_times(&self, first: Duration, response: Duration) {
         self.mean_first.note_clipped(first.as_secs_f64());
-        self.mean_answer.note_clipped(answer.as_secs_f64());
+        self.mean_response.note_clipped(response.as_secs_f64());
     }
 
-    /// Twice the geometric mean of 1 and the ratio of mean answers to mean times to a first token.
+    /// Twice the geometric mean of 1 and the ratio of mean responses to mean times to a first token.
     pub(super) fn urgency(&self) -> f64 {
-        let (first, answer) = (self.mean_first.get(), self.mean_answer.get());
-        let ratio = if first > 0.0 { answer / first } else { 1.0 };
+        let (first, response) = (self.mean_first.get(), self.mean_response.get());
+        let ratio = if first > 0.0 { response / first } else { 1.0 };
         URGENT * ratio.sqrt().clamp(1.0, MOST_URGENT)
     }
 

@@ -65,7 +65,7 @@ impl Predicted {
     pub(super) fn steps(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
         self.step.compare(seconds, backlog.group().step_residuals(), &all.step);
         let (requests, cached) = self.beside;
-        backlog.answered(requests, cached, seconds);
+        backlog.responded(requests, cached, seconds);
     }
 }
 

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_are_ignored_or_have_an_answer() {
+    fn odd_numbers_are_ignored_or_have_a_result() {
         let residuals = Residuals::default();
         for (predicted, measured) in
             [(0.0, 1.0), (1.0, 0.0), (-1.0, -1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY), (0.0, 0.0)]

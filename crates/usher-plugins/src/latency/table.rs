@@ -74,7 +74,7 @@ impl Table<'_> {
         speed.cost(&state, ask, pool)
     }
 
-    /// Mean seconds from one token of the answer to the next at an endpoint.
+    /// Mean seconds from one token of the response to the next at an endpoint.
     pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> f64 {
         let (state, speed) = self.look(endpoint, ask.prompt, reported);
         speed.per_output_token(&state, ask)
@@ -114,7 +114,7 @@ impl Table<'_> {
         self.known(endpoint).map_or(&*self.model.default, Backlog::group)
     }
 
-    /// Weight of a second before a first token, of a second of an answer being 1.
+    /// Weight of a second before a first token, of a second of a response being 1.
     #[inline]
     pub fn urgency(&self) -> f64 {
         self.model.urgency()
@@ -144,7 +144,7 @@ impl Table<'_> {
         };
         let (speed, hold) = (backlog.speed(), backlog.hold());
         let prompts = backlog.queued() as f64;
-        // An endpoint that only computes prompts for others' answers has none of its own in
+        // An endpoint that only computes prompts for others' responses has none of its own in
         // flight.
         let own = (load.in_flight() as f64).max(prompts);
         let unseen = load.unseen() as f64;

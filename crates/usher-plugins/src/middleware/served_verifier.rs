@@ -12,7 +12,7 @@ use usher_plugin::{
 /// `destination-endpoint-served-verifier` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("destination-endpoint-served-verifier", &[Kind::Response],
-    "For conformance tests: names in a header of the answer the endpoint that served.",
+    "For conformance tests: names in a header of the response the endpoint that served.",
     Build::Reading(build))
     .when("Conformance tests.");
 
@@ -21,7 +21,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { pre_request: Some(Arc::new(ServedVerifier::default())), ..PluginParts::bare() })
 }
 
-/// Sets the answer's header `x-conformance-test-served-endpoint` to the endpoint that
+/// Sets the response's header `x-conformance-test-served-endpoint` to the endpoint that
 /// the gateway says served, or to why it doesn't say so.
 #[derive(Clone, Debug)]
 pub struct ServedVerifier {

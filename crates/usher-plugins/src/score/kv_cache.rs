@@ -13,7 +13,7 @@ use super::readings;
 pub static TYPE: PluginType = beta("kv-cache-utilization-scorer", &[Kind::Scorer],
     "The emptier an endpoint's KV cache, the better: 1 minus the share in use.",
     Build::Ignoring(build))
-    .when("Long prompts or long answers: an endpoint with a full cache preempts or makes requests wait.");
+    .when("Long prompts or long responses: an endpoint with a full cache preempts or makes requests wait.");
 
 fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { scorer: Some(Arc::new(KvCacheUtilizationScorer)), ..PluginParts::bare() })

@@ -13,7 +13,7 @@ use super::smallest_first;
 pub static TYPE: PluginType = beta("running-requests-size-scorer", &[Kind::Scorer],
     "The fewer requests an endpoint runs, the better: the fewest score 1, the most 0.",
     Build::Ignoring(build))
-    .when("Long answers: what runs, not only what waits, says how busy an endpoint is.");
+    .when("Long responses: what runs, not only what waits, says how busy an endpoint is.");
 
 fn build(_site: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { scorer: Some(Arc::new(RunningRequestsScorer)), ..PluginParts::bare() })

@@ -29,7 +29,7 @@ pub enum Reply {
     },
     /// A part of the response's body.
     ResponseBody(Part),
-    /// An answer in place of the model server's.
+    /// A response in place of the model server's.
     Immediate {
         /// HTTP status.
         status: u64,

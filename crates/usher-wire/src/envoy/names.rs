@@ -9,8 +9,8 @@ pub(super) const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 pub(super) const SUBSET_KEY: &str = "x-gateway-destination-endpoint-subset";
 pub(super) const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 
-/// Headers by which a request accepts an answer that is encoded. They are removed where the
-/// answer is read.
+/// Headers by which a request accepts a response that is encoded. They are removed where the
+/// response is read.
 pub const ENCODINGS: [&str; 2] = ["accept-encoding", "grpc-accept-encoding"];
 
 /// Headers by which a client could steer a request past us. They are removed

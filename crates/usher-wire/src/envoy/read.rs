@@ -286,7 +286,7 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
     if is_full { Err(Malformed) } else { Ok(headers) }
 }
 
-/// Status and encoding of an answer, from its headers.
+/// Status and encoding of a response, from its headers.
 #[derive(Default)]
 struct ResponseHead {
     status: ResponseStatus,
@@ -295,7 +295,7 @@ struct ResponseHead {
     encoded: bool,
 }
 
-/// Reads the headers of an answer. Of several with a name the last counts; HTTP and gRPC have
+/// Reads the headers of a response. Of several with a name the last counts; HTTP and gRPC have
 /// an encoding each.
 fn read_response(map: &Runs<'_>) -> Result<ResponseHead, Malformed> {
     let ResponseHead { mut status, mut event_stream, .. } = ResponseHead::default();

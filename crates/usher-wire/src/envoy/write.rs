@@ -24,7 +24,7 @@ mod part {
 }
 
 /// `HeaderMutation.remove_headers` of every request: what a client may not set. That of those
-/// whose answer is read is the whole of it, of others the part before the length.
+/// whose response is read is the whole of it, of others the part before the length.
 static REMOVED: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
     let mut fields = Vec::new();
     put_removed(&mut fields, &[], false);
@@ -43,10 +43,10 @@ fn put_removed(out: &mut Vec<u8>, set: &[Header], plain: bool) {
     }
 }
 
-/// The reply to the headers of every answer: `HeadersResponse` with one header to set.
-static ANSWER_HEADERS: LazyLock<Vec<u8>> = LazyLock::new(|| answer_headers(&[]));
+/// The reply to the headers of every response: `HeadersResponse` with one header to set.
+static RESPONSE_HEADERS: LazyLock<Vec<u8>> = LazyLock::new(|| response_headers(&[]));
 
-fn answer_headers(set: &[Header]) -> Vec<u8> {
+fn response_headers(set: &[Header]) -> Vec<u8> {
     let mut mutation = Vec::new();
     put_header(&mut mutation, "x-went-into-resp-headers", b"true");
     for header in set {
@@ -74,8 +74,10 @@ pub fn write(reply: Reply, out: &mut Outbox) {
         Reply::ResponseBodyAsIs { attributes } => telling(part::RESPONSE_BODY, &AS_IS, &attributes, out),
         Reply::RequestTrailers => small(part::REQUEST_TRAILERS, &[], out),
         Reply::ResponseTrailers { attributes } => telling(part::RESPONSE_TRAILERS, &[], &attributes, out),
-        Reply::ResponseHeaders(set) if set.is_empty() => small(part::RESPONSE_HEADERS, &ANSWER_HEADERS, out),
-        Reply::ResponseHeaders(set) => small(part::RESPONSE_HEADERS, &answer_headers(&set), out),
+        Reply::ResponseHeaders(set) if set.is_empty() => {
+            small(part::RESPONSE_HEADERS, &RESPONSE_HEADERS, out)
+        }
+        Reply::ResponseHeaders(set) => small(part::RESPONSE_HEADERS, &response_headers(&set), out),
         Reply::Immediate(rejection) => small(part::IMMEDIATE_RESPONSE, &immediate(&rejection), out),
     }
 }

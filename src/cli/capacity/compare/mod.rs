@@ -45,6 +45,18 @@ pub(super) struct CompareArgs {
     /// Configuration that decides where requests go (EndpointPickerConfig). Default: the built-in one.
     #[arg(long = "config-file", alias = "config", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Time between two scrapes of a server, where the configuration says nothing else.
+    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
+    scrape_interval: Duration,
+    /// Age from which a server's metrics no longer count.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    metrics_staleness_threshold: Duration,
+    /// Of everything random: texts, decisions, servers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Format of the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 
     /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
@@ -71,19 +83,6 @@ pub(super) struct CompareArgs {
     /// Speed of the servers.
     #[command(flatten, next_help_heading = "Servers")]
     engine: EngineArgs,
-
-    /// Time between two scrapes of a server, where the configuration says nothing else.
-    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
-    scrape_interval: Duration,
-    /// Age from which a server's metrics no longer count.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
-    metrics_staleness_threshold: Duration,
-    /// Of everything random: texts, decisions, servers.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
-    /// Format of the result.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
 }
 
 fn start(text: &str) -> Result<Duration, String> {

@@ -96,12 +96,12 @@ fn servers_with_the_same_problem_are_counted() {
         Finding::new(&rules::POD_METRICS_UNREACHABLE, what).on(format!("pod-{number}"), problem)
     };
     let mut findings: Vec<Finding> = (0..12).map(|number| of(number, "refused")).collect();
-    findings.extend([of(12, "no answer"), of(13, "it answers 404"), of(14, "it answers 404")]);
+    findings.extend([of(12, "no response"), of(13, "it responds with 404"), of(14, "it responds with 404")]);
     let findings: Vec<(&str, &Finding)> = findings.iter().map(|finding| ("pod-metrics", finding)).collect();
     let expected = [
         "12 model servers (pod-0, pod-1, pod-2 and 9 more): refused",
-        "pod-12 at http://10.0.0.12:8000/metrics: no answer",
-        "2 model servers (pod-13, pod-14): it answers 404",
+        "pod-12 at http://10.0.0.12:8000/metrics: no response",
+        "2 model servers (pod-13, pod-14): it responds with 404",
     ];
     assert_eq!(whats(&findings), expected);
 }

@@ -5,7 +5,7 @@ use crate::schedule::{
 };
 use std::sync::Mutex;
 
-/// Calls of a follower: `stream` or `no stream` when the answer begins, and `token`.
+/// Calls of a follower: `stream` or `no stream` when the response begins, and `token`.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<&'static str>>>);
 
@@ -32,7 +32,7 @@ impl Follower for Calls {
     }
 }
 
-/// An exchange whose answers are followed.
+/// An exchange whose responses are followed.
 fn followed() -> (Harness, Calls) {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     let (calls, mut stages) = (Calls::default(), StagesBuilder::new(&metrics));
@@ -40,7 +40,7 @@ fn followed() -> (Harness, Calls) {
     (Harness::with_stages(1, Arc::new(stages.build(false, None))), calls)
 }
 
-fn begin_answer(event_stream: bool) -> Event {
+fn begin_response(event_stream: bool) -> Event {
     Event::ResponseHeaders {
         status: ResponseStatus::default(),
         event_stream,
@@ -50,7 +50,7 @@ fn begin_answer(event_stream: bool) -> Event {
 }
 
 #[test]
-fn first_tokens_are_seen_only_where_answers_are_shown_as_they_come() {
+fn first_tokens_are_seen_only_where_responses_are_shown_as_they_come() {
     let table = [
         (None, true, "stream"),
         (None, false, "no stream"),
@@ -63,7 +63,7 @@ fn first_tokens_are_seen_only_where_answers_are_shown_as_they_come() {
         let (mut harness, calls) = followed();
         let modes = mode.map(|response| Modes { request: Mode::FullDuplex, response });
         harness.send_message(Message { modes, ..message(headers(&POST, true)) }).unwrap();
-        harness.send(begin_answer(event_stream)).unwrap();
+        harness.send(begin_response(event_stream)).unwrap();
         assert_eq!(calls.take(), [expected], "{mode:?} {event_stream}");
     }
 }
@@ -79,7 +79,7 @@ const TEXT: &str = "data: {\"choices\":[{\"text\":\"Hi\"}]}\n\n";
 fn followers_are_notified_once_of_the_first_token() {
     let (responses, chat, text, other) =
         ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/other");
-    // Path, whether the answer is an event stream, its chunks, and the one with the first token.
+    // Path, whether the response is an event stream, its chunks, and the one with the first token.
     let table: [(&str, bool, &[&str], Option<usize>); 9] = [
         (responses, true, &["", CREATED, ": ping\n\n", DELTA, DELTA], Some(3)),
         (responses, true, &[CREATED, &DELTA[..60], &DELTA[60..], DELTA], Some(2)),
@@ -98,20 +98,20 @@ fn followers_are_notified_once_of_the_first_token() {
         let prompt =
             r#"{"model":"m","prompt":"hi","input":"hi","messages":[{"role":"user","content":"hi"}]}"#;
         harness.send(body(prompt, true)).unwrap();
-        harness.send(begin_answer(event_stream)).unwrap();
+        harness.send(begin_response(event_stream)).unwrap();
         assert_eq!(calls.take(), [if event_stream { "stream" } else { "no stream" }]);
         for (index, chunk) in chunks.iter().enumerate() {
-            harness.send(answer_body(chunk, false)).unwrap();
+            harness.send(response_body(chunk, false)).unwrap();
             let called: &[&str] = if want == Some(index) { &["token"] } else { &[] };
             assert_eq!(calls.take(), called, "{path}: {index} of {chunks:?}");
         }
-        harness.send(answer_body("", true)).unwrap();
+        harness.send(response_body("", true)).unwrap();
         assert!(calls.take().is_empty());
     }
 }
 
 #[test]
-fn grpc_answer_is_a_stream_where_one_was_asked_for() {
+fn grpc_response_is_a_stream_where_one_was_asked_for() {
     let chunk = |token_ids: &[u32]| {
         let chunk = Chunk { token_ids: token_ids.to_vec(), prompt_tokens: 3, ..Chunk::default() };
         Bytes::from(framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) }))
@@ -121,7 +121,7 @@ fn grpc_answer_is_a_stream_where_one_was_asked_for() {
         harness.send(headers(&[(":path", "/vllm.grpc.engine.VllmEngine/Generate")], false)).unwrap();
         let data = framed(&GenerateRequest { stream, ..GenerateRequest::default() });
         harness.send(Event::RequestBody { data: Bytes::from(data).into(), end_of_stream: true }).unwrap();
-        harness.send(begin_answer(false)).unwrap();
+        harness.send(begin_response(false)).unwrap();
         assert_eq!(calls.take(), [if stream { "stream" } else { "no stream" }]);
         for (token_ids, want) in [&[] as &[u32], &[5]].into_iter().zip(want) {
             let data = chunk(token_ids).into();
@@ -141,10 +141,10 @@ fn time_per_token_counts_from_the_first_token_and_ttft_from_the_first_byte() {
     let events = [
         (0, headers(&[(":path", "/v1/chat/completions")], false)),
         (0, body(request, true)),
-        (1, begin_answer(true)),
-        (1, answer_body(ROLE, false)),
-        (4, answer_body(token, false)),
-        (10, answer_body(usage, true)),
+        (1, begin_response(true)),
+        (1, response_body(ROLE, false)),
+        (4, response_body(token, false)),
+        (10, response_body(usage, true)),
     ];
     for (seconds, event) in events {
         harness.send_at(message(event), start + Duration::from_secs(seconds)).unwrap();
@@ -161,7 +161,7 @@ fn time_per_token_counts_from_the_first_token_and_ttft_from_the_first_byte() {
 }
 
 #[test]
-fn answers_that_are_cut_off_count_by_events_or_bytes() {
+fn responses_that_are_cut_off_count_by_events_or_bytes() {
     let chat = "/v1/chat/completions";
     let token = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" Hi\"},\"finish_reason\":null}]}\n\n";
     // Whether it is a stream of events, its chunks, and the tokens of 100 of them.
@@ -170,8 +170,8 @@ fn answers_that_are_cut_off_count_by_events_or_bytes() {
         harness.send(headers(&[(":path", chat)], false)).unwrap();
         let request = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
         harness.send(body(request, true)).unwrap();
-        harness.send(begin_answer(event_stream)).unwrap();
-        (0..100).for_each(|_| drop(harness.send(answer_body(chunk, false)).unwrap()));
+        harness.send(begin_response(event_stream)).unwrap();
+        (0..100).for_each(|_| drop(harness.send(response_body(chunk, false)).unwrap()));
         let generated = harness.exchange.response.generated();
         assert!(want.contains(&generated), "{generated}");
     }

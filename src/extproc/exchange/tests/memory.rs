@@ -47,7 +47,7 @@ fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
     let room = harness.exchange.settle();
     assert_eq!(room.as_ref().map(|room| room.bytes()), Some(11 * PART as u64));
     drop(room);
-    assert_eq!(used(&budget), 0, "though the stream waits for its answer");
+    assert_eq!(used(&budget), 0, "though the stream waits for its response");
     assert_eq!(harness.in_flight(), 1);
 }
 
@@ -116,7 +116,7 @@ fn large_headers_count_with_the_body_that_they_wait_for() {
         panic!("it needs no body")
     };
     assert_eq!(used(&budget), 60_000);
-    harness.answer(&question);
+    harness.decide(&question);
     assert_eq!(used(&budget), 0);
 }
 
@@ -126,17 +126,27 @@ fn partial_message_counts_in_every_stream_state() {
     // Messages until then, whether the request is decided, and what is kept of it besides.
     let table: [(&str, Vec<Event>, bool, usize); 7] = [
         ("a response", vec![headers(&COMPLETION, false), part(PART, true)], true, 0),
-        ("a response's body", vec![headers(&COMPLETION, false), part(PART, true), answer_headers()], true, 0),
+        (
+            "a response's body",
+            vec![headers(&COMPLETION, false), part(PART, true), response_headers()],
+            true,
+            0,
+        ),
         (
             "the end of a response",
-            vec![headers(&COMPLETION, false), part(PART, true), answer_headers(), answer_body("x", false)],
+            vec![
+                headers(&COMPLETION, false),
+                part(PART, true),
+                response_headers(),
+                response_body("x", false),
+            ],
             true,
             0,
         ),
         ("a decision", vec![headers(&COMPLETION, false), part(PART, true)], false, PART),
         ("a decision without a body", vec![headers(&COMPLETION, true)], false, 0),
         ("a body that is relayed", vec![headers(&other, false)], true, 0),
-        ("a gateway that went on", vec![headers(&COMPLETION, false), answer_headers()], false, 0),
+        ("a gateway that went on", vec![headers(&COMPLETION, false), response_headers()], false, 0),
     ];
     for (what, events, is_decided, kept) in table {
         let budget = Arc::new(Budget::new(1 << 20, 0));
@@ -145,7 +155,7 @@ fn partial_message_counts_in_every_stream_state() {
             if let Step::Decide(question) = step(&mut harness.exchange, event)
                 && is_decided
             {
-                harness.answer(&question);
+                harness.decide(&question);
             }
         }
         if is_decided {
@@ -157,7 +167,7 @@ fn partial_message_counts_in_every_stream_state() {
             assert!(matches!(harness.exchange.on_part(bytes, Instant::now()), Step::Continue), "{what}");
             assert_eq!(used(&budget), kept + bytes, "{what}");
         }
-        let next = if what.contains("body that") { body("x", false) } else { answer_body("x", false) };
+        let next = if what.contains("body that") { body("x", false) } else { response_body("x", false) };
         let _ = harness.exchange.on_message(message(next), Instant::now());
         let left = if what.contains("decision") { kept } else { 0 };
         while harness.exchange.next_reply().is_some() {}
@@ -180,7 +190,7 @@ fn a_passed_through_part_is_refused_a_sixteenth_above_the_limit() {
         if let Step::Decide(question) = step(&mut harness.exchange, headers(&COMPLETION, true))
             && is_decided
         {
-            harness.answer(&question);
+            harness.decide(&question);
         }
         while harness.exchange.next_reply().is_some() {}
         assert!(matches!(harness.exchange.on_part(most, Instant::now()), Step::Continue));
@@ -197,12 +207,12 @@ fn a_message_that_passes_through_counts_until_it_is_written() {
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&[(":path", "/other")], false)).unwrap();
     let body = |bytes: usize| body(&"z".repeat(bytes), false);
-    let answer = |bytes: usize| answer_body(&"z".repeat(bytes), false);
+    let response = |bytes: usize| response_body(&"z".repeat(bytes), false);
     let table: [(fn(usize) -> Event, usize, usize); 4] =
-        [(body, 200_000, 200_000), (body, 4096, 0), (answer, 200_000, 200_000), (answer, 4096, 0)];
+        [(body, 200_000, 200_000), (body, 4096, 0), (response, 200_000, 200_000), (response, 4096, 0)];
     for (index, (event, length, kept)) in table.into_iter().enumerate() {
         if index == 2 {
-            harness.send(answer_headers()).unwrap();
+            harness.send(response_headers()).unwrap();
         }
         assert!(matches!(harness.exchange.on_part(length, Instant::now()), Step::Continue));
         assert_eq!(used(&budget), length, "{index}");
@@ -268,7 +278,7 @@ fn every_long_name_of_a_request_is_counted() {
         (plenty(), vec![body(PROMPT, true)], "body27!", &[OBJECTIVE, REWRITE, FLOW]),
         (plenty(), vec![body(r#"{"prompt":"x"}"#, true)], "immediate400", &[OBJECTIVE, REWRITE]),
         (room(Budget::STREAM + 40_000), vec![part(60_000, false)], "immediate429", &[OBJECTIVE]),
-        (plenty(), vec![part(50_000, false), answer_headers()], "answer-headers", &[OBJECTIVE]),
+        (plenty(), vec![part(50_000, false), response_headers()], "response-headers", &[OBJECTIVE]),
         (room(Budget::STREAM - 100), vec![], "immediate429", &[OBJECTIVE]),
     ];
     for (budget, events, reply, read) in table {
@@ -407,7 +417,7 @@ fn local_reply_of_the_gateway_frees_the_body() {
         // Not decided: it waits.
         step(&mut harness.exchange, part(50_000, ended));
         assert_eq!(used(&budget), 50_000);
-        step(&mut harness.exchange, answer_headers());
+        step(&mut harness.exchange, response_headers());
         assert_eq!(used(&budget), 0);
     }
 }

@@ -83,7 +83,7 @@ proptest! {
                     stream.note(step);
                 }
                 Move::Decide => if let Some(question) = stream.question.take() {
-                    let step = stream.harness.answer(&question);
+                    let step = stream.harness.decide(&question);
                     drop(question);
                     stream.note(step);
                 },

@@ -108,12 +108,12 @@ impl Harness {
 
     fn send_at(&mut self, message: Message, now: Instant) -> Result<Vec<Reply>, Violation> {
         if let Step::Decide(question) = self.exchange.on_message(message, now)? {
-            self.answer(&question);
+            self.decide(&question);
         }
         Ok(std::iter::from_fn(|| self.exchange.next_reply()).collect())
     }
 
-    fn answer(&mut self, question: &Question) -> Step {
+    fn decide(&mut self, question: &Question) -> Step {
         let result =
             self.dispatcher.enter(&question.request, &question.subset).decided().now_or_never().unwrap();
         self.exchange.decided(result, Instant::now())
@@ -146,7 +146,7 @@ fn body(text: &str, end_of_stream: bool) -> Event {
     Event::RequestBody { data: Bytes::copy_from_slice(text.as_bytes()).into(), end_of_stream }
 }
 
-fn answer_headers() -> Event {
+fn response_headers() -> Event {
     Event::ResponseHeaders {
         status: ResponseStatus::default(),
         event_stream: false,
@@ -155,7 +155,7 @@ fn answer_headers() -> Event {
     }
 }
 
-fn answer_body(text: &str, end_of_stream: bool) -> Event {
+fn response_body(text: &str, end_of_stream: bool) -> Event {
     Event::ResponseBody { data: Bytes::copy_from_slice(text.as_bytes()).into(), end_of_stream }
 }
 
@@ -175,10 +175,10 @@ fn kinds(replies: &[Reply]) -> Vec<String> {
             Reply::RequestBody { data, end_of_stream } => body("body", data, *end_of_stream),
             Reply::RequestBodyAsIs => "body-as-is".to_owned(),
             Reply::RequestTrailers => "trailers".to_owned(),
-            Reply::ResponseHeaders(_) => "answer-headers".to_owned(),
-            Reply::ResponseBody { data, end_of_stream, .. } => body("answer-body", data, *end_of_stream),
-            Reply::ResponseBodyAsIs { .. } => "answer-body-as-is".to_owned(),
-            Reply::ResponseTrailers { .. } => "answer-trailers".to_owned(),
+            Reply::ResponseHeaders(_) => "response-headers".to_owned(),
+            Reply::ResponseBody { data, end_of_stream, .. } => body("response-body", data, *end_of_stream),
+            Reply::ResponseBodyAsIs { .. } => "response-body-as-is".to_owned(),
+            Reply::ResponseTrailers { .. } => "response-trailers".to_owned(),
             Reply::Immediate(rejection) => format!("immediate{}", rejection.code.status()),
         })
         .collect()
@@ -223,9 +223,9 @@ fn rules_say_the_priority_and_the_model_and_what_they_chose_is_counted() {
     }
     let labels = r#"fairness_id="default-flow",model_name="m",priority="-3",target_model_name="m-v2""#;
     assert_eq!(harness.metric(&format!("llm_d_epp_request_total{{{labels}}}")), Some(1.0));
-    // What the client asked for is what it reads in the answer.
-    harness.send(answer_headers()).unwrap();
-    let replies = harness.send(answer_body(r#"{"model":"m-v2","choices":[]}"#, true)).unwrap();
+    // What the client asked for is what it reads in the response.
+    harness.send(response_headers()).unwrap();
+    let replies = harness.send(response_body(r#"{"model":"m-v2","choices":[]}"#, true)).unwrap();
     let Some(Reply::ResponseBody { data, .. }) = replies.first() else { panic!("{replies:?}") };
     assert_eq!(data.len(), r#"{"model":"m","choices":[]}"#.len());
 }
@@ -236,7 +236,7 @@ fn a_last_message_that_comes_twice_counts_once() {
     harness.send(headers(&POST, false)).unwrap();
     assert_eq!(kinds(&harness.send(body(PROMPT, true)).unwrap()), ["headers", "body27!"]);
     assert!(harness.send(body("hi\"}", true)).unwrap().is_empty());
-    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+    assert_eq!(kinds(&harness.send(response_headers()).unwrap()), ["response-headers"]);
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn large_chunks_are_cut_and_only_the_last_ends_the_body() {
     harness.send(headers(&POST, false)).unwrap();
     let replies = harness.send(body(&(" ".repeat(129_973) + PROMPT), true)).unwrap();
     assert_eq!(kinds(&replies), ["headers", "body62000", "body62000", "body6000!"]);
-    harness.send(answer_headers()).unwrap();
-    let replies = harness.send(answer_body(&"y".repeat(62_001), true)).unwrap();
-    assert_eq!(kinds(&replies), ["answer-body62000", "answer-body1!"]);
+    harness.send(response_headers()).unwrap();
+    let replies = harness.send(response_body(&"y".repeat(62_001), true)).unwrap();
+    assert_eq!(kinds(&replies), ["response-body62000", "response-body1!"]);
 }
 
 #[test]
@@ -317,16 +317,16 @@ fn a_body_that_will_be_too_large_is_refused_on_its_headers() {
 }
 
 #[test]
-fn usage_and_duration_are_counted_when_the_answer_ends() {
+fn usage_and_duration_are_counted_when_the_response_ends() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     harness.send(body(PROMPT, true)).unwrap();
     let running = "inference_objective_running_requests{model_name=\"m\"}";
     assert_eq!(harness.metric(running), Some(1.0));
-    harness.send(answer_headers()).unwrap();
+    harness.send(response_headers()).unwrap();
     let text = r#"{"usage":{"prompt_tokens":7,"completion_tokens":10}}"#;
-    harness.send(answer_body(&text[..20], false)).unwrap();
-    harness.send(answer_body(&text[20..], true)).unwrap();
+    harness.send(response_body(&text[..20], false)).unwrap();
+    harness.send(response_body(&text[20..], true)).unwrap();
     let sum = |family: &str| harness.metric(&format!("{family}{{model_name=\"m\",target_model_name=\"m\"}}"));
     assert_eq!(sum("inference_objective_input_tokens_sum"), Some(7.0));
     assert_eq!(sum("inference_objective_output_tokens_sum"), Some(10.0));
@@ -338,12 +338,12 @@ fn usage_and_duration_are_counted_when_the_answer_ends() {
 }
 
 #[test]
-fn an_answer_that_is_cut_off_counts_its_usage_and_gives_its_booking_back() {
+fn a_response_that_is_cut_off_counts_its_usage_and_gives_its_booking_back() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     harness.send(body(PROMPT, true)).unwrap();
-    harness.send(answer_headers()).unwrap();
-    harness.send(answer_body(r#"{"usage":{"prompt_tokens":7}}"#, false)).unwrap();
+    harness.send(response_headers()).unwrap();
+    harness.send(response_body(r#"{"usage":{"prompt_tokens":7}}"#, false)).unwrap();
     assert_eq!(harness.in_flight(), 1);
     let Harness { exchange, store, registry, .. } = harness;
     drop(exchange);
@@ -366,7 +366,7 @@ fn the_booking_moves_to_the_endpoint_that_served() {
     let other: SocketAddr =
         if route.destination == "10.0.0.1:8000" { "10.0.0.2:8000" } else { "10.0.0.1:8000" }.parse().unwrap();
     harness
-        .send_message(Message { served: Served::By(other.to_string()), ..message(answer_headers()) })
+        .send_message(Message { served: Served::By(other.to_string()), ..message(response_headers()) })
         .unwrap();
     let snapshot = harness.store.snapshot();
     assert_eq!(snapshot.at(other.ip(), other.port()).unwrap().load().in_flight(), 1);
@@ -374,28 +374,28 @@ fn the_booking_moves_to_the_endpoint_that_served() {
 }
 
 #[test]
-fn a_gateway_that_answers_itself_ends_the_question() {
+fn a_gateway_that_responds_itself_ends_the_question() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     let step = harness.exchange.on_message(message(body(PROMPT, true)), Instant::now()).unwrap();
     let Step::Decide(question) = step else { panic!() };
     assert!(harness.exchange.is_deciding());
-    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+    assert_eq!(kinds(&harness.send(response_headers()).unwrap()), ["response-headers"]);
     assert!(!harness.exchange.is_deciding());
-    harness.answer(&question);
+    harness.decide(&question);
     assert_eq!(harness.exchange.next_reply(), None, "nobody waits for the destination any more");
     assert_eq!(harness.in_flight(), 0);
 }
 
 #[test]
-fn an_answer_that_comes_early_is_read_as_its_path_says() {
+fn a_response_that_comes_early_is_read_as_its_path_says() {
     // path, tokens that are counted
     let table = [("/v1/completions", Some(7.0)), ("/tokenize", None), ("/v1/completions/render", None)];
     for (path, want) in table {
         let mut harness = Harness::new(1);
         harness.send(headers(&[(":path", path)], false)).unwrap();
-        harness.send(answer_headers()).unwrap();
-        harness.send(answer_body(r#"{"usage":{"prompt_tokens":7}}"#, true)).unwrap();
+        harness.send(response_headers()).unwrap();
+        harness.send(response_body(r#"{"usage":{"prompt_tokens":7}}"#, true)).unwrap();
         let sum = "inference_objective_input_tokens_sum{model_name=\"\",target_model_name=\"\"}";
         assert_eq!(harness.metric(sum), want, "{path}");
     }
@@ -411,9 +411,9 @@ fn outside_of_full_duplex_every_message_has_its_reply() {
         assert_eq!(kinds(&harness.send(body(PROMPT, false)).unwrap()), ["body-as-is"]);
         assert_eq!(kinds(&harness.send(Event::RequestTrailers).unwrap()), ["trailers"]);
         assert!(harness.exchange.on_message(message(body("x", true)), Instant::now()).is_err());
-        assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
-        assert_eq!(kinds(&harness.send(answer_body("", false)).unwrap()), ["answer-body-as-is"]);
-        assert_eq!(kinds(&harness.send(answer_body("x", true)).unwrap()), ["answer-body-as-is"]);
+        assert_eq!(kinds(&harness.send(response_headers()).unwrap()), ["response-headers"]);
+        assert_eq!(kinds(&harness.send(response_body("", false)).unwrap()), ["response-body-as-is"]);
+        assert_eq!(kinds(&harness.send(response_body("x", true)).unwrap()), ["response-body-as-is"]);
         let name = if mode == Mode::None { "none" } else { "one-to-one" };
         let line =
             format!("usher_extproc_unsupported_body_mode_total{{direction=\"request\",mode=\"{name}\"}}");
@@ -426,15 +426,15 @@ fn messages_out_of_order_are_violations() {
     let sequences: [Vec<Event>; 11] = [
         vec![body("x", false)],
         vec![Event::RequestTrailers],
-        vec![answer_body("x", false)],
+        vec![response_body("x", false)],
         vec![Event::ResponseTrailers],
         vec![headers(&POST, false), headers(&POST, false)],
         vec![headers(&POST, false), body(PROMPT, true), body("x", false)],
         vec![headers(&POST, true), body("x", true)],
         vec![headers(&POST, false), body(PROMPT, true), Event::RequestTrailers],
-        vec![answer_headers(), answer_headers()],
-        vec![answer_headers(), headers(&POST, false)],
-        vec![answer_headers(), answer_body("", true), answer_body("", true)],
+        vec![response_headers(), response_headers()],
+        vec![response_headers(), headers(&POST, false)],
+        vec![response_headers(), response_body("", true), response_body("", true)],
     ];
     for events in sequences {
         let mut harness = Harness::new(1);

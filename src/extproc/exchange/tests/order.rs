@@ -21,7 +21,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
             let status = ResponseStatus::default();
             Event::ResponseHeaders { status, event_stream, encoded, end_of_stream }
         }),
-        (text, any::<bool>()).prop_map(|(text, end)| answer_body(&text, end)),
+        (text, any::<bool>()).prop_map(|(text, end)| response_body(&text, end)),
         Just(Event::ResponseTrailers),
     ]
 }
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     /// Whatever a gateway sends: no panic, and replies only in the order that it
-    /// can take, each after the message that it answers.
+    /// can take, each after the message that it responds to.
     #[test]
     fn replies_are_in_order_whatever_comes(
         modes in any_modes(),
@@ -46,17 +46,17 @@ proptest! {
         let mut harness = Harness::new(endpoints);
         let mut replies = Vec::new();
         let mut waiting = None;
-        let (mut answer_seen, mut request_seen) = (false, false);
+        let (mut response_seen, mut request_seen) = (false, false);
         for (index, event) in events.iter().enumerate() {
             request_seen |= matches!(event, Event::RequestHeaders { .. });
-            answer_seen |= matches!(event, Event::ResponseHeaders { .. });
+            response_seen |= matches!(event, Event::ResponseHeaders { .. });
             let first = if index == 0 { modes } else { None };
             let step = harness.exchange.on_message(Message { modes: first, ..message(event.clone()) }, Instant::now());
             match step {
                 Ok(Step::Continue) => {}
                 Ok(Step::Decide(question)) if late.is_some() => waiting = Some((index, question)),
                 Ok(Step::Decide(question)) => {
-                    if matches!(harness.answer(&question), Step::End) {
+                    if matches!(harness.decide(&question), Step::End) {
                         break;
                     }
                 }
@@ -65,7 +65,7 @@ proptest! {
             if let (Some(late), Some((since, question))) = (late, &waiting)
                 && index >= since + late
             {
-                if matches!(harness.answer(question), Step::End) {
+                if matches!(harness.decide(question), Step::End) {
                     break;
                 }
                 waiting = None;
@@ -74,7 +74,7 @@ proptest! {
             for reply in &replies {
                 match reply {
                     Reply::RequestHeaders(_) | Reply::RequestBody { .. } | Reply::RequestTrailers => prop_assert!(request_seen),
-                    Reply::ResponseHeaders(_) | Reply::ResponseBody { .. } | Reply::ResponseTrailers { .. } => prop_assert!(answer_seen),
+                    Reply::ResponseHeaders(_) | Reply::ResponseBody { .. } | Reply::ResponseTrailers { .. } => prop_assert!(response_seen),
                     _ => {}
                 }
             }
@@ -90,7 +90,7 @@ proptest! {
 fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
     let full_duplex = !replies.iter().any(|r| matches!(r, Reply::RequestBodyAsIs));
     let (mut headers, mut ended, mut trailers) = (0, false, 0);
-    let (mut answer_headers, mut answer_ended) = (0, false);
+    let (mut response_headers, mut response_ended) = (0, false);
     for (index, reply) in replies.iter().enumerate() {
         match reply {
             Reply::RequestHeaders(_) => {
@@ -107,15 +107,15 @@ fn check_order(replies: &[Reply]) -> Result<(), TestCaseError> {
             }
             Reply::RequestBodyAsIs => prop_assert_eq!(headers, 1),
             Reply::ResponseHeaders(_) => {
-                answer_headers += 1;
-                prop_assert_eq!(answer_headers, 1);
+                response_headers += 1;
+                prop_assert_eq!(response_headers, 1);
             }
             Reply::ResponseBody { data, end_of_stream, .. } => {
-                prop_assert!(answer_headers == 1 && !answer_ended && data.len() <= CHUNK_LIMIT);
-                answer_ended = *end_of_stream;
+                prop_assert!(response_headers == 1 && !response_ended && data.len() <= CHUNK_LIMIT);
+                response_ended = *end_of_stream;
             }
             Reply::ResponseBodyAsIs { .. } | Reply::ResponseTrailers { .. } => {
-                prop_assert_eq!(answer_headers, 1);
+                prop_assert_eq!(response_headers, 1);
             }
             Reply::Immediate(_) => prop_assert_eq!(index + 1, replies.len(), "nothing may follow"),
         }

@@ -43,14 +43,14 @@ fn trailers_end_an_unparsed_body() {
 
 /// As calls with messages in both directions have it.
 #[test]
-fn an_answer_may_begin_and_end_before_its_request_does() {
+fn a_response_may_begin_and_end_before_its_request_does() {
     let mut harness = Harness::new(1);
     harness.send(headers(&OTHER, false)).unwrap();
     assert_eq!(kinds(&harness.send(body("a", false)).unwrap()), ["body1"]);
-    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
-    assert_eq!(kinds(&harness.send(answer_body("b", false)).unwrap()), ["answer-body1"]);
+    assert_eq!(kinds(&harness.send(response_headers()).unwrap()), ["response-headers"]);
+    assert_eq!(kinds(&harness.send(response_body("b", false)).unwrap()), ["response-body1"]);
     assert_eq!(kinds(&harness.send(body("c", false)).unwrap()), ["body1"]);
-    assert_eq!(kinds(&harness.send(answer_body("d", true)).unwrap()), ["answer-body1!"]);
+    assert_eq!(kinds(&harness.send(response_body("d", true)).unwrap()), ["response-body1!"]);
     assert_eq!(harness.in_flight(), 0);
     assert_eq!(kinds(&harness.send(body("e", true)).unwrap()), ["body1!"]);
 }
@@ -65,7 +65,7 @@ fn a_body_is_kept_and_counts_while_its_request_waits() {
     assert!(harness.send(body(&"z".repeat(65_535), false)).unwrap().is_empty());
     assert!(harness.send(body("z", false)).unwrap().is_empty());
     assert_eq!(budget.used(Kind::Bodies), 65_536);
-    harness.answer(&question);
+    harness.decide(&question);
     assert_eq!(budget.used(Kind::Bodies), 65_536, "until it is on its way");
     let replies: Vec<Reply> = std::iter::from_fn(|| harness.exchange.next_reply()).collect();
     assert_eq!(kinds(&replies), ["headers", "body62000", "body3536"]);
@@ -100,7 +100,7 @@ fn a_small_body_may_end_while_its_request_waits() {
         // Twice, as gateways of some versions do, or its trailers.
         let event = if by_trailers { Event::RequestTrailers } else { body("abc", true) };
         assert!(harness.send(event).unwrap().is_empty());
-        harness.answer(&question);
+        harness.decide(&question);
         let replies: Vec<Reply> = std::iter::from_fn(|| harness.exchange.next_reply()).collect();
         let end = if by_trailers { vec!["headers", "body3", "trailers"] } else { vec!["headers", "body3!"] };
         assert_eq!(kinds(&replies), end);
@@ -114,7 +114,7 @@ fn a_local_reply_drops_the_kept_body() {
     let mut harness = Harness::within(1, &budget);
     harness.exchange.on_message(message(headers(&OTHER, false)), Instant::now()).unwrap();
     harness.send(body("abc", false)).unwrap();
-    assert_eq!(kinds(&harness.send(answer_headers()).unwrap()), ["answer-headers"]);
+    assert_eq!(kinds(&harness.send(response_headers()).unwrap()), ["response-headers"]);
     assert_eq!(budget.used(Kind::Bodies), 0);
     assert!(harness.send(body("def", true)).unwrap().is_empty());
 }

@@ -55,7 +55,7 @@ function onConnection({ since, refused, isPaused, isLive, isAwaited }) {
 /** What the dialog shows, while a response of it has not ended. */
 let unfinished = null;
 
-/** Number of what the dialog shows: a late answer to an earlier question is not shown. */
+/** Number of what the dialog shows: a late response to an earlier question is not shown. */
 let asked = 0;
 let isLoading = false;
 
@@ -64,9 +64,9 @@ async function load(query, name) {
   let shown;
   isLoading = true;
   try {
-    const answer = await fetch(`decisions?${query}`, { cache: 'no-store' });
-    if (!answer.ok) throw new Error(await answer.text());
-    const page = await answer.json();
+    const response = await fetch(`decisions?${query}`, { cache: 'no-store' });
+    if (!response.ok) throw new Error(await response.text());
+    const page = await response.json();
     if (number !== asked) return;
     const isOver = page.decisions.every((decision) => decision.refusal || decision.outcome);
     unfinished = isOver ? null : { query, name };

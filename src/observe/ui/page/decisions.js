@@ -123,9 +123,9 @@ export class Decisions {
       for (let query = null; query !== this.#query;) {
         query = this.#query;
         this.#at = performance.now();
-        const answer = await fetch(`decisions?${query}`, { cache: 'no-store' });
-        if (answer.ok) this.#show(await answer.json(), search !== '' || this.which.value !== '');
-        else this.#say(`The decisions can't be read: ${await answer.text()}`);
+        const response = await fetch(`decisions?${query}`, { cache: 'no-store' });
+        if (response.ok) this.#show(await response.json(), search !== '' || this.which.value !== '');
+        else this.#say(`The decisions can't be read: ${await response.text()}`);
       }
     } catch {
       // The server is away: the next state brings another look.

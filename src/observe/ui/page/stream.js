@@ -1,6 +1,6 @@
-// Server-sent events, and tries again where the answer wasn't a stream.
+// Server-sent events, and tries again where the response wasn't a stream.
 
-/** Milliseconds until another try after an answer that wasn't a stream. */
+/** Milliseconds until another try after a response that wasn't a stream. */
 const AGAIN = 2000;
 
 /** A stream of states. `onData` gets each as text, `onRefused` is told that the server won't send any. */
@@ -19,7 +19,7 @@ export class Stream {
     this.#source = source;
     source.onmessage = (event) => this.onData(event.data);
     source.onerror = () => {
-      // Closed for good: the answer wasn't a stream. Otherwise the browser tries again by itself.
+      // Closed for good: the response wasn't a stream. Otherwise the browser tries again by itself.
       if (this.#source !== source || source.readyState !== EventSource.CLOSED) return;
       this.#source = null;
       this.#again = setTimeout(() => this.open(), AGAIN);

@@ -44,7 +44,7 @@ pub struct Shape {
     pub has_ratio: bool,
     /// `true` if rules size the roles, not metrics the group.
     pub has_rules: bool,
-    /// `true` if pods may take half a minute to answer before they go.
+    /// `true` if pods may take half a minute to respond before they go.
     pub drains: bool,
     /// `true` if roles are updated side by side.
     pub has_updates: bool,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-/// Longest time that a pod may take to answer, where a policy gives it time for that.
+/// Longest time that a pod may take to respond, where a policy gives it time for that.
 const DRAINS: u64 = 30;
 
 /// Pods that get no new requests, and what they still have.
@@ -18,17 +18,17 @@ pub struct Requests {
 }
 
 /// Seconds that a pod takes to answer what it has: some need more than they get.
-fn answers(uid: &str) -> u64 {
+fn seconds(uid: &str) -> u64 {
     uid.trim_start_matches('u').parse::<u64>().unwrap() * 11 % 40
 }
 
 impl Requests {
     /// Returns `true` if a pod has answered all that it had.
     pub fn are_answered(&self, uid: &str, now: u64) -> bool {
-        self.since.get(uid).is_some_and(|since| now - since >= answers(uid))
+        self.since.get(uid).is_some_and(|since| now - since >= seconds(uid))
     }
 
-    /// No pod that was ready goes before it has answered, within its limit.
+    /// No pod that was ready goes before it has responded, within its limit.
     ///
     /// # Errors
     /// One that did.
@@ -42,10 +42,10 @@ impl Requests {
             return Ok(());
         }
         for uid in before.difference(after) {
-            let (drained, takes) = (self.since.get(uid).map(|since| now - since), answers(uid));
+            let (drained, takes) = (self.since.get(uid).map(|since| now - since), seconds(uid));
             prop_assert!(
                 drained.is_some_and(|drained| drained > 0 && drained >= takes.min(DRAINS)),
-                "{uid} goes after {drained:?} s, and takes {takes} s to answer"
+                "{uid} goes after {drained:?} s, and takes {takes} s to respond"
             );
         }
         Ok(())

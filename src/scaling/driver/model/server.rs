@@ -36,11 +36,11 @@ const WATCH: Duration = Duration::from_secs(15);
 /// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The answer has this status, and nothing was done.
+    /// The response has this status, and nothing was done.
     Refused(u16),
-    /// Nothing was done, and there is no answer.
+    /// Nothing was done, and there is no response.
     Ignored,
-    /// It was carried out, and there is no answer.
+    /// It was carried out, and there is no response.
     Unanswered,
 }
 
@@ -198,7 +198,7 @@ impl State {
         (200, json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items}))
     }
 
-    fn answer(&mut self, method: &Method, path: &str, labels: &str, body: &Value) -> JsonResponse {
+    fn respond(&mut self, method: &Method, path: &str, labels: &str, body: &Value) -> JsonResponse {
         let (of, part) = match path.rsplit_once('/') {
             Some((of, part @ ("scale" | "status" | "eviction"))) => (of, part),
             _ => (path, ""),
@@ -308,17 +308,17 @@ impl Server {
         }
         // Followers that are refused wait for a random time.
         let fault = if folder.is_none() { self.next_fault(parts.uri.path()) } else { None };
-        let (code, answer) = match fault {
+        let (code, response) = match fault {
             Some(Fault::Refused(code)) => refusal(code),
             Some(fault) => {
                 if fault == Fault::Unanswered {
-                    self.lock().answer(&parts.method, parts.uri.path(), &labels, &body);
+                    self.lock().respond(&parts.method, parts.uri.path(), &labels, &body);
                 }
                 std::future::pending().await
             }
-            None => self.lock().answer(&parts.method, parts.uri.path(), &labels, &body),
+            None => self.lock().respond(&parts.method, parts.uri.path(), &labels, &body),
         };
-        Response::builder().status(code).body(Full::new(answer.to_string().into()).boxed_unsync()).unwrap()
+        Response::builder().status(code).body(Full::new(response.to_string().into()).boxed_unsync()).unwrap()
     }
 
     fn next_fault(&self, path: &str) -> Option<Fault> {

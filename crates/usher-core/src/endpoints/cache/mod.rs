@@ -88,7 +88,7 @@ impl CachedLocator {
     }
 
     /// The candidates, from the cache or from the locator. However many ask for a key at
-    /// once, the locator is asked once: the others wait for its answer, and for nothing
+    /// once, the locator is asked once: the others wait for its result, and for nothing
     /// else. Who goes away meanwhile takes nothing from those that wait.
     pub async fn locate(&self, hint: &SubsetHint) -> Candidates {
         let hint = self.shared.key(hint);
@@ -131,7 +131,7 @@ impl CachedLocator {
         empty_unless(&self.shared.default, good);
     }
 
-    /// Asks the locator, and keeps its answer.
+    /// Asks the locator, and keeps its result.
     fn fetch(&self, hint: &SubsetHint) -> impl Future<Output = Landed> + Send + 'static + use<> {
         let (shared, hint) = (Arc::clone(&self.shared), hint.clone());
         async move {

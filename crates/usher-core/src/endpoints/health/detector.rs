@@ -54,7 +54,7 @@ impl OutlierDetector {
     }
 
     /// Returns `true` if the gateway says which endpoint served. Only then a probe may have
-    /// fallbacks: an answer from one of them must not count for the endpoint that is probed.
+    /// fallbacks: a response from one of them must not count for the endpoint that is probed.
     pub fn names_servers(&self) -> bool {
         self.names_servers.load(Ordering::Relaxed)
     }

@@ -24,7 +24,7 @@ pub struct HealthParams {
     /// Pause before the first probe, and the shortest after one that fails. Default 1 s.
     pub first_pause: Duration,
     /// The longest pause between probes; less than `first_pause` counts as that. Default
-    /// 2 s: a server that works again is back within 4 s and the time of its answers.
+    /// 2 s: a server that works again is back within 4 s and the time of its responses.
     pub longest_pause: Duration,
     /// Requests that succeed in a row until an ejected endpoint is as good as any other; 0
     /// counts as 1. Default 4.
@@ -50,7 +50,7 @@ impl Default for HealthParams {
 /// A failure that counts against an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It answered with this status, or the gateway did because it could not reach it.
+    /// It responded with this status, or the gateway did because it could not reach it.
     Status(u16),
     /// The gateway was served by another endpoint than this one, which it was to try first.
     Elsewhere,
@@ -97,7 +97,7 @@ pub enum Change {
     Recovered(u64),
 }
 
-/// Time for the answer to a probe to begin. After that the next one may go, should its
+/// Time for the response to a probe to begin. After that the next one may go, should its
 /// stream still be open: an endpoint that hangs would keep its probe for ever.
 pub(super) const PATIENCE_MS: u64 = 10_000;
 
@@ -109,7 +109,7 @@ const RETRY_MS: u64 = 10;
 #[derive(Debug, Default)]
 pub struct EjectionState {
     failures: u32,
-    /// Failed scrapes in a row that count, with no good answer that began or ended since.
+    /// Failed scrapes in a row that count, with no good response that began or ended since.
     scrapes: u32,
     /// Requests said that it is well while its scrapes failed: those don't count until one
     /// brings a page.
@@ -220,7 +220,7 @@ impl EjectionState {
         }
     }
 
-    /// An answer came to its end: the server lives, whatever keeps it from answering scrapes.
+    /// A response came to its end: the server lives, whatever keeps it from answering scrapes.
     pub fn finished(&mut self) {
         if self.ejected.is_none() {
             self.scrapes = 0;
@@ -271,7 +271,7 @@ impl EjectionState {
         }
     }
 
-    /// The answer to the probe said how the endpoint is, and was counted.
+    /// The response to the probe said how the endpoint is, and was counted.
     pub fn answered(&mut self, probe: u32) {
         self.with_probe(probe);
     }

@@ -23,7 +23,7 @@ fn ejected(at_ms: u64) -> EjectionState {
     state
 }
 
-/// Sends a probe as soon as one is due, whose answer comes at once. Returns when that was.
+/// Sends a probe as soon as one is due, whose response comes at once. Returns when that was.
 fn probe(state: &mut EjectionState, good: bool) -> (u64, Change) {
     let due = state.due_ms().unwrap();
     assert_eq!(state.claim(due - 1), None, "too early");

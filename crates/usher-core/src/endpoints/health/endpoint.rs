@@ -76,7 +76,7 @@ impl Health {
         }
     }
 
-    /// A good answer came to its end there, however long ago it began.
+    /// A good response came to its end there, however long ago it began.
     pub fn finished(&self) {
         self.lives();
         // As above: a failed scrape makes it troubled.

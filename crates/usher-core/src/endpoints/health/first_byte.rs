@@ -7,9 +7,9 @@ use std::array;
 pub(super) const SIZES: usize = 8;
 /// Kinds of responses that are told apart: a stream, and whole responses by the client's
 /// limit on tokens.
-const ANSWERS: usize = 7;
+const RESPONSES: usize = 7;
 /// The same for text, and for requests that take work which the size of their body doesn't show.
-const KINDS: usize = 2 * ANSWERS;
+const KINDS: usize = 2 * RESPONSES;
 /// Responses of a class before their times say anything.
 const ENOUGH: u32 = 8;
 /// The last responses of a class weigh as if there had been so many.
@@ -47,12 +47,12 @@ impl RequestClass {
     /// little to do with the size of the body: a link to an image is short.
     #[must_use]
     pub fn with_media(self) -> Self {
-        Self { kind: self.kind % ANSWERS as u8 + ANSWERS as u8, ..self }
+        Self { kind: self.kind % RESPONSES as u8 + RESPONSES as u8, ..self }
     }
 
     /// Returns `true` if it is [`with_media`](Self::with_media).
     pub(super) fn has_media(self) -> bool {
-        usize::from(self.kind) >= ANSWERS
+        usize::from(self.kind) >= RESPONSES
     }
 
     /// Its size, below [`SIZES`].

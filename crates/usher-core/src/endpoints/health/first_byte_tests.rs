@@ -28,7 +28,7 @@ impl Pool {
         store.replace(vec![spec("a", 1), spec("b", 2)]);
         let pool = Self { clock, outliers, store };
         for _ in 0..20 {
-            pool.answers(1, SMALL, 100);
+            pool.responds(1, SMALL, 100);
         }
         pool
     }
@@ -58,7 +58,7 @@ impl Pool {
         }
     }
 
-    fn answers(&self, index: usize, bytes: usize, ms: u64) {
+    fn responds(&self, index: usize, bytes: usize, ms: u64) {
         let awaited = self.send(index, bytes);
         self.pass(ms);
         awaited.came(self.clock.now_ms());
@@ -74,7 +74,7 @@ impl Pool {
 fn three_requests_without_a_first_byte_eject() {
     let pool = Pool::new();
     let awaited: Vec<_> = (0..2).map(|_| pool.send(0, SMALL)).collect();
-    pool.answers(1, SMALL, 100);
+    pool.responds(1, SMALL, 100);
     pool.pass(1500);
     assert_eq!(pool.failures(0), 0);
     pool.pass(1000);
@@ -82,7 +82,7 @@ fn three_requests_without_a_first_byte_eject() {
     pool.pass(60_000);
     assert_eq!(pool.failures(0), 2);
     let third = pool.send(0, SMALL);
-    pool.answers(1, SMALL, 100);
+    pool.responds(1, SMALL, 100);
     pool.pass(2500);
     assert!(pool.endpoint(0).health().is_ejected());
     assert_eq!(pool.endpoint(0).health().condition().ejection.unwrap().cause, Failure::Timeout);
@@ -103,8 +103,8 @@ fn endpoint_that_responds_is_not_overdue() {
     let pool = Pool::new();
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
     for _ in 0..60 {
-        pool.answers(1, SMALL, 100);
-        pool.answers(0, SMALL, 900);
+        pool.responds(1, SMALL, 100);
+        pool.responds(0, SMALL, 900);
     }
     assert_eq!(pool.failures(0), 0);
 }
@@ -117,12 +117,12 @@ fn pages_that_show_work_are_signs_of_life() {
     for step in 0..60 {
         endpoint.load().kv_usage.set(f64::from(step) / 100.0, pool.clock.now_ms());
         endpoint.health().page_read(endpoint.load());
-        pool.answers(1, SMALL, 1000);
+        pool.responds(1, SMALL, 1000);
     }
     assert_eq!(pool.failures(0), 0);
     for _ in 0..9 {
         endpoint.health().page_read(endpoint.load());
-        pool.answers(1, SMALL, 1000);
+        pool.responds(1, SMALL, 1000);
     }
     assert!(endpoint.health().is_ejected());
 }
@@ -133,7 +133,7 @@ fn requests_behind_a_long_prompt_are_not_overdue() {
     let _long = pool.send(0, LARGE);
     let _behind: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
     for _ in 0..60 {
-        pool.answers(1, SMALL, 1000);
+        pool.responds(1, SMALL, 1000);
     }
     assert_eq!(pool.failures(0), 0);
 }
@@ -144,8 +144,8 @@ fn unknown_media_times_judge_neither_media_nor_text_behind() {
     let images: Vec<_> = (0..9).map(|_| pool.send_image(0)).collect();
     let behind: Vec<_> = (0..9).map(|_| pool.send(0, LARGE)).collect();
     for _ in 0..60 {
-        pool.answers(1, SMALL, 1000);
-        pool.answers(1, LARGE, 1000);
+        pool.responds(1, SMALL, 1000);
+        pool.responds(1, LARGE, 1000);
     }
     assert_eq!(pool.failures(0), 0, "they take a second in another class");
     drop(pool.send_image(0));
@@ -160,7 +160,7 @@ fn unknown_media_times_judge_neither_media_nor_text_behind() {
     pool.pass(100);
     assert_eq!(pool.failures(0), 0, "there was a sign of life");
     let _hangs: Vec<_> = (0..3).map(|_| pool.send(0, SMALL)).collect();
-    pool.answers(1, SMALL, 100);
+    pool.responds(1, SMALL, 100);
     pool.pass(5000);
     assert!(pool.endpoint(0).health().is_ejected());
 }
@@ -176,7 +176,7 @@ fn media_requests_are_judged_by_media_times() {
     pool.pass(1);
     let _images: Vec<_> = (0..2).map(|_| pool.send_image(0)).collect();
     let _behind = pool.send(0, SMALL);
-    pool.answers(1, SMALL, 100);
+    pool.responds(1, SMALL, 100);
     pool.pass(3000);
     assert_eq!(pool.failures(0), 0);
     pool.pass(2000);
@@ -188,7 +188,7 @@ fn long_waits_that_clients_give_up_are_failures() {
     let pool = Pool::new();
     let abort_after = |ms| {
         let awaited = pool.send(0, SMALL);
-        pool.answers(1, SMALL, 50);
+        pool.responds(1, SMALL, 50);
         pool.pass(ms);
         drop(awaited);
         pool.pass(1);
@@ -237,7 +237,7 @@ fn missing_requests_are_overdue_at_silent_endpoints() {
     assert_eq!((load.unreported(), load.overdue()), (20, 0), "some engines tell once a second");
     pool.pass(30);
     assert_eq!(load.overdue(), 20);
-    pool.answers(0, SMALL, 1);
+    pool.responds(0, SMALL, 1);
     assert_eq!(load.overdue(), 0);
 }
 
@@ -250,7 +250,7 @@ fn overdue_requests_weigh_as_waiting() {
     assert_eq!(load.unreported(), 0);
     pool.pass(1000);
     assert_eq!(load.unreported(), 5);
-    pool.answers(0, SMALL, 50);
+    pool.responds(0, SMALL, 50);
     assert_eq!(load.unreported(), 0);
     pool.pass(1000);
     assert_eq!(load.unreported(), 5);

@@ -132,7 +132,7 @@ impl Pending {
     }
 
     /// Counts those that wait for longer than nearly all like them. As others may be in front,
-    /// the endpoint must have begun no answer since they were sent. Where it has begun none for
+    /// the endpoint must have begun no response since they were sent. Where it has begun none for
     /// several times as long as so many requests have between two, those count that its pages miss.
     pub(super) fn count_overdue(&mut self, usual: &UsualTimes, now_ms: u64) {
         let first_byte_ms = self.first_byte_ms;

@@ -37,7 +37,7 @@ impl Probe {
         self
     }
 
-    /// The answer said how the endpoint is, and was reported to it.
+    /// The response said how the endpoint is, and was reported to it.
     pub fn answered(self) {
         self.end(|state, number| state.answered(number));
     }

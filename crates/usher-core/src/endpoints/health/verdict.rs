@@ -8,7 +8,7 @@ pub struct ResponseStatus {
     /// `grpc-status`: of a gRPC call that failed before its first message, whose HTTP
     /// status says nothing.
     pub grpc: Option<u32>,
-    /// The gateway answered because its own limits were reached (`x-envoy-overloaded`).
+    /// The gateway responded because its own limits were reached (`x-envoy-overloaded`).
     pub overloaded: bool,
 }
 

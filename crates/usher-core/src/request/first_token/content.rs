@@ -103,7 +103,7 @@ impl Content {
     }
 
     /// Bytes that aren't generated content, of an event of so many that is over and has some. Where
-    /// each event has all of the answer so far, nothing of it counts as content.
+    /// each event has all of the response so far, nothing of it counts as content.
     pub(super) fn framing(&self, event_bytes: usize) -> Option<usize> {
         let has_all = matches!(self.dialect, Dialect::Sglang);
         let framing = if has_all { usize::MAX } else { event_bytes.saturating_sub(self.generated) };

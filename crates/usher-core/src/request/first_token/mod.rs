@@ -1,7 +1,7 @@
-//! The first generated token of a streamed answer, found as its chunks pass.
+//! The first generated token of a streamed response, found as its chunks pass.
 //!
-//! An answer's first event often holds nothing that was generated: a role, the
-//! object that the answer will fill, a ping. Such events may be sent before the prompt
+//! A response's first event often holds nothing that was generated: a role, the
+//! object that the response will fill, a ping. Such events may be sent before the prompt
 //! is computed, so they say nothing about the time to the first token.
 
 mod content;
@@ -16,7 +16,7 @@ use self::vertex::VertexReader;
 use super::api::Api;
 use super::vllm_grpc;
 
-/// Finds the first generated content in the chunks of a streamed answer.
+/// Finds the first generated content in the chunks of a streamed response.
 ///
 /// It keeps no text: between two chunks there are the states of two scanners, at most
 /// 64 bytes of one JSON scalar, and one bit per level of nesting (at most 10,000).
@@ -31,7 +31,7 @@ enum Reader {
 }
 
 impl FirstTokenReader {
-    /// A reader of this API's streamed answers; `None` where generated content can't be
+    /// A reader of this API's streamed responses; `None` where generated content can't be
     /// recognised.
     pub fn of(api: Api) -> Option<Self> {
         let dialect = match api {

@@ -281,7 +281,7 @@ fn opaque_vertex_frames_count_by_first_bytes() {
 }
 
 #[test]
-fn answers_without_recognisable_content_have_no_reader() {
+fn responses_without_recognisable_content_have_no_reader() {
     let apis = [
         Api::ChatCompletionsRender,
         Api::CompletionsRender,
@@ -437,7 +437,7 @@ fn large_framing_of_the_first_event_hides_no_tokens() {
 }
 
 #[test]
-fn events_that_repeat_the_answer_so_far_count_once_each() {
+fn events_that_repeat_the_response_so_far_count_once_each() {
     let stream: Vec<String> = (1..500)
         .map(|tokens| data(&format!(r#"{{"text":"{}","meta_info":{{}}}}"#, "word ".repeat(tokens))))
         .collect();

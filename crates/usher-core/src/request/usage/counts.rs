@@ -12,7 +12,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds what a later part of the same answer says: numbers that are not 0 replace
+    /// Adds what a later part of the same response says: numbers that are not 0 replace
     /// those from before.
     pub(in crate::request) fn merge(&mut self, later: Self) {
         let merge = |number: &mut Option<u64>, later: Option<u64>| {

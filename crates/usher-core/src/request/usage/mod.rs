@@ -1,4 +1,4 @@
-//! Token usage, read from an answer as it passes. Nothing of the answer is kept.
+//! Token usage, read from a response as it passes. Nothing of the response is kept.
 
 mod cache;
 mod counts;
@@ -11,7 +11,7 @@ pub use scanner::{Dialect, UsageScanner};
 use super::api::Api;
 use super::{vertex, vllm_grpc};
 
-/// Looks for usage in the chunks of an API's answers.
+/// Looks for usage in the chunks of an API's responses.
 #[derive(Debug)]
 pub struct UsageReader(Reader);
 
@@ -23,7 +23,7 @@ enum Reader {
 }
 
 impl UsageReader {
-    /// A reader of this API's answers; `None` when they are not read.
+    /// A reader of this API's responses; `None` when they are not read.
     pub fn of(api: Api) -> Option<Self> {
         let dialect = match api {
             Api::ChatCompletions
@@ -48,7 +48,7 @@ impl UsageReader {
         Some(Self(Reader::Json(UsageScanner::new(dialect))))
     }
 
-    /// The answer is a stream of events. Call it before the first chunk.
+    /// The response is a stream of events. Call it before the first chunk.
     pub fn event_stream(&mut self) {
         if let Reader::Json(scanner) = &mut self.0 {
             scanner.event_stream();
@@ -64,7 +64,7 @@ impl UsageReader {
         }
     }
 
-    /// The usage of the answer so far.
+    /// The usage of the response so far.
     pub fn found(&self) -> Option<Usage> {
         match &self.0 {
             Reader::Json(scanner) => scanner.found(),
@@ -79,18 +79,18 @@ mod tests {
     use super::*;
 
     /// Usage that a reader finds in a response, however it is cut into chunks.
-    fn read(api: Api, answer: &str, event_stream: bool) -> Option<Usage> {
+    fn read(api: Api, response: &str, event_stream: bool) -> Option<Usage> {
         let found = |size: usize| {
             let mut reader = UsageReader::of(api)?;
             if event_stream {
                 reader.event_stream();
             }
-            answer.as_bytes().chunks(size).for_each(|chunk| reader.feed(chunk));
+            response.as_bytes().chunks(size).for_each(|chunk| reader.feed(chunk));
             reader.found()
         };
-        let whole = found(answer.len());
-        for size in 1..answer.len() {
-            assert_eq!(found(size), whole, "{answer} in chunks of {size}");
+        let whole = found(response.len());
+        for size in 1..response.len() {
+            assert_eq!(found(size), whole, "{response} in chunks of {size}");
         }
         whole
     }
@@ -129,8 +129,8 @@ mod tests {
             (Api::CountTokens, r#"{"input_tokens":4}"#, None),
             (Api::PassThrough, details, None),
         ];
-        for (api, answer, want) in table {
-            assert_eq!(read(api, answer, false), want, "{api:?} {answer}");
+        for (api, response, want) in table {
+            assert_eq!(read(api, response, false), want, "{api:?} {response}");
         }
     }
 

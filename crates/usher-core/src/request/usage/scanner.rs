@@ -1,6 +1,6 @@
 //! Usage in JSON.
 //!
-//! The same scanner serves JSON answers and event streams: it looks for a member
+//! The same scanner serves JSON responses and event streams: it looks for a member
 //! named as its [`Dialect`] has it, and reads the object behind it, however the bytes
 //! are cut into chunks. Text that a model generated can't be mistaken for it, as
 //! quotes inside a JSON string are escaped.
@@ -58,7 +58,7 @@ impl Dialect {
     }
 }
 
-/// Looks for usage in the chunks of an answer.
+/// Looks for usage in the chunks of a response.
 #[derive(Debug, Default)]
 pub struct UsageScanner {
     dialect: Dialect,
@@ -91,12 +91,12 @@ impl State {
 }
 
 impl UsageScanner {
-    /// A scanner of answers in this dialect.
+    /// A scanner of responses in this dialect.
     pub fn new(dialect: Dialect) -> Self {
         Self { dialect, ..Self::default() }
     }
 
-    /// The answer is a stream of events. Call it before the first chunk.
+    /// The response is a stream of events. Call it before the first chunk.
     pub fn event_stream(&mut self) {
         self.merges = self.dialect == Dialect::Anthropic;
     }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_found_however_the_answer_is_cut() {
+    fn usage_is_found_however_the_response_is_cut() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
         let table: [Row; 15] = [

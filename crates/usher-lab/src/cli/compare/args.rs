@@ -18,13 +18,7 @@ use usher_terminal::Output;
 const CONFIG: (&str, &str) =
     ("the default configuration", include_str!("../../../../../deploy/config/default.yaml"));
 
-/// Run two pickers on the same configuration and the same requests, and print where they
-/// decide differently.
-///
-/// Both are asked directly, as a gateway asks, one request after the other. The servers are
-/// simulated: they have vLLM's metrics, the same for both pickers, and their load changes
-/// with the requests. Each picker runs twice, so that chance is told from difference. Ports
-/// are free ones of 127.0.0.1; a picker that can't be told so listens on all interfaces.
+/// Arguments of `usher compare`.
 #[derive(Debug, Clone, Args)]
 pub struct CompareArgs {
     /// Shell command of the other picker, which takes the flags of `usher serve`. Those given

@@ -35,7 +35,7 @@ use usher_terminal::{CliError, Progress};
 ///
 /// # Errors
 /// [`CliError::Usage`] for files that can't be used; [`CliError::Failed`] when a picker
-/// doesn't start or stops answering, and when it is interrupted.
+/// doesn't start or stops responding, and when it is interrupted.
 pub fn run(args: &CompareArgs) -> Result<(), CliError> {
     let plan = args.plan().map_err(CliError::Usage)?;
     let failed = |error: anyhow::Error| CliError::Failed(format!("{error:#}"));

@@ -19,7 +19,7 @@ use crate::load::settings::{Api, TlsMode};
 use crate::load::{Failure, LoadError};
 use usher_terminal::Progress;
 
-/// For a picker to answer.
+/// For a picker to respond.
 const START: Duration = Duration::from_secs(30);
 
 /// For one decision.
@@ -63,7 +63,7 @@ impl Picker {
     /// Starts the picker, asks it all requests, and ends it.
     ///
     /// # Errors
-    /// When it doesn't start, ends, or stops answering.
+    /// When it doesn't start, ends, or stops responding.
     pub(super) async fn replay(
         &self,
         scene: Scene<'_>,
@@ -111,7 +111,7 @@ impl Picker {
                     broken += 1;
                     if broken == MOST_BROKEN {
                         let log = log.display();
-                        bail!("{} stopped answering ({failure}); its output is in {log}", self.name);
+                        bail!("{} stopped responding ({failure}); its output is in {log}", self.name);
                     }
                     decided.push(Decided::broken(&failure));
                 }
@@ -164,7 +164,7 @@ impl Picker {
         command
     }
 
-    /// Waits until the picker answers.
+    /// Waits until the picker responds.
     async fn connect(
         &self,
         ports: &Ports,

@@ -132,7 +132,7 @@ fn named(decided: &Decided, names: &[(String, String)]) -> Decided {
         status: decided.status.clone(),
         destination: named(&decided.destination),
         headers: headers(&decided.headers),
-        answer_headers: headers(&decided.answer_headers),
+        response_headers: headers(&decided.response_headers),
     }
 }
 
@@ -232,7 +232,7 @@ impl Line {
         } else if let Some(name) = kind.strip_prefix("header ") {
             header(&decided.headers, name)
         } else if let Some(name) = kind.strip_prefix("answer's header ") {
-            header(&decided.answer_headers, name)
+            header(&decided.response_headers, name)
         } else {
             decided.destination.clone()
         };

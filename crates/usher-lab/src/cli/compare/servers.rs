@@ -24,9 +24,9 @@ const MOST_HEAD: usize = 16 << 10;
 /// Between two looks at who was asked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Answers of each server until a picker knows them: what it got with the first it has read when it asks
+/// Responses of each server until a picker knows them: what it got with the first it has read when it asks
 /// again.
-const ANSWERS: u64 = 2;
+const RESPONSES: u64 = 2;
 
 /// Waiting requests of the busiest server. Below what llm-d-router takes for a full one, or requests
 /// would wait for metrics that never change.
@@ -49,7 +49,7 @@ pub(super) struct Servers {
     addresses: Vec<SocketAddr>,
     prefill: usize,
     seed: u64,
-    /// Ends the answering when dropped.
+    /// Ends serving when dropped.
     _tasks: JoinSet<()>,
 }
 
@@ -133,7 +133,7 @@ impl Servers {
     pub(super) async fn read_by_all(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let is_read =
-            |server: &Arc<Server>| server.page.lock().unwrap_or_else(PoisonError::into_inner).1 >= ANSWERS;
+            |server: &Arc<Server>| server.page.lock().unwrap_or_else(PoisonError::into_inner).1 >= RESPONSES;
         while !self.servers.iter().all(is_read) {
             if Instant::now() >= deadline {
                 return false;
@@ -158,19 +158,19 @@ impl Server {
                 sleep(LOOK).await;
                 continue;
             };
-            connections.spawn(Arc::clone(&self).answer(stream));
+            connections.spawn(Arc::clone(&self).respond(stream));
             while connections.try_join_next().is_some() {}
         }
     }
 
     /// Answers requests until one is none, or the connection ends.
-    async fn answer(self: Arc<Self>, mut stream: TcpStream) {
+    async fn respond(self: Arc<Self>, mut stream: TcpStream) {
         let mut head = Vec::new();
         loop {
             while let Some(end) = memchr::memmem::find(&head, b"\r\n\r\n") {
-                let answer = self.answer_to(&head[..end]);
+                let response = self.response_to(&head[..end]);
                 head.drain(..end + 4);
-                if stream.write_all(&answer).await.is_err() {
+                if stream.write_all(&response).await.is_err() {
                     return;
                 }
             }
@@ -181,7 +181,7 @@ impl Server {
         }
     }
 
-    fn answer_to(&self, head: &[u8]) -> Vec<u8> {
+    fn response_to(&self, head: &[u8]) -> Vec<u8> {
         if !head.starts_with(b"GET /metrics") {
             return b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec();
         }
@@ -241,17 +241,17 @@ mod tests {
         let mut stream = TcpStream::connect(servers.addresses()[0]).await.unwrap();
         for asked in [false, true] {
             stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"waiting_lora_adapters=\"\"} 1\n") {
-                assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
+            let mut response = Vec::new();
+            while !response.ends_with(b"waiting_lora_adapters=\"\"} 1\n") {
+                assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0);
             }
             assert_eq!(servers.read_by_all(Duration::ZERO).await, asked);
         }
         servers.set(1);
         assert!(!servers.read_by_all(Duration::ZERO).await);
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut answer = Vec::new();
-        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
-        assert!(answer.starts_with(b"HTTP/1.1 404"), "{answer:?}");
+        let mut response = Vec::new();
+        assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0);
+        assert!(response.starts_with(b"HTTP/1.1 404"), "{response:?}");
     }
 }

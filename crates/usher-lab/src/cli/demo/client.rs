@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::load::client;
 pub(super) use crate::load::client::Response;
 
-/// Makes a simulated server answer before its engine sees the request.
+/// Makes a simulated server respond before its engine sees the request.
 const FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
 const AT_ONCE: HeaderValue = HeaderValue::from_static("status=200");
 
@@ -31,7 +31,7 @@ impl Client {
     /// A chat request.
     ///
     /// # Errors
-    /// When no whole answer came.
+    /// When no whole response came.
     pub(super) async fn chat(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, CHAT, body)?).await?)
     }
@@ -39,15 +39,15 @@ impl Client {
     /// A request for a completion.
     ///
     /// # Errors
-    /// When no whole answer came.
+    /// When no whole response came.
     pub(super) async fn completion(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, COMPLETIONS, body)?).await?)
     }
 
-    /// A chat request that the simulated server answers at once, without work.
+    /// A chat request that the simulated server responds to at once, without work.
     ///
     /// # Errors
-    /// When no whole answer came.
+    /// When no whole response came.
     pub(super) async fn probe(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         let mut request = request(to, Method::POST, CHAT, body)?;
         request.headers_mut().insert(FAULT, AT_ONCE);
@@ -57,7 +57,7 @@ impl Client {
     /// Any page.
     ///
     /// # Errors
-    /// When no whole answer came.
+    /// When no whole response came.
     pub(super) async fn get(&self, to: SocketAddr, path: &str) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
     }
@@ -74,14 +74,14 @@ impl Client {
     /// Posts to a page.
     ///
     /// # Errors
-    /// When no whole answer came, or not one with status 200.
+    /// When no whole response came, or not one with status 200.
     pub(super) async fn post(&self, to: SocketAddr, path: &str, body: Bytes) -> anyhow::Result<()> {
-        let answer = self.client.send(request(to, Method::POST, path, body)?).await?;
+        let response = self.client.send(request(to, Method::POST, path, body)?).await?;
         anyhow::ensure!(
-            answer.status == 200,
-            "http://{to}{path} answered {}: {}",
-            answer.status,
-            answer.reason
+            response.status == 200,
+            "http://{to}{path} responded with {}: {}",
+            response.status,
+            response.reason
         );
         Ok(())
     }

@@ -85,7 +85,7 @@ pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
         remove(manager, "access_log")?;
     }
     let filters = part(manager, "/http_filters")?;
-    // Requests that go on without Usher would hide that it doesn't answer.
+    // Requests that go on without Usher would hide that it doesn't respond.
     *part(named(filters, "envoy.filters.http.ext_proc")?, "/typed_config/failure_mode_allow")? = false.into();
     let clusters = part(&mut config, "/static_resources/clusters")?;
     let usher = named(clusters, "usher")?;

@@ -5,7 +5,7 @@
 //! of a row of the trace and a text of its own, and the server answers it as soon as it
 //! has read it. So both ways differ in Envoy and Usher alone, and the engines, their
 //! caches and their queues have no part in it. A sample is the difference of the two
-//! times, from the first byte of the request to the last of the answer; noise of the
+//! times, from the first byte of the request to the last of the response; noise of the
 //! machine can make it negative, and it is kept as it is.
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(super) const METHOD: &str = "a request through Envoy minus the same one stra
 const MOST_PAIRS: usize = 200;
 const LEAST_PAIRS: usize = 20;
 
-/// The differences, and how many pairs had no two good answers.
+/// The differences, and how many pairs had no two good responses.
 #[derive(Debug, Default)]
 pub(super) struct Added {
     /// In milliseconds.
@@ -68,8 +68,8 @@ pub(super) async fn measure(
         let mut times = [None; 2];
         for (way, time) in ways.iter().zip(&mut times) {
             let start = Instant::now();
-            let answer = client.probe(*way, body.clone()).await;
-            *time = answer.is_ok_and(|answer| answer.status == 200).then(|| start.elapsed());
+            let response = client.probe(*way, body.clone()).await;
+            *time = response.is_ok_and(|response| response.status == 200).then(|| start.elapsed());
         }
         match (times, number % 2) {
             ([Some(through), Some(straight)], 0) | ([Some(straight), Some(through)], _) => {

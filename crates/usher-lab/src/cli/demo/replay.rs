@@ -42,12 +42,12 @@ pub(super) struct Counters {
 pub(super) struct Outcome {
     /// When it was due, from the start of the replay.
     pub(super) due: Duration,
-    /// Until the first byte of the answer's body.
+    /// Until the first byte of the response's body.
     pub(super) first: Option<Duration>,
-    /// Until the end of the answer.
+    /// Until the end of the response.
     pub(super) total: Duration,
-    /// The answer, or why there is none.
-    pub(super) answer: Result<Response, String>,
+    /// The response, or why there is none.
+    pub(super) response: Result<Response, String>,
 }
 
 /// From the first to the last request, at `speed` times the speed of the trace.
@@ -59,7 +59,7 @@ fn due(first: &Row, row: &Row, speed: f64) -> Duration {
     Duration::from_secs_f64((row.timestamp - first.timestamp) as f64 / 1e3 / speed)
 }
 
-/// Sends all rows to `to` and waits for all answers.
+/// Sends all rows to `to` and waits for all responses.
 pub(super) async fn replay(
     client: &Client,
     to: SocketAddr,
@@ -90,16 +90,16 @@ pub(super) async fn replay(
         let (client, counters) = (client.clone(), counters.clone());
         requests.spawn(async move {
             counters.sent.fetch_add(1, Relaxed);
-            let answer = client.chat(to, body).await;
+            let response = client.chat(to, body).await;
             let total = due.elapsed();
             drop(permit);
             counters.done.fetch_add(1, Relaxed);
-            let first = answer.as_ref().ok().and_then(|answer| answer.first);
+            let first = response.as_ref().ok().and_then(|response| response.first);
             Outcome {
                 due: since_begin,
                 first: first.map(|first| first.saturating_duration_since(due)),
                 total,
-                answer: answer.map_err(|error| format!("{error:#}")),
+                response: response.map_err(|error| format!("{error:#}")),
             }
         });
     }

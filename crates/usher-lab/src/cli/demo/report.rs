@@ -99,8 +99,8 @@ impl Ends {
     pub(super) fn of(outcomes: &[Outcome]) -> Self {
         let mut ends = Self::default();
         for outcome in outcomes {
-            match &outcome.answer {
-                Ok(answer) => *ends.statuses.entry(answer.status).or_default() += 1,
+            match &outcome.response {
+                Ok(response) => *ends.statuses.entry(response.status).or_default() += 1,
                 Err(reason) => *ends.failures.entry(reason.clone()).or_default() += 1,
             }
         }
@@ -160,7 +160,7 @@ impl Percentiles {
 /// Note for readers of a report on its times.
 pub(super) fn pace(speed: f64, output_divisor: u32) -> String {
     format!(
-        "Trace and servers run {speed} times as fast as in reality; answers are {output_divisor} times shorter."
+        "Trace and servers run {speed} times as fast as in reality; responses are {output_divisor} times shorter."
     )
 }
 

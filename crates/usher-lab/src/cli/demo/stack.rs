@@ -130,17 +130,18 @@ impl Stack {
         let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
         let mut stack = Self { group, ports, usher, run_dir, endpoints, speed, servers };
         // An Envoy that finds Usher not ready asks again after two seconds.
-        let is_well = |answer: &Response| answer.status == 200;
-        stack.answers(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
+        let is_well = |response: &Response| response.status == 200;
+        stack.responds(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
 
         let config = stack.run_dir.join("envoy.json");
         write(&config, &envoy::config(&stack.ports, Extras::AsShipped)?)?;
         stack.group.spawn("Envoy", envoy_command(&envoy, &config), stack.run_dir.join("envoy.log"))?;
         let is_empty = stack.servers.is_some();
         // A request without a body doesn't wait. That Usher refused it shows that it was asked.
-        let is_through =
-            |answer: &Response| if is_empty { answer.reason == NO_ENDPOINTS } else { answer.status == 200 };
-        stack.answers(&client, stack.envoy(), MODELS, "Envoy", is_through).await?;
+        let is_through = |response: &Response| {
+            if is_empty { response.reason == NO_ENDPOINTS } else { response.status == 200 }
+        };
+        stack.responds(&client, stack.envoy(), MODELS, "Envoy", is_through).await?;
         Ok(stack)
     }
 
@@ -201,8 +202,8 @@ impl Stack {
         Ok(self.group.check()?)
     }
 
-    /// Waits until `name` answers at a page as it should.
-    async fn answers(
+    /// Waits until `name` responds at a page as it should.
+    async fn responds(
         &mut self,
         client: &Client,
         at: SocketAddr,
@@ -213,8 +214,8 @@ impl Stack {
         let deadline = Instant::now() + START;
         loop {
             let last = match client.get(at, path).await {
-                Ok(answer) if is_ready(&answer) => return Ok(()),
-                Ok(answer) => format!("the last answer was {}", answer.status),
+                Ok(response) if is_ready(&response) => return Ok(()),
+                Ok(response) => format!("the last response was {}", response.status),
                 Err(error) => format!("{error:#}"),
             };
             self.group.check()?;

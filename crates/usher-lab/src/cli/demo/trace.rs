@@ -9,8 +9,8 @@ use crate::load::trace::Row;
 /// The first requests of a published trace; its licence is beside it.
 pub(in crate::cli) const TRACE: &str = include_str!("../../../../../deploy/demo/trace.jsonl");
 
-/// Answers are this many times shorter than in the trace. A demo of seconds has no use
-/// for answers of minutes, and what is shown depends on prompts.
+/// Responses are this many times shorter than in the trace. A demo of seconds has no use
+/// for responses of minutes, and what is shown depends on prompts.
 pub(super) const OUTPUT_DIVISOR: u32 = 8;
 
 /// The name that requests ask for. The servers take any.
@@ -41,7 +41,7 @@ pub(super) fn body(row: &Row, salt: u64) -> Bytes {
     style.body(&row.prompt(salt), output_tokens(row))
 }
 
-/// Tokens of the answer that is asked for.
+/// Tokens of the response that is asked for.
 fn output_tokens(row: &Row) -> usize {
     (row.output_length / OUTPUT_DIVISOR).max(1) as usize
 }
@@ -54,7 +54,7 @@ mod tests {
     use crate::load::trace::parse;
 
     #[test]
-    fn bodies_stream_with_usage_and_shorter_answers() {
+    fn bodies_stream_with_usage_and_shorter_responses() {
         let row = Row { timestamp: 0, input_length: 1, output_length: 500, hash_ids: vec![0] };
         let body: Value = serde_json::from_slice(&body(&row, 0)).unwrap();
         assert_eq!(body["messages"][0]["content"].as_str().unwrap().len(), 4);

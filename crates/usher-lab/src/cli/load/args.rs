@@ -16,11 +16,10 @@ const DURATION: Duration = Duration::from_secs(10);
 /// Of all prompts that are kept in memory, 4 bytes each.
 const MOST_TOKENS: usize = 1 << 28;
 
-/// Load an ext_proc server or a gateway with requests, and measure it.
-///
-/// Latencies count from when a request was due, whatever kept it waiting. The report says
-/// how late the generator itself was. Ctrl-C ends the run early, with a report of what was
-/// measured until then.
+/// Heading of flags that have no meaning for a gateway.
+const DIRECT: &str = "Without a gateway";
+
+/// Arguments of `usher load`.
 #[derive(Debug, Clone, Args)]
 #[command(arg_required_else_help = true)]
 pub struct LoadArgs {
@@ -29,11 +28,11 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TARGET")]
     pub target: String,
     /// Direct: use of TLS. The certificate is not verified. Default: if the server supports it.
-    #[arg(long, value_enum, value_name = "MODE")]
+    #[arg(long, value_enum, value_name = "MODE", help_heading = DIRECT)]
     pub tls: Option<Tls>,
     /// Direct: initial connections. Default: 1. Another is opened when all are at the server's limit of
     /// streams, as a gateway does.
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = DIRECT)]
     pub connections: Option<usize>,
 
     /// Open loop: requests per second, independent of responses.
@@ -47,7 +46,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["idle", "speed"])]
     pub concurrency: Option<usize>,
     /// Direct: number of streams to open and to keep idle after their decisions.
-    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["requests", "warm_up", "speed", "output_tokens", "chunk_interval", "stream"])]
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["requests", "warm_up", "speed", "output_tokens", "chunk_interval", "stream"], help_heading = DIRECT)]
     pub idle: Option<usize>,
     /// Open loop: maximum of open requests; requests due beyond it are not sent and count as failed.
     /// Default: 20000.
@@ -93,7 +92,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "HEADER", value_parser = header)]
     pub header: Vec<(String, String)>,
     /// Direct: only these endpoints may be picked, separated by commas.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", help_heading = DIRECT)]
     pub subset: Option<String>,
 
     /// Stream responses as server-sent events.
@@ -104,7 +103,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub output_tokens: Option<usize>,
     /// Direct: time between two chunks of a streamed response. Default: 0.
-    #[arg(long, value_name = "TIME", value_parser = pause, requires = "stream")]
+    #[arg(long, value_name = "TIME", value_parser = pause, requires = "stream", help_heading = DIRECT)]
     pub chunk_interval: Option<Duration>,
 
     /// Report CPU and memory of this process over the measured time. May be given several

@@ -16,7 +16,7 @@ const MOST_SHOWN: usize = 32;
 /// More late requests than this part of all, and the table warns.
 const LATE_SHARE: f64 = 0.01;
 
-/// With more of a core than this, a generator that waits for answers is what limits them.
+/// With more of a core than this, a generator that waits for responses is what limits them.
 const BUSY_SHARE: f64 = 0.95;
 
 /// Everything that is told about a run. What does not apply is absent.
@@ -309,7 +309,7 @@ impl Report<'_> {
                 line(f, "", format_args!("{per_request:.4} ms CPU per request"))?;
             }
             if let Some(per_chunk) = process.cpu_us_per_chunk {
-                line(f, "", format_args!("{per_chunk:.3} µs CPU per chunk of an answer"))?;
+                line(f, "", format_args!("{per_chunk:.3} µs CPU per chunk of a response"))?;
             }
             line(
                 f,
@@ -350,7 +350,7 @@ endpoint       requests   share
 
 usher          process 7: CPU 0.990 s, 0.495 cores
                1.0000 ms CPU per request
-               500.000 µs CPU per chunk of an answer
+               500.000 µs CPU per chunk of a response
                memory 10.0 MiB before, 20.0 MiB at the end, 30.0 MiB at most
 ";
 

@@ -40,11 +40,7 @@ pub const NO_RATE: &str =
 /// Factor by which the slow server is slower.
 const SLOWER: f64 = 3.0;
 
-/// Run configurations against simulated servers in virtual time, and compare them.
-///
-/// Every policy, a configuration or a baseline, gets the same requests and servers of its
-/// own. Nothing listens and nobody waits: an hour of requests takes seconds. The same
-/// seed gives the same result.
+/// Arguments of `usher replay`.
 #[derive(Debug, Clone, Args)]
 #[command(arg_required_else_help = true)]
 pub struct ReplayArgs {
@@ -55,8 +51,31 @@ pub struct ReplayArgs {
     /// A policy without a configuration. May be given several times. round-robin is always included.
     #[arg(long, value_enum, value_name = "NAME")]
     pub baseline: Vec<Baseline>,
+    /// Time between two scrapes of a server, where the configuration says nothing else. At
+    /// least 50ms.
+    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
+    pub scrape_interval: Duration,
+    /// Age from which a server's metrics no longer count.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub metrics_staleness_threshold: Duration,
+    /// Latency of client, gateway and picker, added to that of the server. [default: 0, or fitted to a
+    /// recording]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub gateway_delay: Option<Duration>,
+    /// Limit on the time to the first token of a good response.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub ttft_limit: Duration,
+    /// Limit on the mean time per output token of a good response.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
+    pub tpot_limit: Duration,
+    /// Seed of all random values: texts, lengths, times, decisions, servers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Format of the result.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
 
-    /// Requests of a trace: lines of JSON as Mooncake's, or Azure's CSV.
+    /// Requests of a trace. Lines of JSON as Mooncake's, or Azure's CSV.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub trace: Option<PathBuf>,
     /// Generated requests.
@@ -104,7 +123,7 @@ pub struct ReplayArgs {
     pub engine: EngineArgs,
     /// Bytes per second between servers by what their labels share, such as host=200G,
     /// rack=50G,zone=12.5G,region=3.125G,none=1.25G, which are the defaults, for prompts
-    /// that another server computes than answers. 0: moving a prompt costs nothing.
+    /// that another server computes than responds. 0: moving a prompt costs nothing.
     #[arg(
         long,
         default_value = "",
@@ -116,30 +135,6 @@ pub struct ReplayArgs {
     /// Bytes of keys and values per token of a prompt that moves.
     #[arg(long, default_value_t = KV_BYTES_PER_TOKEN, value_name = "BYTES", help_heading = "Servers")]
     pub kv_bytes_per_token: u64,
-
-    /// Time between two scrapes of a server, where the configuration says nothing else; at
-    /// least 50ms.
-    #[arg(long = "refresh-metrics-interval", alias = "scrape-interval", value_name = "TIME", default_value = "50ms", value_parser = scrape_interval)]
-    pub scrape_interval: Duration,
-    /// Age from which a server's metrics no longer count.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
-    pub metrics_staleness_threshold: Duration,
-    /// Latency of client, gateway and picker, added to that of the server. [default: 0, or fitted to a
-    /// recording]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub gateway_delay: Option<Duration>,
-    /// Limit on the time to the first token of a good response.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
-    pub ttft_limit: Duration,
-    /// Limit on the mean time per output token of a good response.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_duration)]
-    pub tpot_limit: Duration,
-    /// Seed of all random values: texts, lengths, times, decisions, servers.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// Format of the result.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
     /// All policies on all workloads.
     #[command(flatten)]
     pub suite: SuiteArgs,
@@ -195,7 +190,7 @@ const RECOMMENDED: &str = include_str!("../../../../../deploy/config/expected-la
 /// The configuration that ships as such.
 const STICKY: &str = include_str!("../../../../../deploy/config/sticky-until-saturated.yaml");
 
-/// Generated requests. Answers have 1 to 1,000 tokens, median 150. Lengths are log-normal.
+/// Generated requests. Responses have 1 to 1,000 tokens, median 150. Lengths are log-normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadName {
     /// Independent requests with a system prompt of 128 tokens that all share, and 16 to
@@ -207,15 +202,15 @@ pub enum WorkloadName {
     /// As bursts, but every prompt is another one
     DistinctBursts,
     /// Independent requests with one system prompt of 2,000 tokens and 32 to 400 of their
-    /// own; answers of 300 to 2,000 tokens, median 800
+    /// own; responses of 300 to 2,000 tokens, median 800
     LongAnswers,
-    /// Independent requests of 64 to 2,000 tokens that share nothing; answers of 500 to
+    /// Independent requests of 64 to 2,000 tokens that share nothing; responses of 500 to
     /// 8,000 tokens, median 2,000
     Reasoning,
     /// Independent questions about one of 900 documents of 4,000 to 12,000 tokens, more than
     /// all caches hold
     Documents,
-    /// Users who talk in turns, each with all turns and answers before it; --users of them
+    /// Users who talk in turns, each with all turns and responses before it; --users of them
     Conversations,
     /// Agents that plan, branch, call tools and join; --users of them
     Agents,
@@ -316,7 +311,9 @@ impl ReplayArgs {
         }
         let closed = arrivals.iter().any(Arrival::follows);
         if closed && self.utilization.is_some() {
-            return Err("--utilization has no meaning where users wait for answers; give --users".to_owned());
+            return Err(
+                "--utilization has no meaning where users wait for responses; give --users".to_owned()
+            );
         }
         let share = self.utilization.or(self.workload.filter(|_| !closed).map(|_| UTILIZATION));
         let speed = match share {

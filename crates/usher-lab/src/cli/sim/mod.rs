@@ -31,13 +31,7 @@ pub enum Spread {
     Addresses,
 }
 
-/// Run simulated vLLM servers.
-///
-/// They answer /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics
-/// as vLLM does, from a model of its batching and its KV cache. The request header
-/// `x-sim-fault` (status=503, slow=200ms, hang, reset, drop-after=5) or a JSON object of
-/// the same names sent to /admin/fault makes a server misbehave; /admin/state tells
-/// what it is doing.
+/// Arguments of `usher sim`.
 #[derive(Debug, Clone, Args)]
 pub struct SimArgs {
     /// Number of servers.
@@ -55,17 +49,17 @@ pub struct SimArgs {
     /// Prefix of the servers' names; a number follows.
     #[arg(long, default_value = "sim")]
     pub name: String,
-    /// Write the servers to this file, in the format of the plugin file-discovery.
+    /// Write the servers to this endpoints file. Its format is that of the plugin file-discovery.
     #[arg(long, value_name = "FILE")]
     pub write_endpoints: Option<PathBuf>,
-    /// Engine whose names the metrics have: vllm, sglang, trtllm-serve, triton-tensorrt-llm
-    /// or triton. Everything else is vLLM's.
+    /// Engine whose metric names the servers have. One of vllm, sglang, trtllm-serve, triton-tensorrt-llm
+    /// and triton; everything else is vLLM's.
     #[arg(long, default_value = "vllm", value_name = "ENGINE")]
     pub metrics_of: Dialect,
     /// Name of the model.
     #[arg(long, default_value = "meta-llama/Llama-3.1-8B-Instruct")]
     pub model: String,
-    /// Answer 404 for any other model, as vLLM does.
+    /// Respond with 404 for any other model, as vLLM does.
     #[arg(long)]
     pub strict_models: bool,
     /// Names of LoRA adapters that are served, separated by commas.
@@ -74,9 +68,6 @@ pub struct SimArgs {
     /// LoRA adapters that can be in the batch at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1usize, 1_000_000))]
     pub max_loras: usize,
-    /// The engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// All costs zero: every request is answered at once.
     #[arg(long, conflicts_with_all = ["engine_model", "prefill_rate", "decode_step", "batch_factor", "jitter"])]
     pub instant: bool,
@@ -96,11 +87,14 @@ pub struct SimArgs {
     /// Seed of all randomness. The same seed and arrivals give the same tokens at the same times.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// The engine.
+    #[command(flatten, next_help_heading = "Engine")]
+    pub engine: EngineArgs,
     /// Division of the work of requests among the servers.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Roles and places")]
     pub disagg: DisaggArgs,
     /// What they tell of their KV caches.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "KV events")]
     pub kv_events: KvEventsArgs,
 }
 

@@ -3,7 +3,7 @@ use std::net::TcpListener;
 use super::*;
 use crate::load::settings::{Api, Arrivals};
 
-/// A run against who never answers, over time that stands still unless all wait for it.
+/// A run against who never responds, over time that stands still unless all wait for it.
 async fn silence(listener: &TcpListener, most: u64) -> Rc<Run> {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let gateway = Gateway::connect(&url, Api::Chat.path(), &[]).await.unwrap();

@@ -18,7 +18,7 @@ const GROUPS: u64 = 400;
 const SYSTEM_TOKENS: u32 = 128;
 /// System prompts where there are several, and their tokens.
 const SYSTEMS: (u64, u32) = (20, 1000);
-/// Tokens of the system prompt that all long answers share.
+/// Tokens of the system prompt that all long responses share.
 const LONG_SYSTEM_TOKENS: u32 = 2000;
 /// Documents that are asked about, and how much less often each is than the one before.
 const DOCUMENTS: (u64, f64) = (900, 0.6);

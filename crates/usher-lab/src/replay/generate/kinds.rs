@@ -18,21 +18,21 @@ pub enum Workload {
     /// 16,000 tokens of their own, median 1,000. For servers of which one is slow.
     SlowServer,
     /// Independent requests with one system prompt of 2,000 tokens, 32 to 400 tokens of
-    /// their own, median 100, and answers of 300 to 2,000 tokens, median 800.
+    /// their own, median 100, and responses of 300 to 2,000 tokens, median 800.
     LongAnswers,
-    /// Independent requests of 64 to 2,000 tokens, median 300, that share nothing; answers
+    /// Independent requests of 64 to 2,000 tokens, median 300, that share nothing; responses
     /// of 500 to 8,000 tokens, median 2,000.
     Reasoning,
     /// Independent questions of 64 tokens about one of 900 documents of 4,000 to 12,000
     /// tokens, the number `n` asked for with a weight of `n^-0.6`: more than all caches hold.
     Documents,
     /// Users who talk in turns: one of 8 system prompts of 500 to 4,000 tokens, 2 to 12
-    /// turns of 16 to 4,000 tokens, median 200, with all turns and answers before them;
-    /// answers of 16 to 1,500 tokens, median 250; pauses of 8 s on average.
+    /// turns of 16 to 4,000 tokens, median 200, with all turns and responses before them;
+    /// responses of 16 to 1,500 tokens, median 250; pauses of 8 s on average.
     Conversations,
     /// Agents: a plan, 2 to 4 branches of 2 to 5 calls each after tools took 1 s on average,
     /// a summary of the branches. A system prompt of 3,000 tokens that all share, tool
-    /// results of 100 to 4,000 tokens, median 600; answers of 16 to 600 tokens, median 100.
+    /// results of 100 to 4,000 tokens, median 600; responses of 16 to 600 tokens, median 100.
     Agents,
 }
 
@@ -67,7 +67,7 @@ impl Workload {
         }
     }
 
-    /// Returns `true` if requests wait for the answers of others, so that the number of
+    /// Returns `true` if requests wait for the responses of others, so that the number of
     /// users says how many come.
     pub fn is_closed(self) -> bool {
         matches!(self, Self::Conversations | Self::Agents)

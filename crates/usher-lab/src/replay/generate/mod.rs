@@ -1,7 +1,7 @@
 //! Workloads that nobody recorded, each for one thing that a policy can get wrong.
 //!
 //! Times of independent requests are relative: [`utilize`](super::capacity::utilize) says
-//! how fast they come. Sessions think, ask and wait for the answer, so their number says
+//! how fast they come. Sessions think, ask and wait for the response, so their number says
 //! how much they ask for. Lengths are log-normal, as those of real traces nearly are, and
 //! have bounds.
 

@@ -1,4 +1,4 @@
-//! Users who wait for answers: conversations and agents. What was asked and answered before
+//! Users who wait for responses: conversations and agents. What was asked and answered before
 //! is the beginning of the next prompt.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::replay::workload::{Arrival, Piece};
 
 /// System prompts of conversations.
 const SYSTEMS: u64 = 8;
-/// Seconds between an answer and the next turn, on average, and between conversations.
+/// Seconds between a response and the next turn, on average, and between conversations.
 pub(in crate::replay) const THINKS: f64 = 8.0;
 /// Tokens of the system prompt of agents.
 const AGENT_SYSTEM: u32 = 3000;
@@ -53,7 +53,7 @@ impl Users {
         all.arrivals
     }
 
-    /// Adds a request. Returns its number, and its prompt with its answer.
+    /// Adds a request. Returns its number, and its prompt with its response.
     fn ask(
         &mut self,
         draw: &mut Draw,
@@ -67,10 +67,10 @@ impl Users {
             after: start.after,
             prompt: prompt.into(),
             output_tokens,
-            answer: Some(draw.number()),
+            response: Some(draw.number()),
             class: None,
         };
-        let whole = arrival.prompt.iter().copied().chain(arrival.answered()).collect();
+        let whole = arrival.prompt.iter().copied().chain(arrival.response()).collect();
         self.arrivals.push(arrival);
         (number, whole)
     }
@@ -122,24 +122,24 @@ pub(super) fn agents(count: usize, users: usize, seed: u64) -> Vec<Arrival> {
     Users::run(count, users, seed, |all, mut draw, start| {
         let output = |draw: &mut Draw| draw.length(100.0, 0.7, (16, 600));
         let task = own(&mut draw, 300.0, 0.6, (64, 2000));
-        let answer = output(&mut draw);
+        let response = output(&mut draw);
         let (plan, context) =
-            all.ask(&mut draw, start, vec![shared(all.seed, AGENT, AGENT_SYSTEM), task], answer);
+            all.ask(&mut draw, start, vec![shared(all.seed, AGENT, AGENT_SYSTEM), task], response);
         let mut ends = Vec::new();
         let mut reports = Vec::new();
         for _ in 0..2 + draw.below(3) {
             let (mut last, mut prompt) = (plan, context.clone());
             for _ in 0..2 + draw.below(4) {
                 prompt.push(own(&mut draw, 600.0, 0.9, (100, 4000)));
-                let (start, answer) = (Start::after(last, draw.exponential() * TOOL), output(&mut draw));
-                (last, prompt) = all.ask(&mut draw, start, prompt, answer);
+                let (start, response) = (Start::after(last, draw.exponential() * TOOL), output(&mut draw));
+                (last, prompt) = all.ask(&mut draw, start, prompt, response);
             }
             reports.extend(prompt.last().copied());
             ends.push(last);
         }
         let start = Start { pause: seconds(draw.exponential() * TOOL), after: ends.into() };
-        let (prompt, answer) = (context.into_iter().chain(reports).collect(), output(&mut draw));
-        let (summary, _) = all.ask(&mut draw, start, prompt, answer);
+        let (prompt, response) = (context.into_iter().chain(reports).collect(), output(&mut draw));
+        let (summary, _) = all.ask(&mut draw, start, prompt, response);
         [summary].into()
     })
 }

@@ -57,7 +57,7 @@ fn a_burst_is_sixty_four_at_one_moment() {
 }
 
 #[test]
-fn a_turn_repeats_all_before_it_and_waits_for_the_answer() {
+fn a_turn_repeats_all_before_it_and_waits_for_the_response() {
     let arrivals = Workload::Conversations.arrivals(2000, 50, 3);
     assert_eq!(arrivals, Workload::Conversations.arrivals(2000, 50, 3));
     let roots: Vec<_> = arrivals.iter().filter(|arrival| !arrival.follows()).collect();
@@ -68,7 +68,7 @@ fn a_turn_repeats_all_before_it_and_waits_for_the_answer() {
         let [before] = arrival.after[..] else { panic!("one turn after another") };
         assert!((before as usize) < position);
         let before = &arrivals[before as usize];
-        let repeated: Vec<Piece> = before.prompt.iter().copied().chain(before.answered()).collect();
+        let repeated: Vec<Piece> = before.prompt.iter().copied().chain(before.response()).collect();
         if arrival.prompt.starts_with(&repeated) {
             longer += 1;
         } else {

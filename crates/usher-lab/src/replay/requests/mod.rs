@@ -13,14 +13,14 @@ use super::workload::{Arrival, LatencyClass, Piece};
 use crate::load::body::{Message, Style};
 use crate::load::settings::Api;
 use crate::load::text::{TOKEN_CHARS, words};
-use crate::sim::{ANSWER_ROLE, block_hashes};
+use crate::sim::{RESPONSE_ROLE, block_hashes};
 use numbers::Numbers;
 use usher_core::request::{self, Headers, ParseError, Parsers, Request, RequestParser};
 
 /// Model that requests ask for, and the scope of their block hashes.
 pub(super) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
-/// Role of messages that repeat no answer.
+/// Role of messages that repeat no response.
 const USER_ROLE: &str = "user";
 
 /// The API of all requests.
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     pub(super) output_tokens: u32,
     /// Its latency targets.
     pub(super) class: Option<LatencyClass>,
-    /// Hashes of the full blocks of the prompt, and of the answer where it is repeated
+    /// Hashes of the full blocks of the prompt, and of the response where it is repeated
     /// later, by tokens of a block; see [`Numbers`].
     blocks: Vec<(u32, Vec<u64>)>,
 }
@@ -84,8 +84,8 @@ impl<T> Kept<T> {
 #[derive(Debug)]
 pub struct Requests {
     arrivals: Vec<Arrival>,
-    /// Parts of prompts that repeat an answer.
-    answers: HashSet<Piece>,
+    /// Parts of prompts that repeat a response.
+    responses: HashSet<Piece>,
     style: Style,
     max_tokens: usize,
     /// Tokens of a block, and the numbers of blocks of this size.
@@ -99,7 +99,7 @@ impl Requests {
     /// Requests of these arrivals to these servers.
     pub fn new(arrivals: &[Arrival], servers: &[Server], streams: bool) -> Self {
         let style = Style { api: API, model: MODEL.to_owned(), stream: streams };
-        // The same limit for all: a real client doesn't know how long its answer will be,
+        // The same limit for all: a real client doesn't know how long its response will be,
         // so neither may a picker.
         let longest = arrivals.iter().map(|arrival| arrival.output_tokens).max().unwrap_or(1);
         let mut block_sizes: Vec<u32> = servers.iter().map(|server| server.engine.block_size).collect();
@@ -107,7 +107,7 @@ impl Requests {
         block_sizes.dedup();
         Self {
             arrivals: arrivals.to_vec(),
-            answers: arrivals.iter().filter_map(Arrival::answered).collect(),
+            responses: arrivals.iter().filter_map(Arrival::response).collect(),
             style,
             max_tokens: longest as usize,
             block_sizes: block_sizes.into_iter().map(|size| (size, Mutex::default())).collect(),
@@ -116,7 +116,7 @@ impl Requests {
         }
     }
 
-    /// Returns `true` if answers are streams.
+    /// Returns `true` if responses are streams.
     pub(super) fn streams(&self) -> bool {
         self.style.stream
     }
@@ -169,7 +169,7 @@ impl Requests {
 
     fn prepare(&self, arrival: &Arrival) -> Prepared {
         let mut text = text(&arrival.prompt);
-        if let Some(Piece { seed, tokens }) = arrival.answered() {
+        if let Some(Piece { seed, tokens }) = arrival.response() {
             words(seed, tokens as usize, &mut text);
         }
         let blocks = |(size, numbers): &(u32, Mutex<Numbers>)| {
@@ -185,18 +185,18 @@ impl Requests {
         }
     }
 
-    /// The body of a request: answers before it are messages of their own. `said`: the text of
-    /// such an answer where it is another than the one that its seed gives.
+    /// The body of a request: responses before it are messages of their own. `said`: the text of
+    /// such a response where it is another than the one that its seed gives.
     pub(super) fn body<'a>(&self, arrival: &Arrival, said: impl Fn(&Piece) -> Option<&'a str>) -> Bytes {
         let mut messages: Vec<(&str, String)> = Vec::new();
         for piece in &arrival.prompt {
-            let answers = self.answers.contains(piece);
-            let role = if answers { ANSWER_ROLE } else { USER_ROLE };
-            if answers || messages.last().is_none_or(|(last, _)| *last != USER_ROLE) {
+            let is_response = self.responses.contains(piece);
+            let role = if is_response { RESPONSE_ROLE } else { USER_ROLE };
+            if is_response || messages.last().is_none_or(|(last, _)| *last != USER_ROLE) {
                 messages.push((role, String::new()));
             }
             let Some((_, text)) = messages.last_mut() else { continue };
-            match said(piece).filter(|_| answers) {
+            match said(piece).filter(|_| is_response) {
                 Some(said) => text.push_str(said),
                 None => words(piece.seed, piece.tokens as usize, text),
             }
@@ -205,9 +205,9 @@ impl Requests {
             messages.push((USER_ROLE, String::new()));
         }
         for (_, text) in messages.iter_mut().filter(|(role, _)| *role == USER_ROLE) {
-            // Chat templates add its role and that of the answer after it. They are part of its
+            // Chat templates add its role and that of the response after it. They are part of its
             // tokens, so that a prompt has as many as its arrival says.
-            text.truncate(text.len().saturating_sub(USER_ROLE.len() + ANSWER_ROLE.len()));
+            text.truncate(text.len().saturating_sub(USER_ROLE.len() + RESPONSE_ROLE.len()));
         }
         let messages: Vec<Message<'_>> =
             messages.iter().map(|(role, content)| Message { role, content }).collect();
@@ -265,15 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_repeated_answer_are_those_of_the_next_prompt() {
+    fn blocks_of_a_repeated_response_are_those_of_the_next_prompt() {
         let first = Arrival {
             prompt: [Piece { seed: 1, tokens: 100 }].into(),
             output_tokens: 60,
-            answer: Some(7),
+            response: Some(7),
             ..Arrival::default()
         };
         let next = Arrival {
-            prompt: first.prompt.iter().copied().chain(first.answered()).collect(),
+            prompt: first.prompt.iter().copied().chain(first.response()).collect(),
             output_tokens: 1,
             ..Arrival::default()
         };
@@ -288,11 +288,11 @@ mod tests {
         let first = Arrival {
             prompt: [piece(1), piece(2)].into(),
             output_tokens: 60,
-            answer: Some(7),
+            response: Some(7),
             ..Arrival::default()
         };
         let next = |last| Arrival {
-            prompt: first.prompt.iter().copied().chain(first.answered()).chain([piece(last)]).collect(),
+            prompt: first.prompt.iter().copied().chain(first.response()).chain([piece(last)]).collect(),
             ..first.clone()
         };
         let requests = requests(&[first.clone(), next(8), next(9)], &[16]);
@@ -303,7 +303,7 @@ mod tests {
         };
         let shared = |a: &[u64], b: &[u64]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
         let (read, made) = ([1, 2].map(read), [1, 2].map(|at| requests.get(at).blocks(16).to_vec()));
-        // 203 tokens and an answer of 60 of it.
+        // 203 tokens and a response of 60 of it.
         assert_eq!((shared(&read[0], &read[1]), shared(&made[0], &made[1])), (16, 16));
         let body = requests.body(&requests.arrivals()[1], |_| Some("So it was."));
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn pickers_see_a_limit_and_not_the_length_of_the_answer() {
+    fn pickers_see_a_limit_and_not_the_length_of_the_response() {
         let mut arrivals = of_trace(&[row(4, &[1]), row(4, &[1])], 0);
         arrivals[1].output_tokens = 900;
         let requests = requests(&arrivals, &[16]);

@@ -5,7 +5,7 @@
 //! others ([`chain`]) become due when those end.
 //!
 //! A request whose decision names somebody to compute the prompt goes there first. With
-//! its first token there, it goes to the server that answers, and its keys and values
+//! its first token there, it goes to the server that responds, and its keys and values
 //! over the link between the two. Should the first refuse it, the second does everything,
 //! as sidecars have it.
 //!
@@ -202,11 +202,11 @@ impl World {
             }
             self.fates[id].computed_by = Some(server);
         }
-        self.answer(under_way, whole, now);
+        self.respond(under_way, whole, now);
     }
 
     /// Gives a request to the server that answers it.
-    fn answer(&mut self, mut under_way: UnderWay, request: SimRequest, now: Duration) {
+    fn respond(&mut self, mut under_way: UnderWay, request: SimRequest, now: Duration) {
         let (server, id) = (under_way.server, request.id);
         let taken = self.engines[server].arrive(request, now);
         self.arm(server);
@@ -215,7 +215,7 @@ impl World {
                 self.under_way.insert(id, under_way);
             }
             Err(refusal) => {
-                // An answer like any other, but for its status.
+                // A response like any other, but for its status.
                 if let Some(follower) = &mut under_way.follower {
                     follower.begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
                     follower.first_token();
@@ -242,7 +242,7 @@ impl World {
         let fate = &mut self.fates[id];
         if let Some(rest) = request.awaits_prompt.take() {
             fate.cached_tokens = output.cached_tokens;
-            return self.answer(request, *rest, output.at);
+            return self.respond(request, *rest, output.at);
         }
         if output.generated == 1 {
             fate.first = Some(seen);

@@ -41,7 +41,7 @@ pub(super) enum Due {
 /// A request that a server has.
 pub(super) struct UnderWay {
     pub(super) arrived: Duration,
-    /// Number of the server that answers.
+    /// Number of the server that responds.
     pub(super) server: usize,
     /// Request for that server once another one has computed the prompt; `None`: nothing is awaited.
     pub(super) awaits_prompt: Option<Box<SimRequest>>,

@@ -55,7 +55,7 @@ const NONE: u32 = u32::MAX;
 /// Hash of blocks whose content was forgotten while requests held them. No other block has it.
 const FORGOTTEN: u64 = u64::MAX;
 
-/// Change of what a cache can answer for.
+/// Change of what a cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvChange {
     /// The block with this hash is there.
@@ -117,7 +117,7 @@ impl KvCache {
     }
 
     /// Forgets all content, as a restart does, and which changes led there. Requests keep the blocks that they hold,
-    /// which answer for nothing.
+    /// which match no prefix.
     pub fn forget(&mut self) {
         while self.idle > 0 {
             self.evict_oldest();
@@ -143,7 +143,7 @@ impl KvCache {
         self.private + self.shared
     }
 
-    /// Blocks that are held by nobody but still answer for a prefix.
+    /// Blocks that are held by nobody but still match a prefix.
     pub fn idle(&self) -> u32 {
         self.idle
     }

@@ -18,7 +18,7 @@
 //! attention (Vidur, arXiv 2405.05254, fits the same terms to measurements).
 //!
 //! A full engine's work per request follows from the mean step: `batch` requests, and
-//! prompts at the rate at which answers end. Prompts begin in Poisson fashion, so that a
+//! prompts at the rate at which responses end. Prompts begin in Poisson fashion, so that a
 //! share of the steps has none and is as long as reading memory takes.
 
 use super::work::{Mean, Room, Step};

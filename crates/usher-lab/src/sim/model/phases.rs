@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Returns `true` if there is room for what a request lacks, and for this share of what
-    /// it and those in the batch may yet generate. Alone it needs no room for answers.
+    /// it and those in the batch may yet generate. Alone it needs no room for responses.
     pub(super) fn has_reserve(&self, job: &Job, ratio: f64) -> bool {
         let block_size = self.config.block_size;
         let lacks = job.length().div_ceil(block_size).saturating_sub(job.lease.len());

@@ -17,7 +17,7 @@
 //! While requests wait that can be admitted, the next step is one of prefill: whole prompts
 //! of `max_batched_tokens` together, or one longer prompt alone, in chunks of that. All
 //! others stand still meanwhile, for `max_prefill_steps` such steps in a row at most. A
-//! request is admitted if the KV cache has room for its prompt and for the answers: for
+//! request is admitted if the KV cache has room for its prompt and for the responses: for
 //! itself and each in the batch `reserve_ratio` of what its limit leaves, 512 tokens at most
 //! (SGLang's `new_token_ratio` and `CLIP_MAX_NEW_TOKENS`). Its requests have no other
 //! limit than their length. While fewer than 128 requests wait, the one with the longest cached
@@ -26,7 +26,7 @@
 
 use super::work::{Mean, Room, Step};
 
-/// Tokens of an answer that room is reserved for, before the ratio.
+/// Tokens of a response that room is reserved for, before the ratio.
 pub(super) const CLIPPED_OUTPUT: u32 = 512;
 
 /// Constants of the cost of a step, in seconds of at most a million, and of admission.
@@ -49,7 +49,7 @@ pub struct PrefillFirst {
     /// Steps of prefill in a row while a request could decode, at least 1; `u32::MAX` as in
     /// SGLang: any number. Drawn from 1 to 4.
     pub max_prefill_steps: u32,
-    /// Share of the rest of an answer that room is reserved for. Drawn: 0.3.
+    /// Share of the rest of a response that room is reserved for. Drawn: 0.3.
     pub reserve_ratio: f64,
 }
 

@@ -37,8 +37,8 @@ pub struct SimRequest {
     /// Length of the prompt in tokens; 0 counts as 1.
     pub prompt_tokens: u32,
     /// Chained hashes of the full blocks of `block_size` tokens of the prompt, or of the
-    /// prompt followed by the answer; see [`block_hashes`](crate::sim::block_hashes). Blocks
-    /// without a hash are not shared. The engine knows an answer's blocks from when they are
+    /// prompt followed by the response; see [`block_hashes`](crate::sim::block_hashes). Blocks
+    /// without a hash are not shared. The engine knows a response's blocks from when they are
     /// generated.
     pub blocks: Vec<u64>,
     /// Number of tokens to generate; 0 counts as 1.
@@ -94,6 +94,6 @@ pub struct EngineState {
     pub kv_usage: f64,
     /// KV blocks that requests hold.
     pub kv_used_blocks: u32,
-    /// KV blocks that only answer for prefixes.
+    /// KV blocks that only match prefixes.
     pub kv_idle_blocks: u32,
 }

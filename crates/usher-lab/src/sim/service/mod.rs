@@ -1,4 +1,4 @@
-//! One server's answers.
+//! One server's responses.
 
 mod tokens;
 
@@ -90,7 +90,7 @@ impl Service {
     }
 
     /// Answers a request. An error ends the connection (HTTP/2: the stream).
-    pub(crate) async fn answer(
+    pub(crate) async fn respond(
         &self,
         request: Request<Incoming>,
         connection: &Connection,
@@ -150,7 +150,7 @@ impl Service {
         }
     }
 
-    // The faults that come before an answer.
+    // The faults that come before a response.
     async fn fail(
         &self,
         fault: &Fault,
@@ -294,7 +294,7 @@ impl Service {
     fn count(&self, api: Option<Api>, response: &Response<SimBody>, request_bytes: u64, took: Duration) {
         let Some(api) = api else { return };
         let bytes = response.body().size_hint().exact().unwrap_or(0);
-        self.record().answered(api, response.status().as_u16(), request_bytes, bytes, took.as_secs_f64());
+        self.record().responded(api, response.status().as_u16(), request_bytes, bytes, took.as_secs_f64());
     }
 
     fn trailers(&self) -> HeaderMap {

@@ -1,4 +1,4 @@
-//! Requests for tokens: who does which part of one, and its answer.
+//! Requests for tokens: who does which part of one, and its response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Service {
         let stream = call.stream && kind != Kind::Prefill;
         let text_seed = text_seed(self.config.engine.seed, &call.prompt);
         let (request, expected) = self.request(&call, adapter, kind, stages.output_tokens, text_seed);
-        let mut answer = ModelResponse {
+        let mut model_response = ModelResponse {
             api,
             number: 0,
             created: (self.started + self.live.now()).as_secs(),
@@ -86,11 +86,19 @@ impl Service {
             }
         };
         ticket.keep(expected);
-        answer.number = ticket.id();
+        model_response.number = ticket.id();
         let trailers = trailers.then(|| self.trailers());
-        let mut answered = if stream {
+        let mut response = if stream {
             let include_usage = call.include_usage;
-            let stream = Stream { ticket, answer, sent: 0, interval, include_usage, drop_after, trailers };
+            let stream = Stream {
+                ticket,
+                response: model_response,
+                sent: 0,
+                interval,
+                include_usage,
+                drop_after,
+                trailers,
+            };
             let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
             response(StatusCode::OK, kind, stream.into_body())
         } else {
@@ -98,7 +106,7 @@ impl Service {
             while !progress.finished && drop_after.is_none_or(|tokens| progress.generated < tokens) {
                 progress = ticket.beyond(progress.generated).await;
             }
-            let whole = answer.whole(progress.generated, progress.cached_tokens);
+            let whole = model_response.whole(progress.generated, progress.cached_tokens);
             let body = match (drop_after, trailers) {
                 (Some(tokens), _) if progress.generated >= tokens => half(&whole),
                 (_, Some(trailers)) => with_trailers(full(whole), trailers),
@@ -106,14 +114,14 @@ impl Service {
             };
             response(StatusCode::OK, JSON, body)
         };
-        let headers = answered.headers_mut();
+        let headers = response.headers_mut();
         headers.extend(prefilled_by.map(|name| (PREFILLED_BY, name)));
         if kind == Kind::Prefill {
             // Names of places were checked to be good header values.
             let place = HeaderValue::try_from(self.place.names().join(","));
             headers.extend(place.ok().map(|place| (PLACE, place)));
         }
-        answered
+        response
     }
 
     fn request(
@@ -135,7 +143,7 @@ impl Service {
             (_, _, None) => (config.default_output_tokens.min(room), Finish::Stop),
         };
         let scope = adapter.as_deref().unwrap_or(&config.model);
-        // The next prompt may repeat the answer. What doesn't fit is refused.
+        // The next prompt may repeat the response. What doesn't fit is refused.
         let mut text = call.prompt.clone();
         append_text(text_seed, output_tokens.min(room), &mut text);
         let blocks = block_hashes(scope, &text, config.engine.block_size);

@@ -49,7 +49,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PdParams {
-    /// The profile that picks who decodes and answers.
+    /// The profile that picks who decodes and responds.
     pub decode_profile: String,
     /// The profile that picks who computes the prompt.
     pub prefill_profile: String,

@@ -11,7 +11,7 @@ use super::joint::Splitting;
 use super::params::StageOrder;
 use super::written::StageProfiles;
 
-/// The stages of a request, each with its profile. The answer comes from who decodes;
+/// The stages of a request, each with its profile. The response comes from who decodes;
 /// another stage that finds nobody is left out.
 pub(super) struct Stages {
     pub(super) order: StageOrder,
@@ -66,7 +66,7 @@ impl Stages {
         }
     }
 
-    /// The profile that answers.
+    /// The primary profile.
     pub(super) fn finish(&self, runs: &Runs<'_>) -> Result<usize, ScheduleError> {
         let decode = self.positions(runs).decode.filter(|decode| runs.position(*decode).is_some());
         decode.ok_or_else(|| ScheduleError::NoTarget("failed to find available decode workers".to_owned()))

@@ -11,7 +11,7 @@ use crate::latency::PEAK_PREFILL_THROUGHPUT;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StageProfiles {
-    /// The profile that picks who decodes and answers.
+    /// The profile that picks who decodes and responds.
     pub decode: String,
     /// The profile that picks who computes the prompt.
     pub prefill: String,

@@ -1,5 +1,5 @@
 //! One expression of the Common Expression Language over the tokens of a request:
-//! compiled once, and then evaluated for every answer within fixed bounds.
+//! compiled once, and then evaluated for every response within fixed bounds.
 //!
 //! Bounds: the text has a largest length; it is parsed on a thread of its own with room for that
 //! length, as the parser recurses; [`check`](super::check) leaves nothing in it that loops, and
@@ -48,7 +48,7 @@ pub(super) enum Kind {
     Truth,
 }
 
-/// Why an expression has no value for an answer.
+/// Why an expression has no value for a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{0}")]
@@ -63,7 +63,7 @@ pub(super) enum Failure {
 pub(super) struct Variables(Context<'static, 'static>);
 
 impl Variables {
-    /// `usage`, with numbers that are doubles, as llm-d-router has it: what the answer
+    /// `usage`, with numbers that are doubles, as llm-d-router has it: what the response
     /// doesn't say is 0, but for the details, which are only there when it does.
     pub(super) fn of(usage: &Usage) -> Self {
         let number = |tokens: u64| Value::Float(tokens as f64);
@@ -124,7 +124,7 @@ impl Expression {
         }
     }
 
-    /// Evaluates it for an answer with all there is, to find mistakes in types: those
+    /// Evaluates it for a response with all there is, to find mistakes in types: those
     /// that are found then don't depend on the numbers.
     fn try_out(&self, kind: Kind) -> Result<(), Problem> {
         let sample =

@@ -1,5 +1,5 @@
 //! `request-attribute-reporter`: tells the gateway numbers about a request once its
-//! answer is complete, computed from the tokens that it used.
+//! response is complete, computed from the tokens that it used.
 
 mod check;
 mod expression;
@@ -34,7 +34,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     Ok(PluginParts { pre_request: Some(plugin), ..PluginParts::with(&params)? })
 }
 
-/// Computes attributes from the usage of every answer that says what it used.
+/// Computes attributes from the usage of every response that says what it used.
 #[derive(Debug)]
 pub struct RequestAttributeReporter {
     attributes: Arc<[Reported]>,
@@ -74,7 +74,7 @@ impl PreRequest for RequestAttributeReporter {
     }
 }
 
-/// Waits for the end of one answer.
+/// Waits for the end of one response.
 struct Reporting {
     attributes: Arc<[Reported]>,
     /// Id of the request, where failures are logged.
@@ -84,7 +84,7 @@ struct Reporting {
 impl Follower for Reporting {
     fn ends(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
         if *usage == Usage::default() {
-            // The answer doesn't say what it used, so there is nothing to compute with.
+            // The response doesn't say what it used, so there is nothing to compute with.
             return;
         }
         let variables = Variables::of(usage);

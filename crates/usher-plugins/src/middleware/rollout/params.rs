@@ -39,7 +39,7 @@ pub struct HeaderSelector {
     /// Name of the selector in metrics.
     #[schemars(extend("default" = "the header's"))]
     pub name: String,
-    /// The header, of requests and of answers.
+    /// The header, of requests and of responses.
     ///
     /// Lower case once it is read.
     #[schemars(extend("x-required" = true))]

@@ -23,7 +23,7 @@ pub struct SessionAffinity {
 
 #[derive(Debug)]
 enum How {
-    /// The endpoint's id in base64, in this header of requests and answers.
+    /// The endpoint's id in base64, in this header of requests and responses.
     Token { header: Arc<str> },
     /// The session's name, and its endpoint here.
     Session { sources: Vec<SessionSource>, bindings: Arc<Bindings>, ttl_ms: u64 },
@@ -39,7 +39,7 @@ enum Wanted {
 
 impl SessionAffinity {
     /// Sessions whose clients carry their endpoint in `header` (lower case). `profile`:
-    /// whose pick that is; `None`: of the profile that answers.
+    /// whose pick that is; `None`: of the primary profile.
     pub fn by_token(header: &str, profile: Option<String>) -> Self {
         Self { how: How::Token { header: header.into() }, profile }
     }
@@ -140,7 +140,7 @@ fn is_candidate(decision: &Decision, identity: &Arc<str>) -> bool {
 /// Tells the client which endpoint its session has.
 struct TokenWriter {
     header: Arc<str>,
-    /// The pick of a profile that doesn't answer; `None`: whoever serves.
+    /// The pick of a profile that isn't the primary one; `None`: whoever serves.
     pick: Option<Arc<Endpoint>>,
 }
 

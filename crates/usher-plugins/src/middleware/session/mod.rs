@@ -1,6 +1,6 @@
 //! `session-affinity-scorer` and `session-affinity-filter`: requests of one session go
 //! to one endpoint. Either the client carries the endpoint in a header, which it gets
-//! with every answer, or sessions are bound to endpoints here.
+//! with every response, or sessions are bound to endpoints here.
 
 mod affinity;
 mod bindings;

@@ -9,7 +9,7 @@ use usher_plugin::params::{header_name, or_default};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// The client sends the endpoint, which it got with an earlier answer.
+    /// The client sends the endpoint, which it got with an earlier response.
     #[default]
     EncodedEndpointHeader,
     /// The client names its session, and its endpoint is known here.
@@ -27,7 +27,7 @@ pub struct SessionAffinityParams {
     pub encoded_endpoint_header_config: HeaderConfig,
     /// The other strategy.
     pub session_id_config: SessionIdConfig,
-    /// The profile whose pick a session keeps; without it the one that answers.
+    /// The profile whose pick a session keeps; without it the primary one.
     pub profile_name: String,
 }
 
@@ -35,7 +35,7 @@ pub struct SessionAffinityParams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HeaderConfig {
-    /// The header with the endpoint, of answers and of the requests that follow.
+    /// The header with the endpoint, of responses and of the requests that follow.
     ///
     /// Lower case once it is read.
     pub header: String,

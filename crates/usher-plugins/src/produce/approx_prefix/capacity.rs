@@ -1,11 +1,11 @@
-//! Share of its capacity that an endpoint keeps for prefixes, learned from answers.
+//! Share of its capacity that an endpoint keeps for prefixes, learned from responses.
 //!
 //! Engines share the KV cache between cached blocks and running requests, and other pickers
 //! may send there, too. So the reported or configured capacity overstates what stays cached,
-//! and the index predicts hits that don't happen. An answer's usage says how many tokens were
+//! and the index predicts hits that don't happen. A response's usage says how many tokens were
 //! cached. Each endpoint has a factor of its capacity, which follows by additive increase and
-//! multiplicative decrease, as TCP's window does (RFC 5681): once per window of answers, by
-//! the predicted tokens that were not cached. Answers to requests that were decided before the
+//! multiplicative decrease, as TCP's window does (RFC 5681): once per window of responses, by
+//! the predicted tokens that were not cached. Responses to requests that were decided before the
 //! last change say nothing about the factor that it led to, and don't count.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ use usher_core::request::usage::{CacheReports, Usage};
 /// The smallest factor: some prefixes stay however full a cache is, and a factor of 0 would
 /// never see a prediction again.
 const LEAST: f64 = 0.05;
-/// Answers that a change of a factor is based on: enough that a single miss is less than what
+/// Responses that a change of a factor is based on: enough that a single miss is less than what
 /// is cut at most.
 const WINDOW: u32 = 16;
 /// Share of the predicted tokens of a window that may be missing without a change. The
@@ -32,12 +32,12 @@ const MOST_CUT: f64 = 0.3;
 /// Added to a factor by a window without misses: half of the range takes 50 windows, so that
 /// probing for more costs few misses.
 const STEP: f64 = 0.01;
-/// Share of a prediction that has to be missing before an answer counts as a miss. Tokens of
+/// Share of a prediction that has to be missing before a response counts as a miss. Tokens of
 /// a prompt's head may be longer than those of its tail, by as much.
 const CLEAR: f64 = 0.25;
-/// Requests without an answer that are remembered for an endpoint.
+/// Requests without a response that are remembered for an endpoint.
 const MOST_UNANSWERED: usize = 64;
-/// Weight that the mean length of tokens keeps when another answer is blended in.
+/// Weight that the mean length of tokens keeps when another response is blended in.
 const KEEP: f64 = 0.95;
 
 /// Factors of all endpoints, and the mean length of tokens.
@@ -46,7 +46,7 @@ pub(super) struct Capacities {
     // Written when an endpoint gets its first request and when one goes.
     by_slot: RwLock<HashMap<u32, Arc<Capacity>>>,
     /// Tokens as engines count them, per estimated token, as `f64` bits; 0 before the first
-    /// answer.
+    /// response.
     tokens: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ impl Capacities {
         if by_slot.is_empty() { 1.0 } else { sum / by_slot.len() as f64 }
     }
 
-    /// Tokens as engines count them, per estimated token; `None` before the first answer.
+    /// Tokens as engines count them, per estimated token; `None` before the first response.
     pub(super) fn tokens_per_estimate(&self) -> Option<f64> {
         Some(f64::from_bits(self.tokens.load(Relaxed))).filter(|tokens| *tokens > 0.0)
     }
@@ -105,7 +105,7 @@ impl Capacities {
         Some(Forecast { capacity, unanswered, api, window, block, matched, certain, tokens: blocks.tokens() })
     }
 
-    /// Compares a prediction with an answer. `None` where the answer doesn't say enough.
+    /// Compares a prediction with a response. `None` where the response doesn't say enough.
     pub(super) fn compare(&self, forecast: &Forecast, usage: &Usage) -> Option<Compared> {
         let prompt = usage.prompt_tokens.filter(|tokens| *tokens > 0)?;
         // Anthropic's input tokens are those that were not cached; servers that speak its API
@@ -125,7 +125,7 @@ impl Capacities {
         let compared = Compared { predicted: tokens(forecast.matched) as u64, cached };
         let mut learning = forecast.capacity.learning();
         if learning.window == forecast.window {
-            let change = learning.answer(tokens(forecast.certain), cached as f64, block);
+            let change = learning.note_response(tokens(forecast.certain), cached as f64, block);
             if let Some(change) = change {
                 forecast.capacity.change(change);
             }
@@ -166,7 +166,7 @@ struct Capacity {
     /// In 0.05..=1, as `f64` bits.
     factor: AtomicU64,
     reports: CacheReports,
-    // Taken by each request when it is decided, when its answer begins and when that ends.
+    // Taken by each request when it is decided, when its response begins and when that ends.
     learning: Mutex<Learning>,
 }
 
@@ -208,12 +208,12 @@ enum Change {
 
 #[derive(Debug, Default)]
 struct Learning {
-    /// Number of the window; then the sums of its answers so far.
+    /// Number of the window; then the sums of its responses so far.
     window: u32,
-    answers: u32,
+    responses: u32,
     predicted: f64,
     missed: f64,
-    /// The first new block of each request without an answer, and its position in the prompt.
+    /// The first new block of each request without a response, and its position in the prompt.
     unanswered: VecDeque<(u32, u64)>,
 }
 
@@ -239,23 +239,23 @@ impl Learning {
         }
     }
 
-    /// Takes an answer: tokens that were predicted and that were cached. Returns what follows
+    /// Takes a response: tokens that were predicted and that were cached. Returns what follows
     /// at the end of a window.
-    fn answer(&mut self, predicted: f64, cached: f64, block: f64) -> Option<Change> {
+    fn note_response(&mut self, predicted: f64, cached: f64, block: f64) -> Option<Change> {
         if predicted.max(cached) <= block {
             return None;
         }
         let missed = predicted - cached;
         let is_clear = missed > block && missed > CLEAR * predicted;
-        self.answers += 1;
+        self.responses += 1;
         self.predicted += predicted;
         self.missed += if is_clear { missed } else { 0.0 };
-        if self.answers < WINDOW {
+        if self.responses < WINDOW {
             return None;
         }
         let share = self.missed / self.predicted.max(1.0);
         self.window = self.window.wrapping_add(1);
-        (self.answers, self.predicted, self.missed) = (0, 0.0, 0.0);
+        (self.responses, self.predicted, self.missed) = (0, 0.0, 0.0);
         Some(if share > TOLERATED { Change::Cut(share.min(MOST_CUT)) } else { Change::Add })
     }
 }
@@ -265,7 +265,7 @@ impl Learning {
 #[derive(Debug)]
 pub(super) struct Forecast {
     capacity: Arc<Capacity>,
-    /// `None` once the answer has begun.
+    /// `None` once the response has begun.
     unanswered: Option<Unanswered>,
     api: Api,
     window: u32,

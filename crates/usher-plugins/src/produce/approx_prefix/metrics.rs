@@ -273,7 +273,7 @@ impl Hits {
         self.ratio.observe(f64::from(blocks) / f64::from(known.total.max(1)));
         self.bytes.observe(f64::from(blocks) * f64::from(known.block_size) * BYTES_PER_TOKEN as f64);
     }
-    /// An answer says how much was cached.
+    /// A response says how much was cached.
     pub(super) fn compared(&self, Compared { predicted, cached }: Compared) {
         self.predicted.inc_by(predicted);
         self.cached.inc_by(cached);

@@ -1,6 +1,6 @@
 //! `approx-prefix-cache-producer`: what of a prompt each endpoint has in its prefix cache.
 //! It learns from its own decisions: what is sent to an endpoint is cached there, until
-//! something else takes the room. How much room there is it learns from answers, which say
+//! something else takes the room. How much room there is it learns from responses, which say
 //! how much of a prompt was cached.
 
 mod caches;
@@ -77,7 +77,7 @@ pub struct ApproxPrefixKeys {
 }
 
 /// Says how many of a prompt's first blocks each candidate holds, and learns them for the
-/// endpoints that get it: the first choice of the profile that answers, that of the profile
+/// endpoints that get it: the first choice of the primary profile, that of the profile
 /// that picks who computes prompts, and whoever served instead.
 #[derive(Debug)]
 pub struct ApproxPrefixProducer {
@@ -178,8 +178,8 @@ fn reported(gauge: &Gauge) -> Option<f64> {
 }
 
 /// A request under way. Another endpoint than the first choice may serve it, and then has
-/// its prompt, too. An engine holds the blocks of a prompt while it answers, so it is when the
-/// answer ends that they were used last.
+/// its prompt, too. An engine holds the blocks of a prompt while it responds, so it is when the
+/// response ends that they were used last.
 struct Sent {
     learner: Arc<Learner>,
     /// The endpoint that serves, or the first choice until that is known.
@@ -189,7 +189,7 @@ struct Sent {
     /// From then on, where there is room for it.
     kept: Option<KeptBlocks>,
     block: NonZeroU32,
-    /// To be compared with the answer; `None` where that would say nothing.
+    /// To be compared with the response; `None` where that would say nothing.
     forecast: Option<Forecast>,
 }
 

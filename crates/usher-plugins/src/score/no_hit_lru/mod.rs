@@ -113,8 +113,8 @@ impl Scorer for NoHitLruScorer {
 }
 
 impl PreRequest for NoHitLruScorer {
-    /// The endpoints that compute the prompt anew have had their turn: those of the profile
-    /// that answers and of the one that picks who computes prompts, unless they hold some of it.
+    /// The endpoints that compute the prompt anew have had their turn: those of the
+    /// primary profile and of the one that picks who computes prompts, unless they hold some of it.
     fn decided(&self, cx: &Context<'_>, decision: &Decision, _effects: &mut Effects) {
         let known = cx.facts.get(self.prefix);
         let primary = decision.primary();

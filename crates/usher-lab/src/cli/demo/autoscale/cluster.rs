@@ -67,7 +67,7 @@ impl Cluster {
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Starting) {
             // One that doesn't listen yet isn't ready, either.
             let health = self.client.get(local(pod.process.port), HEALTH).await;
-            if health.is_ok_and(|answer| answer.status == 200) {
+            if health.is_ok_and(|response| response.status == 200) {
                 pod.stage = Stage::Ready;
             }
         }

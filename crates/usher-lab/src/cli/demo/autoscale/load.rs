@@ -21,7 +21,7 @@ const SHAPE: [(f64, f64); 6] = [(0.0, 0.1), (4.0, 0.1), (10.0, 1.0), (20.0, 1.0)
 /// When no more requests come.
 pub(super) const END: Duration = Duration::from_secs(30);
 
-/// Tokens of an answer: 1.3 s of a server that has one request. So few requests keep several servers
+/// Tokens of a response: 1.3 s of a server that has one request. So few requests keep several servers
 /// busy, and the machine has little to do.
 const OUTPUT: usize = 160;
 
@@ -84,7 +84,7 @@ impl Load {
     }
 }
 
-/// Sends a request at each of these times and waits for all answers.
+/// Sends a request at each of these times and waits for all responses.
 pub(super) async fn send(to: SocketAddr, due: Vec<Duration>, counters: Arc<Counters>) -> Vec<Outcome> {
     let client = Client::default();
     let style = Style { api: Api::Chat, model: MODEL.to_owned(), stream: false };
@@ -97,9 +97,9 @@ pub(super) async fn send(to: SocketAddr, due: Vec<Duration>, counters: Arc<Count
         let (client, counters) = (client.clone(), Arc::clone(&counters));
         requests.spawn(async move {
             counters.sent.fetch_add(1, Relaxed);
-            let answer = client.chat(to, body).await.map_err(|error| format!("{error:#}"));
+            let response = client.chat(to, body).await.map_err(|error| format!("{error:#}"));
             counters.done.fetch_add(1, Relaxed);
-            Outcome { due: since_begin, first: None, total: due.elapsed(), answer }
+            Outcome { due: since_begin, first: None, total: due.elapsed(), response }
         });
     }
     requests.join_all().await

@@ -94,8 +94,9 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     speed: f64,
     #[serde(flatten)]
     ends: Ends,
-    /// From when a request was due to the end of its answer.
-    answer_ms: Percentiles,
+    /// From when a request was due to the end of its response.
+    #[serde(rename = "answer_ms")]
+    response_ms: Percentiles,
     /// Most servers in the pool.
     most_servers: usize,
     /// Servers that were started.
@@ -116,7 +117,7 @@ impl AutoscaleReport {
             seconds: took.as_secs_f64(),
             speed,
             ends: Ends::of(&outcomes),
-            answer_ms: Percentiles::of(&times),
+            response_ms: Percentiles::of(&times),
             most_servers: moments.iter().map(|moment| moment.current).max().unwrap_or(0),
             started,
             ended,
@@ -164,7 +165,7 @@ impl Display for AutoscaleReport {
             "requests",
             format_args!("{} in {:.1} s: {}", grouped(self.requests as u64), self.seconds, self.ends),
         )?;
-        line(f, "answer", format_args!("{}", self.answer_ms))?;
+        line(f, "response", format_args!("{}", self.response_ms))?;
         line(
             f,
             "servers",
@@ -191,7 +192,7 @@ The demo starts and ends simulated ones as a cluster would; one is ready 2 s
 after its start.
 
 requests       2 in 44.0 s: 1 × status 200, 1 × status 503
-answer         p50 400.0 ms, p99 2500.0 ms
+response       p50 400.0 ms, p99 2500.0 ms
 servers        3 at most; 4 started, 4 ended
 
 seconds  load/s  waiting  servers  starting  desired  why
@@ -219,7 +220,7 @@ seconds  load/s  waiting  servers  starting  desired  why
             due: Duration::ZERO,
             first: None,
             total: Duration::from_millis(total),
-            answer: Ok(Response {
+            response: Ok(Response {
                 status,
                 pod: None,
                 first: None,

@@ -84,7 +84,7 @@ async fn tell(
     progress.step(&format!("{with}: all servers work"));
     sleep(CALM).await;
 
-    progress.step(&format!("{with}: one of them answers 503 in a millisecond"));
+    progress.step(&format!("{with}: one of them responds with 503 in a millisecond"));
     // Simulated time.
     let slow = format!("{}us", (1000.0 * speed) as u64);
     let fault = json!({"status": 503, "slow": slow}).to_string();

@@ -40,7 +40,7 @@ pub(super) struct Run {
     repaired: Part,
     /// After that.
     recovered: Part,
-    /// Other ends than an answer with 200, or the broken server's 503.
+    /// Other ends than a response with 200, or the broken server's 503.
     unexpected: BTreeMap<String, usize>,
 }
 
@@ -62,7 +62,7 @@ impl Part {
         for outcome in outcomes {
             part.requests += 1;
             let (status, pod) =
-                outcome.answer.as_ref().map_or((0, None), |(status, pod)| (*status, pod.as_deref()));
+                outcome.response.as_ref().map_or((0, None), |(status, pod)| (*status, pod.as_deref()));
             part.to_one += usize::from(pod == Some(one));
             part.failed += usize::from(status != 200);
         }
@@ -76,8 +76,8 @@ impl Run {
     pub(super) fn new(detection: bool, one: &str, outcomes: &[Outcome], recovered: Option<Duration>) -> Self {
         let part = |phase| Part::of(outcomes.iter().filter(|outcome| outcome.phase == phase), one);
         let mut unexpected: BTreeMap<String, usize> = BTreeMap::new();
-        for Outcome { phase, answer } in outcomes {
-            let end = match answer {
+        for Outcome { phase, response } in outcomes {
+            let end = match response {
                 Ok((200, _)) => continue,
                 // What was sent a moment before it was broken or repaired may find it so.
                 Ok((503, Some(pod))) if pod == one && *phase != Phase::Recovered => continue,
@@ -160,7 +160,7 @@ impl Display for OutlierReport {
             f,
             format_args!(
                 "{rate} requests per second through Envoy and Usher to {servers} simulated servers. One of them \
-                 answers 503 within a millisecond for a while, and then works again."
+                 responds with 503 within a millisecond for a while, and then works again."
             ),
         )?;
         writeln!(f)?;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn outcome(phase: Phase, status: u16, pod: &str) -> Outcome {
-        Outcome { phase, answer: Ok((status, Some(pod.to_owned()))) }
+        Outcome { phase, response: Ok((status, Some(pod.to_owned()))) }
     }
 
     fn report() -> OutlierReport {
@@ -204,7 +204,7 @@ mod tests {
             outcome(Phase::Repaired, 200, "sim-0"),
             outcome(Phase::Recovered, 200, "sim-0"),
             outcome(Phase::Recovered, 503, "sim-0"),
-            Outcome { phase: Phase::Recovered, answer: Err("the answer broke off".to_owned()) },
+            Outcome { phase: Phase::Recovered, response: Err("the response broke off".to_owned()) },
         ];
         let mut report = OutlierReport::new(12.0, 200, Ports::from_first(8081, 3).unwrap());
         report.runs.push(Run::new(false, "sim-0", &outcomes[..6], None));
@@ -216,7 +216,7 @@ mod tests {
     fn the_table_reads_like_this() {
         let want = "\
 200 requests per second through Envoy and Usher to 3 simulated servers. One of
-them answers 503 within a millisecond for a while, and then works again.
+them responds with 503 within a millisecond for a while, and then works again.
 
 outlier ejection                         off              on
 its share while all work             50.00 %         50.00 %
@@ -227,7 +227,7 @@ requests that failed                       1               1
 recovered after its repair     never ejected          3.46 s
 its share after that                  0.00 %         66.67 %
 1 × status 503
-1 × the answer broke off
+1 × the response broke off
 
 => 2 of 16 requests ended in a way that the broken server
    doesn't explain.

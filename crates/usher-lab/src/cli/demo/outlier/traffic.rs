@@ -16,7 +16,7 @@ use crate::cli::demo::trace::MODEL;
 use crate::load::body::Style;
 use crate::load::settings::Api;
 
-/// Tokens of an answer.
+/// Tokens of a response.
 const OUTPUT: usize = 16;
 
 /// State of the servers when a request is sent.
@@ -37,8 +37,8 @@ pub(super) enum Phase {
 pub(super) struct Outcome {
     /// When it was sent.
     pub(super) phase: Phase,
-    /// Status, and who answered if it is named; or why there is no answer.
-    pub(super) answer: Result<(u16, Option<String>), String>,
+    /// Status, and who responded if it is named; or why there is no response.
+    pub(super) response: Result<(u16, Option<String>), String>,
 }
 
 /// Requests on their way.
@@ -73,7 +73,7 @@ impl Traffic {
         let _ = sent.wait_for(|(current, sent)| *current == phase && *sent >= count).await;
     }
 
-    /// Sends no more, and waits for all answers.
+    /// Sends no more, and waits for all responses.
     pub(super) async fn end(self) -> Vec<Outcome> {
         self.stop.cancel();
         self.sender.await.unwrap_or_default()
@@ -95,8 +95,8 @@ async fn send(
         let (client, number, phase) = (client.clone(), Arc::clone(&number), *phase.borrow());
         requests.spawn(async move {
             let body = body(number.fetch_add(1, Relaxed));
-            let answer = client.chat(to, body).await.map(|answer| (answer.status, answer.pod));
-            Outcome { phase, answer: answer.map_err(|error| format!("{error:#}")) }
+            let response = client.chat(to, body).await.map(|response| (response.status, response.pod));
+            Outcome { phase, response: response.map_err(|error| format!("{error:#}")) }
         });
         sent.send_modify(|(last, count)| {
             *count = if *last == phase { *count + 1 } else { 1 };

@@ -24,7 +24,7 @@ const EQUAL: f64 = 0.02;
 pub(in crate::cli::demo) struct PdReport {
     /// Speed in multiples of the trace's, servers included.
     speed: f64,
-    /// Answers are so many times shorter than in the trace.
+    /// Responses are so many times shorter than in the trace.
     output_divisor: u32,
     kv_bytes_per_token: u64,
     /// Bytes per second by layer.
@@ -41,14 +41,15 @@ pub(super) struct Run {
     pairing: &'static str,
     /// Requests of the trace that were sent.
     requests: usize,
-    /// From the first request to the last answer.
+    /// From the first request to the last response.
     seconds: f64,
     #[serde(flatten)]
     ends: Ends,
-    /// From when a request was due to the first byte of its answer.
+    /// From when a request was due to the first byte of its response.
     first_token_ms: Times,
-    /// From when a request was due to the end of its answer.
-    answer_ms: Times,
+    /// From when a request was due to the end of its response.
+    #[serde(rename = "answer_ms")]
+    response_ms: Times,
     /// Prompts that another server computed than the one that decoded.
     remote_prefills: u64,
     /// Prompts that the server computed that decoded.
@@ -103,7 +104,8 @@ impl Run {
         took: Duration,
         servers: &[Server],
     ) -> Self {
-        let is_good = |outcome: &&Outcome| outcome.answer.as_ref().is_ok_and(|answer| answer.status == 200);
+        let is_good =
+            |outcome: &&Outcome| outcome.response.as_ref().is_ok_and(|response| response.status == 200);
         let good = || outcomes.iter().filter(is_good);
         let first: Vec<f64> = good().filter_map(|outcome| outcome.first).map(milliseconds).collect();
         let total: Vec<f64> = good().map(|outcome| milliseconds(outcome.total)).collect();
@@ -115,7 +117,7 @@ impl Run {
             seconds: took.as_secs_f64(),
             ends: Ends::of(outcomes),
             first_token_ms: Times::of(&first),
-            answer_ms: Times::of(&total),
+            response_ms: Times::of(&total),
             remote_prefills: sum(&|server| server.received),
             own_prefills: sum(&|server| server.finished.saturating_sub(server.prefilled + server.received)),
             cached_tokens: sum(&|server| server.cached_tokens),
@@ -200,7 +202,7 @@ impl Display for PdReport {
             format_args!(
                 "A trace, replayed through Envoy and Usher once for each way to pair {half} simulated servers that \
                  compute prompts with {half} that decode. Trace and servers run {speed} times as fast as in reality; \
-                 answers are {shorter} times shorter. A token of a prompt that moves has {token} KiB; links take {}.",
+                 responses are {shorter} times shorter. A token of a prompt that moves has {token} KiB; links take {}.",
                 links.join(", ")
             ),
         )?;
@@ -213,8 +215,8 @@ impl Display for PdReport {
         row(f, runs, "first token, mean", |run| shown(run.first_token_ms.mean, 1))?;
         row(f, runs, "first token, p50", |run| shown(run.first_token_ms.p50, 1))?;
         row(f, runs, "first token, p99", |run| shown(run.first_token_ms.p99, 1))?;
-        row(f, runs, "whole answer, p50", |run| shown(run.answer_ms.p50, 1))?;
-        row(f, runs, "whole answer, p99", |run| shown(run.answer_ms.p99, 1))?;
+        row(f, runs, "whole response, p50", |run| shown(run.response_ms.p50, 1))?;
+        row(f, runs, "whole response, p99", |run| shown(run.response_ms.p99, 1))?;
         row(f, runs, "prompts computed elsewhere", |run| grouped(run.remote_prefills))?;
         row(f, runs, "prompts computed in place", |run| grouped(run.own_prefills))?;
         row(f, runs, "cached tokens of prompts", |run| grouped(run.cached_tokens))?;
@@ -240,13 +242,13 @@ mod tests {
     use usher_core::request::usage::Usage;
     use usher_terminal::misfits;
 
-    fn outcome(answer: Result<u16, &str>, first: u64) -> Outcome {
+    fn outcome(response: Result<u16, &str>, first: u64) -> Outcome {
         let reason = String::new();
         Outcome {
             due: Duration::ZERO,
             first: Some(Duration::from_millis(first)),
             total: Duration::from_millis(first * 10),
-            answer: answer.map_err(str::to_owned).map(|status| Response {
+            response: response.map_err(str::to_owned).map(|status| Response {
                 status,
                 pod: None,
                 first: None,
@@ -275,7 +277,7 @@ mod tests {
             outcome(Ok(200), 10),
             outcome(Ok(200), 30),
             outcome(Ok(503), 1),
-            outcome(Err("the answer broke off"), 1),
+            outcome(Err("the response broke off"), 1),
         ];
         let took = Duration::from_secs(2);
         let mut report = PdReport::new(12.0, Ports::from_first(8081, 4).unwrap());
@@ -289,7 +291,7 @@ mod tests {
         let want = "\
 A trace, replayed through Envoy and Usher once for each way to pair 2 simulated
 servers that compute prompts with 2 that decode. Trace and servers run 12 times
-as fast as in reality; answers are 8 times shorter. A token of a prompt that
+as fast as in reality; responses are 8 times shorter. A token of a prompt that
 moves has 256 KiB; links take 200 GB/s on a host, 50 GB/s in a rack, 5 GB/s
 between racks.
 
@@ -299,8 +301,8 @@ not answered with 200                      2               0
 first token, mean                    20.0 ms         20.0 ms
 first token, p50                     10.0 ms         10.0 ms
 first token, p99                     30.0 ms         30.0 ms
-whole answer, p50                   100.0 ms        100.0 ms
-whole answer, p99                   300.0 ms        300.0 ms
+whole response, p50                 100.0 ms        100.0 ms
+whole response, p99                 300.0 ms        300.0 ms
 prompts computed elsewhere                 3               3
 prompts computed in place                  1               1
 cached tokens of prompts                 100             100
@@ -308,7 +310,7 @@ moved on a host                       0.0 GB          0.0 GB
 moved in a rack                       2.0 GB          2.0 GB
 moved between racks                   0.0 GB          0.0 GB
 moved in all                          2.0 GB          2.0 GB
-independent: 2 × status 200, 1 × status 503, 1 × the answer broke off
+independent: 2 × status 200, 1 × status 503, 1 × the response broke off
 
 => 2 of 6 requests failed, so the ways to pair can't be
    compared.

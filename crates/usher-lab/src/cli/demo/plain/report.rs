@@ -118,11 +118,12 @@ impl Run {
         let (mut tokens, mut good) = (Tokens::default(), 0usize);
         let (mut ttft, mut tpot, mut latency) = (Vec::new(), Vec::new(), Vec::new());
         for outcome in outcomes {
-            let Some(answer) = outcome.answer.as_ref().ok().filter(|answer| answer.status == 200) else {
+            let Some(response) = outcome.response.as_ref().ok().filter(|response| response.status == 200)
+            else {
                 continue;
             };
             let real = |time: Duration| time.as_secs_f64() * 1e3 * speed;
-            let later = answer.usage.completion_tokens.unwrap_or(0).saturating_sub(1);
+            let later = response.usage.completion_tokens.unwrap_or(0).saturating_sub(1);
             let first = outcome.first.map(real);
             let each = first.filter(|_| later > 0).map(|first| (real(outcome.total) - first) / later as f64);
             let is_good = first.is_some_and(|first| first <= TTFT_MS) && each.unwrap_or(0.0) <= TPOT_MS;
@@ -130,9 +131,9 @@ impl Run {
             ttft.extend(first);
             tpot.extend(each);
             latency.push(real(outcome.total));
-            let pod = answer.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
-            tokens.add(&answer.usage);
-            pods.entry(pod).or_default().add(&answer.usage);
+            let pod = response.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
+            tokens.add(&response.usage);
+            pods.entry(pod).or_default().add(&response.usage);
         }
         Self {
             policy,
@@ -321,7 +322,7 @@ Goodput: first token within 2 s, 50 ms or less for each
 token after it. Metrics are 12 times as old as in reality,
 which favours Usher's. CPU and added time are not scaled.
 This build is not optimised; a release takes less CPU.
-llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
+llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off
 
 => 2 of 6 requests failed, so the policies can't be
    compared.
@@ -338,7 +339,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
             due: Duration::ZERO,
             first: Some(Duration::from_millis(20)),
             total: Duration::from_millis(40),
-            answer: Ok(Response { status, pod: Some(pod.to_owned()), first: None, usage, reason }),
+            response: Ok(Response { status, pod: Some(pod.to_owned()), first: None, usage, reason }),
         }
     }
 
@@ -347,7 +348,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
             due: Duration::ZERO,
             first: None,
             total: Duration::from_secs(60),
-            answer: Err("the answer broke off".to_owned()),
+            response: Err("the response broke off".to_owned()),
         };
         let usage = |cpu, memory| Usage { cpu: Duration::from_millis(cpu), memory, peak_memory: memory };
         let whole = || vec![outcome("sim-0", 200, 1500, 500), outcome("sim-0", 200, 500, 500)];
@@ -377,7 +378,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
     fn the_table_reads_like_this_and_fits_60_columns() {
         assert_eq!(report().to_string(), TABLE);
         let wide: Vec<&str> = TABLE.lines().filter(|line| line.chars().count() > 60).collect();
-        assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off"]);
+        assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off"]);
     }
 
     #[test]
@@ -406,7 +407,7 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the answer broke off
         assert_eq!((report.requests(), report.failed()), (6, 2));
         let run = &report.runs[0];
         assert_eq!(run.ends.statuses, BTreeMap::from([(200, 2), (503, 1)]));
-        assert_eq!(run.ends.failures["the answer broke off"], 1);
+        assert_eq!(run.ends.failures["the response broke off"], 1);
         assert_eq!(run.pods["sim-0"], Tokens { requests: 2, prompt: 2000, completion: 20, cached: 1000 });
         assert_eq!((&run.tokens, &run.pods["sim-1"]), (&run.pods["sim-0"], &Tokens::default()));
         assert_eq!(run.pods.len(), 3);

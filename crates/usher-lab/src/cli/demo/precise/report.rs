@@ -81,8 +81,10 @@ impl Run {
     pub(super) fn sum(&mut self) {
         self.requests = self.outcomes.len();
         self.ends = Ends::of(&self.outcomes);
-        let answers = self.outcomes.iter().filter_map(|outcome| outcome.answer.as_ref().ok());
-        answers.filter(|answer| answer.status == 200).for_each(|answer| self.tokens.add(&answer.usage));
+        let responses = self.outcomes.iter().filter_map(|outcome| outcome.response.as_ref().ok());
+        responses
+            .filter(|response| response.status == 200)
+            .for_each(|response| self.tokens.add(&response.usage));
         let mut both = self.evictions;
         both.hits.predicted += self.restart.hits.predicted;
         both.hits.cached += self.restart.hits.cached;
@@ -204,12 +206,12 @@ failed requests                            0               0
 
     fn outcomes(statuses: [u16; 2]) -> Vec<Outcome> {
         let usage = Usage { prompt_tokens: Some(100), completion_tokens: Some(8), cached_tokens: Some(50) };
-        let answer = |status| Response { status, pod: None, first: None, usage, reason: String::new() };
+        let response = |status| Response { status, pod: None, first: None, usage, reason: String::new() };
         let outcome = |status| Outcome {
             due: Duration::ZERO,
             first: None,
             total: Duration::ZERO,
-            answer: Ok(answer(status)),
+            response: Ok(response(status)),
         };
         statuses.map(outcome).into()
     }

@@ -33,12 +33,12 @@ pub(super) async fn send(
     let begun = Instant::now();
     let exchange = async |number: usize| {
         let due = Instant::now();
-        let answer = client.completion(to, body(number as u64, servers as u64)).await;
+        let response = client.completion(to, body(number as u64, servers as u64)).await;
         Outcome {
             due: due - begun,
-            first: answer.as_ref().ok().and_then(|answer| answer.first).map(|first| first - due),
+            first: response.as_ref().ok().and_then(|response| response.first).map(|first| first - due),
             total: due.elapsed(),
-            answer: answer.map_err(|error| format!("{error:#}")),
+            response: response.map_err(|error| format!("{error:#}")),
         }
     };
     iter(numbers).map(exchange).buffer_unordered(servers.div_ceil(SERVERS_EACH)).collect().await

@@ -35,7 +35,7 @@ pub(super) struct Sample {
 pub(super) struct Measured {
     /// All requests.
     pub(super) outcomes: Vec<Outcome>,
-    /// From the first request to the last answer.
+    /// From the first request to the last response.
     pub(super) took: Duration,
     /// In the order of time.
     pub(super) samples: Vec<Sample>,
@@ -48,11 +48,11 @@ pub(super) struct Measured {
 pub(in crate::cli::demo) struct ZeroReport {
     /// Requests that were sent.
     pub(in crate::cli::demo) requests: usize,
-    /// From the first request to the last answer.
+    /// From the first request to the last response.
     seconds: f64,
     /// Speed in multiples of the trace's, servers included.
     speed: f64,
-    /// Answers are so many times shorter than in the trace.
+    /// Responses are so many times shorter than in the trace.
     output_divisor: u32,
     #[serde(flatten)]
     ends: Ends,
@@ -72,7 +72,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     late: First,
     /// Servers and waiting requests over time.
     waiting: Vec<Moment>,
-    /// Good answers by pod.
+    /// Good responses by pod.
     pods: BTreeMap<String, usize>,
     /// Ports that everything listens on.
     ports: Ports,
@@ -97,8 +97,8 @@ impl ZeroReport {
         let Measured { outcomes, took, samples, waited } = measured;
         let mut pods: BTreeMap<String, usize> = pods.into_iter().map(|name| (name, 0)).collect();
         for outcome in outcomes {
-            if let Some(answer) = outcome.answer.as_ref().ok().filter(|answer| answer.status == 200) {
-                let pod = answer.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
+            if let Some(response) = outcome.response.as_ref().ok().filter(|response| response.status == 200) {
+                let pod = response.pod.clone().unwrap_or_else(|| "(unnamed)".to_owned());
                 *pods.entry(pod).or_default() += 1;
             }
         }
@@ -240,7 +240,7 @@ mod tests {
     const TABLE: &str = "\
 A trace, replayed through Envoy and Usher to a pool without servers; 2 simulated
 ones are started 3 s after the first request. Trace and servers run 12 times as
-fast as in reality; answers are 8 times shorter.
+fast as in reality; responses are 8 times shorter.
 
 requests       4 in 9.0 s: 3 × status 200, 1 × status 503
 servers        in the pool 3.2 s after the first request
@@ -267,7 +267,7 @@ sim-1         0
             due: Duration::from_millis(due),
             first: Some(Duration::from_millis(first)),
             total: Duration::from_millis(first * 2),
-            answer: Ok(Response {
+            response: Ok(Response {
                 status,
                 pod: Some("sim-0".to_owned()),
                 first: None,

@@ -7,7 +7,7 @@ use crate::replay::recording::recorded::{Recorded, Recording};
 /// A request that a server worked on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observed {
-    /// Server that answered.
+    /// Server that responded.
     pub(super) server: usize,
     /// Server that computed the prompt.
     pub(super) computed_by: usize,

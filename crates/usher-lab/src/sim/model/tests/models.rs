@@ -10,7 +10,7 @@ use crate::sim::EngineConfig;
 use crate::sim::kv::block_hashes;
 
 // Prompts that take turns share their beginning: milliseconds since the arrival before, tokens
-// of the conversation before, tokens of the answer, conversation, whether an earlier request
+// of the conversation before, tokens of the response, conversation, whether an earlier request
 // is aborted.
 type Arrival = (u64, u32, u32, u64, bool);
 

@@ -75,13 +75,13 @@ fn decoding_has_a_turn_after_so_many_steps_of_prefill() {
 }
 
 #[test]
-fn room_is_reserved_for_a_share_of_the_answers() {
-    // ratio, whether the second prompt is computed before the first answer is complete
+fn room_is_reserved_for_a_share_of_the_responses() {
+    // ratio, whether the second prompt is computed before the first response is complete
     for (reserve_ratio, together) in [(0.0, true), (0.3, true), (0.4, false), (1.0, false)] {
         let mut engine =
             Engine::new(EngineConfig { num_blocks: 20, ..config(PrefillFirst { reserve_ratio, ..model() }) })
                 .unwrap();
-        // Six blocks each for prompts; eight are left for two answers of 200 tokens.
+        // Six blocks each for prompts; eight are left for two responses of 200 tokens.
         for id in [1, 2] {
             engine.arrive(request(id, 96, 200), ms(0)).unwrap();
         }

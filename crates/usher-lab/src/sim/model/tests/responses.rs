@@ -4,7 +4,7 @@ use super::super::*;
 use super::{config, drain, ms, request};
 use crate::sim::EngineConfig;
 
-// A request whose hashes cover prompt and answer.
+// A request whose hashes cover prompt and response.
 fn chat(id: u64, prompt_tokens: u32, output_tokens: u32) -> SimRequest {
     let blocks = request(7, prompt_tokens + output_tokens, 1).blocks;
     SimRequest { id, blocks, ..request(7, prompt_tokens, output_tokens) }
@@ -16,7 +16,7 @@ fn engines() -> [EngineConfig; 3] {
 }
 
 #[test]
-fn a_prompt_that_continues_an_answer_finds_its_blocks() {
+fn a_prompt_that_continues_a_response_finds_its_blocks() {
     for config in engines() {
         let mut engine = Engine::new(config).unwrap();
         engine.arrive(chat(1, 100, 60), ms(0)).unwrap();
@@ -30,10 +30,10 @@ fn a_prompt_that_continues_an_answer_finds_its_blocks() {
 }
 
 #[test]
-fn an_answer_is_not_known_before_it_is_generated() {
+fn a_response_is_not_known_before_it_is_generated() {
     for config in engines() {
         let mut engine = Engine::new(config).unwrap();
-        // Both have the same prompt and will have the same answer.
+        // Both have the same prompt and will have the same response.
         for id in [1, 2] {
             engine.arrive(chat(id, 100, 60), ms(0)).unwrap();
         }
@@ -53,7 +53,7 @@ fn an_answer_is_not_known_before_it_is_generated() {
 }
 
 #[test]
-fn hashes_beyond_the_answer_are_ignored() {
+fn hashes_beyond_the_response_are_ignored() {
     let mut engine = Engine::new(config()).unwrap();
     let blocks = request(7, 1600, 1).blocks;
     engine.arrive(SimRequest { blocks, ..request(7, 100, 60) }, ms(0)).unwrap();
@@ -70,7 +70,7 @@ fn hashes_of_the_prompt_alone_share_the_prompt_alone() {
 }
 
 #[test]
-fn a_preempted_answer_is_recomputed_from_what_is_left_of_it() {
+fn a_preempted_response_is_recomputed_from_what_is_left_of_it() {
     for config in engines() {
         let mut engine = Engine::new(EngineConfig { num_blocks: 8, ..config }).unwrap();
         for id in [1, 2] {
@@ -90,7 +90,7 @@ fn a_preempted_answer_is_recomputed_from_what_is_left_of_it() {
 }
 
 #[test]
-fn an_answer_continues_what_came_from_another_engine() {
+fn a_response_continues_what_came_from_another_engine() {
     let link =
         crate::sim::Transfer { layer: crate::sim::Layer::Rack, bytes_per_token: 1, bytes_per_second: 0 };
     for config in engines() {

@@ -5,7 +5,7 @@ use super::request;
 use crate::sim::EngineConfig;
 use usher_core::random::mix;
 
-// Lengths of the requests of a load: prompt, the first tokens of it that all share, answer.
+// Lengths of the requests of a load: prompt, the first tokens of it that all share, response.
 const LOADS: [(u32, u32, u32); 5] =
     [(1000, 0, 50), (300, 0, 200), (4000, 3200, 100), (8000, 0, 100), (100, 0, 400)];
 
@@ -15,7 +15,7 @@ fn measured(config: &EngineConfig, (prompt, shared, output): (u32, u32, u32)) ->
     let count = 10 * config.max_running as u64;
     let mut engine = Engine::new(EngineConfig { max_waiting: 100_000, ..config.clone() }).unwrap();
     for id in 0..count {
-        // Answers of half to one and a half times the length, so that they don't end together.
+        // Responses of half to one and a half times the length, so that they don't end together.
         let output = output / 2 + (mix(id) % u64::from(output + 1)) as u32;
         let block = |at: u32| {
             if at < shared / config.block_size { at.into() } else { (id + 1) << 32 | u64::from(at) }

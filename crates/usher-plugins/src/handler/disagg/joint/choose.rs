@@ -32,7 +32,7 @@ pub struct Side {
 /// Endpoints that serve a request, by their positions in the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The first computes the prompt, the second answers.
+    /// The first computes the prompt, the second responds.
     Pair(u32, u32),
     /// One does both.
     Alone(u32),
@@ -62,7 +62,7 @@ pub struct Decode {
     pub moves: f64,
     /// Seconds that its link is busy with others.
     pub busy: f64,
-    /// It may answer for another endpoint.
+    /// It may decode for another endpoint.
     pub is_paired: bool,
     /// Permission to do it all.
     pub alone: Alone,

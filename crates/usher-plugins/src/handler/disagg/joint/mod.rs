@@ -3,7 +3,7 @@
 //!
 //! The cost is that of [`latency`](crate::latency): the first token and the delay of
 //! others at the endpoint that computes the prompt, the way of the KV cache that the decoding
-//! endpoint doesn't have, and the answer and the delay of others there. So topology matters
+//! endpoint doesn't have, and the response and the delay of others there. So topology matters
 //! exactly as much as it costs. Of a request with latency targets the chance that they are kept
 //! decides first.
 
@@ -202,7 +202,7 @@ impl Joint {
 }
 
 impl Sides<'_> {
-    /// Permission of a decoding endpoint to answer for another one, and when it may do it all.
+    /// Permission of a decoding endpoint to decode for another one, and when it may do it all.
     fn may(&self, cx: &Context<'_>, position: u32) -> (bool, Alone) {
         if self.prefills.is_none() {
             return (false, Alone::Always);
