@@ -82,7 +82,7 @@ async fn run(bytes: &[u8]) {
     let served = tokio::spawn(async move {
         let lifetime = Lifetime::new();
         let Ok(Some(io)) = open(std::future::ready(Ok(server)), &lifetime).await else { return };
-        let _ = serve(io, service_fn(answer), &lifetime, room, Streams::here()).await;
+        let _ = serve(io, service_fn(respond), &lifetime, room, Streams::here()).await;
     });
     let mut client = Client::begin(client).await;
     for line in bytes.split(|byte| *byte == b'\n').take(MAX_FRAMES) {
@@ -114,7 +114,7 @@ async fn run(bytes: &[u8]) {
 }
 
 /// Reads a body or doesn't, as its path says.
-async fn answer(request: Request<RequestBody>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<RequestBody>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, mut body) = request.into_parts();
     match head.uri.path() {
         "/read" => while body.frame().await.is_some_and(|frame| frame.is_ok()) {},

@@ -26,7 +26,7 @@ use super::wire::check_reply;
 /// - Bodies come out as they went in, but for the model's name where that was
 ///   rewritten, and so do those that the gateway keeps to itself.
 /// - A request is in flight at one endpoint from its decision to the end of its
-///   answer, and nowhere when the exchange is gone. So is the gauge of running ones.
+///   response, and nowhere when the exchange is gone. So is the gauge of running ones.
 pub fn exchange(bytes: &[u8]) {
     let script = Script::of(bytes);
     let mut run = Run::new(&script);
@@ -55,12 +55,12 @@ struct Run {
     full_duplex: (bool, bool),
     waiting: Option<Question>,
     request: Incoming,
-    answer: Incoming,
+    response: Incoming,
     upstream: Outgoing,
     downstream: Outgoing,
     /// The request that was routed, and its route.
     routed: Option<(Arc<Request>, Box<Route>)>,
-    /// The answer began before there was a destination.
+    /// The response began before there was a destination.
     abandoned: bool,
     refused: bool,
     violations: u64,
@@ -130,7 +130,7 @@ impl Run {
                 .map_or((true, true), |modes| (full_duplex(modes.request), full_duplex(modes.response))),
             waiting: None,
             request: Incoming::default(),
-            answer: Incoming::default(),
+            response: Incoming::default(),
             upstream: Outgoing::default(),
             downstream: Outgoing::default(),
             routed: None,
@@ -168,16 +168,16 @@ impl Run {
     /// Returns `true` if a gateway may send this now.
     fn can_come(&self, event: &Event) -> bool {
         match event {
-            Event::RequestHeaders { .. } => self.request.headers.is_none() && self.answer.headers.is_none(),
+            Event::RequestHeaders { .. } => self.request.headers.is_none() && self.response.headers.is_none(),
             Event::RequestBody { end_of_stream, .. } => {
                 // Envoy can send the last message twice.
                 let again = *end_of_stream && self.request.flagged && self.full_duplex.0;
                 self.abandoned || self.request.is_open() || again
             }
             Event::RequestTrailers => self.abandoned || self.request.is_open(),
-            Event::ResponseHeaders { .. } => self.answer.headers.is_none(),
-            Event::ResponseBody { .. } => self.answer.is_open(),
-            Event::ResponseTrailers => self.answer.headers.is_some() && !self.answer.trailers,
+            Event::ResponseHeaders { .. } => self.response.headers.is_none(),
+            Event::ResponseBody { .. } => self.response.is_open(),
+            Event::ResponseTrailers => self.response.headers.is_some() && !self.response.trailers,
         }
     }
 
@@ -192,11 +192,11 @@ impl Run {
             Event::RequestTrailers => (self.request.ended, self.request.trailers) = (true, true),
             Event::ResponseHeaders { end_of_stream, .. } => {
                 self.abandoned |= self.routed.is_none();
-                self.answer.headers = Some(Headers::default());
-                self.answer.ended = end_of_stream;
+                self.response.headers = Some(Headers::default());
+                self.response.ended = end_of_stream;
             }
-            Event::ResponseBody { data, end_of_stream } => self.answer.chunk(&data, end_of_stream),
-            Event::ResponseTrailers => (self.answer.ended, self.answer.trailers) = (true, true),
+            Event::ResponseBody { data, end_of_stream } => self.response.chunk(&data, end_of_stream),
+            Event::ResponseTrailers => (self.response.ended, self.response.trailers) = (true, true),
         }
     }
 
@@ -227,10 +227,10 @@ impl Run {
     }
 
     /// Answers the question that waits, if one does.
-    fn decided(&mut self, answer: impl FnOnce(&Question) -> Result<Routed, Rejection>) -> bool {
+    fn decided(&mut self, decide: impl FnOnce(&Question) -> Result<Routed, Rejection>) -> bool {
         let Some(question) = self.waiting.take() else { return true };
         assert!(self.exchange.is_deciding() && !self.upstream.headers);
-        let result = answer(&question);
+        let result = decide(&question);
         let refusal = result.as_ref().err().cloned();
         let step = self.exchange.decided(result, Instant::now());
         assert!(!self.exchange.is_deciding());
@@ -263,7 +263,7 @@ impl Run {
     /// Takes the replies.
     fn replies(&mut self) {
         while let Some(reply) = self.exchange.next_reply() {
-            assert!(!self.refused, "nothing may follow an answer of our own");
+            assert!(!self.refused, "nothing may follow a response of our own");
             check_reply(&reply);
             self.reply(reply);
         }
@@ -318,19 +318,19 @@ impl Run {
 
     /// Asserts the conditions that hold after every message and decision.
     fn check(&self) {
-        let running = self.routed.is_some() && !self.answer.ended;
+        let running = self.routed.is_some() && !self.response.ended;
         assert_eq!(self.in_flight(), i64::from(running));
         if self.routed.is_some() {
             self.check_upstream();
         } else {
             assert!(!self.upstream.headers && self.upstream.body.is_empty() && self.upstream.as_is == 0);
         }
-        assert_eq!(self.downstream.headers, self.answer.headers.is_some());
-        assert_eq!(self.downstream.trailers, self.answer.trailers);
+        assert_eq!(self.downstream.headers, self.response.headers.is_some());
+        assert_eq!(self.downstream.trailers, self.response.trailers);
         if self.full_duplex.1 {
             self.check_downstream();
         } else {
-            assert_eq!(self.downstream.as_is, self.answer.chunks);
+            assert_eq!(self.downstream.as_is, self.response.chunks);
         }
     }
 
@@ -360,18 +360,21 @@ impl Run {
     }
 
     fn check_downstream(&self) {
-        assert_eq!(self.downstream.ended, self.answer.flagged);
-        let (came, sent) = (&self.answer.body, &self.downstream.body);
+        assert_eq!(self.downstream.ended, self.response.flagged);
+        let (came, sent) = (&self.response.body, &self.downstream.body);
         let renamed = self.routed.as_ref().map(|(request, _)| request).filter(|request| {
             self.was_read() && !request.model.is_empty() && request.model != request.target_model
         });
         let Some(request) = renamed else {
-            return assert!(came == sent, "another answer was sent on");
+            return assert!(came == sent, "another response was sent on");
         };
         let mut restorer = ModelRestorer::new(&request.target_model, &request.model);
         let want = restorer.feed(Bytes::copy_from_slice(came), true);
         let held = want.len() - sent.len();
-        assert!(want.starts_with(sent) && (!self.answer.ended || held == 0), "another answer was sent on");
+        assert!(
+            want.starts_with(sent) && (!self.response.ended || held == 0),
+            "another response was sent on"
+        );
     }
 
     fn in_flight(&self) -> i64 {

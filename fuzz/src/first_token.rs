@@ -37,7 +37,7 @@ pub fn passed(api: Api, input: &Input<'_>) -> Option<Option<usize>> {
 
 /// The end of the chunk with the first token.
 fn ends(api: Api, chunks: &[Bytes]) -> Option<usize> {
-    let mut reader = FirstTokenReader::of(api).expect("the answer is read");
+    let mut reader = FirstTokenReader::of(api).expect("the response is read");
     let mut passed = 0;
     chunks.iter().find_map(|chunk| {
         passed += chunk.len();

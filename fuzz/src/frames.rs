@@ -85,17 +85,17 @@ fn check_generate(decoded: &GenerateRequest, request: &Request) {
     }
 }
 
-/// The usage in chunks of an answer.
+/// The usage in chunks of a response.
 pub fn usage(api: Api, chunks: &[Bytes]) -> Option<Usage> {
-    let mut reader = UsageReader::of(api).expect("the answer is read");
+    let mut reader = UsageReader::of(api).expect("the response is read");
     chunks.iter().for_each(|chunk| reader.feed(chunk));
     reader.found()
 }
 
-/// An answer of vLLM's service, written again as an encoder writes it, and whether it has
+/// A response of vLLM's service, written again as an encoder writes it, and whether it has
 /// tokens; `None` if prost doesn't decode all of its frames.
-pub fn generated(answer: &[u8]) -> Option<(Bytes, bool)> {
-    let (frames, true) = split(answer) else { return None };
+pub fn generated(response: &[u8]) -> Option<(Bytes, bool)> {
+    let (frames, true) = split(response) else { return None };
     let mut again = Vec::new();
     let mut has_tokens = false;
     for (flag, message) in frames {
@@ -110,10 +110,10 @@ pub fn generated(answer: &[u8]) -> Option<(Bytes, bool)> {
     Some((again.into(), has_tokens))
 }
 
-/// Checks the usage that was found in an answer of vLLM's service, if prost decodes all
+/// Checks the usage that was found in a response of vLLM's service, if prost decodes all
 /// of its frames: it is what they say, written again as an encoder writes it.
-pub fn check_usage(api: Api, answer: &[u8]) {
-    let (frames, true) = split(answer) else { return };
+pub fn check_usage(api: Api, response: &[u8]) {
+    let (frames, true) = split(response) else { return };
     let mut again = Vec::new();
     let mut want = Usage::default();
     for (flag, message) in frames {

@@ -1,4 +1,4 @@
-//! Answers of model servers, and the pages in them.
+//! Responses of model servers, and the pages in them.
 
 use std::io::Read;
 
@@ -17,12 +17,12 @@ use super::input::Input;
 /// The largest page that is read.
 const LIMIT: usize = 2000;
 
-/// Head, body, and whether the connection can be used again; `None`: this is no answer.
+/// Head, body, and whether the connection can be used again; `None`: this is no response.
 type ParsedResponse = Option<(Head, Vec<u8>, bool)>;
 
 /// The first line names chunk sizes, the rest is what a server sends before it closes.
 ///
-/// - Every split reads the same, and so does a second answer.
+/// - Every split reads the same, and so does a second response.
 /// - What hyper reads, too, has the same status and the same body.
 /// - A page is no larger than allowed, and is the body or what it inflates to.
 pub fn page(bytes: &[u8]) {
@@ -47,7 +47,7 @@ pub fn page(bytes: &[u8]) {
         assert_eq!(first, other, "another split has another page");
     }
     let Some(text) = first else { return };
-    let (head, body, _) = whole.expect("a page is in an answer");
+    let (head, body, _) = whole.expect("a page is in a response");
     assert!(text.len() <= LIMIT && head.status == 200);
     match head.encoding {
         Encoding::Identity => assert_eq!(text, body),
@@ -90,7 +90,7 @@ fn read_page(reader: &mut PageReader, pieces: &[Bytes]) -> Option<Vec<u8>> {
 }
 
 /// Status and body of a response as hyper reads it; `None`: it reports an error.
-fn theirs(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+fn theirs(response: &[u8]) -> Option<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let (client, mut server) = tokio::io::duplex(1 << 16);
@@ -106,7 +106,7 @@ fn theirs(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
             while !request.ends_with(b"\r\n\r\n") {
                 request.push(server.read_u8().await.ok()?);
             }
-            server.write_all(answer).await.ok()?;
+            server.write_all(response).await.ok()?;
             server.shutdown().await.ok()
         };
         let (_, _, read) = join3(connection, serve, exchange).await;

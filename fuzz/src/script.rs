@@ -7,7 +7,7 @@
 //! | `z` `Z` | a chunk of as many thousand bytes as the next byte says |
 //! | `t` | request trailers |
 //! | `r` | response headers; `e` for an event stream, a digit for the endpoint that served, `.` ends it |
-//! | `a…` `A…` `y` `Y` | chunks of the answer's body, like those of the request's |
+//! | `a…` `A…` `y` `Y` | chunks of the response's body, like those of the request's |
 //! | `x` | response trailers |
 //! | `s…` | the next message has this subset hint |
 //! | `?` `!` | the decision that is waited for: made, refused |
@@ -64,7 +64,7 @@ impl Script {
     }
 }
 
-/// Modes of the request's and the answer's body; anything else says nothing, which
+/// Modes of the request's and the response's body; anything else says nothing, which
 /// is full duplex.
 fn modes(letter: u8) -> Option<Modes> {
     let (request, response) = match letter {

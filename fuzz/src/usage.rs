@@ -1,4 +1,4 @@
-//! Answers: usage and the model's name, in JSON and in event streams, and first tokens in these.
+//! Responses: usage and the model's name, in JSON and in event streams, and first tokens in these.
 
 use bytes::Bytes;
 use usher::request::Api;
@@ -10,7 +10,7 @@ use super::protos::{HttpBody, framed};
 use super::tree::{Kind, Node, nesting};
 use super::{first_token, frames};
 
-/// The name that an answer has, and the one that it gets. Quoted and escaped they
+/// The name that a response has, and the one that it gets. Quoted and escaped they
 /// are equally long, so that what is held back shows in the lengths.
 const TARGET: &str = "ba\"ck";
 const INCOMING: &str = "public";
@@ -24,9 +24,9 @@ const MAX_HELD: usize = r#""model":"#.len() + 2 * MAX_SPACE + QUOTED_TARGET.len(
 const MAX_DEPTH: usize = 64;
 
 /// The first letter chooses the API: `A`nthropic's messages, `S`GLang's generate,
-/// `V`ertex AI's predictions, which hold the answer in frames, and `G`enerate and `E`mbed
-/// of vLLM's service, whose frames are the answer. Everything else is chat completions.
-/// The first line names chunk sizes, too; the rest is an answer of one JSON document.
+/// `V`ertex AI's predictions, which hold the response in frames, and `G`enerate and `E`mbed
+/// of vLLM's service, whose frames are the response. Everything else is chat completions.
+/// The first line names chunk sizes, too; the rest is a response of one JSON document.
 ///
 /// - Every split finds the same usage and gives the same bytes.
 /// - Of a JSON document the usage is the last object that a member of its name
@@ -108,7 +108,7 @@ struct Got {
     sent: Bytes,
 }
 
-/// Reads an answer in every split.
+/// Reads a response in every split.
 fn read(api: Api, input: &Input<'_>, event_stream: bool) -> Got {
     let [whole, others @ ..] = input.splits(0).map(|chunks| read_chunks(api, &chunks, event_stream));
     for other in others {
@@ -137,7 +137,7 @@ fn all_the_same([first, others @ ..]: [Option<Usage>; 3]) -> Option<Usage> {
 }
 
 fn read_chunks(api: Api, chunks: &[Bytes], event_stream: bool) -> Got {
-    let mut reader = UsageReader::of(api).expect("the answer is read");
+    let mut reader = UsageReader::of(api).expect("the response is read");
     if event_stream {
         reader.event_stream();
     }
