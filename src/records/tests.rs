@@ -52,7 +52,7 @@ impl Ring {
 }
 
 fn ids(records: &Records) -> Vec<String> {
-    records.read().0.iter().map(|record| record.request_id.to_string()).collect()
+    records.read().0.iter().map(|record| record.request_id().to_string()).collect()
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -122,7 +122,7 @@ fn a_request_that_hangs_is_kept_while_others_come_and_go() {
         ring.decide("usual", Duration::from_secs(second), None);
     }
     let (kept, _) = ring.records.read();
-    assert!(kept.len() == 64 && &*kept[0].request_id == "hanging" && kept[0].is_failed());
+    assert!(kept.len() == 64 && kept[0].request_id() == "hanging" && kept[0].is_failed());
     // Of many that hang an eighth of the ring.
     let many = Ring::new(64, 1);
     let hanging: Vec<_> = (0..200).filter_map(|at| many.decide("x", Duration::from_secs(at), None)).collect();
@@ -140,7 +140,7 @@ fn responses_without_streaming_are_slow_by_their_total_time() {
     }
     let (kept, _) = ring.records.read();
     assert!(kept.iter().all(|record| !record.is_slow()));
-    let whole = kept.iter().find(|record| &*record.request_id == "w").unwrap();
+    let whole = kept.iter().find(|record| record.request_id() == "w").unwrap();
     assert_eq!(whole.outcome().unwrap().first_token, None);
     ring.end_as(ring.decide("w", long, None).unwrap(), 3 * long, false, None);
     ring.end(ring.decide("s", long, None).unwrap(), 2 * long);
@@ -231,6 +231,6 @@ fn a_record_has_the_numbers_of_its_endpoints() {
         cached_tokens: None,
     };
     assert_eq!((kept[0].rows[0].signals, kept[0].rows[1].signals), (Signals::default(), expected));
-    assert_eq!(&*kept[0].request_id, "<b> ");
+    assert_eq!(kept[0].request_id(), "<b> ");
     assert_eq!(&*kept[0].name(&kept[0].rows[1]).address, "10.0.0.2:8000");
 }
