@@ -14,9 +14,9 @@ use crate::memory::{Budget, Kind, Reservation};
 /// Time from one state to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time that somebody may listen without coming again. Below what a connection of the port may take as a whole, so
-/// that a stream ends at an event, and not in it.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Time that somebody may listen without coming again. Below what a connection of the port may take as a whole, and the
+/// 15 seconds that Envoy gives a response, so that a stream ends at an event, and not in it.
+const LONGEST: Duration = Duration::from_secs(12);
 
 /// Listeners at a time.
 const LISTENERS: usize = 16;
@@ -89,9 +89,9 @@ impl Feed {
         }
     }
 
-    /// Events from now on, the first with all of the state; `None`: too many listen. Who reads slowly misses states
-    /// and then gets all of the last one, so that nothing is kept for it but one.
-    pub(super) fn listen(self: &Arc<Self>) -> Option<impl Stream<Item = Bytes> + use<>> {
+    /// So many events at most from now on, the first with all of the state; `None`: too many listen. Who reads slowly
+    /// misses states and then gets all of the last one, so that nothing is kept for it but one.
+    pub(super) fn listen(self: &Arc<Self>, most: usize) -> Option<impl Stream<Item = Bytes> + use<>> {
         {
             let mut kept = self.kept();
             if kept.listeners >= LISTENERS {
@@ -109,7 +109,7 @@ impl Feed {
             let event = listener.next().await?;
             Some((event, listener))
         });
-        Some(stream::iter([Bytes::from_static(RETRY)]).chain(events))
+        Some(stream::iter([Bytes::from_static(RETRY)]).chain(events.take(most)))
     }
 
     /// The first event after this one, not before its time.
@@ -223,10 +223,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn states_are_rendered_once_for_all_and_only_while_somebody_listens() {
         let (feed, count) = numbered();
-        let mut first = Box::pin(feed.listen().unwrap());
+        let mut first = Box::pin(feed.listen(usize::MAX).unwrap());
         assert_eq!(read(&mut first).await, "retry: 500\n\n");
         assert_eq!(read(&mut first).await, "data: all 1\n\n");
-        let mut second = Box::pin(feed.listen().unwrap());
+        let mut second = Box::pin(feed.listen(usize::MAX).unwrap());
         read(&mut second).await;
         assert_eq!(read(&mut second).await, "data: all 1\n\n", "it is still new");
         let begin = Instant::now();
@@ -239,7 +239,7 @@ mod tests {
         drop((first, second));
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(count.load(Relaxed), 4);
-        let mut third = Box::pin(feed.listen().unwrap());
+        let mut third = Box::pin(feed.listen(usize::MAX).unwrap());
         read(&mut third).await;
         assert_eq!(read(&mut third).await, "data: all 5\n\n");
     }
@@ -262,7 +262,7 @@ mod tests {
                 State { full: format!("{}", token.is_some()), change: None }
             })
         }));
-        let mut events = Box::pin(feed.listen().unwrap());
+        let mut events = Box::pin(feed.listen(usize::MAX).unwrap());
         read(&mut events).await;
         assert!(futures_util::poll!(events.next()).is_pending());
         let rendering = tokio::task::spawn_blocking(move || begins.recv().unwrap());
@@ -278,8 +278,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn listeners_are_bounded_counted_and_end_after_a_time() {
         let (feed, _) = numbered();
-        let mut all: Vec<_> = (0..LISTENERS).map(|_| Box::pin(feed.listen().unwrap())).collect();
-        assert!(feed.listen().is_none());
+        let mut all: Vec<_> = (0..LISTENERS).map(|_| Box::pin(feed.listen(usize::MAX).unwrap())).collect();
+        assert!(feed.listen(usize::MAX).is_none());
         let begin = Instant::now();
         let first = all.first_mut().unwrap();
         read(first).await;
@@ -288,7 +288,13 @@ mod tests {
         while first.next().await.is_some() {}
         assert_eq!(begin.elapsed(), LONGEST);
         drop(all);
-        assert!(feed.listen().is_some());
+        let once: Vec<Bytes> = feed.listen(1).unwrap().collect().await;
+        assert_eq!(
+            (once.len(), &once[1][..9]),
+            (2, &b"data: all"[..]),
+            "an event after the time to come again"
+        );
+        assert!(feed.listen(usize::MAX).is_some());
         assert_eq!(feed.budget.used(Kind::SmallPorts), 0);
     }
 }

@@ -53,6 +53,12 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-
 /// Header that keeps windows of other sites from holding the page's.
 const CROSS_ORIGIN_OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
+/// Header that tells nginx and others not to hold a response back.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Query for one event instead of a stream, where something on the way holds streams back.
+const ONCE: &str = "once";
+
 /// The paths of a server, each with what answers it.
 #[derive(Clone, Default)]
 pub struct Routes {
@@ -247,7 +253,10 @@ impl Routes {
                 response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
                 return response;
             }
-            Content::Events(feed) => return events(feed, request.method(), asker.shutdown),
+            Content::Events(feed) => {
+                let most = if request.uri().query() == Some(ONCE) { 1 } else { usize::MAX };
+                return events(feed, most, request.method(), asker.shutdown);
+            }
             Content::Page(page) => Arc::clone(page).get().await,
             Content::Query(renderer) => match renderer.render(request.uri().query()).await {
                 Ok(Ok(page)) => Ok(page),
@@ -303,12 +312,12 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     response
 }
 
-/// Events until the listener leaves, has listened for long or the server stops.
-fn events(feed: &Arc<Feed>, method: &Method, shutdown: &CancellationToken) -> Response {
+/// So many events at most, until the listener leaves, has listened for long or the server stops.
+fn events(feed: &Arc<Feed>, most: usize, method: &Method, shutdown: &CancellationToken) -> Response {
     let body = if *method == Method::HEAD {
         Full::default().boxed_unsync()
     } else {
-        let Some(frames) = feed.listen() else {
+        let Some(frames) = feed.listen(most) else {
             let said = "too many listen to these events; try again later\n";
             let mut response = text(StatusCode::SERVICE_UNAVAILABLE, said);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
@@ -319,8 +328,14 @@ fn events(feed: &Arc<Feed>, method: &Method, shutdown: &CancellationToken) -> Re
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in [
+        (CONTENT_TYPE, EVENT_STREAM),
+        // A proxy that compresses holds back what doesn't fill its buffer.
+        (CACHE_CONTROL, "no-store, no-transform"),
+        (X_ACCEL_BUFFERING, "no"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

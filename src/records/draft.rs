@@ -11,15 +11,13 @@ use usher_plugin::Decision;
 
 use super::record::{DecisionRecord, EngineKnown, HiddenBy, ProfileRecord, Refusal, Row, Signals};
 use super::recorded;
+use super::request_names::RequestNames;
 use super::ring::Records;
-use super::subject::{MODEL, Subject};
+use super::subject::Subject;
 use super::text::bounded;
 use super::trace::{DETAILED, RunTrace, Trace};
 use super::tracked::Tracked;
 use crate::recorder::{Decided, Recorder};
-
-/// Characters of a request's id that are kept.
-const ID: usize = 128;
 
 /// Characters of a message that are kept.
 const MESSAGE: usize = 256;
@@ -44,7 +42,8 @@ impl Sinks<'_> {
 /// A record that has no id yet, and is in no ring and no file.
 #[derive(Debug)]
 pub struct Draft {
-    kept: Option<(Arc<Records>, Box<DecisionRecord>)>,
+    /// Nobody else has the record yet.
+    kept: Option<(Arc<Records>, Arc<DecisionRecord>)>,
     recorded: Option<(Arc<Recorder>, Box<Decided>)>,
     is_refused: bool,
     decided: Instant,
@@ -63,7 +62,7 @@ impl Draft {
         });
         let is_refused = refusal.is_some();
         let kept =
-            sinks.records.map(|records| (Arc::clone(records), Box::new(record(subject, decision, refusal))));
+            sinks.records.map(|records| (Arc::clone(records), Arc::new(record(subject, decision, refusal))));
         Self { kept, recorded, is_refused, decided: subject.at }
     }
 
@@ -79,9 +78,9 @@ impl Draft {
         let candidates = Arc::new(Snapshot::new(0, Vec::new())).all();
         let trace = Trace::default();
         let subject = Subject::new(request, &candidates, &trace, 0, at);
-        let mut record = Box::new(record(&subject, None, Some(refusal)));
-        record.body_bytes = body_bytes as u64;
-        let kept = Some((Arc::clone(records), record));
+        let record =
+            DecisionRecord { body_bytes: body_bytes as u64, ..record(&subject, None, Some(refusal)) };
+        let kept = Some((Arc::clone(records), Arc::new(record)));
         Self { kept, recorded: None, is_refused: true, decided: at }
     }
 
@@ -90,8 +89,8 @@ impl Draft {
     pub fn keep(self, request_id: &str) -> Option<Tracked> {
         let recorded = self.recorded.and_then(|(recorder, decided)| recorder.decided(decided));
         let kept = self.kept.and_then(|(records, mut record)| {
-            record.request_id = bounded(request_id, ID);
-            let kept = records.push(*record, self.decided)?;
+            Arc::get_mut(&mut record)?.request_names.identify(request_id);
+            let kept = records.push(record, self.decided)?;
             Some((records, kept))
         });
         let is_tracked = !self.is_refused && (kept.is_some() || recorded.is_some());
@@ -128,16 +127,13 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
             }
         }
     }
-    let is_rewritten = request.target_model != request.model;
     let runs = subject.trace.runs().iter();
     DecisionRecord {
         number: 0,
         sequence: AtomicU64::new(0),
-        request_id: Box::default(),
+        request_names: RequestNames::new(&request.model, &request.target_model),
         unix_ms: unix_ms(),
         waited: request.received.map(|received| subject.at.saturating_duration_since(received).as_secs_f64()),
-        model: bounded(&request.model, MODEL),
-        target_model: is_rewritten.then(|| bounded(&request.target_model, MODEL)),
         priority: request.priority,
         is_stream: request.stream,
         body_bytes: request.body.len() as u64,
@@ -215,25 +211,24 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
     } else {
         // The few rows are looked for among the many survivors, which are in order unless a filter sorts.
         let place = |position: &u32| {
-            let found = run.survivors.binary_search(position).ok();
+            // Where nobody is missing before it, it is at its own place.
+            let own = *position as usize;
+            let found = if run.survivors.get(own) == Some(position) {
+                Some(own)
+            } else {
+                run.survivors.binary_search(position).ok()
+            };
             found.or_else(|| run.survivors.iter().position(|each| each == position))
         };
         let rows = positions.0.iter().zip(0u16..);
         rows.filter_map(|(position, row)| Some((place(position)?, row))).collect()
     };
-    let total = |place: usize| run.totals.get(place).copied().unwrap_or_default();
-    let runner_up = places
-        .iter()
-        .filter(|(_, row)| picks.first().is_some_and(|pick| pick != row))
-        // The first of equal ones, as estimates are made for that.
-        .reduce(|best, other| if total(other.0) > total(best.0) { other } else { best })
-        .map(|(_, row)| *row);
     let columns = run.columns();
     let mut scores = Vec::with_capacity(columns.len() * places.len());
     for column in columns {
         scores.extend(places.iter().map(|(place, _)| column.get(*place).copied().unwrap_or_default()));
     }
-    ProfileRecord {
+    let mut profile = ProfileRecord {
         shape: Arc::clone(&run.shape),
         is_primary,
         steps: run.steps.as_slice().into(),
@@ -244,16 +239,26 @@ fn profile(run: &RunTrace, positions: &Positions, decision: Option<&Decision>) -
             .collect(),
         survivors: u32::try_from(run.survivors.len()).unwrap_or(u32::MAX),
         scored: places.iter().map(|(_, row)| *row).collect(),
-        totals: places.iter().map(|(place, _)| total(*place)).collect(),
         scores: scores.into(),
-        runner_up,
+        runner_up: None,
         estimates: run
             .estimates
             .iter()
             .filter_map(|(position, estimate)| Some((positions.find(*position)?, *estimate)))
             .collect(),
         picks,
-    }
+    };
+    profile.runner_up = runner_up(&profile);
+    profile
+}
+
+/// The scored endpoint with the highest total besides the first pick.
+fn runner_up(profile: &ProfileRecord) -> Option<u16> {
+    let first = profile.picks.first()?;
+    let others = profile.scored.iter().zip(0..).filter(|(row, _)| *row != first);
+    let totals = others.map(|(row, place)| (*row, profile.total(place)));
+    // The first of equal ones, as estimates are made for that.
+    totals.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(row, _)| row)
 }
 
 fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {

@@ -13,6 +13,7 @@ mod pace;
 mod queue;
 mod record;
 mod recorded;
+mod request_names;
 mod ring;
 mod subject;
 mod text;

@@ -4,12 +4,13 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use usher_core::endpoints::EndpointName;
 use usher_core::prefix::EngineStatus;
 use usher_plugin::LatencyEstimate;
 
 use super::outcome::Outcome;
+use super::request_names::RequestNames;
 use super::trace::{Shape, Step};
 
 /// Numbers of an endpoint when a decision was made.
@@ -58,6 +59,9 @@ pub struct EngineKnown {
     pub cached_tokens: Option<u32>,
 }
 
+/// Scored endpoints of a large pool: with few picks they take no allocation.
+const SCORED: usize = 16;
+
 /// A profile's run in a record. Endpoints are positions in [`DecisionRecord::rows`].
 #[derive(Debug)]
 pub struct ProfileRecord {
@@ -66,23 +70,50 @@ pub struct ProfileRecord {
     /// It picked the destination that the gateway was told.
     pub is_primary: bool,
     /// Candidates that each filter left.
-    pub steps: Box<[Step]>,
+    pub steps: SmallVec<[Step; 2]>,
     /// Filter that dropped an endpoint, and the endpoint.
-    pub dropped: Box<[(u16, u16)]>,
+    pub dropped: SmallVec<[(u16, u16); 4]>,
     /// Number of candidates that the filters left.
     pub survivors: u32,
     /// Recorded ones of them.
-    pub scored: Box<[u16]>,
-    /// Total of each.
-    pub totals: Box<[f64]>,
+    pub scored: SmallVec<[u16; SCORED]>,
     /// Score of each by the first scorer, then by the second, and so on.
-    pub scores: Box<[f32]>,
+    pub(super) scores: Box<[f32]>,
     /// Picks, best first; empty where the filters left nothing.
     pub picks: SmallVec<[u16; 4]>,
     /// The best candidate that isn't the first pick.
     pub runner_up: Option<u16>,
     /// Latency that a scorer expected of the first pick and of the runner-up.
     pub estimates: SmallVec<[(u16, LatencyEstimate); 2]>,
+}
+
+impl ProfileRecord {
+    /// Score of the scored endpoint at a place by each scorer.
+    pub fn scores(&self, place: usize) -> impl Iterator<Item = f32> {
+        let columns = self.scores.chunks_exact(self.scored.len().max(1));
+        columns.map(move |column| column.get(place).copied().unwrap_or_default())
+    }
+
+    /// Total of the scored endpoint at a place.
+    pub fn total(&self, place: usize) -> f64 {
+        self.shape.total(self.scores(place))
+    }
+
+    /// Bytes that it takes besides itself.
+    fn size(&self) -> usize {
+        spilled(&self.steps)
+            + spilled(&self.dropped)
+            + spilled(&self.scored)
+            + spilled(&self.picks)
+            + spilled(&self.estimates)
+            + size_of_val(&*self.scores)
+            + ALLOCATION
+    }
+}
+
+/// Bytes that a vector takes besides itself.
+fn spilled<A: Array>(vector: &SmallVec<A>) -> usize {
+    if vector.spilled() { vector.capacity() * size_of::<A::Item>() + ALLOCATION } else { 0 }
 }
 
 /// Reason why a request went nowhere.
@@ -103,16 +134,12 @@ pub struct DecisionRecord {
     pub number: u64,
     /// Number of the last change of any record when this one changed last.
     pub(super) sequence: AtomicU64,
-    /// Id of the request; empty if it came without and was refused.
-    pub request_id: Box<str>,
+    /// Its models and its id.
+    pub(super) request_names: RequestNames,
     /// Time of the decision, in milliseconds since 1970.
     pub unix_ms: u64,
     /// Seconds from the request's headers to the decision; `None` where that isn't known.
     pub waited: Option<f64>,
-    /// Model that the client named.
-    pub model: Box<str>,
-    /// Model that was asked for upstream, if it is another.
-    pub target_model: Option<Box<str>>,
     /// Priority.
     pub priority: i32,
     /// The client wanted a stream.
@@ -134,7 +161,7 @@ pub struct DecisionRecord {
     /// Told by KV events of each of the rows; empty where no plugin follows them.
     pub(super) kv_events: Box<[Option<EngineKnown>]>,
     /// Runs of profiles, in the order in which they ran.
-    pub profiles: Box<[ProfileRecord]>,
+    pub profiles: SmallVec<[ProfileRecord; 1]>,
     /// Reason why it went nowhere.
     pub refusal: Option<Refusal>,
     pub(super) outcome: OnceLock<Outcome>,
@@ -143,6 +170,21 @@ pub struct DecisionRecord {
 }
 
 impl DecisionRecord {
+    /// Id of the request; empty if it came without and was refused.
+    pub fn request_id(&self) -> &str {
+        self.request_names.id()
+    }
+
+    /// Model that the client named.
+    pub fn model(&self) -> &str {
+        self.request_names.model()
+    }
+
+    /// Model that was asked for upstream, if it is another.
+    pub fn target_model(&self) -> Option<&str> {
+        self.request_names.target()
+    }
+
     /// Number of its last change, which grows with every change of any record.
     pub fn sequence(&self) -> u64 {
         self.sequence.load(Relaxed)
@@ -218,22 +260,12 @@ impl DecisionRecord {
 
     /// Bytes that it takes.
     pub(super) fn size(&self) -> u64 {
-        let text = self.request_id.len() + self.model.len();
-        let target = self.target_model.as_ref().map_or(0, |model| model.len());
         let refusal = self.refusal.as_ref().map_or(0, |refusal| refusal.message.len());
-        let profile = |profile: &ProfileRecord| {
-            size_of::<ProfileRecord>()
-                + size_of_val(&*profile.steps)
-                + size_of_val(&*profile.dropped)
-                + size_of_val(&*profile.scored)
-                + size_of_val(&*profile.totals)
-                + size_of_val(&*profile.scores)
-                + 8 * ALLOCATION
-        };
-        let profiles: usize = self.profiles.iter().map(profile).sum();
-        let all = size_of::<Self>() + text + target + refusal + size_of_val(&*self.rows) + profiles;
-        let all = all + size_of_val(&*self.kv_events);
-        (all + 9 * ALLOCATION) as u64
+        let profiles: usize = self.profiles.iter().map(ProfileRecord::size).sum();
+        let all =
+            size_of::<Self>() + self.request_names.size() + refusal + size_of_val(&*self.rows) + profiles;
+        let all = all + spilled(&self.profiles) + size_of_val(&*self.kv_events);
+        (all + 5 * ALLOCATION) as u64
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use smallvec::SmallVec;
 use usher_core::memory::{Budget, Kind, Reservation};
 
 use super::outcome::{Ending, Outcome};
@@ -145,8 +146,10 @@ impl Records {
         is_sampled
     }
 
-    /// Takes a record in; refusals are [sampled](Self::takes_refusal) before. One that is sampled out is left to its stream, as it may yet fail or be slow.
-    pub(super) fn push(&self, mut record: DecisionRecord, now: Instant) -> Option<Kept> {
+    /// Takes a record in; refusals are [sampled](Self::takes_refusal) before. One that is sampled out is
+    /// left to its stream, as it may yet fail or be slow. `None` of one that somebody else has.
+    pub(super) fn push(&self, mut shared: Arc<DecisionRecord>, now: Instant) -> Option<Kept> {
+        let record = Arc::get_mut(&mut shared)?;
         let size = record.size();
         let is_refused = record.refusal.is_some();
         let mut inner = self.inner();
@@ -159,9 +162,9 @@ impl Records {
         }
         record.held = Held::new(&self.live, size);
         if !is_sampled {
-            return Some(Kept::Alone(Arc::new(record)));
+            return Some(Kept::Alone(shared));
         }
-        let record = Arc::new(record);
+        let record = shared;
         let kept = Kept::InRing(Arc::downgrade(&record));
         inner.change(&record);
         inner.bytes += size;
@@ -221,10 +224,10 @@ impl Records {
 
     /// Takes records out until the rest fits, with a quarter of the bytes for those that only a stream holds. They
     /// are dropped without the lock.
-    fn make_room(&self, inner: &mut Inner) -> Vec<Arc<DecisionRecord>> {
+    fn make_room(&self, inner: &mut Inner) -> SmallVec<[Arc<DecisionRecord>; 4]> {
         let room = self.room(inner);
         let most_bytes = room - room / 4;
-        let mut evicted = Vec::new();
+        let mut evicted = SmallVec::new();
         while let Some(record) = inner.next_out(self.capacity, most_bytes) {
             inner.bytes = inner.bytes.saturating_sub(record.held.bytes());
             evicted.push(record);

@@ -8,6 +8,7 @@ use usher_core::endpoints::{Candidates, EndpointSpec, Store};
 use usher_core::memory::{Budget, Kind, Reservation};
 use usher_core::request::usage::Usage;
 use usher_core::request::{Request, Served};
+use usher_plugin::{Decision, DecisionContext, Run};
 
 use super::*;
 
@@ -52,7 +53,7 @@ impl Ring {
 }
 
 fn ids(records: &Records) -> Vec<String> {
-    records.read().0.iter().map(|record| record.request_id.to_string()).collect()
+    records.read().0.iter().map(|record| record.request_id().to_string()).collect()
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -122,7 +123,7 @@ fn a_request_that_hangs_is_kept_while_others_come_and_go() {
         ring.decide("usual", Duration::from_secs(second), None);
     }
     let (kept, _) = ring.records.read();
-    assert!(kept.len() == 64 && &*kept[0].request_id == "hanging" && kept[0].is_failed());
+    assert!(kept.len() == 64 && kept[0].request_id() == "hanging" && kept[0].is_failed());
     // Of many that hang an eighth of the ring.
     let many = Ring::new(64, 1);
     let hanging: Vec<_> = (0..200).filter_map(|at| many.decide("x", Duration::from_secs(at), None)).collect();
@@ -140,7 +141,7 @@ fn responses_without_streaming_are_slow_by_their_total_time() {
     }
     let (kept, _) = ring.records.read();
     assert!(kept.iter().all(|record| !record.is_slow()));
-    let whole = kept.iter().find(|record| &*record.request_id == "w").unwrap();
+    let whole = kept.iter().find(|record| record.request_id() == "w").unwrap();
     assert_eq!(whole.outcome().unwrap().first_token, None);
     ring.end_as(ring.decide("w", long, None).unwrap(), 3 * long, false, None);
     ring.end(ring.decide("s", long, None).unwrap(), 2 * long);
@@ -231,6 +232,52 @@ fn a_record_has_the_numbers_of_its_endpoints() {
         cached_tokens: None,
     };
     assert_eq!((kept[0].rows[0].signals, kept[0].rows[1].signals), (Signals::default(), expected));
-    assert_eq!(&*kept[0].request_id, "<b> ");
+    assert_eq!(kept[0].request_id(), "<b> ");
     assert_eq!(&*kept[0].name(&kept[0].rows[1]).address, "10.0.0.2:8000");
+}
+
+#[test]
+fn a_large_pool_keeps_the_picks_and_the_best_with_what_led_to_their_totals() {
+    let ring = Ring::new(64, 100);
+    // A filter dropped the first ten.
+    let survivors: Vec<u32> = (10..100).collect();
+    let weights = [2.0, -0.3];
+    let score = |scorer: u32, position: u32| (position * (37 + 16 * scorer) % 101) as f32 / 101.0;
+    let total = |position: u32| {
+        (0..).zip(weights).fold(0.0, |sum, (of, weight)| sum + weight * f64::from(score(of, position)))
+    };
+    let scorers = [("a".into(), weights[0]), ("b".into(), weights[1])];
+    let shape = Arc::new(Shape { scorers: scorers.into(), ..Shape::default() });
+    let mut trace = Trace::default();
+    trace.set(true);
+    let run = trace.run(0, &shape).unwrap();
+    run.survive(&survivors);
+    for scorer in 0..2 {
+        run.scored(&mut survivors.iter().map(|position| score(scorer, *position)).collect());
+    }
+    run.totalled(&mut survivors.iter().map(|position| total(*position)).collect::<Vec<_>>());
+    let mut best = survivors;
+    best.sort_by(|one, other| total(*other).total_cmp(&total(*one)));
+    // As a picker may that goes by chance.
+    let picks = [best[80], best[0]];
+    let context = DecisionContext::new(ring.candidates.clone(), ["p".into()].into(), None);
+    let run = Run { profile: 0, picks: picks.into_iter().collect(), record: None };
+    let decision = Decision::new(Arc::new(context), [run].into_iter().collect(), 0).unwrap();
+    let request = Request::default();
+    let subject = Subject::new(&request, &ring.candidates, &trace, 5, ring.start);
+    let sinks = Sinks { records: Some(&ring.records), recorder: None };
+    Draft::new(sinks, &subject, Some(&decision), None).keep("r");
+    let kept = ring.records.read().0;
+    let (record, profile) = (&kept[0], &kept[0].profiles[0]);
+    let at = |row: u16| record.row(row).unwrap().position;
+    let shown: Vec<u32> = profile.scored.iter().map(|row| at(*row)).collect();
+    assert_eq!(shown, [&picks[..1], &best[..12]].concat());
+    assert_eq!((profile.runner_up.map(at), profile.survivors), (Some(best[0]), 90));
+    for (place, position) in shown.into_iter().enumerate() {
+        let scores: Vec<f32> = profile.scores(place).collect();
+        assert_eq!(
+            (profile.total(place), scores),
+            (total(position), vec![score(0, position), score(1, position)])
+        );
+    }
 }

@@ -3,17 +3,31 @@
 /// Text of a client on one line: control characters become spaces, and what is longer than `most` characters is
 /// cut, with an ellipsis at its end.
 pub fn bounded(text: &str, most: usize) -> Box<str> {
-    let is_fit = text.len() <= most && !text.chars().any(is_unfit);
-    if is_fit {
+    if text.len() <= most && is_plain(text) {
         return text.into();
     }
+    let mut shown = String::new();
+    push_bounded(&mut shown, text, most);
+    shown.into()
+}
+
+/// Appends the same.
+pub(super) fn push_bounded(shown: &mut String, text: &str, most: usize) {
+    if text.len() <= most && is_plain(text) {
+        shown.push_str(text);
+        return;
+    }
     let mut characters = text.chars();
-    let mut shown: String =
-        characters.by_ref().take(most).map(|each| if is_unfit(each) { ' ' } else { each }).collect();
+    shown.extend(characters.by_ref().take(most).map(|each| if is_unfit(each) { ' ' } else { each }));
     if characters.next().is_some() {
         shown.push('…');
     }
-    shown.into()
+}
+
+/// Returns `true` if a text is of visible ASCII and spaces, as nearly all are.
+fn is_plain(text: &str) -> bool {
+    // All bytes without a branch, many at once.
+    text.bytes().fold(true, |is_plain, byte| is_plain & (b' '..=b'~').contains(&byte))
 }
 
 /// Control characters, and those that change the direction or the lines of a terminal.
@@ -24,7 +38,7 @@ fn is_unfit(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::bounded;
+    use super::*;
 
     #[test]
     fn text_is_one_short_line() {

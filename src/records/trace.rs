@@ -11,8 +11,11 @@ pub const DETAILED: usize = 48;
 /// Candidates of a large pool that each profile adds to a record: the best by their totals.
 const BEST: usize = 12;
 
-/// Totals that are compared with the last of the best at once.
-const TOGETHER: usize = 16;
+/// Totals of which the highest is known while the best are looked for: about the root of a large pool's number.
+const TOGETHER: usize = 32;
+
+/// Numbers that are compared at once.
+const LANES: usize = 8;
 
 /// Part of a profile that is the same in all its runs.
 #[derive(Debug, Default, PartialEq)]
@@ -25,6 +28,14 @@ pub struct Shape {
     pub scorers: Box<[(Arc<str>, f64)]>,
     /// Name of its picker.
     pub picker: Arc<str>,
+}
+
+impl Shape {
+    /// Total of an endpoint with these scores, one of each scorer: what the profile added up.
+    pub(super) fn total(&self, scores: impl Iterator<Item = f32>) -> f64 {
+        let weights = self.scorers.iter().map(|(_, weight)| weight);
+        weights.zip(scores).fold(0.0, |total, (weight, score)| total + weight * f64::from(score))
+    }
 }
 
 /// One filter's part of a run.
@@ -44,7 +55,8 @@ pub struct RunTrace {
     pub(super) steps: Vec<Step>,
     pub(super) dropped: Vec<(u16, u32)>,
     pub(super) survivors: Vec<u32>,
-    pub(super) totals: Vec<f64>,
+    /// Totals of the survivors of a small pool.
+    totals: Vec<f64>,
     /// Places among the survivors of the best totals of a large pool, best first.
     pub(super) best: SmallVec<[u32; BEST]>,
     pub(super) estimates: SmallVec<[(u32, LatencyEstimate); 2]>,
@@ -52,6 +64,8 @@ pub struct RunTrace {
     /// Columns of this run; the rest are buffers of earlier ones.
     scored: usize,
     before: Vec<u32>,
+    /// Buffer.
+    highest_of_parts: Vec<f64>,
 }
 
 impl RunTrace {
@@ -116,17 +130,18 @@ impl RunTrace {
         self.columns.get(..self.scored).unwrap_or_default()
     }
 
-    /// Takes the totals, and leaves the buffer of earlier ones for them.
-    pub fn totalled(&mut self, totals: &mut Vec<f64>) {
-        std::mem::swap(&mut self.totals, totals);
-        if self.totals.len() > DETAILED {
-            self.best = best(&self.totals);
+    /// Notes the totals of a small pool, and which are the best of a large one, whose totals it uses up.
+    pub fn totalled(&mut self, totals: &mut [f64]) {
+        if totals.len() > DETAILED {
+            self.best = best(totals, &mut self.highest_of_parts);
+        } else {
+            self.totals.extend_from_slice(totals);
         }
     }
 
     /// Place among the survivors of the one with the highest total besides the one at `first`.
     pub fn best_but(&self, first: usize) -> Option<usize> {
-        if self.totals.len() > DETAILED {
+        if self.totals.is_empty() {
             return self.best.iter().map(|place| *place as usize).find(|place| *place != first);
         }
         let others = self.totals.iter().enumerate().filter(|(place, _)| *place != first);
@@ -139,38 +154,43 @@ impl RunTrace {
     }
 }
 
-/// Places of the highest totals, highest first; of equal ones the first.
-fn best(totals: &[f64]) -> SmallVec<[u32; BEST]> {
-    // Nothing is below minus infinity but numbers that are none.
-    let (mut highest, mut places) = ([f64::NEG_INFINITY; BEST], [0; BEST]);
-    for (first, together) in (0..).step_by(TOGETHER).zip(totals.chunks(TOGETHER)) {
-        // Nearly all are below the best: they are compared together, without branches.
-        let last = highest[BEST - 1];
-        if !together.iter().fold(false, |any, total| any | (*total > last)) {
-            continue;
-        }
-        for (place, &total) in (first..).zip(together) {
-            if total > highest[BEST - 1] {
-                insert(&mut highest, &mut places, total, place);
-            }
-        }
+/// Places of the highest totals, highest first; of equal ones the first. Each becomes minus infinity when it is found,
+/// and so does the highest of its part, so that few are looked at for the next one, and about as many whatever the
+/// totals are.
+fn best(totals: &mut [f64], highest_of_parts: &mut Vec<f64>) -> SmallVec<[u32; BEST]> {
+    highest_of_parts.clear();
+    highest_of_parts.extend(totals.chunks(TOGETHER).map(highest));
+    let mut places = SmallVec::new();
+    while places.len() < BEST {
+        let found = highest(highest_of_parts);
+        let is_found = |total: &f64| *total == found;
+        // Nothing is below minus infinity but numbers that are none.
+        let Some(part) = highest_of_parts.iter().position(is_found).filter(|_| found > f64::NEG_INFINITY)
+        else {
+            break;
+        };
+        let (first, end) = (part * TOGETHER, totals.len().min((part + 1) * TOGETHER));
+        let together = &mut totals[first..end];
+        let Some(place) = together.iter().position(is_found) else { break };
+        places.push(u32::try_from(first + place).unwrap_or(u32::MAX));
+        together[place] = f64::NEG_INFINITY;
+        highest_of_parts[part] = highest(together);
     }
-    let found = highest.iter().take_while(|total| **total > f64::NEG_INFINITY).count();
-    places.iter().take(found).copied().collect()
+    places
 }
 
-/// Moves one in before the first that is lower, by selects instead of branches, which would be mispredicted.
+/// The highest of some numbers; minus infinity if there is none. Several are compared at once, without branches.
 #[inline]
-fn insert(highest: &mut [f64; BEST], places: &mut [u32; BEST], total: f64, place: u32) {
-    for at in (1..BEST).rev() {
-        let (is_above, is_here) = (total > highest[at - 1], total > highest[at]);
-        let here = (if is_here { total } else { highest[at] }, if is_here { place } else { places[at] });
-        highest[at] = if is_above { highest[at - 1] } else { here.0 };
-        places[at] = if is_above { places[at - 1] } else { here.1 };
+fn highest(numbers: &[f64]) -> f64 {
+    let higher = |one: f64, other: f64| if other > one { other } else { one };
+    let (parts, rest) = numbers.as_chunks::<LANES>();
+    let mut lanes = [f64::NEG_INFINITY; LANES];
+    for part in parts {
+        for (lane, &number) in lanes.iter_mut().zip(part) {
+            *lane = higher(*lane, number);
+        }
     }
-    if total > highest[0] {
-        (highest[0], places[0]) = (total, place);
-    }
+    lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, higher)
 }
 
 /// Numbers of the decision under way. Off by default, and nothing is written then.
@@ -260,6 +280,31 @@ mod tests {
         assert_eq!(run.best.as_slice(), &sorted[..BEST]);
         assert_eq!(run.best_but(sorted[0] as usize), Some(sorted[1] as usize));
         assert_eq!(run.best_but(999), Some(sorted[0] as usize));
+    }
+
+    #[test]
+    fn the_best_totals_are_found_wherever_they_are() {
+        let numbers =
+            |order: fn(u32) -> u32| (0..1000).map(|place| f64::from(order(place))).collect::<Vec<_>>();
+        let mut odd = numbers(|place| place * 271 % 1000);
+        (odd[3], odd[500], odd[900]) = (f64::NAN, f64::NEG_INFINITY, f64::INFINITY);
+        let orders = [
+            numbers(|place| place),
+            numbers(|place| 1000 - place),
+            numbers(|_| 5),
+            numbers(|place| place / 100),
+            numbers(|place| u32::from(place.is_multiple_of(12))),
+            odd,
+        ];
+        let found = |mut totals: Vec<f64>| best(&mut totals, &mut vec![1.0; 90]);
+        for totals in orders {
+            let mut sorted: Vec<u32> = (0..1000).filter(|place| !totals[*place as usize].is_nan()).collect();
+            sorted.sort_by(|a, b| totals[*b as usize].total_cmp(&totals[*a as usize]));
+            assert_eq!(found(totals).as_slice(), &sorted[..BEST]);
+        }
+        assert_eq!([f64::NAN, f64::NEG_INFINITY].map(|total| found(vec![total; 60]).len()), [0, 0]);
+        let few = [vec![f64::NAN; 90], vec![1.0, 2.0], vec![f64::NAN; 90]].concat();
+        assert_eq!(found(few).as_slice(), [91, 90]);
     }
 
     #[test]

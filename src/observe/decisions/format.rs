@@ -15,11 +15,11 @@ pub fn decision(record: &DecisionRecord) -> Value {
     json!({
         "number": record.number,
         "sequence": record.sequence(),
-        "request_id": record.request_id,
+        "request_id": record.request_id(),
         "decided_unix_ms": record.unix_ms,
         "waited": record.waited.map(rounded),
-        "model": record.model,
-        "target_model": record.target_model.as_deref().unwrap_or(&record.model),
+        "model": record.model(),
+        "target_model": record.target_model().unwrap_or(record.model()),
         "priority": record.priority,
         "stream": record.is_stream,
         "body_bytes": record.body_bytes,
@@ -43,9 +43,9 @@ pub(super) fn brief(record: &DecisionRecord) -> Value {
     let outcome = record.outcome();
     json!({
         "number": record.number,
-        "request_id": record.request_id,
+        "request_id": record.request_id(),
         "decided_unix_ms": record.unix_ms,
-        "model": record.model,
+        "model": record.model(),
         "picked": picked.map(|name| &*name.address),
         "picked_id": picked.map(|name| &*name.id),
         "refusal": record.refusal.as_ref().map(|refusal| json!({"status": refusal.status, "reason": refusal.reason})),
@@ -93,18 +93,14 @@ fn profile(record: &DecisionRecord, profile: &ProfileRecord) -> Value {
         let dropped: Vec<_> = dropped.map(|(_, row)| address(*row)).collect();
         json!({"filter": filter(step.filter), "left": step.left, "dropped": dropped})
     });
-    let scored = profile.scored.iter().zip(&profile.totals).enumerate().map(|(place, (row, total))| {
-        let columns = profile.scores.chunks_exact(profile.scored.len().max(1));
-        let scores: Vec<f64> =
-            columns.map(|column| rounded(column.get(place).copied().unwrap_or_default().into())).collect();
-        json!({"address": address(*row), "scores": scores, "total": rounded(*total)})
+    let scored = profile.scored.iter().zip(0..).map(|(row, place)| {
+        let scores: Vec<f64> = profile.scores(place).map(|score| rounded(score.into())).collect();
+        json!({"address": address(*row), "scores": scores, "total": rounded(profile.total(place))})
     });
     let scorers = shape.scorers.iter().map(|(name, weight)| json!({"scorer": &**name, "weight": weight}));
     let estimates = profile.estimates.iter().map(|(row, each)| estimate(address(*row), each));
-    let total = |row: u16| {
-        let place = profile.scored.iter().position(|scored| *scored == row)?;
-        profile.totals.get(place).copied()
-    };
+    let total =
+        |row: u16| profile.scored.iter().position(|scored| *scored == row).map(|place| profile.total(place));
     let first = profile.picks.first().copied();
     let margin = first.zip(profile.runner_up).and_then(|(pick, other)| Some(total(pick)? - total(other)?));
     json!({

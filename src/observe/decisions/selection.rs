@@ -79,10 +79,10 @@ impl Selection {
     /// Returns `true` if a record is asked for whose last change had this sequence.
     pub(super) fn matches(&self, record: &DecisionRecord, sequence: u64) -> bool {
         let is_model = |model: &String| {
-            **model == *record.model || record.target_model.as_ref().is_some_and(|target| **target == **model)
+            model == record.model() || record.target_model().is_some_and(|target| target == model)
         };
         self.since.is_none_or(|since| sequence > since)
-            && self.id.as_ref().is_none_or(|id| *id == record.request_id)
+            && self.id.as_ref().is_none_or(|id| **id == *record.request_id())
             && self.number.is_none_or(|number| number == record.number)
             && self.search.as_ref().is_none_or(|text| mentions(record, text))
             && self.model.as_ref().is_none_or(is_model)
@@ -98,8 +98,7 @@ fn mentions(record: &DecisionRecord, text: &str) -> bool {
     let contains = |name: &str| name.to_lowercase().contains(text);
     let served = record.outcome().and_then(|outcome| outcome.served.as_deref());
     let reason = record.refusal.as_ref().and_then(|refusal| refusal.reason);
-    let names =
-        [Some(&*record.request_id), Some(&*record.model), record.target_model.as_deref(), served, reason];
+    let names = [Some(record.request_id()), Some(record.model()), record.target_model(), served, reason];
     let firsts = record.profiles.iter().filter_map(|profile| record.row(*profile.picks.first()?));
     names.into_iter().flatten().any(contains)
         || firsts.map(|row| record.name(row)).any(|name| contains(&name.id) || contains(&name.address))

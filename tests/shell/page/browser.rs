@@ -41,6 +41,11 @@ pub(crate) struct Browser {
 impl Browser {
     /// Starts it with an empty tab of so many pixels; `None`: this machine has none.
     pub(crate) async fn start(width: u32, height: u32) -> Option<Self> {
+        Self::start_with(width, height, &[]).await
+    }
+
+    /// The same with more flags.
+    pub(crate) async fn start_with(width: u32, height: u32, flags: &[&str]) -> Option<Self> {
         let program = installed()?;
         let turn = TURN.lock().await;
         let folder = tempfile::tempdir().unwrap();
@@ -56,6 +61,7 @@ impl Browser {
             .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"])
             .args(["--no-first-run", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync"])
             .args(["--disable-component-update", "--disable-default-apps", "--mute-audio", "--no-proxy-server"])
+            .args(flags)
             .arg(format!("--window-size={width},{height}"))
             .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
             .arg("about:blank")

@@ -5,6 +5,7 @@ mod browser;
 mod decisions;
 mod endpoints;
 mod events;
+mod proxy;
 mod screenshot;
 mod serving;
 mod state;

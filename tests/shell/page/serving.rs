@@ -113,6 +113,10 @@ async fn events_begin_with_all_and_go_on_with_changes() {
         text.contains("content-type: text/event-stream\r\n") && text.contains("retry: 500\n\n"),
         "{text}"
     );
+    // Proxies are told not to hold them back.
+    for header in ["cache-control: no-store, no-transform\r\n", "x-accel-buffering: no\r\n"] {
+        assert!(text.contains(header), "{header} in {text}");
+    }
     let states: Vec<serde_json::Value> = text
         .lines()
         .filter_map(|line| line.strip_prefix("data: "))
@@ -120,6 +124,9 @@ async fn events_begin_with_all_and_go_on_with_changes() {
         .collect();
     assert_eq!(states[0]["endpoints"], serde_json::json!({"names": [], "rows": []}));
     assert_eq!(states[1]["endpoints"], serde_json::json!({"changed": []}));
+    // One alone, where a proxy does so all the same.
+    let once = ask(admin, "GET", "/events?once", "text/event-stream").await;
+    assert!(once.matches("data: {").count() == 1 && once.ends_with("\r\n0\r\n\r\n"), "{once}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
