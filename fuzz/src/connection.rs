@@ -134,6 +134,8 @@ struct Client {
     out: Vec<u8>,
     /// Streams that were opened, and not ended by either side.
     open: Vec<u32>,
+    /// Streams that it ended on its side, and the server may not have.
+    half_closed: Vec<u32>,
     next: u32,
     /// Memory that the data takes that it sent, in bytes.
     data: u64,
@@ -151,6 +153,7 @@ impl Client {
             io,
             out: PREFACE.to_vec(),
             open: Vec::new(),
+            half_closed: Vec::new(),
             next: 1,
             data: 0,
             data_of: HashMap::new(),
@@ -200,12 +203,12 @@ impl Client {
             }
             (b'e', Some(stream)) => {
                 self.frame(DATA, END_STREAM, stream, &vec![b'e'; number(2)]);
-                self.open.retain(|open| *open != stream);
+                self.half_close(stream);
             }
             (b't', Some(stream)) => {
                 // A literal that isn't indexed: `x: y`.
                 self.frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0, 1, b'x', 1, b'y']);
-                self.open.retain(|open| *open != stream);
+                self.half_close(stream);
             }
             (b'r', Some(stream)) => {
                 self.frame(RST_STREAM, 0, stream, &8u32.to_be_bytes());
@@ -257,9 +260,14 @@ impl Client {
         } else {
             self.frame(HEADERS, END_HEADERS | flags, stream, &block);
         }
-        if !ends {
-            self.open.push(stream);
-        }
+        let streams = if ends { &mut self.half_closed } else { &mut self.open };
+        streams.push(stream);
+    }
+
+    /// Nothing follows on a stream but its reset.
+    fn half_close(&mut self, stream: u32) {
+        self.open.retain(|open| *open != stream);
+        self.half_closed.push(stream);
     }
 
     /// Sends what there is, and lets the server run. Returns whether it still reads.
@@ -272,9 +280,10 @@ impl Client {
         is_sent
     }
 
-    /// Ends the streams that are open, and waits for those that linger.
+    /// Ends the streams that either side has open, and waits for those that linger.
     async fn end_streams(&mut self) {
-        for stream in std::mem::take(&mut self.open) {
+        let half_closed = std::mem::take(&mut self.half_closed);
+        for stream in std::mem::take(&mut self.open).into_iter().chain(half_closed) {
             self.frame(RST_STREAM, 0, stream, &8u32.to_be_bytes());
         }
         self.flush().await;

@@ -139,7 +139,7 @@ pub(super) struct LookUp<'a> {
 }
 
 impl LookUp<'_> {
-    /// What stands at the block's home, or at its place once that is found.
+    /// Bits at the block's home, or at its place once that is found.
     pub(super) fn bits(self) -> u64 {
         self.bits
     }
