@@ -80,7 +80,7 @@ fn tokenizers() -> &'static [Mutex<DirectTokenizer>] {
     })
 }
 
-/// Where the tokenizers of the tests are: these are built in two packages.
+/// Folder of the tests' tokenizers; this file is built in two packages.
 fn folder() -> PathBuf {
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut folders = folders.map(|folder| folder.join("tests/data/tokenizer"));

@@ -48,7 +48,7 @@ fn peer(socket: Socket) -> Socket {
     }
 }
 
-/// What a peer of ours sends this socket until it is ready.
+/// Bytes that a well-behaved peer sends this socket until the handshake ends.
 fn handshake(socket: Socket) -> Bytes {
     let (mut ours, mut theirs) = (Zmtp::new(socket, MAX), Zmtp::new(peer(socket), MAX));
     let mut input = BytesMut::from(&ours.take_out()[..]);
@@ -91,7 +91,7 @@ fn sent_on(socket: Socket, message: &[Bytes]) {
     assert_eq!(ours.read(&mut input), Ok(None));
 }
 
-/// What frames mean to the sockets that receive events and replies.
+/// Reads frames as the sockets do that receive events and replies.
 fn check(frames: &[&[u8]]) {
     let number = |frame: &[u8]| frame.try_into().ok().map(u64::from_be_bytes);
     if let Some(message) = Message::read(frames) {

@@ -1,4 +1,4 @@
-//! What sockets tell the driver.
+//! Events that sockets send to the driver.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// Bytes that a permit is for.
 const UNIT: usize = 1024;
 
-/// What a socket tells.
+/// Event of a socket.
 #[derive(Debug)]
 pub(super) enum Event {
     /// Of the endpoint with this number.
@@ -25,7 +25,7 @@ pub(super) enum Event {
     },
     /// A message from an engine that connected by itself.
     Central { connection: u64, from: IpAddr, pod: Bytes, model: Bytes, sequence: u64, payload: Bytes },
-    /// Such a connection ended.
+    /// End of a connection to the central socket.
     CentralEnded { connection: u64 },
 }
 

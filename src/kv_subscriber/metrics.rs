@@ -127,7 +127,7 @@ pub struct Followed {
 /// State and counts of an endpoint's KV events.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointState {
-    /// How much is known of what its engine holds.
+    /// State of the knowledge about its engine's cache.
     pub status: EngineStatus,
     /// Gaps in the numbers of its messages, ever.
     pub gaps: u64,

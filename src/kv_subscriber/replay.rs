@@ -15,7 +15,7 @@ use super::event::{Event, Sender};
 /// Replays at a time, over all endpoints.
 pub(super) const MAX_REPLAYS: usize = 8;
 
-/// Where an endpoint replays, and from which message on.
+/// Address of a replay socket and the first sequence number to ask for.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) source: u64,

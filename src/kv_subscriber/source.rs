@@ -92,7 +92,7 @@ impl Source {
         }
     }
 
-    /// What the engine's metrics say that is news.
+    /// Inputs that follow from changes of the engine's metrics.
     pub(super) fn observe(&mut self) -> impl Iterator<Item = Input> + use<> {
         let state = &self.endpoint.load().engine_state;
         let (started, asleep) = (state.started(), state.is_asleep());

@@ -11,7 +11,7 @@ use usher_core::kv_events::{Frames, Input, Message, Socket};
 use super::connection::Connection;
 use super::event::{Event, Sender};
 
-/// Where an endpoint publishes, and what is asked for there.
+/// Address of a publisher and the topics to subscribe to.
 #[derive(Clone, Debug)]
 pub(super) struct Subscription {
     pub(super) source: u64,

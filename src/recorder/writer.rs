@@ -117,7 +117,7 @@ impl Writer {
         Ok(Self { recorder, stopping, thread, ended })
     }
 
-    /// Where decisions go.
+    /// Recorder that hands decisions to this writer.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }

@@ -22,7 +22,7 @@ use crate::recorder::{Decided, Recorder};
 /// Characters of a message that are kept.
 const MESSAGE: usize = 256;
 
-/// Where decisions are recorded; `None`: not there.
+/// Destinations of decisions that are recorded; `None`: not recorded there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sinks<'a> {
     /// The ring of the last ones.

@@ -50,10 +50,10 @@ pub struct Row {
     pub hidden: Option<HiddenBy>,
 }
 
-/// What KV events told of an endpoint when a decision was made.
+/// State of an endpoint's KV cache, as of its events, when a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineKnown {
-    /// How much is known of what its engine holds.
+    /// State of the knowledge about its engine's cache.
     pub status: EngineStatus,
     /// Tokens of the prompt that the engine holds; `None` if it isn't heard, or the prompt's tokens weren't known.
     pub cached_tokens: Option<u32>,
@@ -242,7 +242,7 @@ impl DecisionRecord {
         primary.estimates.iter().find(|(row, _)| row == first).map(|(_, estimate)| estimate)
     }
 
-    /// What KV events told of the endpoint at a position of the rows; `None` where no plugin follows them, and of what a
+    /// State by KV events of the endpoint at a position of the rows; `None` where no plugin follows them, and of what a
     /// screener set aside.
     pub fn kv_events(&self, position: u16) -> Option<&EngineKnown> {
         self.kv_events.get(usize::from(position))?.as_ref()

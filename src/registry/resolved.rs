@@ -171,7 +171,7 @@ pub struct ResolvedPlugin {
     pub deprecated: Option<&'static str>,
     /// Origin of the plugin.
     pub origin: Origin,
-    /// What it does with its parameters, in a sentence or two.
+    /// Description with its parameters, in a sentence or two.
     pub summary: String,
     /// Its parameters as they count.
     pub parameters: Value,

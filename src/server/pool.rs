@@ -185,7 +185,7 @@ impl Pool {
         self.state.budget()
     }
 
-    /// What outlives a configuration.
+    /// State that outlives a configuration.
     pub(super) fn state(&self) -> &Arc<State> {
         &self.state
     }
@@ -236,7 +236,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What the first plugin that follows KV events knows; `None`: none does.
+    /// Reader of the state of the first plugin that follows KV events; `None`: none does.
     pub(super) fn kv_events(&self) -> Option<impl Fn() -> KvEvents + Send + Sync + use<>> {
         let (metrics, source) = (self.kv_metrics.clone()?, self.kv_events.first()?.clone());
         Some(move || {
@@ -295,7 +295,7 @@ impl Swap {
     }
 }
 
-/// How a configuration decides with these settings.
+/// Policy that decides by a configuration with these settings.
 fn policy(settings: &ServeSettings, scheduler: Scheduler, stages: Arc<Stages>) -> Policy {
     let record = if settings.emit_endpoint_scores { Record::Scores } else { Record::No };
     Policy { scheduler, stages, max_age: settings.metrics_staleness, record }

@@ -13,7 +13,7 @@ fn config(local: &str) -> String {
     format!("plugins:\n- type: token-producer\n  parameters:\n    local: {local}\n")
 }
 
-/// What is said in one line: `check` breaks them.
+/// Text with its line breaks as spaces: `check` wraps lines.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -108,7 +108,7 @@ dataLayer: {injectDefaults: false}
     assert_eq!(rules(blind), ["saturation-without-metrics", "waiting-bytes-unbounded"]);
 }
 
-/// What changes from one configuration to another, with the exit code.
+/// Exit code and differences of one configuration against another.
 fn compare(old: &Path, new: &str, output: Output) -> (u8, String) {
     let args = CheckArgs { compare: Some(PathBuf::from(old)), ..args("-", output) };
     let (code, out, err) = run(80, &args, new);

@@ -9,7 +9,7 @@ const LINES: usize = 30;
 /// Width of the terminal.
 const COLUMNS: usize = 80;
 
-/// What `usher` prints with these arguments.
+/// Output of `usher` with these arguments.
 fn printed(path: &[String], flag: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
     command.args(path).arg(flag).env("COLUMNS", COLUMNS.to_string()).stdin(Stdio::null());

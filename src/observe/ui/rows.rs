@@ -13,7 +13,7 @@ use crate::schedule::latency::{Model, Table};
 /// Steps of the ages of readings that aren't stale.
 const STEPS: u64 = 4;
 
-/// What rows are made of besides the endpoints.
+/// Inputs of rows besides the endpoints.
 pub(super) struct Known<'a> {
     /// Age from which on a reading doesn't count.
     pub(super) max_age: Duration,

@@ -21,10 +21,10 @@ use crate::version::{COMMIT, VERSION};
 /// A part that somebody else knows how to show.
 pub type Part = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What engines tell by KV events.
+/// KV event streams of a pool, and the cached tokens predicted by them.
 #[derive(Debug)]
 pub struct KvEvents {
-    /// What is followed.
+    /// Numbers of endpoints by state.
     pub followed: Followed,
     /// Tokens of prompts that engines held by their events, of responses that tell.
     pub predicted: u64,
@@ -54,7 +54,7 @@ pub struct Shown {
     pub traffic: Box<dyn Fn() -> Traffic + Send + Sync>,
     /// The configuration that runs.
     pub config: Part,
-    /// What engines tell; `None`: no plugin follows KV events.
+    /// Reader of KV event state; `None`: no plugin follows KV events.
     pub kv_events: Option<Box<dyn Fn() -> KvEvents + Send + Sync>>,
     /// Capacity plans; `None`: there are no policies.
     pub plans: Option<Part>,

@@ -164,7 +164,7 @@ async fn default() {
     }
 }
 
-/// Where no engine is heard and nobody tells tokens, prompts go where they went before.
+/// Prompts go where they went before when no engine is heard and no tokens are known.
 async fn precise() {
     let pool = Pool::start("precise", &[Pod::default(), Pod::default()]).await;
     let home = pool.ask(&[], "m", &block()).await.server;

@@ -258,7 +258,7 @@ impl Browser {
     }
 }
 
-/// Where Chromium is; CI has to have it.
+/// Path of Chromium; CI has to have it.
 #[expect(clippy::print_stdout, reason = "says why nothing is tested")]
 fn installed() -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();

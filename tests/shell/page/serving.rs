@@ -1,4 +1,4 @@
-//! How the page and its events are served.
+//! Headers, caching and streams of the page.
 
 use std::net::SocketAddr;
 

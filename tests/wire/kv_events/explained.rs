@@ -1,4 +1,4 @@
-//! What engines told is in the explanation of a decision.
+//! KV event state in the explanation of a decision.
 
 use serde_json::{Value, json};
 

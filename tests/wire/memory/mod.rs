@@ -47,7 +47,7 @@ const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// The least budget that Usher is made for, in MiB. A debug build has as much more as its larger file takes.
 fn small_budget() -> usize {
     const LEAST: usize = 96;
-    /// What the file of a release takes of that.
+    /// Part of that which a release's file takes, in MB.
     const FILE: usize = 26;
     static OF_DEBUG: LazyLock<usize> = LazyLock::new(|| {
         let base = Process::start(4 * LEAST, 1, &[]).metric("usher_memory_base_bytes");

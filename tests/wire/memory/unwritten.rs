@@ -12,7 +12,7 @@ const CALLS: u32 = 300_000;
 /// Clients that take nothing, each on a connection.
 const CLIENTS: u32 = 4;
 
-/// What stops such clients is that they have to wait; a request of another then has its turn.
+/// Asserts that such clients are made to wait, and that another client is served meanwhile.
 async fn is_bounded(call: fn(&mut Raw, u32)) {
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();

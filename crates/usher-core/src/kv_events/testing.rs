@@ -30,7 +30,7 @@ pub(super) struct Engine {
     is_map: bool,
 }
 
-/// What an engine may do.
+/// Step of a model engine.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Computes a sequence, a number per block.

@@ -204,7 +204,7 @@ pub struct SimConfig {
     /// Division of the work of requests among them. Default: they don't, unless a request's
     /// headers ask for it.
     pub disagg: DisaggConfig,
-    /// What is told of the KV cache, and to whom. Default: nothing.
+    /// KV events to publish, and their sockets. Default: none.
     pub kv_events: Option<KvEventsConfig>,
 }
 

@@ -12,12 +12,12 @@ pub struct KvEventsMatch {
     /// Blocks that an engine holds, contiguous from the first, by the endpoint's position in the snapshot; `None` if the
     /// tokens of the prompt aren't known.
     pub blocks: Option<Vec<u32>>,
-    /// How much is known of what an engine holds, by the endpoint's position; `None` of what is no candidate.
+    /// States of the knowledge about engines' caches, by endpoint position; `None` for one that is no candidate.
     pub statuses: Vec<Option<EngineStatus>>,
 }
 
 impl KvEventsMatch {
-    /// How much is known of the endpoint at this position of the snapshot; `None` of what is no candidate.
+    /// State of the endpoint at this position of the snapshot; `None` for one that is no candidate.
     pub fn status_at(&self, position: u32) -> Option<EngineStatus> {
         self.statuses.get(position as usize).copied().flatten()
     }

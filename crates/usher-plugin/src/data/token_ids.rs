@@ -16,7 +16,7 @@ pub struct PromptTokenIds {
 pub struct TokenizedPrompt {
     /// The ids.
     pub ids: Vec<u32>,
-    /// What stands for something else than text, in the order of the places.
+    /// Placeholders of images, audio and video, in the order of their positions.
     pub items: Vec<TokenizedItem>,
 }
 

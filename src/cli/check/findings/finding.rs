@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(in crate::cli::check) struct Finding {
     /// Name of the rule.
     pub(in crate::cli::check) rule: &'static str,
-    /// What happens and what to do, with what was measured, if it was.
+    /// Consequence and remedy, with a measured number where there is one.
     pub(in crate::cli::check) message: String,
     /// Page of the documentation, with the heading.
     pub(in crate::cli::check) docs: &'static str,

@@ -32,7 +32,7 @@ pub struct Media {
 }
 
 impl Default for Media {
-    /// Those of vLLM, SGLang and their connectors for what is at the engine's own node. What several share
+    /// Media that vLLM, SGLang and their connectors name for the engine's own node. What several share
     /// (`EXTERNAL`, `REMOTE`, `OBJ`) is not known: it says nothing about an endpoint.
     fn default() -> Self {
         let names = [

@@ -76,7 +76,7 @@ impl Tracker {
         }
     }
 
-    /// What was left out in the sleep may have been of the time behind it.
+    /// Handles the end of a sleep: a message left out during it may belong to the time after it.
     fn awake(&mut self, turn: &mut Turn<'_>) {
         if self.asleep.take().is_some_and(|left_out| left_out > 0) {
             self.reset(false, turn);

@@ -115,7 +115,7 @@ pub enum Input {
     },
     /// The endpoint served requests whose prompts have full blocks that it didn't hold: each leads to a message.
     Served {
-        /// How many since this was told last.
+        /// Number since the last output of this kind.
         requests: u64,
     },
     /// The endpoint is gone. Nothing has an effect any more.

@@ -63,7 +63,7 @@ pub(super) struct Cooldown {
     pub(super) unsatisfied: bool,
 }
 
-/// What an input comes with.
+/// Context of one input.
 pub(super) struct Turn<'a> {
     pub(super) now_ms: u64,
     pub(super) random: &'a mut dyn Rng,

@@ -33,7 +33,7 @@ impl KvEventsArgs {
     }
 }
 
-/// What follows `tcp://`.
+/// Parses the part after `tcp://`.
 fn host_and_port(text: &str) -> Result<String, String> {
     let address = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
     match address {

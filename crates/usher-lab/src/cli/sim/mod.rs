@@ -93,7 +93,7 @@ pub struct SimArgs {
     /// Division of the work of requests among the servers.
     #[command(flatten, next_help_heading = "Roles and places")]
     pub disagg: DisaggArgs,
-    /// What they tell of their KV caches.
+    /// KV events that the servers publish.
     #[command(flatten, next_help_heading = "KV events")]
     pub kv_events: KvEventsArgs,
 }

@@ -12,7 +12,7 @@ const KEPT: usize = 10_000;
 /// A batch with its number.
 pub(super) type Numbered = (u64, Bytes);
 
-/// What was told so far.
+/// Events published so far.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     next: u64,

@@ -91,7 +91,7 @@ impl Publisher {
         self.restarts.send_modify(|count| *count += 1);
     }
 
-    /// What it did, for `/admin/state`.
+    /// Counters for `/admin/state`.
     pub(crate) fn state(&self) -> Value {
         let inner = self.lock();
         let subscribers = inner.subscribers.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What engines tell of their caches. It outlives a configuration.
+//! Caches of engines by their KV events; they outlive a configuration.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};

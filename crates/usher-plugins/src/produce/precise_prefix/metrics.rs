@@ -1,4 +1,4 @@
-//! What engines were predicted to have cached, and what they had.
+//! Metrics of cached tokens: predicted against reported by engines.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_core::metrics::{Legacy, register};

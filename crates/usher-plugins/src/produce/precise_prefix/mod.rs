@@ -41,14 +41,14 @@ pub static TYPE: PluginType = beta("precise-prefix-cache-producer", &[Kind::Data
     Build::Reading(build)).takes::<PrecisePrefixParams>()
     .when("Engines that publish KV events, with a token-producer that has their tokens.");
 
-/// Where the blocks of endpoints come from: for the host, which subscribes.
+/// Source of KV events that the host subscribes to.
 #[derive(Clone, Debug)]
 pub struct KvEventsSource {
     /// Name of the plugin.
     pub name: String,
     /// Sockets and forms.
     pub settings: KvEventsSettings,
-    /// Where blocks are written.
+    /// Caches that the events are applied to.
     pub caches: Arc<EngineCaches>,
     /// Model of engines that don't say theirs.
     pub tokens: TokenSource,
@@ -191,7 +191,7 @@ impl Producer for PrecisePrefixProducer {
     }
 }
 
-/// How much is known of each candidate's engine, by position in the snapshot.
+/// States of the knowledge about candidates' caches, by position in the snapshot.
 fn statuses(index: &EngineIndex, candidates: &Candidates) -> Vec<Option<EngineStatus>> {
     let slots = candidates.snapshot().slots();
     let mut statuses = vec![None; slots.len()];

@@ -15,11 +15,11 @@ use usher_plugin::params::{in_range, refused};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrecisePrefixParams {
-    /// How prompts are cut into blocks.
+    /// Division of prompts into blocks.
     pub(super) token_processor_config: Option<TokenProcessor>,
-    /// What the index knows of tiers. Its size is `--prefix-index-bytes`.
+    /// Tiers of the index. Its size is `--prefix-index-bytes`.
     pub(super) indexer_config: Indexer,
-    /// Where engines publish.
+    /// Sockets of the engines that publish events.
     pub(super) kv_events_config: KvEvents,
     /// Count the blocks of a decision at its endpoint before the engine tells of them.
     pub(super) speculative_indexing: bool,
@@ -28,7 +28,7 @@ pub struct PrecisePrefixParams {
     pub(super) speculative_ttl: String,
 }
 
-/// How prompts are cut into blocks.
+/// Division of prompts into blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct TokenProcessor {
@@ -47,7 +47,7 @@ pub(super) struct TokenProcessor {
     hash_algorithm: String,
 }
 
-/// What the index knows of tiers.
+/// Tiers of the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Indexer {
@@ -94,7 +94,7 @@ pub(super) struct Backend {
     weight: f64,
 }
 
-/// Where engines publish.
+/// Sockets of the engines that publish events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KvEvents {
@@ -105,7 +105,7 @@ pub(super) struct KvEvents {
     /// No effect beyond its check: one thread applies all events.
     #[serde(skip_serializing)]
     concurrency: i64,
-    /// What endpoints run: `vllm` or `sglang`.
+    /// Engine of the endpoints: `vllm` or `sglang`.
     engine_type: String,
     /// Connect to the endpoints of the pool.
     discover_pods: bool,
@@ -180,7 +180,7 @@ impl Default for Ports {
     }
 }
 
-/// Where events come from, and how they are read.
+/// Sockets of KV events and the format of their messages.
 #[derive(Clone, Debug)]
 pub struct KvEventsSettings {
     /// Address that engines connect to, `host:port`; `None`: each endpoint is connected to.

@@ -1,4 +1,4 @@
-//! What the producer makes of an index, of what is approximately known and of tokens.
+//! Tests of the producer: index, approximate match and tokens as inputs.
 
 use bytes::Bytes;
 use usher_core::endpoints::{Endpoint, EndpointSpec};
@@ -83,7 +83,7 @@ impl Bench {
         self.plugin.extra::<KvEventsSource>().unwrap().caches.take_served()
     }
 
-    /// What is approximately known of prompts of four blocks.
+    /// Sets the approximate match of prompts of four blocks.
     fn approximately(&mut self, matched: [u32; 2]) {
         let known = PrefixMatch { total: 4, block_size: 64, matched: matched.to_vec() };
         self.harness.learn(PREFIX_PRODUCER, known);

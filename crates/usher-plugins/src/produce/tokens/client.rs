@@ -60,7 +60,7 @@ impl Renderer {
         Self { client, url, model, timeout, mm_timeout, keys, counts: Arc::new(counts) }
     }
 
-    /// Where to ask for the tokens of a request; `None` where none can be asked for.
+    /// URI that renders the tokens of a request; `None` where there is none for it.
     fn uri(&self, request: &usher_core::request::Request) -> Option<Uri> {
         format!("{}{}", self.url, render::path(request)?).parse().ok()
     }

@@ -11,7 +11,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// What a gatherer found: the tokens and their number, or nothing.
+    /// Finding with these tokens and their number, or without any.
     pub(super) fn finding(self, found: Option<PromptTokenIds>) -> Finding {
         Box::new(move |_, facts| {
             if let Some(found) = found {

@@ -106,7 +106,7 @@ impl EngineIndex {
         }
     }
 
-    /// How much is known of what an endpoint holds.
+    /// State of the knowledge about an endpoint's cache.
     pub fn status(&self, slot: u32) -> EngineStatus {
         self.statuses.get(slot)
     }

@@ -1,4 +1,4 @@
-//! How much is known of what engines hold.
+//! State of the knowledge about engines' caches.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 
-/// How much is known of what an endpoint's engine holds.
+/// State of the knowledge about an engine's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineStatus {
     /// Nothing: it doesn't publish, or was not heard since something was missed.

@@ -98,7 +98,7 @@ pub(super) async fn compare(
     Ok((stack, report))
 }
 
-/// What a run talks to.
+/// Addresses that a run talks to.
 #[derive(Debug)]
 struct Addresses {
     envoy: SocketAddr,

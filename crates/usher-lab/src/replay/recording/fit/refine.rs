@@ -53,7 +53,7 @@ pub(super) struct Trial<'a> {
     steps: Cell<u64>,
 }
 
-/// How far the times of a trial are from those that were measured.
+/// Differences of the times of a trial from measured ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Errors {
     /// Measured requests that were replayed.

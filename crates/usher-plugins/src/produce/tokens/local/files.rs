@@ -28,7 +28,7 @@ const MI: u64 = 1 << 20;
 const SPECIAL: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Where the files of a model are.
+/// Paths of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Files {
     tokenizer: PathBuf,
@@ -36,7 +36,7 @@ pub(super) struct Files {
     template: Option<PathBuf>,
 }
 
-/// What is in them.
+/// Contents of these files.
 pub(super) struct Model {
     pub(super) tokenizer: Tokenizer,
     /// Memory of the tokenizer.

@@ -30,7 +30,7 @@ pub(in super::super) struct LocalTokenizer {
     sources: Arc<LocalCounts>,
 }
 
-/// What a thread is to tokenize. Whoever waits holds it: a job that comes too late finds nothing.
+/// Job of a tokenizer thread. Its waiter owns it: a job that comes too late finds nothing.
 struct Task {
     api: Api,
     body: Body,

@@ -1,4 +1,4 @@
-//! Where a text can be cut so that its pieces' tokens, one after the other, are those of the whole.
+//! Places to cut a text so that the tokens of its pieces, one after the other, are those of the whole.
 
 use aho_corasick::AhoCorasick;
 use tokenizers::{AddedToken, Tokenizer};

@@ -19,11 +19,11 @@ pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     /// Whether there is one of its own for requests with tools.
     with_tools: bool,
-    /// What messages hold as their content.
+    /// Type of a message's content.
     pub(super) format: ContentFormat,
 }
 
-/// What the content of a message is for a template.
+/// Type of a message's content as a template reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentFormat {
     /// A string.
@@ -89,7 +89,7 @@ impl ChatTemplate {
 /// Why a template makes no text. Its own message might quote the chat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TemplateFailure {
-    /// Where it fails, and how.
+    /// Line and kind of the error that a template ended with.
     Refused { line: usize, kind: ErrorKind },
     /// The text, or the JSON in it, is longer than [`MAX_TEXT`].
     TooLong,
