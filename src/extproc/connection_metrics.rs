@@ -33,8 +33,11 @@ impl ConnectionMetrics {
     /// Counts a connection of this address that we ended with GOAWAY, if that is how it ended.
     pub fn note_goaway(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
         if let Some(reason) = ended.as_ref().err().and_then(ConnectionError::go_away) {
-            self.goaway.fetch_add(1, Relaxed);
-            tracing::warn!(%peer, ?reason, "connection ended with GOAWAY");
+            let count = self.goaway.fetch_add(1, Relaxed) + 1;
+            // As above: whoever may connect may have this done as often as they like.
+            if count.is_power_of_two() {
+                tracing::warn!(%peer, ?reason, count, "connection ended with GOAWAY");
+            }
         }
     }
 }
