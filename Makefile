@@ -42,7 +42,7 @@ memory:
 
 # All tests, the end-to-end ones with a real Envoy included. In CI none may hang for as long as CI takes.
 test-rust:
-	$(STAGE) tests $(CARGO) test --locked $(if $(CI),--config 'target."cfg(all())".runner = "deploy/ci/limit.sh"')
+	$(STAGE) tests $(if $(CI),env CARGO="$(CARGO)" deploy/ci/tests.sh,$(CARGO) test --locked)
 	$(STAGE) "a plugin of another package" env CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
 		CARGO_PROFILE_DEV_DEBUG=line-tables-only $(CARGO) test --locked --manifest-path examples/own-plugin/Cargo.toml $(if $(CI),--config 'target."cfg(all())".runner = "$(CURDIR)/deploy/ci/limit.sh"')
 
