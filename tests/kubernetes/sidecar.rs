@@ -18,6 +18,23 @@ fn configuration(objects: &[serde_json::Value]) -> Option<&str> {
     of_kind(objects, "ConfigMap").find_map(|map| map["data"]["envoy.yaml"].as_str())
 }
 
+/// `tests/envoy/crash.rs` shows that a crash of Usher cuts no response in this mode.
+#[test]
+fn response_bodies_bypass_usher_where_the_values_say_so() {
+    let Some(helm) = Helm::find() else { return };
+    let rendered = |more: &str| {
+        let values = format!("router.modelServers.matchLabels.app=m,router.proxy.enabled=true{more}");
+        let objects = helm.template("models", &["--set", &values]).unwrap();
+        configuration(&objects).expect("no configuration of Envoy").to_owned()
+    };
+    let whole = rendered("");
+    let bypassed = whole
+        .replacen("response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE", 1)
+        .replacen("response_trailer_mode: SEND", "response_trailer_mode: SKIP", 1);
+    assert_ne!(whole, bypassed);
+    assert_eq!(rendered(",router.proxy.responseBodies=false"), bypassed);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_goes_through_the_sidecar() {
     let (Some(helm), Some(server)) = (Helm::find(), Server::shared().await) else { return };

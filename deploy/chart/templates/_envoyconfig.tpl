@@ -97,9 +97,9 @@ static_resources:
                 request_header_mode: SEND
                 response_header_mode: SEND
                 request_body_mode: FULL_DUPLEX_STREAMED
-                response_body_mode: FULL_DUPLEX_STREAMED
+                response_body_mode: {{ ternary "FULL_DUPLEX_STREAMED" "NONE" $proxy.responseBodies }}
                 request_trailer_mode: SEND
-                response_trailer_mode: SEND
+                response_trailer_mode: {{ ternary "SEND" "SKIP" $proxy.responseBodies }}
               message_timeout: 1000s
               failure_mode_allow: {{ $proxy.failOpen }}
               status_on_error: { code: ServiceUnavailable }
