@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{HistogramOpts, HistogramVec, Registry};
 
-use crate::metrics::{ClientSeries, Family, OTHER, register};
+use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, register};
 use crate::request::{Api, Request};
 
 use super::series::{Labels, Lazy};
@@ -160,7 +160,7 @@ impl GenAiMetrics {
                 Some(TOKEN),
             )?,
         };
-        Ok(Self { families, series: ClientSeries::default() })
+        Ok(Self { families, series: ClientSeries::new(MAX_LABEL_VALUES) })
     }
 
     /// Sets how many series there are at most.

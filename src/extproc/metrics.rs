@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Family, Legacy, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, register};
 use crate::request::{Headers, MAX_NAME};
 
 use super::families::RequestFamilies;
@@ -130,8 +130,8 @@ impl ExtProcMetrics {
             )?,
             streams,
             gen_ai: None,
-            series: SeriesTable::default(),
-            rewritten: ClientSeries::default(),
+            series: SeriesTable::new(MAX_LABEL_VALUES),
+            rewritten: ClientSeries::new(MAX_LABEL_VALUES),
         })
     }
 

@@ -135,13 +135,18 @@ impl Series {
 }
 
 /// The series that were made, by their labels.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SeriesTable(ClientSeries<SeriesKey, Series>);
 
 /// Name of these series in the log.
 const OF: &str = "requests";
 
 impl SeriesTable {
+    /// A table of at most so many series.
+    pub(super) fn new(most: usize) -> Self {
+        Self(ClientSeries::new(most))
+    }
+
     /// Sets how many there are at most.
     pub(super) fn limit(&mut self, most: usize) {
         self.0.limit(most);

@@ -18,7 +18,6 @@ use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
 use crate::memory::{Budget, Sheds};
-use crate::metrics::MAX_LABEL_VALUES;
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
@@ -103,7 +102,7 @@ impl Pool {
         } = parts;
         let Pipeline { scheduler, stages, parsers, sources, kv_events, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
-        let label_values = state.budget().label_values(MAX_LABEL_VALUES);
+        let label_values = state.label_values();
         let gate = flow_control
             .as_ref()
             .map(|flow_control| gate(flow_control, settings, (&name, label_values), &clock, registry));

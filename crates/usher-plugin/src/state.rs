@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snapshot};
 use usher_core::memory::Budget;
+use usher_core::metrics::MAX_LABEL_VALUES;
 
 /// Something that outlives the plugin which asked for it.
 pub trait Persistent: Any + Send + Sync {
@@ -67,6 +68,12 @@ impl State {
     /// Memory budget of the process.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Distinct values that the memory budget has room for of a label whose values clients choose; see
+    /// [`ClientSeries`](usher_core::metrics::ClientSeries).
+    pub fn label_values(&self) -> usize {
+        self.budget.label_values(MAX_LABEL_VALUES)
     }
 
     /// The state of this type and name; made when it is asked for first.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::metrics::{ClientSeries, Family, OTHER, register};
+use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, register};
 use crate::request::Request;
 
 const LABELS: [&str; 3] = ["priority", "model_name", "target_model_name"];
@@ -52,7 +52,7 @@ impl DemandFamilies {
         Ok(Self {
             requests: family("usher_demand_requests", "Queued requests, by priority and model.")?,
             bytes: family("usher_demand_bytes", "Bytes of queued request bodies.")?,
-            known: ClientSeries::default(),
+            known: ClientSeries::new(MAX_LABEL_VALUES),
         })
     }
 

@@ -96,8 +96,8 @@ impl Gate {
             somebody_waits: AtomicBool::new(false),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
+            series: SeriesTable::new(metrics.label_values),
             metrics,
-            series: SeriesTable::default(),
         })
     }
 

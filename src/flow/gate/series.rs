@@ -136,7 +136,7 @@ impl Drop for Counted {
 }
 
 /// The series that are in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SeriesTable {
     /// By the hash of their labels.
     by_hash: DashMap<u64, Vec<Arc<Series>>>,
@@ -149,6 +149,17 @@ pub(super) struct SeriesTable {
 }
 
 impl SeriesTable {
+    /// A table of at most so many series, beside those of `other`.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            by_hash: DashMap::new(),
+            len: AtomicUsize::new(0),
+            flows: BoundedLabel::new(most),
+            models: BoundedLabel::new(most),
+            overflow: Overflow::default(),
+        }
+    }
+
     /// The series of a request. Beyond the bounds labels are `other`; there is one such series
     /// for each priority.
     pub(super) fn of(&self, request: &Request, now: Nanos, metrics: &GateMetrics) -> Arc<Series> {

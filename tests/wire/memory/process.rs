@@ -145,6 +145,12 @@ impl Page {
         Picker::value_in(&self.0, series).unwrap_or_default()
     }
 
+    /// Number of series of a family with labels.
+    pub fn series(&self, family: &str) -> usize {
+        let is_of = |line: &&str| line.strip_prefix(family).is_some_and(|rest| rest.starts_with('{'));
+        self.0.lines().filter(is_of).count()
+    }
+
     /// Limit of everything that is counted, in bytes.
     pub fn limit(&self) -> f64 {
         self.metric("usher_memory_limit_bytes")

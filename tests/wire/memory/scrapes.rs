@@ -8,12 +8,14 @@ use crate::support::response_body;
 
 const NAMES: usize = 2000;
 
-/// One request for each of so many invented models, with a response and its usage.
+/// One request for each of so many invented models and sessions, with a response and its usage.
 async fn invent(process: &Process) {
     let connection = process.connect().await;
     for number in 0..NAMES {
         let mut stream = connection.stream().await;
-        stream.send(headers(&COMPLETION, false));
+        let session = format!("invented-{number}");
+        let all: Vec<_> = COMPLETION.into_iter().chain([("session-id", &*session)]).collect();
+        stream.send(headers(&all, false));
         stream.send(body(format!(r#"{{"model":"invented-{number}","prompt":"hi","stream":true}}"#), true));
         stream.request_headers().await;
         while !stream.request_body().await.1 {}
@@ -47,5 +49,18 @@ async fn invented_models_and_slow_scrapers_leave_memory_to_requests() {
     is_served_again(&process).await;
     drop(scrapers);
     drop(page);
+    stayed_within(&process, small_budget(), limit).await;
+}
+
+#[tokio::test]
+async fn plugins_have_series_for_as_many_names_as_the_budget_has_room_for() {
+    const CONFIG: &str = "--config-text={plugins: [{type: agent-identity}, {type: inflight-load-producer}]}";
+    let process = Process::start(small_budget(), 1, &[CONFIG, "--allow-experimental-plugins"]);
+    let limit = process.limit();
+    invent(&process).await;
+    let page = process.page();
+    let series = page.series("llm_d_epp_inflight_requests");
+    let names = small_budget() * MI / 8 / (112 << 10);
+    assert!((16..=names + 1).contains(&series), "{series} of {names}");
     stayed_within(&process, small_budget(), limit).await;
 }

@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, OTHER, Overflow};
+use super::{MAX_LABEL_BYTES, OTHER, Overflow};
 
 /// Time for which unused series stay, where there are many.
 const IDLE: Duration = Duration::from_secs(300);
@@ -101,15 +101,9 @@ struct Entry<S> {
     used_at: Instant,
 }
 
-/// At most [`MAX_LABEL_VALUES`].
-impl<K: Eq + Hash, S> Default for ClientSeries<K, S> {
-    fn default() -> Self {
-        Self::new(MAX_LABEL_VALUES)
-    }
-}
-
 impl<K: Eq + Hash, S> ClientSeries<K, S> {
-    /// At most so many, and those of `other`.
+    /// A table of at most so many series, and those of `other`. `most` follows from
+    /// [`label_values`](crate::memory::Budget::label_values), so that they fit in the memory budget.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -258,6 +252,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::metrics::MAX_LABEL_VALUES;
 
     /// Asks for the series of a model at a time, and notes which go.
     fn ask(
@@ -293,7 +288,7 @@ mod tests {
 
     #[test]
     fn idle_series_make_room_and_those_in_use_stay() {
-        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        let (table, gone, start) = (ClientSeries::new(MAX_LABEL_VALUES), RefCell::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let held = ask(&table, "held", start, &gone);
         ask(&table, "used", start, &gone);
@@ -322,7 +317,7 @@ mod tests {
 
     #[test]
     fn series_that_are_asked_for_while_they_leave_are_back() {
-        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        let (table, gone, start) = (ClientSeries::new(MAX_LABEL_VALUES), RefCell::default(), Instant::now());
         fill(&table, "model", MAX_LABEL_VALUES, start, &gone);
         let series = Arc::downgrade(&ask(&table, "model-0", start, &gone));
         for seconds in [11, 400] {
@@ -338,7 +333,7 @@ mod tests {
 
     #[test]
     fn concurrent_threads_keep_series_counts_exact() {
-        let table = ClientSeries::<String, ()>::default();
+        let table = ClientSeries::<String, ()>::new(MAX_LABEL_VALUES);
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let table = &table;
@@ -356,7 +351,7 @@ mod tests {
 
     #[test]
     fn few_idle_series_are_kept() {
-        let (table, gone, start) = (ClientSeries::default(), RefCell::default(), Instant::now());
+        let (table, gone, start) = (ClientSeries::new(MAX_LABEL_VALUES), RefCell::default(), Instant::now());
         fill(&table, "model", MAX_LABEL_VALUES / 2 - 1, start, &gone);
         ask(&table, "late", start + 100 * IDLE, &gone);
         ask(&table, "later", start + 200 * IDLE, &gone);
@@ -388,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_long_value_is_other() {
-        let table = ClientSeries::<String, ()>::default();
+        let table = ClientSeries::<String, ()>::new(MAX_LABEL_VALUES);
         let longest = "x".repeat(MAX_LABEL_BYTES);
         assert_eq!(table.label(&longest, "models"), longest);
         assert!(!table.is_full());

@@ -149,7 +149,8 @@ impl<C: Collector> Collector for Twin<C> {
     }
 }
 
-/// Distinct values that a label may have; what comes later is `other`.
+/// Distinct values that a label has at most, where the memory budget has
+/// [room](crate::memory::Budget::label_values) for so many; later ones are `other`.
 pub const MAX_LABEL_VALUES: usize = 1000;
 /// Longest value of such a label, in bytes. Every series repeats it, and every
 /// line of a page repeats it again; names of models stay far below.
@@ -158,14 +159,20 @@ pub const MAX_LABEL_BYTES: usize = 256;
 pub const OTHER: &str = "other";
 
 /// The values that a label has had, when clients choose them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BoundedLabel {
     // Guards the set; taken when a series is made. Requests whose series is kept
     // don't come here.
     seen: Mutex<HashSet<String>>,
+    most: usize,
 }
 
 impl BoundedLabel {
+    /// A label of at most so many values, beside `other`.
+    pub fn new(most: usize) -> Self {
+        Self { seen: Mutex::default(), most }
+    }
+
     /// The value to use as the label: itself, or `other` beyond the bounds.
     pub fn bounded<'a>(&self, value: &'a str) -> &'a str {
         if value.len() > MAX_LABEL_BYTES {
@@ -175,7 +182,7 @@ impl BoundedLabel {
         if seen.contains(value) {
             return value;
         }
-        if seen.len() >= MAX_LABEL_VALUES {
+        if seen.len() >= self.most {
             return OTHER;
         }
         seen.insert(value.to_owned());

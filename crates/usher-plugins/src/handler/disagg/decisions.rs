@@ -63,9 +63,9 @@ impl DisaggFamily {
         Family::register(registry, "llm_d_epp_disagg_decision_total", help, older).map(Self)
     }
 
-    /// The decisions of one plugin.
-    pub fn of(&self, plugin: PluginId) -> Decisions {
-        Decisions::new(&self.0, plugin)
+    /// The decisions of one plugin, for at most so many models.
+    pub fn of(&self, plugin: PluginId, models: usize) -> Decisions {
+        Decisions::new(&self.0, plugin, models)
     }
 }
 
@@ -84,9 +84,9 @@ impl PdFamily {
         Family::register(registry, "llm_d_epp_pd_decision_total", help, older).map(Self)
     }
 
-    /// The decisions of one plugin.
-    pub fn of(&self, plugin: PluginId) -> Decisions {
-        Decisions::new(&self.0, plugin)
+    /// The decisions of one plugin, for at most so many models.
+    pub fn of(&self, plugin: PluginId, models: usize) -> Decisions {
+        Decisions::new(&self.0, plugin, models)
     }
 }
 
@@ -103,8 +103,8 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    fn new(family: &Arc<Family>, plugin: PluginId) -> Self {
-        Self { family: Arc::clone(family), plugin, known: ClientSeries::default() }
+    fn new(family: &Arc<Family>, plugin: PluginId, models: usize) -> Self {
+        Self { family: Arc::clone(family), plugin, known: ClientSeries::new(models) }
     }
 
     /// A request for this model is decided.
@@ -148,9 +148,9 @@ mod tests {
         let registry = Registry::new();
         let (disagg, pd) =
             (DisaggFamily::register(&registry).unwrap(), PdFamily::register(&registry).unwrap());
-        let one = disagg.of(PluginId::new("disagg-profile-handler", "one"));
-        let other = disagg.of(PluginId::new("disagg-profile-handler", "other"));
-        let old = pd.of(PluginId::new("pd-profile-handler", "old"));
+        let one = disagg.of(PluginId::new("disagg-profile-handler", "one"), MAX_LABEL_VALUES);
+        let other = disagg.of(PluginId::new("disagg-profile-handler", "other"), MAX_LABEL_VALUES);
+        let old = pd.of(PluginId::new("pd-profile-handler", "old"), MAX_LABEL_VALUES);
         let (alone, prefill) =
             (Split { prefill: false, encode: false }, Split { prefill: true, encode: false });
         let (encode, all) = (Split { prefill: false, encode: true }, Split { prefill: true, encode: true });
@@ -190,8 +190,9 @@ mod tests {
     #[test]
     fn models_are_bounded() {
         let registry = Registry::new();
-        let decisions =
-            DisaggFamily::register(&registry).unwrap().of(PluginId::new("disagg-profile-handler", "h"));
+        let decisions = DisaggFamily::register(&registry)
+            .unwrap()
+            .of(PluginId::new("disagg-profile-handler", "h"), MAX_LABEL_VALUES);
         let split = Split { prefill: true, encode: false };
         for model in 0..MAX_LABEL_VALUES + 5 {
             decisions.count(&format!("m{model}"), split);

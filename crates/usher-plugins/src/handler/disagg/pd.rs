@@ -35,7 +35,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let decider = cx.decider(key, &Name { at, value: params.decider_plugin_name.clone() })?;
     prompt_and_cached(cx, &params.prefix_match_info_producer_name);
     let id = PluginId::new("pd-profile-handler", cx.name);
-    let decisions = cx.family(PdFamily::register)?.of(id);
+    let decisions = cx.family(PdFamily::register)?.of(id, cx.state.label_values());
     let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
     let handler = Some(Arc::clone(&plugin) as _);
     Ok(PluginParts {

@@ -46,7 +46,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     };
     let books = joint.is_some();
     let id = PluginId::new("disagg-profile-handler", cx.name);
-    let decisions = cx.family(DisaggFamily::register)?.of(id);
+    let decisions = cx.family(DisaggFamily::register)?.of(id, cx.state.label_values());
     let alone = DisaggProfileHandler::new(&params, prefill, encode, decisions);
     let plugin = Arc::new(match joint {
         Some(joint) => alone.paired(joint),

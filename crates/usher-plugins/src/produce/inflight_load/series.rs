@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use smallvec::SmallVec;
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_core::metrics::{BoundedLabel, MAX_LABEL_VALUES, OTHER, Overflow, register};
+use usher_core::metrics::{BoundedLabel, OTHER, Overflow, register};
 use usher_plugin::Persistent;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
@@ -20,9 +20,9 @@ const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairn
 /// each would stay at every endpoint that it was ever sent to.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Series of a producer, beside those of `other`: a thousand flows at a thousand endpoints
-/// would be a million. What there is no room for counts at its endpoint as `other`.
-pub(super) const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
+/// Series of a producer for each flow that there may be, beside those of `other`: a thousand flows at a thousand
+/// endpoints would be a million. What there is no room for counts at its endpoint as `other`.
+pub(super) const PER_FLOW: usize = 10;
 
 /// The families, shared by all producers.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ pub struct InflightSeries {
     producer: String,
     flows: BoundedLabel,
     overflow: Overflow,
+    /// Most series, beside those of `other`.
+    most: usize,
     /// Number of series.
     count: AtomicUsize,
     /// By `namespace/name`, as an endpoint that comes back has the same series.
@@ -89,14 +91,15 @@ struct Gauges {
 }
 
 impl InflightSeries {
-    /// No series yet.
-    pub fn new(families: Arc<InflightFamilies>, producer: &str) -> Self {
+    /// No series yet; later at most of so many flows.
+    pub fn new(families: Arc<InflightFamilies>, producer: &str, flows: usize) -> Self {
         let producer = producer.to_owned();
         Self {
             families,
             producer,
-            flows: BoundedLabel::default(),
+            flows: BoundedLabel::new(flows),
             overflow: Overflow::default(),
+            most: flows.saturating_mul(PER_FLOW),
             count: AtomicUsize::new(0),
             endpoints: DashMap::new(),
         }
@@ -113,7 +116,7 @@ impl InflightSeries {
     fn gauges(&self, endpoint: &Endpoint, flow: &str, priority: i32) -> Arc<Gauges> {
         let known = self.endpoints.get(endpoint.id()).and_then(|held| held.find(flow, priority));
         known.unwrap_or_else(|| {
-            let is_full = self.count.load(Relaxed) >= MAX_SERIES;
+            let is_full = self.count.load(Relaxed) >= self.most;
             let label = if is_full { OTHER } else { self.flows.bounded(flow) };
             if label != flow {
                 self.overflow.warn("requests in flight at endpoints");

@@ -15,7 +15,11 @@ impl Pool {
     fn new(names: &[&str]) -> Self {
         let registry = Registry::new();
         let families = Arc::new(InflightFamilies::register(&registry).unwrap());
-        let pool = Self { registry, series: InflightSeries::new(families, "p"), store: Store::default() };
+        let pool = Self {
+            registry,
+            series: InflightSeries::new(families, "p", MAX_LABEL_VALUES),
+            store: Store::default(),
+        };
         pool.set(names);
         pool
     }
@@ -191,7 +195,11 @@ fn many_flows_at_many_endpoints_are_bounded_together() {
         guards.extend(flows.iter().map(|flow| pool.series.count(&endpoint, flow, 0, 1)));
     }
     let values = pool.values();
-    assert_eq!(values.len(), MAX_SERIES + 10, "ten endpoints have what is beyond as one series");
+    assert_eq!(
+        values.len(),
+        PER_FLOW * MAX_LABEL_VALUES + 10,
+        "ten endpoints have what is beyond as one series"
+    );
     assert_eq!(values.iter().map(|(_, requests, _)| *requests).sum::<i64>(), 20 * 1000);
     assert_eq!(values.last(), Some(&("pod-19/other".to_owned(), 1000, 1000)));
     guards.clear();

@@ -105,9 +105,9 @@ pub(super) struct Labels {
 }
 
 impl PredictionSeries {
-    /// The series of the producer of this name.
-    pub fn new(families: Arc<PredictionFamilies>, plugin: &str) -> Self {
-        Self { families, plugin: plugin.to_owned(), by_models: ClientSeries::default() }
+    /// The series of the producer of this name, for at most so many pairs of models.
+    pub fn new(families: Arc<PredictionFamilies>, plugin: &str, models: usize) -> Self {
+        Self { families, plugin: plugin.to_owned(), by_models: ClientSeries::new(models) }
     }
 
     /// Labels of a request for these models.
