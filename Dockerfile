@@ -6,7 +6,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev m
 WORKDIR /usher
 COPY . .
 ARG COMMIT=unknown
-RUN USHER_COMMIT=$COMMIT cargo build --release --locked --package usher --no-default-features
+RUN USHER_COMMIT=$COMMIT cargo build --release --locked --package usher --no-default-features --features jemalloc
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /usher/target/release/usher /usher

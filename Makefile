@@ -24,7 +24,7 @@ fmt-check:
 
 clippy:
 	$(STAGE) clippy $(CARGO) clippy --all-targets --locked -- -D warnings
-	$(STAGE) "clippy without the tools" $(CARGO) clippy --package usher --lib --bins --no-default-features --locked -- -D warnings
+	$(STAGE) "clippy without the tools" $(CARGO) clippy --package usher --lib --bins --no-default-features --features jemalloc --locked -- -D warnings
 	$(STAGE) "clippy of a plugin of another package" env CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
 		$(CARGO) clippy --all-targets --locked --manifest-path examples/own-plugin/Cargo.toml -- -D warnings
 

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use tikv_jemallocator::Jemalloc;
-
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     usher::cli::main(std::env::args_os())

@@ -14,7 +14,12 @@ pub const COMMIT: &str = match option_env!("USHER_COMMIT") {
 pub const ENVOY: &str = "1.40.0";
 
 /// Optional features that it was built with.
-pub const FEATURES: &[&str] = if cfg!(feature = "lab") { &["lab"] } else { &[] };
+pub const FEATURES: &[&str] = match (cfg!(feature = "jemalloc"), cfg!(feature = "lab")) {
+    (true, true) => &["jemalloc", "lab"],
+    (true, false) => &["jemalloc"],
+    (false, true) => &["lab"],
+    (false, false) => &[],
+};
 
 #[cfg(test)]
 mod tests {
