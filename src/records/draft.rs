@@ -149,6 +149,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         refusal,
         outcome: Default::default(),
         is_slow: Default::default(),
+        kept_for: Default::default(),
         held: Default::default(),
     }
 }

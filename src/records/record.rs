@@ -129,6 +129,17 @@ pub struct Refusal {
     pub message: Box<str>,
 }
 
+/// Reason why a record is kept longer than ordinary ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptFor {
+    /// The request went nowhere.
+    Refusal,
+    /// It got no good response.
+    Failure,
+    /// It got a good one, late.
+    Slowness,
+}
+
 /// A decision and its outcome.
 #[derive(Debug)]
 pub struct DecisionRecord {
@@ -168,6 +179,8 @@ pub struct DecisionRecord {
     pub refusal: Option<Refusal>,
     pub(super) outcome: OnceLock<Outcome>,
     pub(super) is_slow: AtomicBool,
+    /// Set if it is kept longer than ordinary ones.
+    pub(super) kept_for: OnceLock<KeptFor>,
     pub(super) held: Held,
 }
 
@@ -212,11 +225,6 @@ impl DecisionRecord {
     /// all before it.
     pub fn is_slow(&self) -> bool {
         self.is_slow.load(Relaxed)
-    }
-
-    /// Returns `true` if it is kept in preference to others.
-    pub fn is_notable(&self) -> bool {
-        self.is_slow() || self.is_failed()
     }
 
     /// The run whose picks the gateway was told.

@@ -89,7 +89,7 @@ fn failed_requests_stay_longer_than_others() {
     let (kept, summary) = ring.records.read();
     assert_eq!((kept.len(), summary.sequence), (64, 202), "a change per decision, and one for an end");
     assert_eq!(ids(&ring.records)[..3], ["failed", "refused", "usual"]);
-    assert!(kept.iter().take(2).all(|record| record.is_failed() && record.is_notable()));
+    assert!(kept.iter().take(2).all(|record| record.is_failed()));
     assert_eq!(kept[1].refusal, Some(Refusal { status: 429, reason: Some("full"), message: "x y".into() }));
 }
 
@@ -178,6 +178,32 @@ fn failed_requests_that_were_sampled_out_are_kept() {
     failed.ends(&response, ring.start + Duration::from_secs(100));
     let kept = ids(&ring.records);
     assert!(kept.contains(&"failed".to_owned()) && kept.len() >= before.len() - 2, "{kept:?}");
+}
+
+#[test]
+fn overload_keeps_slow_requests_and_its_first_errors_as_long_as_others() {
+    let ring = Ring::new(1 << 12, 1);
+    let usual: Vec<_> = (0..30).filter_map(|_| ring.decide("usual", AT_ONCE, None)).collect();
+    usual.into_iter().for_each(|tracked| ring.end(tracked, Duration::from_millis(100)));
+    ring.end(ring.decide("slow", AT_ONCE, None).unwrap(), Duration::from_secs(9));
+    let cut_off = Response { usage: Usage::default(), generated: 0, is_stream: true, ending: Ending::CutOff };
+    for ms in 0..30_000 {
+        let at = Duration::from_secs(10) + Duration::from_millis(ms);
+        let tracked = ring.decide(&format!("failed {ms}"), at, None).unwrap();
+        tracked.ends(&cut_off, ring.start + at);
+        if ring.records.takes_refusal(ring.start + at) {
+            ring.decide(&format!("refused {ms}"), at, Some(Refusal::new(429, None, "full")));
+        }
+    }
+    let (kept, summary) = ring.records.read();
+    let ids = ids(&ring.records);
+    for id in ["slow", "failed 0", "refused 0"] {
+        assert!(ids.iter().any(|kept| kept == id), "{id}");
+    }
+    assert_eq!(summary.decisions, 60_031);
+    assert_eq!(summary.sampled_out + kept.len() as u64, summary.decisions, "none has left");
+    let refused = kept.iter().filter(|record| record.refusal.is_some()).count();
+    assert!((200..=342).contains(&refused), "{refused} refusals");
 }
 
 #[test]
