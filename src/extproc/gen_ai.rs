@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::{HistogramOpts, HistogramVec, Registry};
 
 use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, register};
-use crate::request::{Api, Request};
+use crate::request::Request;
 
 use super::series::{Labels, Lazy};
 
@@ -48,26 +48,6 @@ const UNCLASSIFIED: &str = "_OTHER";
 const MOST_ERRORS: usize = 8;
 /// Name of these series in the log.
 const OF: &str = "gen_ai requests";
-
-/// Operation and provider of an API, as the conventions name them. `None`: no generative operation.
-fn operation(api: Api) -> Option<(&'static str, &'static str)> {
-    Some(match api {
-        Api::ChatCompletions | Api::Responses => ("chat", "openai"),
-        Api::Completions => ("text_completion", "openai"),
-        Api::Embeddings => ("embeddings", "openai"),
-        Api::ImageGenerations => ("generate_content", "openai"),
-        Api::Messages => ("chat", "anthropic"),
-        Api::VertexChatCompletions | Api::VertexPredict => ("chat", "gcp.vertex_ai"),
-        Api::VllmGenerate | Api::VllmGrpcGenerate => ("text_completion", "vllm"),
-        Api::VllmGrpcEmbed => ("embeddings", "vllm"),
-        Api::SglangGenerate => ("text_completion", "sglang"),
-        Api::ChatCompletionsRender
-        | Api::CompletionsRender
-        | Api::Conversations
-        | Api::CountTokens
-        | Api::PassThrough => return None,
-    })
-}
 
 /// Operation, provider, requested model and target model.
 type Key = (&'static str, &'static str, String, String);
@@ -170,7 +150,7 @@ impl GenAiMetrics {
 
     /// The series of a request; `None` if its API has no generative operation.
     pub(super) fn of(&self, request: &Request) -> Option<Arc<GenAiSeries>> {
-        let (operation, provider) = operation(request.api)?;
+        let (operation, provider) = request.api.gen_ai()?;
         let label = |value| self.series.label(value, OF).to_owned();
         let key = (operation, provider, label(&request.model), label(&request.target_model));
         let other = || (operation, provider, OTHER.to_owned(), OTHER.to_owned());
@@ -266,6 +246,7 @@ impl GenAiSeries {
 mod tests {
     use super::*;
     use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, render};
+    use crate::request::Api;
 
     fn request(api: Api, model: &str, target: &str) -> Request {
         let mut request = Request::default();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
-use usher_core::kv_events::{Action, Batch, Change, Event, Input, Residency};
+use usher_core::kv_events::{Action, Batch, Change, Input, Residency};
 use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
 
 use super::driver::Driver;
 use super::replay;
+use super::skipped;
 use super::source::Source;
 use super::subscriber::{self, Subscription};
 use super::writes::Writes;
@@ -125,13 +126,12 @@ fn apply(
     let model = source.chain(config.tokens.model());
     let mut is_sound = true;
     for event in batch.events() {
-        let removes = matches!(event, Ok(Event::Removed(_) | Event::Cleared { .. }));
         match residency.apply(source.id, epoch, model, event, written) {
             Ok(()) => source.applied += 1,
             Err(skip) => {
-                *source.skipped.entry(skip).or_default() += 1;
-                let skipped = if removes { &mut source.removals_skipped } else { &mut source.stores_skipped };
-                *skipped += 1;
+                let event = event.as_ref().map_err(|skip| *skip);
+                let cache = event.map(|event| residency.cache_kind(source.id, event)).unwrap_or_default();
+                *source.skipped.entry((skipped::Kind::of(event), cache, skip)).or_default() += 1;
                 is_sound &= !skip.hides_removals();
             }
         }

@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Clock, Slot, Store};
-use usher_core::kv_events::{Input, Residency, ResidencySettings, Skip, SourceId, Tracker, TrackerSettings};
+use usher_core::kv_events::{Input, Residency, ResidencySettings, SourceId, Tracker, TrackerSettings};
 use usher_core::memory::{Kind, Reservation};
 use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
@@ -21,6 +21,7 @@ use super::event::{self, Queued, Sender, queue};
 use super::metrics::{EndpointNumbers, Numbers, Totals};
 use super::replay::MAX_REPLAYS;
 use super::share::{limit, share};
+use super::skipped::Skipped;
 use super::source::Source;
 use super::writes::Writes;
 
@@ -47,7 +48,7 @@ pub(super) struct Driver {
     /// Blocks that were indexed.
     pub(super) admitted: u64,
     /// Events of endpoints that are gone that were not applied.
-    skipped: BTreeMap<Skip, u64>,
+    skipped: Skipped,
     /// Messages of engines that connected by themselves and are no endpoint.
     unknown_pods: u64,
     numbers: Arc<Numbers>,
@@ -78,7 +79,7 @@ impl Driver {
             random: StdRng::from_rng(&mut rand::rng()),
             held: Reservation::new(config.caches.budget(), Kind::PrefixIndex),
             admitted: 0,
-            skipped: BTreeMap::new(),
+            skipped: Skipped::new(),
             unknown_pods: 0,
             config,
             store,
@@ -151,8 +152,8 @@ impl Driver {
         self.residency.remove_source(source.id, &mut |change| written.push(change));
         drop(written);
         index.set_status(&source.slot, EngineStatus::Unknown);
-        for (skip, count) in source.skipped {
-            *self.skipped.entry(skip).or_default() += count;
+        for (of, count) in source.skipped {
+            *self.skipped.entry(of).or_default() += count;
         }
         self.slots.remove(&source.id);
     }
@@ -238,8 +239,6 @@ impl Driver {
             failed_connections: source.failed_connections,
             unreadable: source.unreadable,
             skipped: source.skipped.clone(),
-            stores_skipped: source.stores_skipped,
-            removals_skipped: source.removals_skipped,
             agreement: source.agreement,
             last_batch: source.last_batch,
         }

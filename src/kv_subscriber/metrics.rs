@@ -1,16 +1,18 @@
 //! `usher_kv_events_*` and `usher_precise_prefix_*`: events, blocks and mismatches, computed from the last tick when somebody reads the
 //! metrics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-use usher_core::kv_events::{Counts, Skip};
+use usher_core::kv_events::Counts;
 use usher_core::prefix::EngineStatus;
 use usher_plugins::Agreement;
+
+use super::skipped::{Kind, Skipped, their_reason};
 
 const LABELS: [&str; 2] = ["plugin_name", "endpoint"];
 const MISMATCH_LABELS: [&str; 3] = ["plugin_name", "endpoint", "kind"];
@@ -63,21 +65,30 @@ const SUBSCRIBERS: (&str, &str) =
     ("llm_d_epp_kv_cache_events_active_subscribers", "[ALPHA] Endpoints whose KV events are followed.");
 const ADMISSIONS: (&str, &str) =
     ("llm_d_epp_kv_cache_index_admissions_total", "[ALPHA] Blocks indexed, or in another tier.");
+const OLDER_ADMISSIONS: (&str, &str) = (
+    "kvcache_index_admissions_total",
+    "[ALPHA] [Deprecated: Use llm_d_epp_kv_cache_index_admissions_total] Blocks indexed, or in another tier.",
+);
 const DEPTH: (&str, &str) =
     ("llm_d_epp_kv_cache_events_pool_queue_depth", "[ALPHA] Messages of KV events that wait to be applied.");
+const CAPACITY: (&str, &str) =
+    ("llm_d_epp_kv_cache_events_pool_capacity", "[ALPHA] Threads that apply KV events: one per plugin.");
 
-/// The same with llm-d-router's names.
-const THEIR_COUNTS: [(&str, &str, Count); 3] = [
-    ("llm_d_epp_kv_cache_events_messages_received_total", "[ALPHA] Live messages of KV events.", |of| {
-        of.counts.messages
-    }),
-    ("llm_d_epp_kv_cache_events_stores_skipped_total", "[ALPHA] Stores of blocks not applied.", |of| {
-        of.stores_skipped
-    }),
-    ("llm_d_epp_kv_cache_events_removals_skipped_total", "[ALPHA] Removals of blocks not applied.", |of| {
-        of.removals_skipped
-    }),
+/// Families that have labels of llm-d-router.
+const THEIR_MESSAGES: (&str, &str) =
+    ("llm_d_epp_kv_cache_events_messages_received_total", "[ALPHA] Live messages of KV events.");
+const POD: [&str; 1] = ["pod_identifier"];
+const THEIR_SKIPPED: [(Kind, (&str, &str)); 2] = [
+    (
+        Kind::Store,
+        ("llm_d_epp_kv_cache_events_stores_skipped_total", "[ALPHA] Stores of blocks not applied."),
+    ),
+    (
+        Kind::Removal,
+        ("llm_d_epp_kv_cache_events_removals_skipped_total", "[ALPHA] Removals of blocks not applied."),
+    ),
 ];
+const SKIPPED_LABELS: [&str; 2] = ["cache_kind", "reason"];
 
 /// Numbers of one endpoint.
 #[derive(Clone, Debug)]
@@ -89,9 +100,7 @@ pub(super) struct EndpointNumbers {
     pub(super) applied: u64,
     pub(super) failed_connections: u64,
     pub(super) unreadable: u64,
-    pub(super) skipped: BTreeMap<Skip, u64>,
-    pub(super) stores_skipped: u64,
-    pub(super) removals_skipped: u64,
+    pub(super) skipped: Skipped,
     pub(super) agreement: Agreement,
     pub(super) last_batch: Option<f64>,
 }
@@ -112,7 +121,7 @@ pub(super) struct Totals {
     pub(super) depth: usize,
     pub(super) unknown_pods: u64,
     /// Of endpoints that are gone.
-    pub(super) skipped: BTreeMap<Skip, u64>,
+    pub(super) skipped: Skipped,
 }
 
 /// Endpoints and queue of a plugin that follows KV events, as of the last tick.
@@ -199,14 +208,17 @@ fn descs() -> prometheus::Result<Vec<Desc>> {
     };
     let counts = COUNTS.iter().map(|(name, help, _)| desc((name, help), &LABELS));
     let gauges = [BLOCKS, KNOWN, AGE].map(|family| desc(family, &LABELS));
-    let theirs = THEIR_COUNTS.iter().map(|(name, help, _)| desc((name, help), &["endpoint"]));
+    let theirs = THEIR_SKIPPED.map(|(_, family)| desc(family, &SKIPPED_LABELS));
     let others = [
+        desc(THEIR_MESSAGES, &POD),
         desc(MISMATCHES, &MISMATCH_LABELS),
         desc(SKIPPED, &["plugin_name", "reason"]),
         desc(UNKNOWN_PODS, &["plugin_name"]),
         desc(SUBSCRIBERS, &[]),
         desc(ADMISSIONS, &[]),
+        desc(OLDER_ADMISSIONS, &[]),
         desc(DEPTH, &[]),
+        desc(CAPACITY, &[]),
     ];
     counts.chain(theirs).chain(gauges).chain(others).collect()
 }
@@ -250,13 +262,11 @@ fn collect(
         }
         families.extend(family.collect());
     }
-    for (name, help, read) in THEIR_COUNTS {
-        let family = IntCounterVec::new(opts((name, help)), &["endpoint"])?;
-        for (_, numbers) in all {
-            family.with_label_values(&[&*numbers.endpoint]).inc_by(read(numbers));
-        }
-        families.extend(family.collect());
+    let messages = IntCounterVec::new(opts(THEIR_MESSAGES), &POD)?;
+    for (_, numbers) in all {
+        messages.with_label_values(&[&*numbers.endpoint]).inc_by(numbers.counts.messages);
     }
+    families.extend(messages.collect());
     let (blocks, known) = (IntGaugeVec::new(opts(BLOCKS), &LABELS)?, IntGaugeVec::new(opts(KNOWN), &LABELS)?);
     let age = GaugeVec::new(opts(AGE), &LABELS)?;
     let mismatches = IntCounterVec::new(opts(MISMATCHES), &MISMATCH_LABELS)?;
@@ -277,52 +287,61 @@ fn collect(
         for (kind, count) in [("not_cached", not_cached), ("not_told", not_told)] {
             mismatches.with_label_values(&[labels[0], labels[1], kind]).inc_by(count);
         }
-        for (reason, count) in &numbers.skipped {
-            skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
-        }
     }
     let unknown_pods = IntCounterVec::new(opts(UNKNOWN_PODS), &["plugin_name"])?;
     let (mut admitted, mut depth) = (0, 0);
     for (plugin, totals) in totals {
-        for (reason, count) in &totals.skipped {
-            skipped.with_label_values(&[*plugin, reason.name()]).inc_by(*count);
-        }
         unknown_pods.with_label_values(&[*plugin]).inc_by(totals.unknown_pods);
         admitted += totals.admitted;
         depth += totals.depth;
     }
-    let subscribers = IntGauge::with_opts(opts(SUBSCRIBERS))?;
-    subscribers.set(i64::try_from(all.len()).unwrap_or(i64::MAX));
-    let admissions = IntCounter::with_opts(opts(ADMISSIONS))?;
-    admissions.inc_by(admitted);
-    let waiting = IntGauge::with_opts(opts(DEPTH))?;
-    waiting.set(i64::try_from(depth).unwrap_or(i64::MAX));
+    let there = all.iter().map(|(plugin, numbers)| (plugin, &numbers.skipped));
+    let gone = totals.iter().map(|(plugin, totals)| (plugin, &totals.skipped));
+    let theirs = THEIR_SKIPPED.map(|(kind, family)| {
+        let family = IntCounterVec::new(opts(family), &SKIPPED_LABELS);
+        family.map(|family| (kind, family))
+    });
+    let theirs = theirs.into_iter().collect::<prometheus::Result<Vec<_>>>()?;
+    for (plugin, counts) in there.chain(gone) {
+        for ((kind, cache, skip), count) in counts {
+            skipped.with_label_values(&[*plugin, skip.name()]).inc_by(*count);
+            let labels = [cache.name(), their_reason(*skip)];
+            for (_, family) in theirs.iter().filter(|(of, _)| of == kind) {
+                family.with_label_values(&labels).inc_by(*count);
+            }
+        }
+    }
+    families.extend(theirs.iter().flat_map(|(_, family)| family.collect()));
+    let gauge = |family, value: usize| {
+        let gauge = IntGauge::with_opts(opts(family))?;
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        Ok::<_, prometheus::Error>(gauge)
+    };
+    let gauges = [gauge(SUBSCRIBERS, all.len())?, gauge(DEPTH, depth)?, gauge(CAPACITY, totals.len())?];
+    families.extend(gauges.iter().flat_map(IntGauge::collect));
+    for family in [ADMISSIONS, OLDER_ADMISSIONS] {
+        let admissions = IntCounter::with_opts(opts(family))?;
+        admissions.inc_by(admitted);
+        families.extend(admissions.collect());
+    }
     families.extend([blocks.collect(), known.collect(), age.collect()].into_iter().flatten());
-    families.extend(
-        [
-            mismatches.collect(),
-            skipped.collect(),
-            unknown_pods.collect(),
-            subscribers.collect(),
-            admissions.collect(),
-            waiting.collect(),
-        ]
-        .into_iter()
-        .flatten(),
-    );
+    families.extend([mismatches.collect(), skipped.collect(), unknown_pods.collect()].into_iter().flatten());
     families.retain(|family| !family.get_metric().is_empty());
     Ok(families)
 }
 
 #[cfg(test)]
 mod tests {
+    use usher_core::kv_events::{CacheKind, Skip};
+
     use super::*;
 
     #[test]
     fn what_was_skipped_of_endpoints_that_are_gone_counts_on() {
         let registry = Registry::new();
         let metrics = KvEventsMetrics::register(&registry).unwrap();
-        let skipped = [(Skip::OtherGroup, 3)].into();
+        let of = |kind| (kind, CacheKind::SlidingWindow, Skip::OtherGroup);
+        let skipped = [(of(Kind::Store), 2), (of(Kind::Removal), 1)].into();
         let totals = Totals { unknown_pods: 2, skipped, ..Totals::default() };
         metrics.of("precise").set(vec![], totals);
         let families = registry.gather();
@@ -332,5 +351,11 @@ mod tests {
         };
         assert_eq!(value("usher_kv_events_skipped_total"), 3.0);
         assert_eq!(value("usher_kv_events_unknown_pods_total"), 2.0);
+        let text = crate::metrics::render(&registry);
+        for (family, count) in [("stores", 2), ("removals", 1)] {
+            let labels = "cache_kind=\"sliding_window\",reason=\"unsupported_cache_kind\"";
+            let line = format!("llm_d_epp_kv_cache_events_{family}_skipped_total{{{labels}}} {count}\n");
+            assert!(text.contains(&line), "{text}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod event;
 mod metrics;
 mod replay;
 mod share;
+mod skipped;
 mod source;
 mod subscriber;
 mod thread;

@@ -1,13 +1,14 @@
 //! One endpoint whose events are followed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Endpoint, Slot};
-use usher_core::kv_events::{Chain, Input, Skip, SourceId, Tracker};
+use usher_core::kv_events::{Chain, Input, SourceId, Tracker};
 use usher_plugins::Agreement;
+
+use super::skipped::Skipped;
 
 /// Connections in a row without a message that are worth a warning.
 const FAILURES: u32 = 5;
@@ -28,10 +29,8 @@ pub(super) struct Source {
     pub(super) inbound: Option<u64>,
     pub(super) live: Option<AbortOnDropHandle<()>>,
     pub(super) replay: Option<AbortOnDropHandle<()>>,
-    /// Events that were not applied, by reason.
-    pub(super) skipped: BTreeMap<Skip, u64>,
-    pub(super) stores_skipped: u64,
-    pub(super) removals_skipped: u64,
+    /// Events that were not applied.
+    pub(super) skipped: Skipped,
     pub(super) unreadable: u64,
     /// Connections that ended or could not be made, and how many of these since the last message.
     pub(super) failed_connections: u64,
@@ -61,9 +60,7 @@ impl Source {
             inbound: None,
             live: None,
             replay: None,
-            skipped: BTreeMap::new(),
-            stores_skipped: 0,
-            removals_skipped: 0,
+            skipped: Skipped::new(),
             unreadable: 0,
             failed_connections: 0,
             failures: 0,

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
 use http::header::{ACCEPT, HOST};
 use http::uri::Authority;
+use http::{HeaderMap, HeaderValue};
 
 /// Returns `true` if the host that is asked for can't be a name of somebody else's DNS. Without a host it is no
 /// browser.
@@ -22,6 +22,16 @@ pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
     says("sec-fetch-site", "cross-site") && !says("sec-fetch-mode", "navigate")
 }
 
+/// Location of the page for a browser that asked a proxy for it by a path without a slash at its end: the page's links
+/// would lead past that path. Envoy tells the path.
+pub(super) fn folder(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get("x-envoy-original-path")?.to_str().ok()?;
+    let (path, query) = asked.split_at(asked.find('?').unwrap_or(asked.len()));
+    let last = path.rsplit('/').next().filter(|last| !last.is_empty())?;
+    // With a dot in front it is a path, whatever is in it.
+    HeaderValue::try_from(format!("./{last}/{query}")).ok()
+}
+
 /// Returns `true` for browsers: nobody else names HTML.
 pub(super) fn wants_html(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -32,9 +42,27 @@ pub(super) fn wants_html(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
+
+    #[test]
+    fn a_path_without_a_slash_at_its_end_leads_to_its_folder() {
+        for (asked, folder) in [
+            ("/usher", Some("./usher/")),
+            ("/a/b?c=/d", Some("./b/?c=/d")),
+            ("/javascript:x", Some("./javascript:x/")),
+            ("/usher/", None),
+            ("/?x", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static("x-envoy-original-path"),
+                HeaderValue::from_static(asked),
+            )]);
+            let found = super::folder(&headers);
+            assert_eq!(found.as_ref().map(HeaderValue::as_bytes), folder.map(str::as_bytes), "{asked}");
+        }
+        assert_eq!(folder(&HeaderMap::new()), None);
+    }
 
     #[test]
     fn names_of_strangers_are_not_local() {

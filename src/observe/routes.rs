@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, VARY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, RETRY_AFTER,
+    VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Refusal};
-use super::browsers::{is_foreign, is_local, wants_html};
+use super::browsers::{folder, is_foreign, is_local, wants_html};
 use super::feed::Feed;
 use super::log_level::LogLevel;
 use super::page::Page;
@@ -245,10 +245,12 @@ impl Routes {
             Content::Fixed(bytes) => Ok(bytes.clone()),
             Content::Asset(text) => return asset(route.content_type, text),
             Content::Index { page, text } => {
-                let mut response = if wants_html(request.headers()) {
-                    asset(HTML, page)
-                } else {
+                let mut response = if !wants_html(request.headers()) {
                     respond(StatusCode::OK, route.content_type, text.clone())
+                } else if let Some(folder) = folder(request.headers()) {
+                    moved(folder)
+                } else {
+                    asset(HTML, page)
                 };
                 response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
                 return response;
@@ -309,6 +311,14 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
+    response
+}
+
+/// The response to a browser that is to ask elsewhere.
+fn moved(location: HeaderValue) -> Response {
+    let mut response = text(StatusCode::TEMPORARY_REDIRECT, "");
+    response.headers_mut().insert(LOCATION, location);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 

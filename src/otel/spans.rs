@@ -15,28 +15,11 @@ use super::context::new_span;
 use super::proto::any_value::Value;
 use super::proto::{AnyValue, KeyValue, Span, SpanKind, Status, StatusCode};
 use super::record::{Read, Record};
-use crate::request::{Api, ProfileRun};
+use crate::request::ProfileRun;
 
 /// Flags of a span: whether its parent is remote is known, and that it is.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
-
-/// Operation of an API by OpenTelemetry's conventions for generative AI.
-fn operation(api: Api) -> Option<&'static str> {
-    match api {
-        Api::ChatCompletions | Api::Responses | Api::Messages | Api::VertexChatCompletions => Some("chat"),
-        Api::Completions | Api::VllmGenerate | Api::SglangGenerate | Api::VllmGrpcGenerate => {
-            Some("text_completion")
-        }
-        Api::Embeddings | Api::VllmGrpcEmbed => Some("embeddings"),
-        Api::ImageGenerations | Api::VertexPredict => Some("generate_content"),
-        Api::ChatCompletionsRender
-        | Api::CompletionsRender
-        | Api::Conversations
-        | Api::CountTokens
-        | Api::PassThrough => None,
-    }
-}
 
 /// Spans of a request, the first of which is its own.
 pub(super) fn spans(record: &Record) -> Vec<Span> {
@@ -60,7 +43,9 @@ fn request(record: &Record) -> Span {
     attributes.maybe("http.response.status_code", record.status);
     attributes.maybe("rpc.grpc.status_code", record.grpc_status);
     if let Some(read) = &record.read {
-        attributes.text("gen_ai.operation.name", operation(read.api).unwrap_or_default());
+        let (operation, provider) = read.api.gen_ai().unwrap_or_default();
+        attributes.text("gen_ai.operation.name", operation);
+        attributes.text("gen_ai.provider.name", provider);
         attributes.text("gen_ai.request.model", &read.model);
         attributes.text("gen_ai.request.id", &read.request_id);
         attributes.maybe("gen_ai.request.max_tokens", read.max_tokens);

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime};
 
 use smallvec::SmallVec;
-use usher_core::endpoints::{Candidates, Endpoint, Gauge, Snapshot};
+use usher_core::endpoints::{Candidates, Endpoint, EndpointName, Gauge, Snapshot};
 use usher_core::request::Request;
 use usher_plugin::Decision;
 
@@ -111,6 +111,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
     let positions = Positions::of(subject, decision);
     let mut rows = Vec::with_capacity(positions.0.len());
     rows.extend(positions.0.iter().filter_map(|position| row(subject, *position)));
+    let names = names(candidates.snapshot(), &mut rows);
     if let Some(first) = decision.and_then(|decision| decision.primary().picks.first())
         && let Some(row) = positions.find(*first).and_then(|row| rows.get_mut(usize::from(row)))
     {
@@ -141,13 +142,14 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         max_output_tokens: request.max_output_tokens,
         endpoints,
         candidates: left,
-        names: Arc::clone(candidates.snapshot().names()),
+        names,
         kv_events: kv_events(subject, &rows),
         rows: rows.into(),
         profiles: runs.map(|run| profile(run, &positions, decision)).collect(),
         refusal,
         outcome: Default::default(),
         is_slow: Default::default(),
+        kept_for: Default::default(),
         held: Default::default(),
     }
 }
@@ -265,7 +267,21 @@ fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {
     let endpoint = subject.candidates.snapshot().endpoints().get(position as usize)?;
     let cached = subject.prefix.map(|prefix| prefix.blocks_at(position).saturating_mul(prefix.block_size));
     let signals = Signals { cached_tokens: cached, ..signals(endpoint, subject.now_ms) };
-    Some(Row { position, signals, hidden: None })
+    let name = u16::try_from(position).unwrap_or_default();
+    Some(Row { position, name, signals, hidden: None })
+}
+
+/// Names of the rows. Those of a small pool are shared, at the cost of one reference; a large one's would stay in memory
+/// for a few rows, once for each change of membership.
+fn names(pool: &Snapshot, rows: &mut [Row]) -> Arc<[EndpointName]> {
+    if pool.endpoints().len() <= DETAILED {
+        return Arc::clone(pool.names());
+    }
+    let named = |(row, at): (&mut Row, u16)| {
+        row.name = at;
+        pool.endpoints()[row.position as usize].names()
+    };
+    rows.iter_mut().zip(0..).map(named).collect()
 }
 
 /// By rows; empty where no plugin follows KV events.

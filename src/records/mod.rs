@@ -8,6 +8,7 @@
 //! Where decisions are recorded into a file, too, the same draft goes to the [recorder](crate::recorder).
 
 mod draft;
+mod notable;
 mod outcome;
 mod pace;
 mod queue;

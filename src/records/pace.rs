@@ -2,23 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-/// Lets so many through per second, and after a pause twice as many at once.
+/// Lets so many through per second, and after a pause a burst at once.
 #[derive(Debug)]
 pub(super) struct Sampler {
     per_second: f64,
+    burst: f64,
     left: f64,
     last: Option<Instant>,
 }
 
 impl Sampler {
-    pub(super) fn new(per_second: f64) -> Self {
-        Self { per_second, left: 2.0 * per_second, last: None }
+    pub(super) fn new(per_second: f64, burst: f64) -> Self {
+        Self { per_second, burst, left: burst, last: None }
     }
 
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let passed = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        self.last = Some(now);
-        self.left = (self.left + passed.as_secs_f64() * self.per_second).min(2.0 * self.per_second);
+        self.last = self.last.max(Some(now));
+        self.left = (self.left + passed.as_secs_f64() * self.per_second).min(self.burst);
         let is_let_through = self.left >= 1.0;
         if is_let_through {
             self.left -= 1.0;
@@ -73,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_let_through_and_a_burst_of_twice_as_many() {
-        let mut sampler = Sampler::new(10.0);
+    fn a_rate_is_let_through_and_a_burst() {
+        let mut sampler = Sampler::new(10.0, 20.0);
         let start = Instant::now();
         let burst = (0..100).filter(|_| sampler.take(start)).count();
         assert_eq!(burst, 20);

@@ -42,8 +42,10 @@ pub enum HiddenBy {
 /// An endpoint in a record.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Position of its name.
+    /// Its position in the pool.
     pub(super) position: u32,
+    /// Position of its name among the record's.
+    pub(super) name: u16,
     /// Its numbers.
     pub signals: Signals,
     /// `None` for candidates of the profiles.
@@ -127,6 +129,17 @@ pub struct Refusal {
     pub message: Box<str>,
 }
 
+/// Reason why a record is kept longer than ordinary ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptFor {
+    /// The request went nowhere.
+    Refusal,
+    /// It got no good response.
+    Failure,
+    /// It got a good one, late.
+    Slowness,
+}
+
 /// A decision and its outcome.
 #[derive(Debug)]
 pub struct DecisionRecord {
@@ -154,7 +167,7 @@ pub struct DecisionRecord {
     pub endpoints: u32,
     /// Endpoints among which the profiles chose: neither ejected nor set aside by a screener.
     pub candidates: u32,
-    /// Names of the pool's endpoints, which decisions share.
+    /// Names of the pool's endpoints, which decisions share; of a large pool only those of the rows.
     pub(super) names: Arc<[EndpointName]>,
     /// Recorded endpoints: all, or the best of a large pool.
     pub rows: Box<[Row]>,
@@ -166,6 +179,8 @@ pub struct DecisionRecord {
     pub refusal: Option<Refusal>,
     pub(super) outcome: OnceLock<Outcome>,
     pub(super) is_slow: AtomicBool,
+    /// Set if it is kept longer than ordinary ones.
+    pub(super) kept_for: OnceLock<KeptFor>,
     pub(super) held: Held,
 }
 
@@ -212,11 +227,6 @@ impl DecisionRecord {
         self.is_slow.load(Relaxed)
     }
 
-    /// Returns `true` if it is kept in preference to others.
-    pub fn is_notable(&self) -> bool {
-        self.is_slow() || self.is_failed()
-    }
-
     /// The run whose picks the gateway was told.
     pub fn primary(&self) -> Option<&ProfileRecord> {
         self.profiles.iter().find(|profile| profile.is_primary)
@@ -232,7 +242,7 @@ impl DecisionRecord {
     /// # Panics
     /// On a row of another record.
     pub fn name(&self, row: &Row) -> &EndpointName {
-        &self.names[row.position as usize]
+        &self.names[usize::from(row.name)]
     }
 
     /// Latency that was expected of the first pick.
@@ -258,14 +268,14 @@ impl DecisionRecord {
         self.kv_events(*self.primary()?.picks.first()?)?.cached_tokens
     }
 
-    /// Bytes that it takes.
+    /// Bytes that it takes, with shared names: once membership has changed they may be its own.
     pub(super) fn size(&self) -> u64 {
         let refusal = self.refusal.as_ref().map_or(0, |refusal| refusal.message.len());
         let profiles: usize = self.profiles.iter().map(ProfileRecord::size).sum();
         let all =
             size_of::<Self>() + self.request_names.size() + refusal + size_of_val(&*self.rows) + profiles;
-        let all = all + spilled(&self.profiles) + size_of_val(&*self.kv_events);
-        (all + 5 * ALLOCATION) as u64
+        let all = all + spilled(&self.profiles) + size_of_val(&*self.kv_events) + size_of_val(&*self.names);
+        (all + 6 * ALLOCATION) as u64
     }
 }
 

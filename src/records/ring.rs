@@ -7,10 +7,11 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use usher_core::memory::{Budget, Kind, Reservation};
 
+use super::notable::Notable;
 use super::outcome::{Ending, Outcome};
 use super::pace::{Sampler, Slowness};
 use super::queue::Queue;
-use super::record::{DecisionRecord, Held, Kept};
+use super::record::{DecisionRecord, Held, Kept, KeptFor};
 
 /// Bytes of memory for each record of the capacity, on average. A decision among ten endpoints takes one
 /// kilobyte, the largest some ten.
@@ -22,8 +23,11 @@ const CHUNK: u64 = 64 << 10;
 /// Seconds of ordinary decisions that the ring holds above the rate from which on they are sampled.
 const WINDOW: f64 = 48.0;
 
+/// Queues of records: recent ones, those under way, and three kinds of notable ones.
+const QUEUES: usize = 5;
+
 /// The last decisions. Above a rate of a 64th of its capacity per second ordinary decisions are sampled. A quarter
-/// of the capacity is for those that were refused, failed or slow, which are kept longer.
+/// of the capacity is for those that were refused, failed or slow, which are sampled more and kept longer.
 #[derive(Debug)]
 pub struct Records {
     pool: Box<str>,
@@ -43,14 +47,13 @@ struct Inner {
     /// Records displaced from `recent` while their requests are under way.
     under_way: Queue,
     /// Refused, failed and slow ones.
-    notable: Queue,
-    /// Bytes of the three.
+    notable: Notable,
+    /// Bytes of all these.
     bytes: u64,
     decisions: u64,
     changes: u64,
     sampled_out: u64,
     ordinary: Sampler,
-    refused: Sampler,
     first_tokens: Slowness,
     /// Of responses that don't come token by token.
     totals: Slowness,
@@ -89,12 +92,11 @@ impl Records {
                 recent: Queue::default(),
                 under_way: Queue::default(),
                 bytes: 0,
-                notable: Queue::default(),
+                notable: Notable::new(capacity.max(1).div_ceil(4), WINDOW),
                 decisions: 0,
                 changes: 0,
                 sampled_out: 0,
-                ordinary: Sampler::new(per_second),
-                refused: Sampler::new(per_second),
+                ordinary: Sampler::new(per_second, 2.0 * per_second),
                 first_tokens: Slowness::default(),
                 totals: Slowness::default(),
                 reservation: Reservation::new(budget, Kind::Records),
@@ -117,13 +119,10 @@ impl Records {
     pub fn read(&self) -> (Vec<Arc<DecisionRecord>>, Summary) {
         let summary = self.summary();
         let mut all = Vec::with_capacity(summary.kept);
-        // Records move from one to the next only: in this order none is missed.
-        let queues: [fn(&Inner) -> &Queue; 3] =
-            [|inner| &inner.recent, |inner| &inner.under_way, |inner| &inner.notable];
-        for queue in queues {
+        for queue in 0..QUEUES {
             let mut next = Some(0);
             while let Some(from) = next {
-                next = queue(&self.inner()).copy(from, &mut all);
+                next = self.inner().queues()[queue].copy(from, &mut all);
             }
         }
         all.sort_unstable_by_key(|record| record.number);
@@ -138,7 +137,7 @@ impl Records {
     /// are many where a pool is full.
     pub fn takes_refusal(&self, now: Instant) -> bool {
         let mut inner = self.inner();
-        let is_sampled = inner.refused.take(now);
+        let is_sampled = inner.notable.takes(KeptFor::Refusal, now);
         if !is_sampled {
             inner.decisions += 1;
             inner.sampled_out += 1;
@@ -169,7 +168,7 @@ impl Records {
         inner.change(&record);
         inner.bytes += size;
         if is_refused {
-            inner.notable.push_back(record)
+            inner.notable.push(KeptFor::Refusal, record)
         } else {
             inner.recent.push_back(record)
         }
@@ -180,7 +179,7 @@ impl Records {
     }
 
     /// A request has ended.
-    pub(super) fn end(&self, kept: &Kept, outcome: Outcome) {
+    pub(super) fn end(&self, kept: &Kept, outcome: Outcome, now: Instant) {
         let (record, is_alone) = match kept {
             Kept::InRing(record) => (record.upgrade(), false),
             Kept::Alone(record) => (Some(Arc::clone(record)), true),
@@ -196,12 +195,16 @@ impl Records {
         if record.outcome.set(outcome).is_err() {
             return;
         }
+        let reason =
+            if record.is_failed() { Some(KeptFor::Failure) } else { is_slow.then_some(KeptFor::Slowness) };
+        let reason = reason.filter(|reason| inner.notable.takes(*reason, now));
         if !is_alone {
+            reason.map(|reason| record.kept_for.set(reason));
             inner.change(&record);
-        } else if record.is_notable() {
+        } else if let Some(reason) = reason {
             inner.change(&record);
             inner.bytes += record.held.bytes();
-            inner.notable.push_back(record);
+            inner.notable.push(reason, record);
             let evicted = self.make_room(&mut inner);
             drop(inner);
             drop(evicted);
@@ -241,14 +244,20 @@ impl Records {
 }
 
 impl Inner {
-    fn queues(&self) -> impl Iterator<Item = &Queue> {
-        [&self.notable, &self.under_way, &self.recent].into_iter()
+    /// Records move from one to a later one only: read in this order, none is missed.
+    fn queues(&self) -> [&Queue; QUEUES] {
+        let [refused, failed, slow] = self.notable.queues();
+        [&self.recent, &self.under_way, refused, failed, slow]
+    }
+
+    fn len(&self) -> usize {
+        self.queues().iter().map(|queue| queue.len()).sum()
     }
 
     fn summary(&self, capacity: usize) -> Summary {
         Summary {
             capacity,
-            kept: self.queues().map(Queue::len).sum(),
+            kept: self.len(),
             decisions: self.decisions,
             sampled_out: self.sampled_out,
             sequence: self.changes,
@@ -259,19 +268,19 @@ impl Inner {
     /// The next record to leave, if there are too many.
     fn next_out(&mut self, capacity: usize, most_bytes: u64) -> Option<Arc<DecisionRecord>> {
         loop {
-            if self.notable.len() > capacity.div_ceil(4) {
-                return self.notable.pop_front();
+            if self.notable.is_over() {
+                return self.notable.pop();
             }
-            let is_full = self.queues().map(Queue::len).sum::<usize>() > capacity || self.bytes > most_bytes;
+            let is_full = self.len() > capacity || self.bytes > most_bytes;
             let has_many_under_way = self.under_way.len() > capacity.div_ceil(8);
             if !is_full && !has_many_under_way {
                 return None;
             }
             let from_under_way = has_many_under_way || self.recent.is_empty();
             let next = if from_under_way { self.under_way.pop_front() } else { self.recent.pop_front() };
-            let Some(record) = next else { return self.notable.pop_front() };
-            if record.is_notable() {
-                self.notable.push_back(record);
+            let Some(record) = next else { return self.notable.pop() };
+            if let Some(reason) = record.kept_for.get().copied() {
+                self.notable.push(reason, record);
             } else if !from_under_way && record.is_under_way() {
                 self.under_way.push_back(record);
             } else {

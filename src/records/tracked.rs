@@ -89,7 +89,7 @@ impl Tracked {
             recorded.ended(ended(&outcome, generated));
         }
         if let Some((records, kept)) = self.kept {
-            records.end(&kept, outcome);
+            records.end(&kept, outcome, now);
         }
     }
 }

@@ -83,8 +83,8 @@ fn signal(name: &str, child: &Child) {
 }
 
 /// Reads lines until one starts with `start`.
-fn line_with(start: &str, from: impl Read) -> String {
-    let lines = BufReader::new(from).lines().map(Result::unwrap);
+fn line_with(start: &str, from: &mut impl BufRead) -> String {
+    let lines = from.lines().map(Result::unwrap);
     let mut before = Vec::new();
     for line in lines {
         if line.starts_with(start) {
@@ -95,12 +95,30 @@ fn line_with(start: &str, from: impl Read) -> String {
     panic!("no line {start} after {before:?}")
 }
 
-/// Starts a demo that stays, and gives the curl line that it printed.
-fn kept(folder: &TempDir) -> (Child, String) {
+/// Starts a demo that stays, and gives the lines that it printed to try.
+fn kept(folder: &TempDir) -> (Child, Hints) {
     let mut child =
         working_demo(folder, &["--keep", "--requests", "3"]).stderr(Stdio::null()).spawn().unwrap();
-    let curl = line_with("curl ", child.stdout.take().unwrap());
-    (child, curl)
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let explain = concat!(env!("CARGO_BIN_EXE_usher"), " explain ");
+    let [curl, explain, page] = ["curl ", explain, "The page is at "].map(|start| line_with(start, &mut out));
+    (child, Hints { curl, explain, page })
+}
+
+/// Lines that a demo prints to try.
+struct Hints {
+    curl: String,
+    explain: String,
+    page: String,
+}
+
+/// Status line, headers and body of a response to a request on a connection of its own.
+fn response_to(port: u16, request: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 /// The port that a curl line asks.
@@ -352,21 +370,23 @@ fn sick_pod_scenario_refuses_one_server_and_a_trace() {
 #[test]
 fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, curl) = kept(&folder);
+    let (mut child, Hints { curl, explain, page }) = kept(&folder);
     let port = port_in(&curl);
     let body = curl.split("-d '").nth(1).unwrap().strip_suffix('\'').unwrap();
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    write!(
-        stream,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\
+                content-type: application/json";
+    let length = body.len();
+    let response = response_to(port, &format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"));
     assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
     assert!(response.contains("x-inference-pod: sim-") && response.contains("\"usage\""), "{response}");
+
+    let explained =
+        Command::new(env!("CARGO_BIN_EXE_usher")).args(explain.split(' ').skip(1)).output().unwrap();
+    let text = String::from_utf8_lossy(&explained.stdout);
+    assert!(explained.status.success() && text.contains("sim-"), "{explained:?}");
+    let get = "GET / HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/html\r\nconnection: close\r\n\r\n";
+    let html = response_to(port_in(&page), get);
+    assert!(html.starts_with("HTTP/1.1 200 OK") && html.contains("<title>"), "{html}");
 
     // A doctor finds everything by the gateway alone.
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_usher"));
@@ -393,7 +413,7 @@ fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
 #[test]
 fn a_demo_that_is_killed_takes_everything_with_it() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, curl) = kept(&folder);
+    let (mut child, Hints { curl, .. }) = kept(&folder);
     // Servers, Usher, Envoy, and what watches over them.
     assert_eq!(processes_of(&folder).len(), 4, "{:?}", processes_of(&folder));
     child.kill().unwrap();

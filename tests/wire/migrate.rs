@@ -102,7 +102,7 @@ kv_cache_events_pool_capacity
 ";
 
 /// Families that need what is not in this test, and the test that shows each.
-const ELSEWHERE: [(&str, &str); 11] = [
+const ELSEWHERE: [(&str, &str); 12] = [
     ("flow_control_revocations_issued_total", "tests/schedule/flow/eviction.rs"),
     ("request_slo_violation_total", "tests/schedule/predicted_latency.rs"),
     ("model_rewrite_decisions_total", "src/extproc/exchange/tests/mod.rs"),
@@ -114,6 +114,7 @@ const ELSEWHERE: [(&str, &str); 11] = [
     ("kv_cache_events_active_subscribers", KV_EVENTS),
     ("kv_cache_events_messages_received_total", KV_EVENTS),
     ("kv_cache_events_pool_queue_depth", KV_EVENTS),
+    ("kv_cache_events_pool_capacity", KV_EVENTS),
 ];
 
 const KV_EVENTS: &str = "tests/wire/kv_events/mod.rs";

@@ -23,8 +23,10 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 34] = [
+const RARE: [Rare; 36] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
+    ("llm_d_epp_kv_cache_events_removals_skipped_total", "counter", &["cache_kind", "reason"], None),
+    ("llm_d_epp_kv_cache_events_stores_skipped_total", "counter", &["cache_kind", "reason"], None),
     (
         "llm_d_epp_request_slo_violation_total",
         "counter",

@@ -135,6 +135,7 @@ async fn a_request_is_a_tree_of_spans_below_its_callers() {
         ("http.request.method", "POST"),
         ("url.path", "/v1/completions"),
         ("gen_ai.operation.name", "text_completion"),
+        ("gen_ai.provider.name", "openai"),
         ("gen_ai.request.model", "m"),
         ("gen_ai.request.id", "r-1"),
     ] {

@@ -30,7 +30,7 @@ impl Reserved {
             let message = format!("there can be {} in-flight load producers at most", InFlightId::MAX);
             let hint =
                 "share one of them; those of an earlier configuration count until their last request ends";
-            self.refuse(plugin, ConfigError::at(at, message).hint(hint));
+            self.refuse(plugin, ConfigError::at(at, message).hint(hint).temporary());
             return InFlightId::default().into();
         };
         self.in_flight.push(lease.clone());
@@ -48,7 +48,7 @@ impl Reserved {
         let Some(lease) = state.attribute(producer, name) else {
             let message = format!("there can be {} attributes at most", AttributeId::MAX);
             let hint = "use fewer; those of an earlier configuration count while it is in use";
-            self.refuse(plugin, ConfigError::at(at, message).hint(hint));
+            self.refuse(plugin, ConfigError::at(at, message).hint(hint).temporary());
             return AttributeId::default().into();
         };
         self.attributes.push(lease.clone());

@@ -32,7 +32,8 @@ pub(super) fn check(parts: &Parts, text: &str, active: &Active) -> Result<Endpoi
 /// Builds a configuration that has been checked.
 ///
 /// # Errors
-/// When there is no room for what it counts, beside what the one that runs does.
+/// A [temporary](ConfigError::is_temporary) one when there is no room beside what the configuration that runs uses.
+/// Others are of what a trial leaves out: it reads no tokenizer.
 pub(super) fn build(parts: &Parts, config: &EndpointPickerConfig) -> Result<Pipeline, ConfigError> {
     let allowed = parts.settings.allow_experimental_plugins;
     let mut pipeline =

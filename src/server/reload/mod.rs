@@ -135,8 +135,8 @@ impl Reloader {
         self.waiting = None;
         let config = build::check(&self.parts, text, &self.active)?;
         self.tidies = true;
-        let pipeline =
-            build::build(&self.parts, &config).inspect_err(|_| self.waiting = Some(text.to_owned()))?;
+        let pipeline = build::build(&self.parts, &config)
+            .inspect_err(|error| self.waiting = error.is_temporary().then(|| text.to_owned()))?;
         let active = Active::new(&pipeline, text);
         let changed = changes(&self.active.resolved, &active.resolved);
         for warning in &pipeline.warnings {

@@ -273,6 +273,23 @@ fn a_file_without_room_is_tried_again() {
 }
 
 #[test]
+fn a_broken_tokenizer_is_refused_once() {
+    let mut fixture = Fixture::new(PREFIX);
+    let tokenizer = fixture.folder.path().join("tokenizer.json");
+    std::fs::write(&tokenizer, "{}").unwrap();
+    let producer = format!(
+        "plugins:\n- {{type: token-producer, parameters: {{local: {{path: {}}}}}}}\n",
+        tokenizer.display()
+    );
+    fixture.write(&PREFIX.replace("plugins:\n- {type: p", &format!("{producer}- {{type: p")));
+    fixture.look();
+    assert!(fixture.error().contains("is no tokenizer"), "{}", fixture.error());
+    assert_eq!(fixture.reloader.waiting, None, "it is not read again each second");
+    fixture.look();
+    assert_eq!((&fixture.page()["failures"], fixture.generation()), (&1.into(), 1));
+}
+
+#[test]
 fn requests_under_way_and_learned_prefixes_outlive_reloads() {
     const THREADS: u64 = 3;
     const RELOADS: i64 = 25;

@@ -6,7 +6,7 @@ pub(crate) type Queried = (&'static str, &'static [&'static str]);
 
 /// Names that the Go picker shows as well. Dashboards of its release 0.9 have `llm_d_router_epp_` in place of
 /// `llm_d_epp_`, which no picker shows any more.
-pub(crate) const QUERIED: [Queried; 30] = [
+pub(crate) const QUERIED: [Queried; 38] = [
     // The dashboard "Inference Gateway".
     ("llm_d_epp_average_kv_cache_utilization", &["name"]),
     ("llm_d_epp_average_queue_size", &["name"]),
@@ -29,6 +29,15 @@ pub(crate) const QUERIED: [Queried; 30] = [
     // The dashboard of failures and saturation.
     ("llm_d_epp_scheduler_e2e_duration_seconds_bucket", &[]),
     ("llm_d_epp_plugin_duration_seconds_bucket", &["plugin_type"]),
+    // The dashboard "KV-Cache Index"; what engines send that is not indexed is in tests/wire/kv_events/mod.rs.
+    ("llm_d_epp_kv_cache_index_admissions_total", &[]),
+    ("llm_d_epp_kv_cache_index_lookup_requests_total", &[]),
+    ("llm_d_epp_kv_cache_index_lookup_hits_total", &[]),
+    ("llm_d_epp_kv_cache_events_active_subscribers", &[]),
+    ("llm_d_epp_kv_cache_events_messages_received_total", &["pod_identifier"]),
+    ("llm_d_epp_kv_cache_events_pool_queue_depth", &[]),
+    ("llm_d_epp_kv_cache_events_pool_capacity", &[]),
+    ("kvcache_index_admissions_total", &[]),
     // Alerts and autoscalers, which have the older names.
     ("inference_pool_average_queue_size", &["name"]),
     ("inference_pool_average_kv_cache_utilization", &["name"]),

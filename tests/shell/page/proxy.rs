@@ -77,7 +77,9 @@ impl Stack {
     fn assert_quiet(&self) {
         assert_eq!(self.browser.errors(true), Vec::<String>::new());
         let requests = self.browser.requests();
-        let others: Vec<_> = requests.iter().filter(|url| !url.starts_with(&self.page)).collect();
+        let own = self.page.trim_end_matches('/');
+        let others: Vec<_> =
+            requests.iter().filter(|url| *url != own && !url.starts_with(&self.page)).collect();
         assert!(others.is_empty() && !requests.is_empty(), "{others:?}");
     }
 }
@@ -99,15 +101,17 @@ fn configuration(admin: SocketAddr, tls: &Value, filters: &[Value]) -> Value {
             }},
         },
     });
-    let route = json!({
-        "match": {"prefix": "/usher/"},
-        "route": {"cluster": "admin", "prefix_rewrite": "/", "host_rewrite_literal": admin.to_string()},
+    let routes = [json!({"prefix": "/usher/"}), json!({"path": "/usher"})].map(|matched| {
+        json!({
+            "match": matched,
+            "route": {"cluster": "admin", "prefix_rewrite": "/", "host_rewrite_literal": admin.to_string()},
+        })
     });
     let manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "page",
         "access_log": [log],
-        "route_config": {"virtual_hosts": [{"name": "page", "domains": ["*"], "routes": [route]}]},
+        "route_config": {"virtual_hosts": [{"name": "page", "domains": ["*"], "routes": routes}]},
         "http_filters": filters,
     });
     let chain = json!({
@@ -140,6 +144,10 @@ async fn page_works_under_a_path_of_a_proxy_with_tls() {
     stack.browser.until("document.querySelector('#connection').dataset.state === 'live'").await;
     stack.browser.open(&format!("{}#request=r-1", stack.page)).await;
     stack.browser.until("document.querySelector('#explained')?.innerText.includes('asks for')").await;
+    // Without the slash at its end, too.
+    stack.browser.open(&format!("{}#request=r-1", stack.page.trim_end_matches('/'))).await;
+    stack.browser.until("document.querySelector('#explained')?.innerText.includes('asks for')").await;
+    assert_eq!(stack.browser.value("location.pathname").await, "/usher/");
     stack.assert_quiet();
 }
 

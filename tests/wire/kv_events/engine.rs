@@ -95,6 +95,15 @@ impl Engine {
         self.publish(event, true).await;
     }
 
+    /// Holds a block in a KV cache group of this attention, and gives it up.
+    pub async fn hold_in_group(&mut self, attention: &str) {
+        let (group, hashes) = (Value::from(1), hashes(0..BLOCK));
+        let mut event = stored(None, 0..BLOCK);
+        event.extend([Value::Nil, Value::Nil, group.clone(), attention.into()]);
+        self.publish(event, true).await;
+        self.publish(vec!["BlockRemoved".into(), hashes, "GPU".into(), group], true).await;
+    }
+
     /// Gives up everything.
     pub async fn clear(&mut self) {
         self.publish(vec!["AllBlocksCleared".into()], true).await;

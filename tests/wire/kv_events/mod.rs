@@ -22,7 +22,7 @@ const A: &str = "127.0.0.2";
 const B: &str = "127.0.0.3";
 
 /// Families with llm-d-router's names.
-const THEIRS: [&str; 8] = [
+const THEIRS: [&str; 9] = [
     "kv_cache_index_admissions_total",
     "kv_cache_index_lookup_requests_total",
     "kv_cache_index_lookup_hits_total",
@@ -31,6 +31,7 @@ const THEIRS: [&str; 8] = [
     "kv_cache_events_active_subscribers",
     "kv_cache_events_messages_received_total",
     "kv_cache_events_pool_queue_depth",
+    "kv_cache_events_pool_capacity",
 ];
 
 async fn picker(ports: &str, more: &str) -> Picker {
@@ -116,10 +117,28 @@ async fn requests_go_where_their_blocks_are() {
     assert_eq!(destinations(&picker, 100..112).await, [format!("{A}:8000")]);
     assert_eq!(number(&picker, "gaps_total", "a"), Some(0.0));
     assert_eq!(picker.metric("llm_d_epp_kv_cache_events_active_subscribers"), Some(2.0));
+    a.hold_in_group("sliding_window").await;
+    let skipped = "plugin_name=\"precise-prefix-cache-producer\",reason=\"other_group\"";
+    let skipped = format!("usher_kv_events_skipped_total{{{skipped}}}");
+    let end = Instant::now() + Duration::from_secs(30);
+    while picker.metric(&skipped) != Some(2.0) {
+        assert!(Instant::now() < end, "{:?}", picker.metric(&skipped));
+    }
     let page = Picker::get(picker.metrics, "/metrics");
     for family in THEIRS {
         assert!(page.contains(&format!("# TYPE llm_d_epp_{family} ")), "{family}");
     }
+    // What llm-d's dashboards group by, and the older name that they query.
+    let of_group = "cache_kind=\"sliding_window\",reason=\"unsupported_cache_kind\"";
+    for kind in ["stores", "removals"] {
+        let series = format!("llm_d_epp_kv_cache_events_{kind}_skipped_total{{{of_group}}}");
+        assert_eq!(picker.metric(&series), Some(1.0), "{series}");
+    }
+    let messages = "llm_d_epp_kv_cache_events_messages_received_total{pod_identifier=\"default/b\"}";
+    assert!(picker.metric(messages) >= Some(4.0));
+    assert_eq!(picker.metric("llm_d_epp_kv_cache_events_pool_capacity"), Some(1.0));
+    let admitted = picker.metric("llm_d_epp_kv_cache_index_admissions_total");
+    assert_eq!(picker.metric("kvcache_index_admissions_total"), admitted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

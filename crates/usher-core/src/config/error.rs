@@ -21,6 +21,8 @@ pub struct ConfigError {
     about_value: bool,
     message: String,
     hint: Option<String>,
+    /// It may pass without a change of the file.
+    temporary: bool,
 }
 
 impl ConfigError {
@@ -33,6 +35,7 @@ impl ConfigError {
             about_value: false,
             message: message.into(),
             hint: None,
+            temporary: false,
         }
     }
 
@@ -51,6 +54,19 @@ impl ConfigError {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Marks an error that may pass without a change of the file: what it lacks room for others use now, and will give
+    /// back.
+    #[must_use]
+    pub fn temporary(mut self) -> Self {
+        self.temporary = true;
+        self
+    }
+
+    /// Returns `true` if it may pass without a change of the file.
+    pub fn is_temporary(&self) -> bool {
+        self.temporary
     }
 
     /// Asks whether a similar word was meant, if there is one.

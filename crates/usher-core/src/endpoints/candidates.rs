@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use super::{Endpoint, ROLE_LABEL, SubsetHint};
+use super::{Endpoint, EndpointName, ROLE_LABEL, SubsetHint};
 
 /// All endpoints of the pool at one moment. Replaced as a whole when membership
 /// changes and shared by everybody; loads inside it are live.
@@ -22,15 +22,6 @@ pub struct Snapshot {
     names: OnceLock<Arc<[EndpointName]>>,
     /// `true` if the endpoints listen on more than one port.
     several_ports: bool,
-}
-
-/// Names of an endpoint, which outlive it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndpointName {
-    /// `namespace/name`.
-    pub id: Arc<str>,
-    /// `host:port`.
-    pub address: Arc<str>,
 }
 
 /// Stages of a request that some endpoints do.
@@ -142,11 +133,7 @@ impl Snapshot {
 
     /// Names of the endpoints, in the same order: for who keeps some of them, at the cost of one reference.
     pub fn names(&self) -> &Arc<[EndpointName]> {
-        let name = |endpoint: &Arc<Endpoint>| EndpointName {
-            id: Arc::clone(endpoint.id()),
-            address: Arc::clone(endpoint.authority()),
-        };
-        self.names.get_or_init(|| self.endpoints.iter().map(name).collect())
+        self.names.get_or_init(|| self.endpoints.iter().map(|endpoint| endpoint.names()).collect())
     }
 
     /// The numbers of the endpoints' slots, in the same order: what an index is asked with,

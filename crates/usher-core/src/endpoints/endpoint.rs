@@ -12,6 +12,15 @@ use super::{Load, Topology};
 /// Label that carries the role of a model server in a disaggregated pool.
 pub const ROLE_LABEL: &str = "llm-d.ai/role";
 
+/// Names of an endpoint, which outlive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointName {
+    /// `namespace/name`.
+    pub id: Arc<str>,
+    /// `host:port`.
+    pub address: Arc<str>,
+}
+
 /// An endpoint as discovery knows it, before it has a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSpec {
@@ -164,6 +173,11 @@ impl Endpoint {
     /// `host:port` as it goes into the destination header; IPv6 hosts in brackets.
     pub fn authority(&self) -> &Arc<str> {
         &self.authority
+    }
+
+    /// Id and authority, which outlive it.
+    pub fn names(&self) -> EndpointName {
+        EndpointName { id: Arc::clone(&self.id), address: Arc::clone(&self.authority) }
     }
 
     /// The port as text, for metric labels.

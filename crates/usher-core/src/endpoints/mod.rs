@@ -27,9 +27,9 @@ mod topology;
 
 pub use attributes::{AttributeId, Reading};
 pub use cache::{CachedLocator, LocatorMetrics};
-pub use candidates::{Candidates, EndpointName, Snapshot, View};
+pub use candidates::{Candidates, Snapshot, View};
 pub use clock::Clock;
-pub use endpoint::{Endpoint, EndpointSpec, ROLE_LABEL, Role};
+pub use endpoint::{Endpoint, EndpointName, EndpointSpec, ROLE_LABEL, Role};
 pub use engine_state::EngineState;
 pub use engine_times::{EngineTimes, EngineTimesReading, Total};
 pub use in_flight::{InFlight, InFlightId};

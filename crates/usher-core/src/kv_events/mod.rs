@@ -13,6 +13,7 @@
 //! what is kept has bounds.
 
 mod batch;
+mod cache_kind;
 mod chain;
 mod event;
 mod frames;
@@ -23,6 +24,7 @@ mod tracker;
 mod zmtp;
 
 pub use batch::{Batch, BatchError, Dialect};
+pub use cache_kind::CacheKind;
 pub use chain::{Chain, prompt_keys};
 pub use event::{BlockKeys, Event, ExtraKeys, Hashes, Removed, Stored, Tokens};
 pub use frames::{Message, Reply, Topic, replay_request};

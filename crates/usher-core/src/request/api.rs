@@ -82,6 +82,27 @@ impl Api {
         }
     }
 
+    /// Operation and provider, as OpenTelemetry's conventions for generative AI name them. The provider is whose API it
+    /// is. `None`: no generative operation.
+    pub fn gen_ai(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::ChatCompletions | Self::Responses => ("chat", "openai"),
+            Self::Completions => ("text_completion", "openai"),
+            Self::Embeddings => ("embeddings", "openai"),
+            Self::ImageGenerations => ("generate_content", "openai"),
+            Self::Messages => ("chat", "anthropic"),
+            Self::VertexChatCompletions | Self::VertexPredict => ("chat", "gcp.vertex_ai"),
+            Self::VllmGenerate | Self::VllmGrpcGenerate => ("text_completion", "vllm"),
+            Self::VllmGrpcEmbed => ("embeddings", "vllm"),
+            Self::SglangGenerate => ("text_completion", "sglang"),
+            Self::ChatCompletionsRender
+            | Self::CompletionsRender
+            | Self::Conversations
+            | Self::CountTokens
+            | Self::PassThrough => return None,
+        })
+    }
+
     /// Returns `true` if the model in its bodies can be replaced. A request that names none
     /// is refused then.
     pub fn rewrites_model(self) -> bool {

@@ -6,6 +6,8 @@ use std::num::NonZeroU16;
 
 use smallvec::SmallVec;
 
+use crate::kv_events::cache_kind::CacheKind;
+
 use super::blocks::{At, Block, Blocks, List, NONE, SourceId};
 use super::by_hash::ByHash;
 use super::numbers::ByNumber;
@@ -30,8 +32,8 @@ pub(super) struct Source {
     pub(super) complete: bool,
     /// Tokens of the engine's blocks, as told last.
     pub(super) block_size: u16,
-    /// Whether a KV cache group counts.
-    pub(super) groups: ByNumber<u8, bool>,
+    /// Attention of KV cache groups, as far as it was told.
+    pub(super) groups: ByNumber<u8, CacheKind>,
     /// Stores that wait for their parent.
     pub(super) waiting: usize,
     by_hash: ByHash,

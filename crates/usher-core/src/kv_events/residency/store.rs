@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::kv_events::cache_kind::CacheKind;
 use crate::kv_events::chain::Chain;
 use crate::kv_events::event::{Event, Removed, Stored};
 use crate::kv_events::skip::Skip;
@@ -26,11 +27,6 @@ pub struct Residency {
 
 /// Blocks of one store. A million tokens are half as many at a block of 16, and bounds are kept between events only.
 const MAX_BLOCKS: usize = 1 << 17;
-
-/// Whether a KV cache group holds all tokens of a sequence, and so decides on what can be reused.
-fn is_full_attention(kind: &str) -> bool {
-    matches!(kind, "full_attention" | "mla_attention" | "sink_full_attention")
-}
 
 impl Residency {
     /// No source.
@@ -163,8 +159,7 @@ impl Residency {
         sink: &mut impl FnMut(Change),
     ) -> Result<(), Skip> {
         let group = removed.group.map(u8::try_from).transpose().map_err(|_| Skip::OtherGroup)?;
-        let groups = self.forest.sources.get(&source).map(|source| &source.groups);
-        if group.is_some_and(|group| groups.and_then(|groups| groups.get(&group)) == Some(&false)) {
+        if !group.map_or(CacheKind::Unknown, |group| self.told_kind(source, group)).counts() {
             return Err(Skip::OtherGroup);
         }
         let tier = self.media.tier(removed.medium).ok_or(Skip::UnknownMedium)?;
@@ -257,16 +252,32 @@ impl Residency {
     /// The group of a store, if it counts.
     fn group(&mut self, source: SourceId, stored: &Stored<'_>) -> Result<u8, Skip> {
         let group = u8::try_from(stored.group.unwrap_or(0)).map_err(|_| Skip::OtherGroup)?;
-        let counts = stored.group_kind.map(is_full_attention);
-        let groups = self.forest.sources.get_mut(&source).map(|source| &mut source.groups);
-        if let (Some(groups), Some(counts), Some(_)) = (groups, counts, stored.group) {
-            groups.insert(group, counts);
+        if let (Some(known), Some(kind), Some(_)) =
+            (self.forest.sources.get_mut(&source), stored.group_kind, stored.group)
+        {
+            known.groups.insert(group, CacheKind::named(kind));
         }
-        let known = self.forest.sources.get(&source).and_then(|source| source.groups.get(&group).copied());
-        if counts.or(known.filter(|_| stored.group.is_some())) == Some(false) {
-            return Err(Skip::OtherGroup);
+        if self.cache_kind(source, &Event::Stored(*stored)).counts() {
+            Ok(group)
+        } else {
+            Err(Skip::OtherGroup)
         }
-        Ok(group)
+    }
+
+    /// Attention of an event's KV cache group, as the event or one before it told.
+    pub fn cache_kind(&self, source: SourceId, event: &Event<'_>) -> CacheKind {
+        let (group, kind) = match event {
+            Event::Stored(stored) => (stored.group, stored.group_kind),
+            Event::Removed(removed) => (removed.group, None),
+            Event::Cleared { .. } => (None, None),
+        };
+        let told = || Some(self.told_kind(source, u8::try_from(group?).ok()?));
+        kind.map(CacheKind::named).or_else(told).unwrap_or_default()
+    }
+
+    fn told_kind(&self, source: SourceId, group: u8) -> CacheKind {
+        let known = self.forest.sources.get(&source).and_then(|source| source.groups.get(&group));
+        known.copied().unwrap_or_default()
     }
 
     /// Whether no block is its own ancestor.

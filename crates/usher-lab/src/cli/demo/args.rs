@@ -58,7 +58,8 @@ pub struct DemoArgs {
     /// autoscale.
     #[arg(long, value_name = "FACTOR", value_parser = speed)]
     pub speed: Option<f64>,
-    /// Port of Envoy; Usher and the servers take those that follow. 0: any that are free.
+    /// Port of Envoy; Usher and the servers take those that follow, and Usher's admin server 9095 if that is free.
+    /// 0: any that are free.
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     pub port: u16,
     /// Go on after the replay, until Ctrl-C, for requests of your own.

@@ -18,10 +18,10 @@ mod stack;
 mod trace;
 mod zero;
 
-use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -29,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::load::trace::{Row, parse};
 pub use args::{DemoArgs, Scenario};
-use ports::Ports;
+use ports::{DEFAULT_ADMIN, Ports, local};
 use stack::Stack;
 use trace::MODEL;
 pub(super) use trace::TRACE;
@@ -103,7 +103,7 @@ fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
             done = demo(args, &rows, ports) => done?,
             () = stop.asked() => bail!("interrupted; everything that was started has ended"),
         };
-        print(result.text, args, stack.envoy())?;
+        print(result.text, args, stack.ports())?;
         if args.keep {
             tokio::select! {
                 error = stack.broken() => return Err(error),
@@ -196,19 +196,44 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
     Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }))
 }
 
-fn print(mut text: String, args: &DemoArgs, envoy: SocketAddr) -> anyhow::Result<()> {
+fn print(mut text: String, args: &DemoArgs, ports: &Ports) -> anyhow::Result<()> {
     if args.keep && args.output == Output::Text {
-        text += &format!(
-            "\nEverything still runs, until Ctrl-C. Try:\n{}\nusher doctor --gateway http://{envoy}\n",
-            curl(envoy)
-        );
+        text += &hints(ports, &env::args().next().unwrap_or_else(|| "usher".to_owned()));
     }
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print the result")
+}
+
+/// Lines to try while everything still runs. The program is called as it was for this demo.
+fn hints(ports: &Ports, usher: &str) -> String {
+    let (envoy, admin) = (local(ports.envoy), local(ports.admin));
+    let at = if ports.admin == DEFAULT_ADMIN { String::new() } else { format!(" --admin http://{admin}") };
+    format!(
+        "\nEverything still runs, until Ctrl-C. Try:\n{}\n{usher} explain --last 1{at}\n\
+         {usher} doctor --gateway http://{envoy}\nThe page is at http://{admin}/\n",
+        curl(envoy)
+    )
 }
 
 fn curl(envoy: SocketAddr) -> String {
     format!(
         r#"curl -i http://{envoy}/v1/chat/completions -H 'content-type: application/json' -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Which pod are you?"}}],"max_tokens":16}}'"#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_the_admin_port_where_it_is_not_the_default() {
+        let ports = Ports::from_first(8081, 1).unwrap();
+        let text = hints(&ports, "usher");
+        assert!(text.contains("\nusher explain --last 1 --admin http://127.0.0.1:8085\n"), "{text}");
+        let text = hints(&Ports { admin: DEFAULT_ADMIN, ..ports }, "usher");
+        assert!(
+            text.contains("\nusher explain --last 1\n") && text.contains("http://127.0.0.1:9095/"),
+            "{text}"
+        );
+    }
 }

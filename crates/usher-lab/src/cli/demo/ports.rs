@@ -9,6 +9,9 @@ use serde::Serialize;
 /// Ports before those of the servers.
 const FIXED: u16 = 6;
 
+/// Admin port of `usher serve` by default, which `usher explain` asks.
+pub const DEFAULT_ADMIN: u16 = 9095;
+
 /// Range of free ports: above the well-known ones, and below those that systems give to
 /// outgoing connections, which could take one before it is bound.
 const FREE: std::ops::Range<u16> = 10_000..30_000;
@@ -71,14 +74,14 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// `first` and those that follow; with 0 any that are free.
+    /// `first` and those that follow, but for the default admin port where that is free; with 0 any that are free.
     ///
     /// # Errors
     /// When one of them is taken.
     pub fn choose(first: u16, servers: u16) -> Result<Self, PortError> {
         if first != 0 {
             let ports = Self::from_first(first, servers)?;
-            return ports.check().map(|()| ports);
+            return ports.check().map(|()| ports.with_admin(DEFAULT_ADMIN));
         }
         (0..TRIES)
             .map(|_| Self::from_first(rand::rng().random_range(FREE), servers))
@@ -102,6 +105,12 @@ impl Ports {
             envoy_admin: first + 5,
             servers: (first + FIXED..=end).collect(),
         })
+    }
+
+    /// The same with the admin server at this port, if it is free and none of them.
+    fn with_admin(self, admin: u16) -> Self {
+        let is_ours = self.all().contains(&admin);
+        if is_ours || TcpListener::bind(local(admin)).is_err() { self } else { Self { admin, ..self } }
     }
 
     fn check(&self) -> Result<(), PortError> {
@@ -138,6 +147,17 @@ mod tests {
         assert_eq!(ports.all(), (8081..8090).collect::<Vec<_>>());
         assert!(Ports::from_first(65_527, 3).is_ok());
         assert_eq!(Ports::from_first(65_528, 3).unwrap_err(), PortError::TooHigh { first: 65_528, count: 9 });
+    }
+
+    #[test]
+    fn admin_port_moves_only_to_a_free_one() {
+        let taken = TcpListener::bind(local(0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let ports = || Ports::from_first(8081, 3).unwrap();
+        assert_eq!(ports().with_admin(port).admin, 8085);
+        assert_eq!(ports().with_admin(8089).admin, 8085, "a server has it");
+        drop(taken);
+        assert_eq!(ports().with_admin(port).admin, port);
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn approx_prefix_of(cx: &mut BuildContext<'_>, plugin_type: &str) -> Result<Plug
         false => PrefixCaches::start_within(cx.state.budget()),
     });
     let caches = caches.map_err(|error| {
-        ConfigError::at(cx.at, format!("no thread can be started that fills its index: {error}"))
+        ConfigError::at(cx.at, format!("no thread can be started that fills its index: {error}")).temporary()
     })?;
     let keys = ApproxPrefixKeys { prefix: cx.produces(), blocks: cx.produces() };
     let names = (cx.name, plugin_type);

@@ -71,6 +71,7 @@ impl Gatherer for Renderer {
         let uri = self.uri(cx.request)?;
         let body = cx.request.outgoing().into_owned();
         let model = self.model.clone();
+        let request_id = cx.request.id().into_owned();
         let timeout = if cx.request.prompt.is_multimodal() { self.mm_timeout } else { self.timeout };
         let (client, counts, keys) = (self.client.clone(), Arc::clone(&self.counts), self.keys);
         let held = async move {
@@ -81,7 +82,7 @@ impl Gatherer for Renderer {
                 }
                 Ok(Err(failure)) => {
                     counts.failed.inc();
-                    counts.tell(&failure);
+                    counts.tell(&failure, &request_id);
                     None
                 }
                 Err(_) => {

@@ -71,11 +71,11 @@ impl RenderFamilies {
 
 impl RenderCounts {
     /// Warns of a failure, unless there was a warning in the last minute.
-    pub(super) fn tell(&self, failure: &Failure) {
+    pub(super) fn tell(&self, failure: &Failure, request_id: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= PAUSE) {
             *told = Some(Instant::now());
-            tracing::warn!(plugin = self.plugin, %failure, "no tokens of a prompt");
+            tracing::warn!(request_id, plugin = self.plugin, %failure, "no tokens of a prompt");
         }
     }
 }

@@ -152,9 +152,10 @@ impl Files {
                 let message = format!(
                     "{name} takes up to {needs} MiB while it is read; the memory budget has room for {room}"
                 );
-                in_path(message).hint(format!(
+                let hint = format!(
                     "raise --memory-budget, or the container's memory limit, to {least}Mi at least, or ask a server for tokens (vllm: {{url: …}})"
-                ))
+                );
+                in_path(message).hint(hint).temporary()
             })
         };
         let file = file_size(&self.tokenizer).map_err(unreadable)?;

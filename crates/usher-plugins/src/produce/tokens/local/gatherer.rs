@@ -84,6 +84,7 @@ impl Gatherer for LocalTokenizer {
         }
         let (counts, sources, keys, timeout) =
             (Arc::clone(&self.counts), Arc::clone(&self.sources), self.keys, self.timeout);
+        let request_id = cx.request.id().into_owned();
         let held = async move {
             let _task = task;
             let found = match tokio::time::timeout(timeout, result).await {
@@ -95,12 +96,12 @@ impl Gatherer for LocalTokenizer {
                 }
                 Ok(Ok(Err(failure))) => {
                     counts.failed.inc();
-                    counts.tell(&failure);
+                    counts.tell(&failure, &request_id);
                     None
                 }
                 Ok(Err(_)) => {
                     counts.failed.inc();
-                    counts.tell(&Failure::Refusing);
+                    counts.tell(&Failure::Refusing, &request_id);
                     None
                 }
                 Err(_) => {

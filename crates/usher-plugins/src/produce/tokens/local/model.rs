@@ -85,7 +85,7 @@ impl LocalModel {
             ConfigError::at(at("path"), message)
         })?;
         let workers = Workers::start(params.workers_count).map_err(|error| {
-            ConfigError::at(at("workersCount"), format!("no thread can be started: {error}"))
+            ConfigError::at(at("workersCount"), format!("no thread can be started: {error}")).temporary()
         })?;
         Ok(Self {
             encoder,
