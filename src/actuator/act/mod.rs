@@ -18,7 +18,7 @@ use super::subject::Subject;
 use super::target::Target;
 use super::write::Write;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
-use crate::capacity::policy::Mode;
+use crate::capacity::policy::{Mode, TargetRef};
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
 
@@ -323,7 +323,12 @@ impl Actuator {
             return;
         }
         let message = format!("{why}nothing is written by policy {}", policy.name);
-        tracing::warn!(policy = policy.name, ?condition, why, "nothing is written");
+        tracing::warn!(
+            policy = policy.name,
+            ?condition,
+            why,
+            "capacity policy blocked: its targets stay as they are"
+        );
         for target in observed.targets.iter().flatten() {
             self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
         }
@@ -405,11 +410,22 @@ impl Actuator {
                 };
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
-                tracing::info!(role = role.name, %patch, "rolling update paused or resumed");
+                log_update(&role.name, &target.reference, spec, held.map(|held| held.partition));
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
             Err(problem) => self.fails(about, &problem),
         }
+    }
+}
+
+/// Logs a write that paces a rolling update: `spec` is the changed part of the workload's, `partition` the ordinal
+/// from which pods may be updated, `None` if it is given back.
+fn log_update(role: &str, workload: &TargetRef, spec: &Value, partition: Option<u32>) {
+    let workload = format!("{} {}", workload.kind, workload.name);
+    match spec.get("paused").and_then(Value::as_bool) {
+        Some(true) => tracing::info!(role, workload, "rolling update paused"),
+        Some(false) => tracing::info!(role, workload, "rolling update resumed"),
+        None => tracing::info!(role, workload, partition, "rolling update partition changed"),
     }
 }
 

@@ -137,7 +137,7 @@ impl Shared {
                     self.results.last().insert(Arc::clone(&query), response);
                     self.asked.with_label_values(&["number"]).inc();
                     if !std::mem::take(&mut told).is_empty() {
-                        info!(query = &*query, "a query is answered again");
+                        info!(query = &*query, "Prometheus query recovered");
                     }
                     backoff.reset();
                     every
@@ -146,7 +146,7 @@ impl Shared {
                     let label = error.label();
                     self.asked.with_label_values(&[label]).inc();
                     if !told.contains(&label) {
-                        warn!(query = &*query, %error, "a query has no number; what needs it can't be read");
+                        warn!(query = &*query, %error, "Prometheus query returned no usable value");
                         told.push(label);
                     }
                     let is_response = error.is_response();
