@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::beside::limit_growth;
 use super::event::Kind;
-use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
+use super::pause::{self, Held, PauseMechanism};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::state::Actuator;
@@ -386,18 +386,20 @@ impl Actuator {
     async fn hold(&mut self, policy: &Policy, plan: &Plan, place: usize, seen: &Observed) {
         let Some(role) = plan.roles.get(place) else { return };
         let Some(Some(target)) = seen.targets.get(place) else { return };
-        let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
+        let Some(mechanism) = pause::of(&target.reference.api_version, &target.reference.kind) else {
+            return;
+        };
         let about = Subject::target("updates of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
         let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
-        let kept = knobs::kept(object, knob).min(target.replicas);
+        let kept = pause::kept(object, mechanism).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
         // Nothing gets to a paused Deployment's pods, what mends a broken update included.
         let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
-        let held = held.filter(|_| !(is_stuck && knob == knobs::Knob::Pause));
-        let Some(patch) = knobs::patch(object, knob, held).filter(|_| self.term.lasts()) else { return };
+        let held = held.filter(|_| !(is_stuck && mechanism == PauseMechanism::Pause));
+        let Some(patch) = pause::patch(object, mechanism, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
