@@ -14,7 +14,7 @@ pub struct ExplainArgs {
     /// Id of the request, as the x-request-id header and the gateway's access log have it
     #[arg(value_name = "REQUEST_ID")]
     pub request_id: Option<String>,
-    /// So many of the last decisions, from 1 to 1000. More than one are listed, a line each
+    /// Number of latest decisions, 1 to 1000. More than one are listed, a line each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub last: Option<u16>,
     /// Only decisions whose first token took longer than nearly all before it

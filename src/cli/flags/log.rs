@@ -35,7 +35,7 @@ pub struct LogFlags {
     pub decision_records: usize,
 
     /// Record decisions and outcomes of requests into this file, for usher replay --recording: lengths, times and
-    /// numbers in place of text. It goes on where a recording is there.
+    /// numbers in place of text. An existing recording is appended to.
     #[arg(long, value_name = "FILE")]
     pub record: Option<String>,
 

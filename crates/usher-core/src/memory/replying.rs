@@ -81,7 +81,7 @@ impl Replying {
         self.unread.fetch_sub(bytes, Relaxed);
     }
 
-    /// Nobody reads it any more: HTTP/2 drops what arrives from now on.
+    /// Marks the request body as discarded: HTTP/2 drops further data.
     pub fn is_read_no_more(&self) {
         self.is_deaf.store(true, Relaxed);
     }
