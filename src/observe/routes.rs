@@ -312,7 +312,7 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     response
 }
 
-/// So many events at most, until the listener leaves, has listened for long or the server stops.
+/// Responds with at most `most` events, until the listener leaves, its time is up or the server stops.
 fn events(feed: &Arc<Feed>, most: usize, method: &Method, shutdown: &CancellationToken) -> Response {
     let body = if *method == Method::HEAD {
         Full::default().boxed_unsync()

@@ -157,7 +157,7 @@ pub enum MemoryBudget {
     Container,
     /// None.
     Off,
-    /// So many bytes.
+    /// Size in bytes.
     Bytes(u64),
 }
 

@@ -80,7 +80,7 @@ struct Shared {
 }
 
 impl QueryRunner {
-    /// Somebody who asks this server. Nothing is asked yet.
+    /// Client of this server, without queries yet.
     pub fn new(server: Server, clock: Clock, asked: IntCounterVec) -> Self {
         let (results, at_once) = (QueryResults::default(), Semaphore::new(AT_ONCE));
         let shared = Arc::new(Shared { server, clock, results, asked, at_once });
