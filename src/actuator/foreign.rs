@@ -45,12 +45,12 @@ pub struct Writers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
     to: u32,
-    /// Nobody has looked since.
+    /// `true` until the first look after it.
     is_new: bool,
 }
 
 impl Writers {
-    /// So many replicas are there now. Says whether they may be changed.
+    /// Takes the number of replicas that exist now. Returns `true` if it may be changed.
     pub fn see(&mut self, replicas: u32, now: Duration, interval: Duration) -> bool {
         let window = WINDOW.max(interval * INTERVALS);
         if let Some(until) = self.until.filter(|until| now >= *until) {
@@ -82,14 +82,14 @@ impl Writers {
         self.until.is_none()
     }
 
-    /// So many were written.
+    /// Notes a write of this number of replicas.
     pub fn wrote(&mut self, replicas: u32, now: Duration) {
         self.known = Some(replicas);
         self.wrote.get_or_insert((now, now)).1 = now;
         self.attempt = None;
     }
 
-    /// So many may have been written: the response was lost.
+    /// Notes a write whose response was lost.
     pub fn attempted(&mut self, replicas: u32) {
         self.attempt = Some(Attempt { to: replicas, is_new: true });
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::drain::is_marked;
 use super::observe::Observed;
+use super::owner_refs::is_of_role;
 use super::pods::PodObject;
 use super::selector::both;
 use super::state::Actuator;
-use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::cluster::Collection;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::knobs;
+use super::pause;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Collection, PatchType, Problem, Watched};
 
@@ -27,9 +27,9 @@ pub struct HeldBack {
     pub patch: (PatchType, Value),
 }
 
-/// A target whose updates are held back for nobody.
+/// Target whose updates are to be resumed: no policy holds them back any more.
 #[derive(Clone, Debug)]
-pub(super) struct Unheld {
+pub(super) struct ResumedTarget {
     pub(super) target: TargetRef,
     pub(super) since: Duration,
 }
@@ -46,7 +46,7 @@ impl Watched for Workload {
 
 /// Merge patch that lets the update of an object go on, if a policy holds it back.
 pub(super) fn going_on(api_version: &str, kind: &str, object: &Value) -> Option<Value> {
-    knobs::patch(object, knobs::of(api_version, kind)?, None)
+    pause::patch(object, pause::of(api_version, kind)?, None)
 }
 
 /// Workloads of a namespace, with these labels, whose updates are held back, and why some kinds can't be listed. A kind

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::domain_counts::{DomainCounts, GateAdmission};
 use super::gates;
+use super::owner_refs::is_of_role;
 use super::pods::PodObject;
 use super::selector::both;
 use super::state::{Actuator, Retired};
-use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Mode, Role};
 use crate::capacity::resource::status::{DomainStatus, RoleStatus};
@@ -105,7 +105,7 @@ impl Actuator {
         !self.attended.is_empty()
             || !self.unusable.is_empty()
             || !self.retired.is_empty()
-            || !self.unheld.is_empty()
+            || !self.resumed.is_empty()
     }
 
     /// Policies of which no version can be used.

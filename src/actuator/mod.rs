@@ -27,7 +27,6 @@ pub mod gates;
 pub mod held_back;
 mod keep;
 mod kinds;
-mod knobs;
 mod leaving;
 mod look;
 pub mod need;
@@ -39,11 +38,13 @@ mod ordinals;
 #[cfg(test)]
 mod ordinals_tests;
 mod other_scaler;
+mod owner_refs;
 mod owners;
 mod pair;
 #[cfg(test)]
 mod pair_tests;
 mod part;
+mod pause;
 pub mod pods;
 pub mod pools;
 mod quantity;
@@ -61,7 +62,6 @@ mod unhold;
 #[cfg(test)]
 mod untargeted_tests;
 mod watch;
-mod whose;
 mod write;
 
 pub use act::Outcome;

@@ -9,17 +9,17 @@ use serde_json::Value;
 use super::affinity::sent_to;
 use super::drain::PodLoad;
 use super::found::{Displaced, Found, Objects, ObservedPod};
-use super::knobs;
 use super::look::{Body, Seen};
 use super::need::{RolePods, needed};
 use super::node::{Needs, NodeObject};
+use super::owner_refs::is_of_role;
+use super::pause;
 use super::pods::{PodObject, newest};
 use super::room::{Part, Room};
 use super::selector::both;
 use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
 use super::subject::Subject;
 use super::target::{Target, template};
-use super::whose::is_of_role;
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::rollout::{Layers, Pace, Rollout};
@@ -227,12 +227,12 @@ impl Actuator {
         for (role, pods) in observed.objects.iter().enumerate() {
             let target = observed.targets.get(role).and_then(Option::as_ref).map(|target| &target.reference);
             let object = target.zip(observed.bodies.get(role).and_then(Option::as_ref));
-            let said = object.and_then(|(at, object)| knobs::revision(&at.api_version, &at.kind, object));
+            let said = object.and_then(|(at, object)| pause::revision(&at.api_version, &at.kind, object));
             let youngest = || newest(pods.iter().map(Arc::as_ref));
             let newest = if follows_updates { said.or_else(youngest) } else { None };
             // What somebody else's partition keeps as it is, is as it should be.
             let kept = object
-                .and_then(|(at, object)| Some(knobs::kept(object, knobs::of(&at.api_version, &at.kind)?)));
+                .and_then(|(at, object)| Some(pause::kept(object, pause::of(&at.api_version, &at.kind)?)));
             let is_kept = |pod: &PodObject| pod.ordinal().is_some_and(|ordinal| ordinal < kept.unwrap_or(0));
             all.extend(pods.iter().map(|pod| ObservedPod {
                 role,

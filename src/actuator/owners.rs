@@ -7,9 +7,9 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::kinds::Kinds;
+use super::owner_refs::{LABELS, equalities, is_of, within};
 use super::pods::PodObject;
 use super::state::Actuator;
-use super::whose::{LABELS, equalities, is_of, within};
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Backoff, Cluster, Collection, Problem};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::owner_refs::{is_of_role, within};
 use super::pods::PodObject;
-use super::whose::{is_of_role, within};
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Collection, Problem};
 use crate::discovery::kubernetes::types::{InferencePool, POOL_GROUP, POOL_VERSION};

@@ -11,7 +11,7 @@ use super::drain::Drain;
 use super::event::Waiting;
 use super::foreign::Writers;
 use super::found::Found;
-use super::held_back::Unheld;
+use super::held_back::ResumedTarget;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
@@ -75,7 +75,7 @@ pub struct Actuator {
     /// Closed domains of roles whose pods may go elsewhere.
     pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
     /// Targets whose updates are held back for nobody.
-    pub(super) unheld: Vec<Unheld>,
+    pub(super) resumed: Vec<ResumedTarget>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
     /// Pods of steps that were trimmed, by policy and role.
@@ -160,7 +160,7 @@ impl Actuator {
             domain_counts: BTreeMap::new(),
             closed: HashMap::new(),
             shut: HashMap::new(),
-            unheld: Vec::new(),
+            resumed: Vec::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
             unready_since: HashMap::new(),

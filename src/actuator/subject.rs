@@ -8,7 +8,7 @@ use crate::capacity::policy::TargetRef;
 /// Subject of a complaint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
-    /// Something of the namespace.
+    /// Subject of the namespace.
     Namespace(&'static str),
     /// Pods of a policy, by its name.
     Pods(String),

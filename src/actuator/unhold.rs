@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::held_back::{Unheld, going_on};
+use super::held_back::{ResumedTarget, going_on};
 use super::state::Actuator;
 use super::subject::Subject;
 use crate::capacity::Policy;
@@ -33,38 +33,38 @@ impl Actuator {
         let since = self.clock.elapsed();
         let kept = held(now.iter());
         let is_kept = |target: &TargetRef| kept.iter().any(|known| known.is_same(target));
-        self.unheld.retain(|known| !is_kept(&known.target));
+        self.resumed.retain(|known| !is_kept(&known.target));
         for target in held(before.iter()) {
-            if !is_kept(target) && !self.unheld.iter().any(|known| known.target.is_same(target)) {
-                self.unheld.push(Unheld { target: target.clone(), since });
+            if !is_kept(target) && !self.resumed.iter().any(|known| known.target.is_same(target)) {
+                self.resumed.push(ResumedTarget { target: target.clone(), since });
             }
         }
     }
 
     /// Returns `true` if there are any.
     pub fn has_unheld(&self) -> bool {
-        !self.unheld.is_empty()
+        !self.resumed.is_empty()
     }
 
     /// Lets their updates go on, but for those that any policy holds back: `kept` are its targets.
     pub async fn unhold(&mut self, kept: &[TargetRef]) {
         self.begin();
         let now = self.clock.elapsed();
-        for unheld in std::mem::take(&mut self.unheld) {
-            let age = now.saturating_sub(unheld.since);
-            if kept.iter().any(|target| target.is_same(&unheld.target)) {
+        for resumed in std::mem::take(&mut self.resumed) {
+            let age = now.saturating_sub(resumed.since);
+            if kept.iter().any(|target| target.is_same(&resumed.target)) {
                 // Until that one is gone as well.
-                self.unheld.push(Unheld { since: now, ..unheld });
+                self.resumed.push(ResumedTarget { since: now, ..resumed });
                 continue;
             }
             if age < LATER || !self.term.lasts() {
                 if age < TRIED {
-                    self.unheld.push(unheld);
+                    self.resumed.push(resumed);
                 }
                 continue;
             }
-            let about = Subject::target("updates of ", &unheld.target);
-            let most = match self.goes_on(&unheld.target).await {
+            let about = Subject::target("updates of ", &resumed.target);
+            let most = match self.goes_on(&resumed.target).await {
                 Ok(()) => {
                     self.works(about);
                     LOOKED_AT
@@ -76,7 +76,7 @@ impl Actuator {
                 }
             };
             if age < most {
-                self.unheld.push(unheld);
+                self.resumed.push(resumed);
             }
         }
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use usher_terminal::{CliError, Column, Output, table, width};
 
-use crate::config::units::parse_duration;
+use crate::cli::timeout::response_timeout;
 use crate::doctor::HttpClient;
 
 /// Path of the picker's page.
@@ -23,7 +23,7 @@ pub struct EndpointsArgs {
     #[arg(long, alias = "admin-address", value_name = "URL", default_value = "http://127.0.0.1:9095")]
     pub admin: String,
     /// Time for the response
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = response_timeout)]
     pub timeout: Duration,
     /// Format of the result. json is the page of the admin port
     #[arg(long, value_enum, default_value_t = Output::Text)]

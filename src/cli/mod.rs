@@ -11,6 +11,7 @@ mod logging;
 mod serve;
 #[cfg(feature = "lab")]
 pub mod shell;
+mod timeout;
 pub mod version;
 
 use std::ffi::OsString;

@@ -46,7 +46,7 @@ pub enum Change<T> {
 pub enum Ended {
     /// The server knows no objects of this kind.
     NotFound,
-    /// Nobody listens any longer.
+    /// The listener is gone.
     Unheard,
 }
 

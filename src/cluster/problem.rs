@@ -23,7 +23,7 @@ pub enum Problem {
     /// The account has no right to do it, or is not known.
     #[error("{0}")]
     Denied(String),
-    /// Somebody else changed the object first, or created it.
+    /// Another client changed the object first, or created it.
     #[error("somebody else was first: {0}")]
     Conflict(String),
     /// The server refuses for another reason, or is not able to.

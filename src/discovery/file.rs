@@ -26,7 +26,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 const EMPTY_POOL: &str = "`endpoints: []` is an empty pool, which --allow-empty-endpoints allows";
 const FIELDS: [&str; 5] = ["name", "namespace", "address", "port", "labels"];
 
-/// Something in a file that somebody should look at.
+/// Problem in an endpoints file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Error with its position, and what to write instead.

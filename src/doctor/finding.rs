@@ -8,7 +8,7 @@ pub use super::rules::Severity;
 
 use super::rules::Rule;
 
-/// Something that somebody should look at.
+/// Result of a rule that found a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Kind of the finding.

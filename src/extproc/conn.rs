@@ -98,7 +98,7 @@ pub enum ConnectionError {
     /// Its unread data took too much memory.
     #[error("too much unread data")]
     Evicted,
-    /// It was idle when connections took too much memory, and didn't end when it was told to.
+    /// Idle connection closed to free memory after it ignored GOAWAY.
     #[error("idle when connections took too much memory")]
     Retired,
 }

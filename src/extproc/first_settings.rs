@@ -50,7 +50,7 @@ impl FirstSettings {
         &rest[..rest.len().min(bytes.len())]
     }
 
-    /// So many of those bytes were sent. Says whether they were the last.
+    /// Notes sent bytes. Returns `true` if they were the last.
     pub fn sent(&mut self, bytes: usize) -> bool {
         self.sent += bytes;
         self.sent >= self.frame.len()

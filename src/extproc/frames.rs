@@ -81,7 +81,7 @@ pub struct Received {
     headers: Option<bool>,
 }
 
-/// Something that a client has sent on a stream.
+/// Message of a client on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Headers: those that begin the stream, or trailers.

@@ -196,11 +196,7 @@ impl ExtProcMetrics {
     /// Counts a stream whose bodies are not in full duplex. Says whether it is the
     /// first of its kind.
     pub(super) fn other_mode(&self, direction: &str, mode: Mode) -> bool {
-        let mode = match mode {
-            Mode::None => "none",
-            _ => "one-to-one",
-        };
-        let counter = self.other_modes.with_label_values(&[direction, mode]);
+        let counter = self.other_modes.with_label_values(&[direction, mode.name()]);
         counter.inc();
         counter.get() == 1
     }

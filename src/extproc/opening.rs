@@ -188,7 +188,7 @@ impl Memory {
         self.place.all.held.load(Relaxed) > self.place.all.most()
     }
 
-    /// So many bytes more have come.
+    /// Counts received bytes.
     fn receive(&mut self, bytes: u64) -> io::Result<()> {
         self.received += bytes;
         if self.is_in_handshake && self.received > MOST {

@@ -222,7 +222,7 @@ impl Routed {
         }
     }
 
-    /// So many bytes of a body have come that nobody reads: they count as its tokens.
+    /// Counts relayed bytes of a body that is not parsed, as tokens.
     pub fn relayed(&mut self, bytes: usize) {
         if let Some(permit) = &mut self.permit {
             permit.relayed(bytes);

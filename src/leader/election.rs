@@ -226,7 +226,7 @@ impl Election {
         }
     }
 
-    /// There is no Lease: there never was one, or somebody deleted it.
+    /// Handles a missing Lease: not created yet, or deleted.
     fn saw_none(&mut self, now: Duration) -> Next {
         let mut lease = self.timing.lease;
         if let Some((record, since)) = &self.seen
@@ -303,7 +303,7 @@ impl Election {
         Next::Look(self.timing.retry)
     }
 
-    /// Somebody else wrote first.
+    /// Next step after another replica wrote first.
     pub fn was_late(&self) -> Next {
         Next::Look(Duration::ZERO)
     }

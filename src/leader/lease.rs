@@ -79,7 +79,7 @@ pub async fn elect(
                     ready,
                     lease = name.name,
                     identity = holder.election.identity(),
-                    "election"
+                    "leader election state changed"
                 );
             }
             if now.1 != last.1 {

@@ -66,7 +66,7 @@ struct Event {
     change: Bytes,
 }
 
-/// Somebody who listens.
+/// Listener of the feed.
 struct Listener {
     feed: Arc<Feed>,
     /// Number of the last event that it got; 0: none yet.
@@ -89,7 +89,7 @@ impl Feed {
         }
     }
 
-    /// So many events at most from now on, the first with all of the state; `None`: too many listen. Who reads slowly
+    /// Streams at most `most` events, the first with all of the state; `None`: too many listen. Who reads slowly
     /// misses states and then gets all of the last one, so that nothing is kept for it but one.
     pub(super) fn listen(self: &Arc<Self>, most: usize) -> Option<impl Stream<Item = Bytes> + use<>> {
         {

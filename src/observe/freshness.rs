@@ -15,8 +15,10 @@ use super::endpoints::Attributes;
 
 const STALE: (&str, &str) =
     ("usher_readings_stale", "Endpoints whose last reading of the field is older than the threshold.");
-const OLDEST: (&str, &str) =
-    ("usher_readings_oldest_age_seconds", "Age of the field at the endpoint where it is oldest.");
+const OLDEST: (&str, &str) = (
+    "usher_readings_oldest_age_seconds",
+    "Age of the oldest reading of a scraped field over all endpoints, in seconds.",
+);
 const ENDPOINTS: (&str, &str) = ("usher_endpoints", "Endpoints of the pool.");
 const FAILING: (&str, &str) = ("usher_endpoints_failing", "Endpoints whose last scrape failed.");
 const UNREACHABLE: (&str, &str) =

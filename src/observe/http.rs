@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::access::Access;
-use super::routes::Asker;
+use super::routes::Caller;
 use super::tls::MetricsTls;
 use crate::memory::{Budget, ConnectionSlots, Kind, Reservation, SmallPort, small};
 
@@ -231,8 +231,8 @@ async fn serve_connection(
         client.has_begun.store(true, Relaxed);
         held.get_or_init(|| protected.port.begin(REQUEST, client.end.clone()));
         let access = protected.protection.access.as_deref();
-        let asker = Asker { access, certificate: certificate.as_ref(), shutdown: &shutdown };
-        let response = protected.routes.respond(request, asker).await;
+        let caller = Caller { access, certificate: certificate.as_ref(), shutdown: &shutdown };
+        let response = protected.routes.respond(request, caller).await;
         if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > REQUEST) {
             page.get_or_init(|| protected.port.begin_page(bytes, client.end.clone()));
         }

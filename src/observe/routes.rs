@@ -193,9 +193,9 @@ impl Routes {
     pub(super) async fn respond<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
         request: Request<B>,
-        asker: Asker<'_>,
+        caller: Caller<'_>,
     ) -> Response {
-        let mut response = self.respond_by_path(request, asker).await;
+        let mut response = self.respond_by_path(request, caller).await;
         let headers = response.headers_mut();
         for (name, value) in [
             // Names that clients chose are on some of them.
@@ -212,7 +212,7 @@ impl Routes {
     async fn respond_by_path<B: Body<Error: std::error::Error + Send + Sync + 'static> + Unpin>(
         &self,
         mut request: Request<B>,
-        asker: Asker<'_>,
+        caller: Caller<'_>,
     ) -> Response {
         if self.is_local && !is_local(request.headers()) {
             let said = "this port responds to an IP address, localhost or a name without a dot only; --admin-address opens it to others\n";
@@ -234,9 +234,9 @@ impl Routes {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return response;
         }
-        if let Some(access) = asker.access {
+        if let Some(access) = caller.access {
             let (headers, verb) = (request.headers(), request.method().as_str().to_ascii_lowercase());
-            let certificate = asker.certificate.map(AsRef::as_ref);
+            let certificate = caller.certificate.map(AsRef::as_ref);
             if let Err(refusal) = access.check(headers, certificate, &verb, path).await {
                 return refused(&refusal, path);
             }
@@ -257,7 +257,7 @@ impl Routes {
             }
             Content::Events(feed) => {
                 let most = if request.uri().query() == Some(ONCE) { 1 } else { usize::MAX };
-                return events(feed, most, request.method(), asker.shutdown);
+                return events(feed, most, request.method(), caller.shutdown);
             }
             Content::Page(page) => Arc::clone(page).get().await,
             Content::Query(renderer) => match renderer.render(request.uri().query()).await {
@@ -288,9 +288,9 @@ impl Routes {
     }
 }
 
-/// Somebody who asks.
+/// Caller of the admin port or the metrics port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct Caller<'a> {
     /// Access check; `None`: everybody may read.
     pub(super) access: Option<&'a Access>,
     /// Certificate that was shown.
@@ -322,7 +322,7 @@ fn moved(location: HeaderValue) -> Response {
     response
 }
 
-/// So many events at most, until the listener leaves, has listened for long or the server stops.
+/// Responds with at most `most` events, until the listener leaves, its time is up or the server stops.
 fn events(feed: &Arc<Feed>, most: usize, method: &Method, shutdown: &CancellationToken) -> Response {
     let body = if *method == Method::HEAD {
         Full::default().boxed_unsync()
@@ -401,8 +401,8 @@ mod tests {
         let request = Request::builder().method(method).uri(path);
         // Its body never comes.
         let body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
-        let asker = Asker { access: None, certificate: None, shutdown: &CancellationToken::new() };
-        routes.respond(request.body(body).unwrap(), asker).await
+        let caller = Caller { access: None, certificate: None, shutdown: &CancellationToken::new() };
+        routes.respond(request.body(body).unwrap(), caller).await
     }
 
     #[tokio::test]

@@ -34,7 +34,7 @@ pub enum Unusable {
     /// It is a folder, a pipe or a device.
     #[error("is no regular file; name a file that usher may write, move and replace")]
     NoFile,
-    /// Something else is there.
+    /// The path is taken by something else.
     #[error("exists and is no recording; name another file, or move it away")]
     Other,
     /// It is locked.

@@ -42,7 +42,7 @@ impl Sinks<'_> {
 /// A record that has no id yet, and is in no ring and no file.
 #[derive(Debug)]
 pub struct Draft {
-    /// Nobody else has the record yet.
+    /// Record that is not shared yet.
     kept: Option<(Arc<Records>, Arc<DecisionRecord>)>,
     recorded: Option<(Arc<Recorder>, Box<Decided>)>,
     is_refused: bool,

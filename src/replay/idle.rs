@@ -5,7 +5,7 @@ use usher_lab::replay::Server;
 
 use crate::registry::{Origin, Resolved, ResolvedPlugin, ResolvedProfile};
 
-/// Something that a plugin goes by.
+/// Input of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Session,

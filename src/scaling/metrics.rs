@@ -27,8 +27,11 @@ const OF_ROLE: [Family; 5] = [
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
 const WAITING: Family = ("usher_capacity_waiting", &["policy"], "Requests that waited at the last tick.");
-const CONDITION: Family =
-    ("usher_capacity_condition", &["policy", "condition"], "1 while a condition holds.");
+const CONDITION: Family = (
+    "usher_capacity_condition",
+    &["policy", "condition"],
+    "1 while a condition of the capacity policy is true.",
+);
 const FROZEN: Family = (
     "usher_capacity_frozen_seconds",
     &["policy", "reason"],

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use flate2::write::MultiGzDecoder;
 
-/// So much is inflated before the result is handed on. Deflate makes at most a thousand
+/// Bytes that are inflated before the result is handed on. Deflate makes at most a thousand
 /// bytes of one, so this bounds what a small response can occupy.
 const STEP_BYTES: usize = 1 << 10;
 
@@ -29,7 +29,7 @@ pub struct Inflater {
 #[derive(Debug)]
 struct Plain {
     bytes: Vec<u8>,
-    /// So many more bytes are allowed; `None` once there were more.
+    /// Bytes that are still allowed; `None` once there were more.
     left: Option<usize>,
 }
 

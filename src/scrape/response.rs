@@ -12,7 +12,7 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// A longer line with a chunk's length is refused.
 const MAX_LINE_BYTES: usize = 1 << 10;
-/// So many interim responses (`103 Early Hints` …) may come before the response.
+/// Most interim responses (`103 Early Hints` …) before the response.
 const MAX_INTERIM: u8 = 4;
 
 /// Why a response can't be read on.

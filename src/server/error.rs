@@ -8,7 +8,7 @@ pub enum RunError {
     /// The settings, the configuration or the endpoints file are wrong.
     #[error("{0}")]
     Config(String),
-    /// Something outside failed.
+    /// Failure outside of the process.
     #[error("{0}")]
     Failed(String),
     /// A second stop came while streams were open.

@@ -39,7 +39,7 @@ impl Start {
         }
     }
 
-    /// Tells it.
+    /// Writes the log line.
     pub(super) fn tell(self, settings: &ServeSettings) {
         let client_ca = settings.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
         tracing::info!(

@@ -33,10 +33,10 @@ impl StartupLog {
 
 fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_file: bool) {
     for warning in warnings {
-        tracing::warn!(warning, "configuration");
+        tracing::warn!(warning, "configuration warning");
     }
     for note in notes {
-        tracing::info!(note, "configuration");
+        tracing::info!(note, "configuration note");
     }
     let (interval, staleness) = (settings.refresh_metrics_interval, settings.metrics_staleness);
     if staleness < interval {
@@ -49,7 +49,14 @@ fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_f
     if settings.locator.ttl.is_zero() {
         tracing::info!(
             note = "--locator-ttl is 0: candidates are looked up for every request",
-            "configuration"
+            "configuration note"
+        );
+    }
+    if let Some(asked) = settings.raised_refresh_interval {
+        tracing::warn!(
+            asked_ms = asked.as_secs_f64() * 1e3,
+            interval_ms = interval.as_millis(),
+            "--refresh-metrics-interval is below the shortest interval and was raised"
         );
     }
     for flag in settings.unused_flags(from_file) {

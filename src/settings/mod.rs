@@ -45,6 +45,8 @@ pub struct ServeSettings {
     pub outliers: Option<OutlierSettings>,
     /// Pause between two scrapes of one endpoint, at least 50 ms.
     pub refresh_metrics_interval: Duration,
+    /// Shorter pause that was asked for; `None`: `refresh_metrics_interval` is what was asked for.
+    pub raised_refresh_interval: Option<Duration>,
     /// Age from which an endpoint's metrics no longer count.
     pub metrics_staleness: Duration,
     /// Count and time ext_proc streams.
@@ -155,7 +157,7 @@ pub enum MemoryBudget {
     Container,
     /// None.
     Off,
-    /// So many bytes.
+    /// Size in bytes.
     Bytes(u64),
 }
 

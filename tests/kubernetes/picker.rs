@@ -218,7 +218,8 @@ impl Picker {
     pub(crate) async fn identity(&self) -> String {
         let named = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
-            (line["message"] == "election").then(|| line["identity"].as_str().map(str::to_owned))?
+            (line["message"] == "leader election state changed")
+                .then(|| line["identity"].as_str().map(str::to_owned))?
         };
         self.log.find(0, "its name in the election", named).await
     }

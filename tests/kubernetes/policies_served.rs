@@ -324,8 +324,8 @@ async fn only_the_leader_writes_policy_status() {
     broken["total"] = json!({"metrics": [{"name": "queue_deph", "target": 1}]});
     space.create(POLICIES, "broken", broken).await;
     let picker = picker(server, &space, &["--ha-enable-leader-election"]).await;
-    picker.says(&["capacity policy taken"]).await;
-    picker.says(&["capacity policy can't be used", "queue_deph"]).await;
+    picker.says(&["capacity policy accepted"]).await;
+    picker.says(&["capacity policy rejected", "queue_deph"]).await;
     // Longer than it is asked again who leads.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for name in ["p", "broken"] {

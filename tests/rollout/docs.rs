@@ -28,8 +28,8 @@ fn simulate_output_matches_the_page() {
 #[test]
 fn demo_output_matches_the_page() {
     let (printed, shown) = printed_and_shown("usher demo --scenario rollout");
-    let (_, table) = printed.split_once("\n\n").unwrap();
-    assert_eq!(shown, table);
+    let (_, verdict) = printed.split_once("\n=> ").unwrap();
+    assert_eq!(shown.strip_prefix("=> "), Some(verdict));
 }
 
 #[test]

@@ -100,8 +100,16 @@ fn two_sources_of_endpoints_are_refused_with_their_places() {
     let selector = ["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000"];
     let says = "and from --endpoint-selector app=vllm; keep one";
     fails(&[&QUIET[..], &[endpoints()], &selector[..]].concat(), 2, says);
-    let says = "a: the endpoints file can't be read";
-    fails(&[&QUIET[..], &["--pool-name=p", "--config-text", config]].concat(), 2, says);
+}
+
+#[test]
+fn pool_flags_beside_file_discovery_are_no_second_source() {
+    let config = "plugins: [{type: file-discovery, parameters: {path: a}}]\ndataLayer: {discovery: {pluginRef: file-discovery}}\n";
+    let selector = ["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000"];
+    for flags in [&["--pool-name=p"][..], &selector] {
+        let says = "a: the endpoints file can't be read";
+        fails(&[&QUIET[..], flags, &["--config-text", config]].concat(), 2, says);
+    }
 }
 
 #[test]
@@ -385,7 +393,11 @@ fn contradictory_limits_and_zero_ttls_are_noted() {
         ("--max-request-body-bytes=2Gi", "", larger),
         ("--v=2", "maxRequests: 5, priorityBands: [{priority: 0, maxRequests: 6}]", "is never reached"),
         ("--memory-budget=64Mi", "", "the largest request body does not fit into the memory budget"),
-        ("--refresh-metrics-interval=1ms", "", "raised to 50ms, the shortest interval"),
+        (
+            "--refresh-metrics-interval=1ms",
+            "",
+            "--refresh-metrics-interval is below the shortest interval and was raised",
+        ),
         ("--pool-name=p", "", "--pool-name only names the pool in metrics; endpoints come from /"),
     ] {
         let said = says(&[flag, "--config-text", &config(flow)]);

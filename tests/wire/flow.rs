@@ -104,7 +104,7 @@ async fn a_client_that_goes_away_makes_room_for_the_next() {
 }
 
 #[tokio::test]
-async fn waiting_ends_with_its_time_and_with_the_picker() {
+async fn queued_request_ends_at_ttl_and_at_shutdown() {
     let (picker, _file) = picker(&config(1, "noEndpointRequestTTL: 50ms"), 0).await;
     let connection = picker.connect().await;
     let refused = post(&connection).await.immediate().await;

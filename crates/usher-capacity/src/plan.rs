@@ -193,9 +193,9 @@ pub enum RuleOutcome {
 /// Why a role has the size that it has. The order is that of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub enum Reason {
-    /// It had fewer pods than its minimum, or the group than all minima.
+    /// Raised to the minimum of the role or the group.
     Min,
-    /// It had more than its maximum, or the group than all maxima.
+    /// Lowered to the maximum of the role or the group.
     Max,
     /// A metric asks for another size of the group.
     Metric,
@@ -223,7 +223,7 @@ pub enum Reason {
     Serving,
     /// The share that cost gives it.
     Cost,
-    /// Its share follows from how pressed the roles are.
+    /// The role's share follows from the pressure metrics.
     Pressure,
     /// Pressure isn't known now: the shares stay.
     LastShares,
@@ -239,7 +239,7 @@ pub enum Reason {
     Ratio,
     /// No numbers of pods keep the ratio; the role stays as it is.
     RatioUnsatisfied,
-    /// It shrinks when what others grow by is ready.
+    /// Scale-down waits until the other roles' new pods are ready.
     GrowFirst,
     /// It gets there step by step.
     Step,

@@ -109,7 +109,7 @@ pub struct Cooldowns {
     unknown: Option<Ago>,
 }
 
-/// Something that happened so long before a time.
+/// Event with its age at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ago {
     ago: Duration,

@@ -58,7 +58,7 @@ impl fmt::Display for DataType {
     }
 }
 
-/// Something that can be learned about a request.
+/// Fact about a request.
 pub trait Fact: Any + Send + Sync {
     /// The kind of data that it is.
     const DATA: DataType;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use usher_core::endpoints::{Endpoint, Snapshot};
 
-/// Something that follows from the endpoints of a snapshot. The latest is kept; requests
+/// Value that follows from the endpoints of a snapshot. The latest is kept; requests
 /// read it without a lock.
 pub struct PerSnapshot<T>(ArcSwapOption<Known<T>>);
 
@@ -19,7 +19,7 @@ struct Known<T> {
 }
 
 impl<T> PerSnapshot<T> {
-    /// Nothing is known yet.
+    /// Empty cache.
     pub fn new() -> Self {
         Self(ArcSwapOption::empty())
     }

@@ -11,7 +11,7 @@ use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snaps
 use usher_core::memory::Budget;
 use usher_core::metrics::MAX_LABEL_VALUES;
 
-/// Something that outlives the plugin which asked for it.
+/// State that outlives the plugin which asked for it.
 pub trait Persistent: Any + Send + Sync {
     /// Drops what is of no more use: of endpoints that are not in the snapshot, or
     /// expired at `now_ms` (on the clock of the readings). Called now and then, by
@@ -44,7 +44,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Nothing kept yet. What is kept measures time with this clock.
+    /// Empty state. What is kept measures time with this clock.
     pub fn new(clock: Clock) -> Self {
         Self::within(clock, Arc::default())
     }

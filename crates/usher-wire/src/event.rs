@@ -69,6 +69,17 @@ pub enum Mode {
     OneToOne,
 }
 
+impl Mode {
+    /// Name in metrics and in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FullDuplex => "full-duplex",
+            Self::None => "none",
+            Self::OneToOne => "one-to-one",
+        }
+    }
+}
+
 /// Way in which a gateway sends both bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::beside::limit_growth;
 use super::event::Kind;
-use super::knobs::{self, Held};
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
+use super::pause::{self, Held, PauseMechanism};
 use super::pods::PodObject;
 use super::shrink::Drained;
 use super::state::Actuator;
@@ -18,7 +18,7 @@ use super::subject::Subject;
 use super::target::Target;
 use super::write::Write;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
-use crate::capacity::policy::Mode;
+use crate::capacity::policy::{Mode, TargetRef};
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
 
@@ -323,7 +323,12 @@ impl Actuator {
             return;
         }
         let message = format!("{why}nothing is written by policy {}", policy.name);
-        tracing::warn!(policy = policy.name, ?condition, why, "nothing is written");
+        tracing::warn!(
+            policy = policy.name,
+            ?condition,
+            why,
+            "capacity policy blocked: its targets stay as they are"
+        );
         for target in observed.targets.iter().flatten() {
             self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
         }
@@ -381,18 +386,20 @@ impl Actuator {
     async fn hold(&mut self, policy: &Policy, plan: &Plan, place: usize, seen: &Observed) {
         let Some(role) = plan.roles.get(place) else { return };
         let Some(Some(target)) = seen.targets.get(place) else { return };
-        let Some(knob) = knobs::of(&target.reference.api_version, &target.reference.kind) else { return };
+        let Some(mechanism) = pause::of(&target.reference.api_version, &target.reference.kind) else {
+            return;
+        };
         let about = Subject::target("updates of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
         let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
-        let kept = knobs::kept(object, knob).min(target.replicas);
+        let kept = pause::kept(object, mechanism).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
         // Nothing gets to a paused Deployment's pods, what mends a broken update included.
         let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
-        let held = held.filter(|_| !(is_stuck && knob == knobs::Knob::Pause));
-        let Some(patch) = knobs::patch(object, knob, held).filter(|_| self.term.lasts()) else { return };
+        let held = held.filter(|_| !(is_stuck && mechanism == PauseMechanism::Pause));
+        let Some(patch) = pause::patch(object, mechanism, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
@@ -405,11 +412,22 @@ impl Actuator {
                 };
                 let spec = patch.get("spec").unwrap_or(&patch);
                 let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
-                tracing::info!(role = role.name, %patch, "rolling update paused or resumed");
+                log_update(&role.name, &target.reference, spec, held.map(|held| held.partition));
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
             Err(problem) => self.fails(about, &problem),
         }
+    }
+}
+
+/// Logs a write that paces a rolling update: `spec` is the changed part of the workload's, `partition` the ordinal
+/// from which pods may be updated, `None` if it is given back.
+fn log_update(role: &str, workload: &TargetRef, spec: &Value, partition: Option<u32>) {
+    let workload = format!("{} {}", workload.kind, workload.name);
+    match spec.get("paused").and_then(Value::as_bool) {
+        Some(true) => tracing::info!(role, workload, "rolling update paused"),
+        Some(false) => tracing::info!(role, workload, "rolling update resumed"),
+        None => tracing::info!(role, workload, partition, "rolling update partition changed"),
     }
 }
 

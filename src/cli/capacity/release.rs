@@ -1,4 +1,4 @@
-//! `usher capacity release`: lets go what policies that are gone have left behind.
+//! `usher capacity release`: clears leftovers of deleted policies.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,7 @@ use crate::cluster::{Cluster, connect};
 use crate::scaling::release::{Release, Released};
 use usher_terminal::CliError;
 
-/// Let go what no CapacityPolicy is for: pods that wait at Usher's scheduling gate, pods that are marked to go first, and
-/// updates of workloads that are held back. The API server is that of KUBECONFIG, of the pod, or of ~/.kube/config.
+/// Clear leftovers of deleted capacity policies: scheduling gates, pod deletion costs and paused updates. The API server is that of KUBECONFIG, of the pod, or of ~/.kube/config.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ReleaseArgs {
     /// Namespace of the pods. By default that of the environment variable NAMESPACE, else "default".

@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn every_code_has_a_meaning() {
         let reasons = meanings::<Reason>();
-        let expected = "It had fewer pods than its minimum, or the group than all minima.";
+        let expected = "Raised to the minimum of the role or the group.";
         assert_eq!(reasons.get("Min").map(String::as_str), Some(expected));
         let conditions = meanings::<Condition>();
         for condition in Condition::ALL {

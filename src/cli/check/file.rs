@@ -16,7 +16,7 @@ use super::words;
 use super::{learned, policies, report};
 use crate::capacity::policy::file as policy_file;
 use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
-use crate::discovery::file as endpoints_file;
+use crate::discovery::file::{self as endpoints_file, Problem};
 use crate::endpoints::{Clock, EndpointSpec};
 use crate::registry::{Pipeline, PluginTypes};
 use crate::schedule::{SchedulerMetrics, State};
@@ -67,7 +67,7 @@ pub(super) struct Rules<'a> {
     /// Admin port of a picker that configurations are compared with.
     pub(super) admin: Option<&'a str>,
     /// Endpoints that prompts are tried on.
-    pub(super) endpoints: Option<Vec<EndpointSpec>>,
+    pub(super) endpoints: Option<&'a [EndpointSpec]>,
     /// Memory that configurations may take.
     pub(super) memory: MemorySettings,
 }
@@ -124,7 +124,7 @@ impl Rules<'_> {
         if discovery.is_none() {
             notes.push(format!("dataLayer.discovery: {NO_DISCOVERY}"));
         }
-        let samples = match &self.endpoints {
+        let samples = match self.endpoints {
             Some(endpoints) => Some(self.samples(text, endpoints).map_err(|error| vec![error])?),
             None => None,
         };
@@ -183,23 +183,53 @@ fn policies_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
     Ok(Meaning::Policies { policies, warnings })
 }
 
-/// Endpoints of a file. A field that serve would only log is an error here.
+/// Endpoints of a file that is checked for its own sake: a field that serve would only log is an error.
 fn endpoints_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
+    endpoints_with(text, |_| true)
+}
+
+/// Endpoints of a file. Its problems are warnings if none of them is an error.
+fn endpoints_with(text: &str, is_error: fn(&Problem) -> bool) -> Result<Meaning, Vec<ConfigError>> {
     let (specs, problems) = endpoints_file::parse(text).map_err(|error| vec![error])?;
-    let mut errors: Vec<_> = problems.into_iter().map(|problem| problem.error).collect();
-    errors.sort_by_key(ConfigError::position);
-    if !errors.is_empty() {
-        return Err(errors);
+    let is_wrong = problems.iter().any(is_error);
+    let mut warnings: Vec<_> = problems.into_iter().map(|problem| problem.error).collect();
+    warnings.sort_by_key(ConfigError::position);
+    if is_wrong {
+        return Err(warnings);
     }
-    let empty = || {
-        ConfigError::new("there is no endpoint in it: serve starts with an empty pool, and keeps the last endpoints when it reads this later")
-            .hint("--allow-empty-endpoints empties the pool then, too")
-    };
-    let warnings = specs.is_empty().then(empty).into_iter().collect();
+    if specs.is_empty() {
+        let empty = ConfigError::new(
+            "there is no endpoint in it: serve starts with an empty pool, and keeps the last endpoints when it reads this later",
+        );
+        warnings.push(empty.hint("--allow-empty-endpoints empties the pool then, too"));
+    }
     Ok(Meaning::Endpoints { endpoints: specs, warnings })
 }
 
+/// Checks the file of `--endpoints-file`: warns of what serve would only log.
+pub(super) fn endpoints_to_try(path: &Path) -> Checked {
+    let (text, outcome) = match source::read_file(path) {
+        Ok(text) => {
+            let outcome = match endpoints_with(&text, |problem| problem.skipped) {
+                Ok(meaning) => Outcome::Valid(meaning),
+                Err(errors) => Outcome::Invalid(errors),
+            };
+            (text, outcome)
+        }
+        Err(error) => (String::new(), Outcome::Unreadable(error)),
+    };
+    Checked { name: path.display().to_string(), text, kind: Some(FileKind::Endpoints), outcome }
+}
+
 impl Checked {
+    /// Endpoints of a valid list of endpoints.
+    pub(super) fn endpoints(&self) -> Option<&[EndpointSpec]> {
+        match &self.outcome {
+            Outcome::Valid(Meaning::Endpoints { endpoints, .. }) => Some(endpoints),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_valid(&self) -> bool {
         matches!(self.outcome, Outcome::Valid(_) | Outcome::NotCompared(_))
     }

@@ -21,14 +21,12 @@ pub use usher_terminal::Output;
 use usher_terminal::{PAGE, excerpt};
 
 use crate::cli::flags::memory_budget;
-use crate::config::{ConfigError, FileKind, Position, source};
-use crate::discovery::file as endpoints_file;
-use crate::endpoints::EndpointSpec;
+use crate::config::{ConfigError, FileKind, Position};
 use crate::registry::PluginTypes;
 use crate::settings::{MemoryBudget, MemorySettings};
 use compare::{Comparison, compare};
 use config::Config;
-use file::{Checked, Meaning, Outcome, Rules};
+use file::{Checked, Meaning, Outcome, Rules, endpoints_to_try};
 
 /// Validates files, explains what they do, and warns of combinations that are known to work badly.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +78,7 @@ impl Task<'_> {
                     Output::Text => text(&done, width, out, err),
                     Output::Json => json(&done, out),
                 };
-                (done.checked.iter().map(Checked::code).max().unwrap_or(0), printed)
+                (done.files().map(Checked::code).max().unwrap_or(0), printed)
             }
             Err((code, line)) => (code, writeln!(err, "{line}")),
         };
@@ -100,12 +98,13 @@ impl Task<'_> {
         if old.is_some() && files.len() != 2 {
             return Err((2, "usher: --compare OLD takes one other FILE".to_owned()));
         }
+        let endpoints = self.args.endpoints_file.as_deref().map(endpoints_to_try);
         let rules = Rules {
             types: self.types,
             allow_experimental: self.args.allow_experimental_plugins,
             only: self.only.clone(),
             admin: self.args.admin.as_deref(),
-            endpoints: self.endpoints()?,
+            endpoints: endpoints.as_ref().and_then(Checked::endpoints),
             memory: MemorySettings { budget: self.args.memory_budget, prefix_index: None },
         };
         let checked: Vec<Checked> = files.iter().map(|file| rules.check(file, input)).collect();
@@ -113,27 +112,23 @@ impl Task<'_> {
             (Some(_), [old, new]) => compared(old, new)?,
             _ => None,
         };
-        Ok(Done { checked, comparison })
-    }
-
-    /// Endpoints of `--endpoints-file`.
-    fn endpoints(&self) -> Result<Option<Vec<EndpointSpec>>, (u8, String)> {
-        let Some(path) = &self.args.endpoints_file else { return Ok(None) };
-        let name = path.display().to_string();
-        let wrong = |error: &ConfigError| (2, format!("usher: --endpoints-file: {}", error.in_file(&name)));
-        let text = source::read_file(path).map_err(|error| wrong(&error))?;
-        let (specs, problems) = endpoints_file::parse(&text).map_err(|error| wrong(&error))?;
-        match problems.first() {
-            Some(problem) => Err(wrong(&problem.error)),
-            None => Ok(Some(specs)),
-        }
+        Ok(Done { endpoints, checked, comparison })
     }
 }
 
 /// Checked files, and what changes from the first to the second, if that was asked.
 struct Done {
+    /// File of `--endpoints-file`.
+    endpoints: Option<Checked>,
     checked: Vec<Checked>,
     comparison: Option<Comparison>,
+}
+
+impl Done {
+    /// All files, the one of `--endpoints-file` first.
+    fn files(&self) -> impl Iterator<Item = &Checked> {
+        self.endpoints.iter().chain(&self.checked)
+    }
 }
 
 /// Compares two files; `None` if one is not valid.
@@ -179,39 +174,50 @@ pub fn run_in(
 /// Prints what valid files come to, or how they differ, and below each other the errors of the others, with
 /// the lines that they are about.
 fn text(done: &Done, width: usize, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
-    let Done { checked, comparison } = done;
+    let Done { endpoints, checked, comparison } = done;
+    if let Some(file) = endpoints {
+        complaints(file, err)?;
+    }
     let mut separator = "";
-    for Checked { name, text, outcome, .. } in checked {
-        match outcome {
-            Outcome::Valid(meaning) => {
-                for warning in meaning.warnings() {
-                    write!(err, "warning: {}", shown(warning, name, text))?;
-                }
-                if comparison.is_none() {
-                    write!(out, "{separator}{}", meaning.text(name, width))?;
-                }
-                separator = "\n";
-            }
-            Outcome::Invalid(errors) => {
-                for error in errors {
-                    write!(err, "{}", shown(error, name, text))?;
-                }
-            }
-            Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
-            Outcome::NotCompared(error) => writeln!(err, "{}", error.message())?,
+    for file in checked {
+        complaints(file, err)?;
+        if let (Outcome::Valid(meaning), None) = (&file.outcome, comparison) {
+            write!(out, "{separator}{}", meaning.text(&file.name, width))?;
+            separator = "\n";
         }
     }
     if let Some(comparison) = comparison {
         write!(out, "{comparison:width$}")?;
     }
     out.flush()?;
-    let (errors, wrong) = (count(checked), checked.iter().filter(|file| file.code() > 0).count());
-    match (checked.len(), errors) {
+    let errors: usize = done.files().map(|file| file.outcome.errors().len()).sum();
+    let wrong = done.files().filter(|file| file.code() > 0).count();
+    match (done.files().count(), errors) {
         (_, 0) | (1, 1) => Ok(()),
         (1, errors) => writeln!(err, "{errors} errors"),
         (files, 1) => writeln!(err, "1 error in 1 of {files} files"),
         (files, errors) => writeln!(err, "{errors} errors in {wrong} of {files} files"),
     }
+}
+
+/// Prints the warnings or the errors of a file.
+fn complaints(file: &Checked, err: &mut dyn Write) -> io::Result<()> {
+    let Checked { name, text, outcome, .. } = file;
+    match outcome {
+        Outcome::Valid(meaning) => {
+            for warning in meaning.warnings() {
+                write!(err, "warning: {}", shown(warning, name, text))?;
+            }
+        }
+        Outcome::Invalid(errors) => {
+            for error in errors {
+                write!(err, "{}", shown(error, name, text))?;
+            }
+        }
+        Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
+        Outcome::NotCompared(error) => writeln!(err, "{}", error.message())?,
+    }
+    Ok(())
 }
 
 /// An error with its line and a caret.
@@ -220,14 +226,13 @@ fn shown(error: &ConfigError, name: &str, text: &str) -> String {
     format!("{}\n{}", error.in_file(name), place.unwrap_or_default())
 }
 
-fn count(checked: &[Checked]) -> usize {
-    checked.iter().map(|file| file.outcome.errors().len()).sum()
-}
-
 fn json(done: &Done, out: &mut dyn Write) -> io::Result<()> {
     let files: Vec<_> = done.checked.iter().map(Checked::json).collect();
-    let valid = done.checked.iter().all(Checked::is_valid);
+    let valid = done.files().all(Checked::is_valid);
     let mut report = json!({"valid": valid, "files": files});
+    if let Some(endpoints) = &done.endpoints {
+        report["endpoints_file"] = endpoints.json();
+    }
     if let Some(comparison) = &done.comparison {
         report["comparison"] = json!(comparison);
     }

@@ -4,6 +4,8 @@ mod json;
 mod plain;
 mod text;
 
+#[cfg(feature = "lab")]
+use std::io::IsTerminal;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,11 +14,13 @@ use std::time::Duration;
 use clap::Args;
 use http::{HeaderName, HeaderValue};
 
+use crate::cli::timeout::response_timeout;
 use crate::config::source;
-use crate::config::units::parse_duration;
 use crate::discovery::file;
 use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, policies_of_file};
 use crate::scrape::ENGINE_LABEL;
+#[cfg(feature = "lab")]
+use usher_terminal::Progress;
 use usher_terminal::{CliError, Output, Terminal, split_header};
 
 /// Arguments of `usher doctor`.
@@ -69,7 +73,7 @@ pub struct DoctorArgs {
     /// Ports of these pods, separated by commas.
     #[arg(long, value_name = "PORTS", value_delimiter = ',', requires = "endpoint_selector")]
     pub endpoint_target_ports: Vec<u16>,
-    /// The picker's replicas elect one of them, which takes more rights.
+    /// Also check the RBAC rights for leader election.
     #[arg(long)]
     pub ha_enable_leader_election: bool,
     /// The picker authorizes readers of its metrics, which takes more rights. `=false`: it doesn't.
@@ -90,7 +94,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "FILE")]
     pub capacity_policy: Option<PathBuf>,
     /// Time for each response.
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = limit)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = response_timeout)]
     pub timeout: Duration,
     /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
@@ -124,13 +128,6 @@ fn address(text: &str) -> Result<String, String> {
     port.filter(|port| *port > 0).map(|_| text.to_owned()).ok_or_else(|| "write HOST:PORT".to_owned())
 }
 
-fn limit(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Ok(limit) if (Duration::from_millis(10)..=Duration::from_secs(600)).contains(&limit) => Ok(limit),
-        _ => Err("give a duration from 10ms to 10m, for example 5s".to_owned()),
-    }
-}
-
 /// Looks, and prints what was found.
 ///
 /// # Errors
@@ -140,7 +137,16 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let plan = plan(args)?;
     let failed = |error: io::Error| CliError::Failed(format!("cannot print the result: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    // Only a terminal gets it: elsewhere nobody would read it.
+    #[cfg(feature = "lab")]
+    let progress = io::stderr().is_terminal().then(|| {
+        let mut progress = Progress::default();
+        progress.step("asking the gateway, its picker and the cluster");
+        progress
+    });
     let seen = runtime.block_on(gather(&plan));
+    #[cfg(feature = "lab")]
+    drop(progress);
     let report = examine(&seen);
     let text = match args.output {
         Output::Text => text::text(&report, Terminal::of_stdout()),

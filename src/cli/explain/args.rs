@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use usher_terminal::Output;
 
-use crate::config::units::parse_duration;
+use crate::cli::timeout::response_timeout;
 
 /// Explains decisions of a running picker: the last one, or that for a request.
 #[derive(Args, Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct ExplainArgs {
     /// Id of the request, as the x-request-id header and the gateway's access log have it
     #[arg(value_name = "REQUEST_ID")]
     pub request_id: Option<String>,
-    /// So many of the last decisions, from 1 to 1000. More than one are listed, a line each
+    /// Number of latest decisions, 1 to 1000. More than one are listed, a line each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub last: Option<u16>,
     /// Only decisions whose first token took longer than nearly all before it
@@ -51,7 +51,7 @@ pub struct ExplainArgs {
     #[arg(long, alias = "admin-address", value_name = "URL", default_value = "http://127.0.0.1:9095")]
     pub admin: String,
     /// Time for a response
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = response_timeout)]
     pub timeout: Duration,
     /// Format of the result. json is the page of the admin port, a line per decision with --follow
     #[arg(long, value_enum, default_value_t = Output::Text)]

@@ -47,8 +47,8 @@ pub struct ListenFlags {
     #[arg(long, value_name = "IP:PORT")]
     pub admin_address: Option<String>,
 
-    /// Time after SIGTERM in which health says "not serving" and connections are still
-    /// accepted; then open streams are finished. At most 24h.
+    /// Time after SIGTERM during which new connections are still accepted. Health reports SERVING for
+    /// the first third (10s at most), then NOT_SERVING. Open streams are then finished. At most 24h.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = at_most("24h"))]
     pub drain_timeout: Duration,
 

@@ -12,7 +12,8 @@ use crate::settings::{LogSettings, RecordingSettings};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs and traces")]
 pub struct LogFlags {
-    /// Verbosity. Up to 2 membership and configuration, from 3 decisions, from 5 messages.
+    /// Log verbosity: up to 2 info (membership, configuration), from 3 debug (each decision). Higher
+    /// values log the same.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 2)]
     pub v: i32,
 
@@ -34,7 +35,7 @@ pub struct LogFlags {
     pub decision_records: usize,
 
     /// Record decisions and outcomes of requests into this file, for usher replay --recording: lengths, times and
-    /// numbers in place of text. It goes on where a recording is there.
+    /// numbers in place of text. An existing recording is appended to.
     #[arg(long, value_name = "FILE")]
     pub record: Option<String>,
 

@@ -80,6 +80,11 @@ impl MetricsFlags {
         self.refresh_metrics_interval.max(MIN_REFRESH)
     }
 
+    /// Interval that was asked for, if it is too short.
+    pub(super) fn raised_refresh_interval(&self) -> Option<Duration> {
+        Some(self.refresh_metrics_interval).filter(|asked| *asked < MIN_REFRESH)
+    }
+
     /// Refuses the flags that named metrics, as llm-d-router does.
     pub(super) fn refuse_deprecated(&self) -> Result<(), String> {
         let flags = [
@@ -106,11 +111,6 @@ impl MetricsFlags {
     ) -> Result<MetricsPortSettings, String> {
         let (cert_dir, client_ca) = (given(&self.metrics_cert_dir), given(&self.metrics_client_ca_file));
         let auth = self.metrics_endpoint_auth.unwrap_or(true);
-        unused.note(
-            self.refresh_metrics_interval < MIN_REFRESH,
-            "--refresh-metrics-interval",
-            "raised to 50ms, the shortest interval",
-        );
         unused.note(
             self.refresh_prometheus_metrics_interval != REFRESH_GAUGES,
             "--refresh-prometheus-metrics-interval",

@@ -91,6 +91,7 @@ impl ServeArgs {
             pool: self.pool.settings(environment, &mut unused)?,
             outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
+            raised_refresh_interval: self.metrics.raised_refresh_interval(),
             metrics_staleness: self.metrics.metrics_staleness_threshold,
             stream_metrics: self.metrics.enable_grpc_stream_metrics,
             gen_ai_metrics: self.metrics.gen_ai_metrics,

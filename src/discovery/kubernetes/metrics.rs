@@ -26,7 +26,7 @@ impl WatchCollector {
         };
         let age = desc(
             "usher_kubernetes_age_seconds",
-            "Seconds since the Kubernetes API server was last heard of these objects; at most about 24 when all is well.",
+            "Seconds since the Kubernetes API server last sent something about this kind of object; normally below 24.",
         )?;
         let connected = desc(
             "usher_kubernetes_connected",

@@ -223,7 +223,11 @@ impl Keeper {
             return;
         }
         let PoolStatus { synced, protocol, .. } = status;
-        tracing::info!(synced, protocol = protocol.as_ref().map(AppProtocol::name), "pool");
+        tracing::info!(
+            synced,
+            protocol = protocol.as_ref().map(AppProtocol::name),
+            "InferencePool status changed"
+        );
         self.reported = Some(status.clone());
         (self.report)(status.clone());
     }

@@ -28,7 +28,7 @@ pub struct PoolName {
     pub name: String,
 }
 
-/// Something that the API server said.
+/// Update from the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Of the pool.

@@ -75,7 +75,7 @@ pub struct Settings {
     pub trailers: [bool; 2],
     /// Time for a reply, seconds.
     pub message_timeout: f64,
-    /// Nobody waits for the picker.
+    /// Asynchronous: requests don't wait for the picker.
     pub observes: bool,
     /// The route that was found before the picker is kept.
     pub keeps_route: bool,

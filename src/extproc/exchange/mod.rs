@@ -359,7 +359,7 @@ impl Exchange {
                 if first {
                     tracing::warn!(
                         direction,
-                        ?mode,
+                        mode = mode.name(),
                         "gateway does not send bodies in full duplex; set request_body_mode and response_body_mode to FULL_DUPLEX_STREAMED"
                     );
                 }

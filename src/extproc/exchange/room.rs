@@ -146,7 +146,7 @@ impl Exchange {
         held.grow_to(bytes as u64, priority).is_ok()
     }
 
-    /// There is no room for the request. What is there of it is dropped.
+    /// Refuses the request for lack of memory, and drops what is there of it.
     pub fn refuse_for_memory(&mut self, now: Instant) -> Step {
         self.shared.budget.count_refused();
         self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)

@@ -46,12 +46,12 @@ pub(super) struct Wakeups {
     /// The verdict on the request whose event it is.
     pub(super) own: Option<Verdict>,
     pub(super) rings: bool,
-    /// Nobody waited before.
+    /// `true` if no request waited before.
     pub(super) waiting_begins: bool,
 }
 
 impl Inner {
-    /// Nobody waits. `grace` is how long the end of a request takes to show in the pool's numbers.
+    /// Gate without waiting requests. `grace` is how long the end of a request takes to show in the pool's numbers.
     pub(super) fn new(spec: &FlowControlSpec, grace: Nanos) -> Self {
         let FlowControlSpec { rules, detector, detector_name } = spec;
         Self {
@@ -94,7 +94,7 @@ impl Inner {
         }
     }
 
-    /// Somebody waits for the verdict on a request.
+    /// Registers the receiver of the verdict on a request.
     pub(super) fn wait(&mut self, ticket: Ticket, sender: oneshot::Sender<Verdict>) {
         if self.waiters.len() <= ticket.index() {
             self.waiters.resize_with(ticket.index() + 1, || None);

@@ -1,10 +1,10 @@
 //! Gate that requests wait at: the queue with a clock, behind a lock.
 //!
-//! Whoever has an event takes the lock, tells the queue, reads how busy the pool is, and
-//! lets go as many as fit: a request that comes, one that ends, one whose endpoint is
-//! booked; and for all that happens without a request (endpoints, readings, time) the task
-//! in [`task`]. Those who may go are woken after the lock is free. A request that finds
-//! room at once passes with one taking of the lock, and no other thread hears of it.
+//! Each event locks the queue, updates it, reads the pool's saturation and dispatches as many
+//! requests as fit. Events are arrivals, ends and bookings of requests; changes without a
+//! request (endpoints, readings, time) come from the task in [`task`]. Dispatched requests are
+//! woken after the lock is free. A request that finds room at once locks once, and wakes no
+//! other thread.
 
 mod collector;
 mod demand;

@@ -47,7 +47,7 @@ impl Permit {
         self.gate.booked(self.ticket);
     }
 
-    /// So many bytes of a body have come that wasn't known when it was placed.
+    /// Raises the cost to that of these bytes, of a body that was not known at the booking.
     pub(in crate::flow) fn relayed(&mut self, bytes: usize) {
         self.cost = self.cost.max(bytes as f64 / BYTES_PER_TOKEN);
     }

@@ -23,7 +23,7 @@ pub(super) struct Levels {
 
 impl Stages {
     /// Takes the endpoints that there are now. Says whether they are others than before.
-    /// Whoever looked earlier may come later: what is older than what is known is nothing.
+    /// Older candidates than the known ones are ignored, as calls can arrive out of order.
     pub(super) fn set(&mut self, candidates: &Candidates) -> bool {
         let is_known = |known: &Candidates| is_equal(known, candidates) || is_later(known, candidates);
         if self.candidates.as_ref().is_some_and(is_known) {

@@ -21,7 +21,7 @@ pub(super) struct Expiry {
 }
 
 impl Expiry {
-    /// Nobody waits, and there is no endpoint.
+    /// Deadlines of an empty pool without waiting requests.
     pub(super) fn new(no_endpoint_ttl: Nanos) -> Self {
         Self { ends: BTreeSet::new(), since: 0, is_empty_pool: true, no_endpoint_ttl }
     }

@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// Whatever is due happens. Call [`dispatch`](Self::dispatch) after it.
+    /// Expires overdue requests and moves due evictions on. Call [`dispatch`](Self::dispatch) after it.
     pub fn advance(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         let outcome =
             if self.recovery.is_empty_pool() { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };

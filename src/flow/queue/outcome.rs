@@ -4,24 +4,23 @@
 /// has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It may go.
+    /// Dispatched to an endpoint.
     Dispatched,
-    /// There was no room left to wait in.
+    /// No queue capacity left.
     RejectedCapacity,
-    /// There was no room left to wait in, and no endpoint either.
+    /// No queue capacity left, and no endpoint.
     RejectedNoEndpoints,
-    /// It came while the picker stopped, and would have had to wait.
+    /// Arrived while the picker was shutting down.
     RejectedOther,
-    /// It waited as long as it may.
+    /// TTL expired.
     EvictedTtl,
-    /// It waited for an endpoint as long as it may.
+    /// TTL for an endpoint expired.
     EvictedNoEndpoints,
-    /// Its client went away.
+    /// Client disconnected.
     EvictedContextCancelled,
-    /// The process needed the memory that it held. llm-d-router has a reason for this, and no
-    /// outcome.
+    /// Evicted to free memory. llm-d-router has a reason for this, and no outcome.
     EvictedQueuePressure,
-    /// The picker stopped.
+    /// Picker shut down.
     EvictedOther,
 }
 

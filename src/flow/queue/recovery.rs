@@ -6,7 +6,7 @@ use super::time::Nanos;
 /// No endpoint came or went for so long: those that come together have come.
 pub(super) const QUIET: Nanos = 100_000_000;
 
-/// Nobody waits longer than this for endpoints to settle.
+/// Longest wait for endpoints to settle.
 pub(super) const LONGEST: Nanos = 1_000_000_000;
 
 /// Number of the pool's endpoints, and until when they are given time to settle.

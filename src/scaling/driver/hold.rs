@@ -41,7 +41,7 @@ impl Driver {
         if is_lost {
             let why: &str = if running.latest.is_none() { LEASE_NEW } else { LEASE_LOST };
             if !is_again && running.latest.is_some() {
-                warn!(policy = policy.name, why, "a capacity policy stands still");
+                warn!(policy = policy.name, why, "capacity policy blocked");
             }
             running.held = Some(Held { condition, why: why.into() });
         } else if is_again {

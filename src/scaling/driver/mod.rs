@@ -61,7 +61,7 @@ pub enum Feed {
     Objects(PolicyObjects),
 }
 
-/// Something that is said of policies.
+/// Update of the policies.
 enum News {
     File(Look),
     Objects(objects::News),

@@ -75,9 +75,9 @@ impl Driver {
             if before.is_none_or(|before| before.verdict != policy.verdict) {
                 let (name, reason, why) = (&policy.name, policy.verdict.reason, &policy.verdict.message);
                 if policy.verdict.is_accepted {
-                    info!(policy = name, reason, why, "capacity policy taken");
+                    info!(policy = name, reason, why, "capacity policy accepted");
                 } else {
-                    warn!(policy = name, reason, why, "capacity policy can't be used");
+                    warn!(policy = name, reason, why, "capacity policy rejected");
                 }
             }
         }

@@ -345,8 +345,8 @@ async fn the_log_says_once_that_a_step_is_stuck_and_once_that_it_goes_on() {
         driver.live.clock.set(S(at));
         driver.tick(0, None).await;
         let counts = [
-            log.count(&["WARN", "a step is stuck", "policy=\"p\"", "state=Blocked", "BatchTimeout"]),
-            log.count(&["INFO", "a step that was stuck goes on", "policy=\"p\"", "state=Idle"]),
+            log.count(&["WARN", "rollout step blocked", "policy=\"p\"", "state=Blocked", "BatchTimeout"]),
+            log.count(&["INFO", "rollout step no longer blocked", "policy=\"p\"", "state=Idle"]),
         ];
         assert_eq!(counts, [stuck, goes_on], "at {at}: {}", log.text());
     }

@@ -166,9 +166,9 @@ impl Driver {
         if state.is_stuck() && !was_stuck {
             let conditions: Vec<String> =
                 conditions.iter().map(|condition| format!("{condition:?}")).collect();
-            warn!(policy = policy.name, %state, conditions = conditions.join(", "), "a step is stuck");
+            warn!(policy = policy.name, %state, conditions = conditions.join(", "), "rollout step blocked");
         } else if was_stuck && !state.is_stuck() {
-            info!(policy = policy.name, %state, "a step that was stuck goes on");
+            info!(policy = policy.name, %state, "rollout step no longer blocked");
         }
         self.metrics.count(policy, &latest.plan);
         running.latest = Some(Arc::new(latest));

@@ -23,7 +23,7 @@ const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; w
 /// Longest text of a verdict. Names in it are anybody's.
 const LONGEST: usize = 2000;
 
-/// Something that the API server said.
+/// Update from the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
     /// Of policies. Where there are none of that kind, all of them are none.

@@ -35,7 +35,7 @@ pub struct Surveyor {
     times: Times,
 }
 
-/// Something that the API server said.
+/// Update from the API server.
 enum Heard {
     Topologies(Change<TopologyObject>),
     Nodes(Change<Node>),

@@ -80,7 +80,7 @@ struct Shared {
 }
 
 impl QueryRunner {
-    /// Somebody who asks this server. Nothing is asked yet.
+    /// Client of this server, without queries yet.
     pub fn new(server: Server, clock: Clock, asked: IntCounterVec) -> Self {
         let (results, at_once) = (QueryResults::default(), Semaphore::new(AT_ONCE));
         let shared = Arc::new(Shared { server, clock, results, asked, at_once });
@@ -137,7 +137,7 @@ impl Shared {
                     self.results.last().insert(Arc::clone(&query), response);
                     self.asked.with_label_values(&["number"]).inc();
                     if !std::mem::take(&mut told).is_empty() {
-                        info!(query = &*query, "a query is answered again");
+                        info!(query = &*query, "Prometheus query recovered");
                     }
                     backoff.reset();
                     every
@@ -146,7 +146,7 @@ impl Shared {
                     let label = error.label();
                     self.asked.with_label_values(&[label]).inc();
                     if !told.contains(&label) {
-                        warn!(query = &*query, %error, "a query has no number; what needs it can't be read");
+                        warn!(query = &*query, %error, "Prometheus query returned no usable value");
                         told.push(label);
                     }
                     let is_response = error.is_response();

@@ -140,10 +140,10 @@ impl Reloader {
         let active = Active::new(&pipeline, text);
         let changed = changes(&self.active.resolved, &active.resolved);
         for warning in &pipeline.warnings {
-            tracing::warn!(warning, "configuration");
+            tracing::warn!(warning, "configuration warning");
         }
         for note in &pipeline.notes {
-            tracing::info!(note, "configuration");
+            tracing::info!(note, "configuration note");
         }
         self.swap.reconfigure(&self.parts.settings, pipeline);
         for ResolvedPlugin { name, plugin_type, .. } in &self.active.resolved.plugins {
@@ -184,7 +184,11 @@ impl Reloader {
         let error = error.in_file(&self.file);
         self.status.failed(&error);
         let sha256 = &self.active.hash;
-        tracing::error!(error, sha256, "configuration not reloaded, the last good one goes on");
+        tracing::error!(
+            error,
+            sha256,
+            "configuration reload failed; the previous configuration stays in use"
+        );
         self.events.refused(&error);
     }
 }

@@ -14,7 +14,7 @@ pub(super) async fn violations(stack: &Stack) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_keeps_anybody_out_in_light_and_dark() {
+async fn page_passes_axe_in_light_and_dark_mode() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let Some(axe) = axe() else { return };
     let browser = &stack.browser;

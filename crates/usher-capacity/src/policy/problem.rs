@@ -7,7 +7,7 @@ use super::span::Span;
 use super::spec::Spec;
 use crate::amount::Amount;
 
-/// Something that is wrong with a policy, or looks as if it were.
+/// Error or warning about a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Path of the value: keys from the top, joined by dots; a place in a list by its number, from 0.

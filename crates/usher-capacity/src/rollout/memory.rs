@@ -109,7 +109,7 @@ impl Memory {
         }
     }
 
-    /// Somebody else let so many pods of each role through their gate.
+    /// Takes the numbers of pods per role that another replica let through their gate.
     pub fn resume_admitted(&mut self, admitted: Vec<u32>) {
         self.before = admitted;
     }

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_what_they_mean_to_kubernetes() {
+    fn yaml_booleans_parse_as_in_kubernetes() {
         let text = |t: &str| Value::Text(t.to_owned());
         let table = [
             ("", Value::Null),

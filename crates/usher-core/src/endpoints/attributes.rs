@@ -6,7 +6,7 @@
 pub struct AttributeId(u8);
 
 impl AttributeId {
-    /// So many attributes can be kept at once: every endpoint has a gauge for each.
+    /// Most attributes that are kept at once: every endpoint has a gauge for each.
     pub const MAX: usize = 16;
 
     /// All of them.

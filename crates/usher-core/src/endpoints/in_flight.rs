@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 pub struct InFlightId(u8);
 
 impl InFlightId {
-    /// So many producers can count at once; a configuration has one.
+    /// Most producers that count at once; a configuration has one.
     pub const MAX: usize = 4;
 
     /// All of them.

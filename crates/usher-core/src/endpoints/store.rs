@@ -29,7 +29,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Nothing changed, so no snapshot was published.
+    /// Returns `true` if nothing changed, so that no snapshot was published.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

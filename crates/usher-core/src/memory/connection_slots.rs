@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Something that a connection is closed with.
+/// Handle that closes a connection.
 pub trait Close {
     /// Returns `true` if the connection needs no place any more.
     fn is_over(&self) -> bool;

@@ -81,7 +81,7 @@ impl Replying {
         self.unread.fetch_sub(bytes, Relaxed);
     }
 
-    /// Nobody reads it any more: HTTP/2 drops what arrives from now on.
+    /// Marks the request body as discarded: HTTP/2 drops further data.
     pub fn is_read_no_more(&self) {
         self.is_deaf.store(true, Relaxed);
     }
@@ -96,7 +96,7 @@ impl Replying {
         self.unsent.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes of those were written.
+    /// Notes written bytes.
     pub(super) fn written(&self, bytes: usize) {
         // By the thread of the connection alone.
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -201,7 +201,7 @@ struct Open {
     tidy_at: usize,
 }
 
-/// So many streams are never worth a look for those that are over.
+/// Number of streams up to which ended ones are not looked for.
 const FEW: usize = 16;
 
 impl Streams {

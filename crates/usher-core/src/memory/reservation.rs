@@ -13,7 +13,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Nothing yet.
+    /// Empty reservation.
     pub fn new(budget: &Arc<Budget>, kind: Kind) -> Self {
         Self { budget: Arc::clone(budget), kind, bytes: 0 }
     }

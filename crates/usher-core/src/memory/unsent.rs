@@ -42,7 +42,7 @@ impl Unsent {
         self.stream = Some(Arc::clone(stream));
     }
 
-    /// So many bytes of them were written.
+    /// Notes written bytes.
     #[inline]
     pub fn written(&self, bytes: usize) {
         if let Some(stream) = &self.stream {

@@ -26,7 +26,7 @@ pub struct Upload {
 /// Why a body is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// Nothing came for too long.
+    /// No data for too long.
     Idle,
     /// It was slower than others, and memory is needed.
     Slow,
@@ -36,7 +36,7 @@ const IDLE: u8 = 1;
 const SLOW: u8 = 2;
 
 impl Upload {
-    /// So much of it is there, in bytes.
+    /// Sets the number of received bytes.
     pub fn received(&self, bytes: u64) {
         self.received.store(bytes, Relaxed);
     }
@@ -92,7 +92,7 @@ struct Open {
     tidy_at: usize,
 }
 
-/// So many bodies are never worth a look for those that are over.
+/// Number of bodies up to which ended ones are not looked for.
 const FEW: usize = 16;
 
 impl Open {

@@ -21,7 +21,7 @@ pub(super) struct Format {
 /// Meaning of a member of the body's object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Member {
-    /// Nothing to us.
+    /// Irrelevant field.
     Other,
     /// The model's name.
     Model,

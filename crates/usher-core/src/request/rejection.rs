@@ -15,7 +15,7 @@ pub enum Code {
     PayloadTooLarge,
     /// The pool is saturated.
     ResourceExhausted,
-    /// There is nowhere to send the request.
+    /// No endpoint for the request.
     ServiceUnavailable,
     /// The request ran, and was given up for another.
     Evicted,
@@ -86,7 +86,7 @@ impl Rejection {
         Self { code, reason: None, retry_after: None, message: message.into() }
     }
 
-    /// There is no candidate.
+    /// Rejection for lack of a candidate.
     pub fn no_endpoints() -> Self {
         Self {
             reason: Some(NO_ENDPOINTS),
@@ -103,7 +103,7 @@ impl Rejection {
         Self { reason: Some(NO_ENDPOINTS), ..Self::new(Code::ServiceUnavailable, message) }
     }
 
-    /// There is no room; the client may try again soon.
+    /// Rejection for lack of capacity; the client may retry soon.
     pub fn saturated(message: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Some(SATURATED), retry_after: Some(1), ..Self::new(Code::ResourceExhausted, message) }
     }

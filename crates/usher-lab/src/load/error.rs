@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Why no load could be made. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Nobody is there.
+    /// No server listens there.
     #[error("can't reach {target}: {reason}; is it running, and is the address right?")]
     Unreachable {
         /// Address or URL of the target.
@@ -13,7 +13,7 @@ pub enum LoadError {
         /// Error of the attempt to reach it.
         reason: String,
     },
-    /// Somebody is there without TLS.
+    /// The server has no TLS.
     #[error("{target} doesn't speak TLS: {reason}; try --tls off")]
     NoTls {
         /// Address of the target.
@@ -21,7 +21,7 @@ pub enum LoadError {
         /// Error of the handshake.
         reason: String,
     },
-    /// Somebody else is there.
+    /// Another server listens there.
     #[error("{target} is no ext_proc server: {reason}; is it the gRPC port, and is --tls right?")]
     NotExtProc {
         /// Address of the target.

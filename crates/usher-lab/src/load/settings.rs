@@ -73,9 +73,9 @@ pub enum TlsMode {
 /// Pace of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// So many at a time: the next one begins when one ends.
+    /// Closed loop: number of concurrent requests.
     Concurrency(usize),
-    /// So many per second, whatever becomes of them.
+    /// Open loop: requests per second, independent of responses.
     Rate {
         /// Requests per second; above 0.
         per_second: f64,
@@ -84,7 +84,7 @@ pub enum Pace {
     },
     /// Speed of the trace, as a multiple of the recorded one.
     Trace(f64),
-    /// So many are begun, and held open without a byte; direct only.
+    /// Number of idle streams, held open without a byte; direct only.
     Idle(usize),
 }
 

@@ -21,7 +21,7 @@ pub enum ReplayError {
     /// A server is not valid.
     #[error("{0}")]
     Server(#[from] crate::sim::ConfigError),
-    /// There is nothing to do.
+    /// No requests.
     #[error("a replay needs at least one {0}")]
     Nothing(&'static str),
     /// It would take for ever.
@@ -34,7 +34,7 @@ pub enum ReplayError {
     /// A capacity policy can't be compared.
     #[error("{0}")]
     Sizing(String),
-    /// Something that is a bug.
+    /// Bug of the simulation.
     #[error("{0}")]
     Metrics(String),
 }

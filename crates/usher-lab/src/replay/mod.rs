@@ -92,7 +92,7 @@ pub struct Comparison {
     pub notes: Vec<Note>,
 }
 
-/// Something that the user should know.
+/// Note for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
     /// The policies that it is about.

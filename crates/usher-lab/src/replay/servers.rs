@@ -67,7 +67,7 @@ impl Server {
         f64::from(self.engine.num_blocks) * f64::from(self.engine.block_size)
     }
 
-    /// So many equal ones, which differ in their jitter alone.
+    /// Builds `count` equal servers, which differ in their jitter alone.
     pub fn equal(count: usize, engine: &EngineConfig) -> Vec<Self> {
         let servers = (0..count).map(|number| Self::new(format!("server-{number}"), engine.clone()));
         seeded(servers.collect(), engine.seed)

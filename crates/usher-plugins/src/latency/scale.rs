@@ -23,7 +23,7 @@ impl Default for TokenScale {
 }
 
 impl TokenScale {
-    /// So many estimated tokens as the engine would count them.
+    /// Converts estimated tokens to the engine's count.
     pub(super) fn tokens(&self, estimated: u64) -> u64 {
         // Casts from floats saturate.
         (estimated as f64 * self.ratio()).round() as u64

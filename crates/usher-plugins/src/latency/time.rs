@@ -7,13 +7,13 @@ pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// So many seconds in nanoseconds, below `u64::MAX`, which stands for none.
+/// Converts seconds to nanoseconds, below `u64::MAX`, which stands for none.
 pub(super) fn nanos_of(seconds: f64) -> u64 {
     // Saturates, as casts from floats do.
     ((seconds * 1e9).round() as u64).min(u64::MAX - 1)
 }
 
-/// So many nanoseconds in seconds.
+/// Converts nanoseconds to seconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }

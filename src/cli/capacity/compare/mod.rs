@@ -51,7 +51,7 @@ pub(super) struct CompareArgs {
     /// Age from which a server's metrics no longer count.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     metrics_staleness_threshold: Duration,
-    /// Of everything random: texts, decisions, servers.
+    /// Seed of all random values: texts, decisions, servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Format of the result.
@@ -74,7 +74,7 @@ pub(super) struct CompareArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, help_heading = "Requests")]
     ttft_limit: Duration,
 
-    /// From when a pod is asked for until it serves.
+    /// Startup time of a pod, from creation until it serves.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = start, help_heading = "Servers")]
     start: Duration,
     /// Pods that there are at first. Default: the policy's minimum, at least 1.

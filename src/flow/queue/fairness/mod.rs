@@ -22,7 +22,7 @@ pub(super) enum Turns {
 }
 
 impl Turns {
-    /// Nobody waits yet.
+    /// Policy without waiting requests.
     pub(super) fn new(fairness: &Fairness) -> Self {
         match fairness {
             Fairness::GlobalStrict => Self::Strict(Strict::default()),

@@ -1,7 +1,7 @@
 //! A cache in front of a [`PodLocator`]: one view per subset, shared by all
 //! requests with that subset.
 
-mod flights;
+mod singleflight;
 mod views;
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use self::flights::{Flight, Flights, Landed};
+use self::singleflight::{FetchResult, SharedFetch, SingleFlight};
 use self::views::{Held, Views, empty_unless};
 use super::{Candidates, Clock, PodLocator, SubsetHint};
 use crate::metrics::Timing;
@@ -39,7 +39,7 @@ impl LocatorMetrics {
 /// nothing that other threads write or read.
 pub struct CachedLocator {
     shared: Arc<Shared>,
-    flights: Arc<Flights>,
+    fetches: Arc<SingleFlight>,
 }
 
 /// State that fetches need, which may outlive the look-up that began one.
@@ -79,7 +79,7 @@ impl CachedLocator {
             many: Views::new(many),
             metrics: LocatorMetrics::default(),
         };
-        Self { shared: Arc::new(shared), flights: Arc::default() }
+        Self { shared: Arc::new(shared), fetches: Arc::default() }
     }
 
     /// The cached candidates, if they are still good.
@@ -97,11 +97,11 @@ impl CachedLocator {
         }
         let mut stale = None;
         loop {
-            let Flight { fetch, number, is_own } = self.flights.board(hint, stale, || self.fetch(hint));
+            let SharedFetch { fetch, number, is_own } = self.fetches.join(hint, stale, || self.fetch(hint));
             if !is_own {
                 self.shared.metrics.shared.fetch_add(1, Relaxed);
             }
-            let Landed { candidates, generation } = fetch.await;
+            let FetchResult { candidates, generation } = fetch.await;
             // One that had begun before this look-up may have missed a change since.
             // Another that begins now can't have.
             if is_own || stale.is_some() || generation == self.shared.locator.generation() {
@@ -132,20 +132,20 @@ impl CachedLocator {
     }
 
     /// Asks the locator, and keeps its result.
-    fn fetch(&self, hint: &SubsetHint) -> impl Future<Output = Landed> + Send + 'static + use<> {
+    fn fetch(&self, hint: &SubsetHint) -> impl Future<Output = FetchResult> + Send + 'static + use<> {
         let (shared, hint) = (Arc::clone(&self.shared), hint.clone());
         async move {
             let generation = shared.locator.generation();
             // Another fetch may have ended between this look-up's look and its own.
             if let Some(candidates) = shared.peek(&hint) {
-                return Landed { candidates, generation };
+                return FetchResult { candidates, generation };
             }
             shared.metrics.misses.fetch_add(1, Relaxed);
             // The generation from before: a change in between makes the view stale at once
             // instead of hiding the change for a whole TTL.
             let candidates = shared.locator.locate(&hint).await;
             shared.keep(Held::new(hint, generation, shared.clock.elapsed(), candidates.clone()));
-            Landed { candidates, generation }
+            FetchResult { candidates, generation }
         }
     }
 }

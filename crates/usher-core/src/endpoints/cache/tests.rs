@@ -143,7 +143,7 @@ async fn one_fetch_per_key_and_no_key_waits_for_another() {
             assert_eq!(task.await.unwrap(), 1);
         }
         assert_eq!((slow.calls(), cache.metrics().shared.load(Relaxed)), (2, 30));
-        assert_eq!(cache.flights.len(), 0);
+        assert_eq!(cache.fetches.len(), 0);
     }
 }
 
@@ -163,10 +163,10 @@ async fn fetch_survives_cancellation_of_its_first_caller() {
     // When nobody is left, nothing is.
     let alone = ask(&cache, hint("10.0.0.1"));
     settle().await;
-    assert_eq!(cache.flights.len(), 1);
+    assert_eq!(cache.fetches.len(), 1);
     alone.abort();
     settle().await;
-    assert_eq!((cache.flights.len(), cache.keys()), (0, 0));
+    assert_eq!((cache.fetches.len(), cache.keys()), (0, 0));
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ fn concurrent_lookups_stay_within_the_bound() {
         asking.into_iter().for_each(|thread| thread.join().unwrap());
         done.store(true, Relaxed);
     });
-    assert_eq!(cache.flights.len(), 0);
+    assert_eq!(cache.fetches.len(), 0);
 }
 
 #[tokio::test]
@@ -352,7 +352,7 @@ async fn a_locator_that_panics_has_no_candidates() {
         for task in asking {
             assert_eq!(task.await.unwrap(), 0);
         }
-        assert_eq!(cache.flights.len(), 0);
+        assert_eq!(cache.fetches.len(), 0);
         assert!(cache.peek(&SubsetHint::Missing).is_none());
     }
 }

@@ -24,7 +24,7 @@ pub struct Health {
     // byte comes, with every page and every sweep. A sweep looks at each of those of its endpoint
     // while it holds it, some ten times a second.
     pending: Mutex<Pending>,
-    /// There was a sign of life since the last sweep.
+    /// `true` if there was a sign of life since the last sweep.
     lives: AtomicBool,
     /// A success would change something.
     troubled: AtomicBool,
@@ -185,7 +185,7 @@ impl Health {
         failures.into_iter().for_each(|sent_ms| self.failed(Failure::Timeout, sent_ms));
     }
 
-    /// There was a sign of life: a part of a response, or a page that shows work.
+    /// Notes a sign of life: a part of a response, or a page that shows work.
     pub fn lives(&self) {
         // Once between two sweeps there is something to write.
         if !self.lives.load(Relaxed) {

@@ -435,7 +435,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     /// Whatever the sizes of the blocks are.
     #[test]
-    fn what_is_told_is_held(steps in steps(), size in 1..9usize, block_tokens in 1..9u16) {
+    fn stored_blocks_match_the_engine(steps in steps(), size in 1..9usize, block_tokens in 1..9u16) {
         let mut engine = Engine::new(size, 0, true);
         let mut bench = Bench::of_tokens(block_tokens);
         bench.apply(&[("type", "AllBlocksCleared".into())]).unwrap();
@@ -454,7 +454,7 @@ proptest! {
 
     /// With little room, and in any order.
     #[test]
-    fn what_is_held_was_told(
+    fn blocks_stay_within_the_limit_in_any_event_order(
         steps in steps(),
         size in 1..9usize,
         block_tokens in 1..9u16,

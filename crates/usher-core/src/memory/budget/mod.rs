@@ -65,7 +65,7 @@ pub trait Sheds: Send + Sync {
     fn shed(&self, bytes: u64, highest: i32) -> u64;
 }
 
-/// There is no room.
+/// Error of a full budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory budget is used up")]
 pub struct Full;

@@ -219,7 +219,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
     #[test]
-    fn it_knows_what_a_list_per_endpoint_does(
+    fn index_matches_reference_model(
         steps in prop::collection::vec(step(), 0..120),
         entries in prop_oneof![30..200usize, Just(1000)],
     ) {

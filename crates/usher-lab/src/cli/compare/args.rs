@@ -44,8 +44,7 @@ pub struct CompareArgs {
     /// Simulated servers.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub servers: u16,
-    /// So many of them compute prompts and the others decode: labels llm-d.ai/role. 0: no
-    /// labels.
+    /// Number of servers labelled as prefill (llm-d.ai/role); the others are decode. 0: no labels.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub prefill: u16,
     /// Requests after which the servers' load changes. 0: never.

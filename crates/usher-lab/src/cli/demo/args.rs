@@ -47,7 +47,7 @@ pub struct DemoArgs {
     /// Scenario to show.
     #[arg(long, value_enum, default_value_t = Scenario::Plain)]
     pub scenario: Scenario,
-    /// Simulated servers; 8, and 10 for sick-pod. For autoscale as many at most.
+    /// Simulated servers. Default 8, sick-pod 10; with autoscale the maximum.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub servers: Option<u16>,
     /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For

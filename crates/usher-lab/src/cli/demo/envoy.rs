@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::Command;
+use tokio::time::sleep;
 
 use super::ports::Ports;
 
@@ -23,8 +25,11 @@ const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/t
 /// Line of the script before it fetches Envoy.
 const FETCHING: &str = "get.sh: fetching ";
 
-/// Finds Envoy or installs it into `dir`, after a call of `fetching`. What runs for that is in the process
-/// group `group`.
+/// Between two calls of `fetching`. Longer than the pause between two lines of a progress, which drops what comes sooner.
+const STILL: Duration = Duration::from_millis(1600);
+
+/// Finds Envoy or installs it into `dir`, with calls of `fetching` again and again meanwhile. What runs for
+/// that is in the process group `group`.
 ///
 /// # Errors
 /// The last line that the script wrote, which says what to do.
@@ -37,24 +42,40 @@ pub async fn install(dir: &Path, group: i32, mut fetching: impl FnMut()) -> anyh
         // A script that ends before it has been read says why in its own words.
         let _ = stdin.write_all(GET.as_bytes()).await;
     }
-    let mut last = "the script did not say why".to_owned();
-    if let Some(stderr) = script.stderr.take() {
-        let mut lines = BufReader::new(stderr).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            if line.starts_with(FETCHING) {
-                fetching();
-            } else if !line.trim().is_empty() {
-                line.trim().clone_into(&mut last);
-            }
-        }
-    }
+    let last = match script.stderr.take() {
+        Some(stderr) => follow(stderr, &mut fetching).await,
+        None => None,
+    };
     let output = script.wait_with_output().await.context("cannot install Envoy")?;
     if !output.status.success() {
-        bail!("cannot install Envoy: {last}");
+        bail!("cannot install Envoy: {}", last.as_deref().unwrap_or("the script did not say why"));
     }
     match String::from_utf8_lossy(&output.stdout).trim() {
         "" => bail!("cannot install Envoy: the script named no binary"),
         path => Ok(path.into()),
+    }
+}
+
+/// Reads the lines of the script to their end, with calls of `fetching` from the one that says so. Returns the
+/// last of the others.
+async fn follow(stderr: impl AsyncRead + Unpin, fetching: &mut impl FnMut()) -> Option<String> {
+    let mut lines = BufReader::new(stderr).lines();
+    let (mut last, mut is_fetching) = (None, false);
+    loop {
+        let line = tokio::select! {
+            line = lines.next_line() => line,
+            () = sleep(STILL), if is_fetching => {
+                fetching();
+                continue;
+            }
+        };
+        let Ok(Some(line)) = line else { return last };
+        if line.starts_with(FETCHING) {
+            is_fetching = true;
+            fetching();
+        } else if !line.trim().is_empty() {
+            last = Some(line.trim().to_owned());
+        }
     }
 }
 
@@ -130,6 +151,22 @@ fn address(port: u16) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn fetching_is_shown_until_the_script_ends() {
+        let (mut script, stderr) = tokio::io::duplex(1024);
+        let mut calls = 0;
+        let mut fetching = || calls += 1;
+        let writes = async move {
+            sleep(10 * STILL).await;
+            script.write_all(format!("{FETCHING}Envoy\n").as_bytes()).await.unwrap();
+            sleep(10 * STILL).await;
+            script.write_all(b"get.sh: no network\n\n").await.unwrap();
+        };
+        let (last, ()) = tokio::join!(follow(stderr, &mut fetching), writes);
+        assert_eq!(last.as_deref(), Some("get.sh: no network"));
+        assert!((10..=11).contains(&calls), "{calls}");
+    }
 
     #[test]
     fn the_configuration_has_the_demos_ports_and_no_other() {

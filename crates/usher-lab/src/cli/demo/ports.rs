@@ -20,7 +20,7 @@ const TRIES: usize = 100;
 /// Why there are no ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// Somebody listens there.
+    /// The port is taken.
     #[error(
         "port {port} on 127.0.0.1 is in use; choose other ports with --port (the first of {count} in a row)"
     )]
@@ -38,7 +38,7 @@ pub enum PortError {
         /// Error of the system.
         reason: String,
     },
-    /// There are not so many.
+    /// The ports would end above 65535.
     #[error("{count} ports from {first} on would end above 65535; choose a lower --port")]
     TooHigh {
         /// The lowest of them.

@@ -94,7 +94,7 @@ impl Stack {
         let run_dir = make_run_dir(&dir, ports.envoy)?;
         let mut group = Group::new(&run_dir)?;
 
-        let fetching = || progress.step("fetching Envoy, which takes a while");
+        let fetching = || progress.update("fetching Envoy, which takes a while");
         let envoy = envoy::install(&dir, group.id(), fetching).await?;
 
         progress.step("starting servers, Usher and Envoy");

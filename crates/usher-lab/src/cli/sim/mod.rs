@@ -74,11 +74,11 @@ pub struct SimArgs {
     /// Output tokens of a request that sets no limit.
     #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub output_tokens: u32,
-    /// Tokens of an event of a stream, as of vLLM's flag: the first token comes at once, then
-    /// an event after every so many.
+    /// Output tokens per event of a stream, as vLLM's --stream-interval; the first token always has its
+    /// own event.
     #[arg(long, default_value_t = 1, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub stream_interval: u32,
-    /// For how long after the start requests get status 503, such as 30s.
+    /// Startup time during which requests get status 503, such as 30s.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "TIME")]
     pub startup: Duration,
     /// Speed of the servers, as a multiple of real ones.

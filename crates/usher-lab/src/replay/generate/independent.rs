@@ -30,7 +30,7 @@ const TIMES: u64 = 1;
 const PROMPTS: u64 = 2;
 const OUTPUTS: u64 = 3;
 
-/// So many requests, about one per second, in order of arrival.
+/// Generates requests, about one per second, in order of arrival.
 pub(super) fn arrivals(workload: Workload, count: usize, seed: u64) -> Vec<Arrival> {
     let mut times = Times { draw: Draw::new(seed, TIMES), now: 0.0 };
     let mut prompts = Prompts { draw: Draw::new(seed, PROMPTS), seed };

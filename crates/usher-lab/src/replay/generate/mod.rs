@@ -14,7 +14,7 @@ use super::workload::Arrival;
 pub use kinds::Workload;
 
 impl Workload {
-    /// So many requests: independent ones about one per second and in order of arrival,
+    /// Generates requests: independent ones about one per second and in order of arrival,
     /// others of so many users.
     pub fn arrivals(self, count: usize, users: usize, seed: u64) -> Vec<Arrival> {
         match self {

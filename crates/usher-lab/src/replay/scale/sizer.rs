@@ -9,7 +9,7 @@ use usher_capacity::{History, Inputs, Pod, PodState, Policy, tick};
 /// Source of the number of pods.
 #[derive(Clone, Debug)]
 pub(in crate::replay) enum Sizer {
-    /// Nobody: they stay.
+    /// Fixed number of pods.
     Fixed,
     /// A policy with one role, which knows of the pods that start.
     Policy { policy: Box<Policy>, history: Box<History> },

@@ -14,7 +14,7 @@ pub(super) enum Outcome {
     LoadOverride,
     /// Chance lets it go anywhere.
     Exploration,
-    /// There is one candidate, or the filter is off.
+    /// One candidate, or the filter is off.
     NotApplicable,
 }
 

@@ -167,9 +167,9 @@ impl PrefixCacheAffinityFilterParams {
 enum Gap {
     /// As much as it takes.
     Any,
-    /// So many tokens, of those that are in flight.
+    /// Tokens in flight.
     Tokens(f64, InFlightId),
-    /// So many seconds, of those that are predicted.
+    /// Predicted seconds.
     Seconds(f64, Key<LatencyPredictions>),
 }
 

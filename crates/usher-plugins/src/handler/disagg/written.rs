@@ -46,8 +46,8 @@ pub struct Written {
     /// pair, unless the decider says yes to all. What follows goes with joint; all of it is Usher's
     /// own.
     pub pairing: String,
-    /// So many of the best of either profile are looked at, 1 to 8; of equals those that cost the
-    /// least.
+    /// Number of best endpoints of each profile that are considered, 1 to 8; ties go to the lowest
+    /// cost.
     #[schemars(extend("x-unit" = "endpoints"))]
     pub pair_candidates: u64,
     /// KV cache per token of the prompt. Tokens that the decoding endpoint has are not moved.

@@ -55,7 +55,7 @@ impl BurstFamilies {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_burst_not_held_total",
-            "Requests not held for gathering because too many were held.",
+            "Requests not delayed for burst batching because too many were delayed.",
         );
         let overflow = IntCounterVec::new(opts, &["plugin_name"])?;
         Ok(Self { overflow: register(registry, overflow, None)? })

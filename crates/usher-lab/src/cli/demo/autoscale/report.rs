@@ -94,7 +94,7 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     speed: f64,
     #[serde(flatten)]
     ends: Ends,
-    /// From when a request was due to the end of its response.
+    /// Time from a request's due time to the end of its response.
     #[serde(rename = "answer_ms")]
     response_ms: Percentiles,
     /// Most servers in the pool.

@@ -45,9 +45,9 @@ pub(super) struct Run {
     seconds: f64,
     #[serde(flatten)]
     ends: Ends,
-    /// From when a request was due to the first byte of its response.
+    /// Time from a request's due time to the first byte of its response.
     first_token_ms: Times,
-    /// From when a request was due to the end of its response.
+    /// Time from a request's due time to the end of its response.
     #[serde(rename = "answer_ms")]
     response_ms: Times,
     /// Prompts that another server computed than the one that decoded.

@@ -60,11 +60,11 @@ pub(super) struct Run {
     ends: Ends,
     /// Tokens of all responses.
     tokens: Tokens,
-    /// From when a request was due to the first byte of its response.
+    /// Time from a request's due time to the first byte of its response.
     ttft_ms: Times,
     /// For each token after the first.
     tpot_ms: Times,
-    /// From when a request was due to the end of its response.
+    /// Time from a request's due time to the end of its response.
     latency_ms: Times,
     /// Requests within both bounds, in percent.
     good_percent: f64,

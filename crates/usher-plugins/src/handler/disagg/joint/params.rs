@@ -14,8 +14,8 @@ use crate::latency::{Transfers, check_throughput};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JointParams {
-    /// So many of the best endpoints of either profile are looked at, 1 to 8; of equals those
-    /// that cost the least. Default 4.
+    /// Number of best endpoints of each profile that are considered, 1 to 8; ties go to the lowest
+    /// cost. Default 4.
     pub pair_candidates: usize,
     /// Bytes of KV cache per token of the prompt. Default 262,144.
     pub kv_bytes_per_token: f64,

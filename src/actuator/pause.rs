@@ -10,23 +10,26 @@ const PARTITION: &str = "usher.dev/partition";
 
 /// Way to hold back the updates of a kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Knob {
+pub(super) enum PauseMechanism {
     /// Pods from an ordinal on are updated; the number is at this path.
     Partition(&'static [&'static str]),
     /// All pods are updated, or none.
     Pause,
 }
 
-/// The knob of a kind, if it has one.
-pub(super) fn of(api_version: &str, kind: &str) -> Option<Knob> {
+/// Pause mechanism of a kind, if it has one.
+pub(super) fn of(api_version: &str, kind: &str) -> Option<PauseMechanism> {
     match (api_version.split('/').next()?, kind) {
         ("apps", "StatefulSet") => {
-            Some(Knob::Partition(&["spec", "updateStrategy", "rollingUpdate", "partition"]))
+            Some(PauseMechanism::Partition(&["spec", "updateStrategy", "rollingUpdate", "partition"]))
         }
-        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => {
-            Some(Knob::Partition(&["spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"]))
-        }
-        ("apps", "Deployment") => Some(Knob::Pause),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => Some(PauseMechanism::Partition(&[
+            "spec",
+            "rolloutStrategy",
+            "rollingUpdateConfiguration",
+            "partition",
+        ])),
+        ("apps", "Deployment") => Some(PauseMechanism::Pause),
         _ => None,
     }
 }
@@ -50,8 +53,8 @@ fn number_at(object: &Value, path: &[&str]) -> u32 {
 }
 
 /// Below this ordinal the object's owner wants pods to stay as they are.
-pub(super) fn kept(object: &Value, knob: Knob) -> u32 {
-    let Knob::Partition(path) = knob else { return 0 };
+pub(super) fn kept(object: &Value, mechanism: PauseMechanism) -> u32 {
+    let PauseMechanism::Partition(path) = mechanism else { return 0 };
     let own = annotation(object, PARTITION).and_then(|own| own.parse().ok());
     own.unwrap_or_else(|| number_at(object, path))
 }
@@ -64,23 +67,23 @@ pub(super) fn revision<'a>(api_version: &str, kind: &str, object: &'a Value) -> 
 }
 
 /// The merge patch that makes it so, if it isn't. `None` for `held`: nothing is to be held back.
-pub(super) fn patch(object: &Value, knob: Knob, held: Option<Held>) -> Option<Value> {
-    match knob {
-        Knob::Partition(path) => {
+pub(super) fn patch(object: &Value, mechanism: PauseMechanism, held: Option<Held>) -> Option<Value> {
+    match mechanism {
+        PauseMechanism::Partition(path) => {
             let there = number_at(object, path);
             let own = annotation(object, PARTITION);
             let (to, own) = match (held, own) {
                 (Some(held), _) if held.partition == there => return None,
                 (Some(held), Some(own)) => (held.partition, json!(own)),
                 (Some(held), None) => (held.partition, json!(there.to_string())),
-                (None, Some(_)) => (kept(object, knob), Value::Null),
+                (None, Some(_)) => (kept(object, mechanism), Value::Null),
                 (None, None) => return None,
             };
             let mut patch = path.iter().rev().fold(json!(to), |value, key| json!({*key: value}));
             patch["metadata"] = json!({"annotations": {PARTITION: own}});
             Some(patch)
         }
-        Knob::Pause => {
+        PauseMechanism::Pause => {
             let is_ours = annotation(object, PAUSED).is_some();
             let is_paused = object.pointer("/spec/paused").and_then(Value::as_bool).unwrap_or(false);
             // As many are outdated as have to be by now.
@@ -106,24 +109,28 @@ mod tests {
 
     #[test]
     fn partitions_are_written_where_the_kind_has_them() {
-        let knob = of("apps/v1", "StatefulSet").unwrap();
+        let mechanism = of("apps/v1", "StatefulSet").unwrap();
         let held = |partition| Some(Held { partition, outdated: 5 });
         let set = |partition: u32, own: Option<&str>| {
             let annotations = own.map_or(json!({}), |own| json!({PARTITION: own}));
             let spec = json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}});
             json!({"metadata": {"annotations": annotations}, "spec": spec})
         };
-        assert_eq!(patch(&set(3, None), knob, held(3)), None);
-        assert_eq!(patch(&set(3, None), knob, held(2)), Some(set(2, Some("3"))), "what was there is kept");
-        assert_eq!(patch(&set(2, Some("3")), knob, held(1)), Some(set(1, Some("3"))));
-        assert_eq!(patch(&json!({}), knob, held(0)), None);
-        assert_eq!(patch(&set(3, None), knob, None), None, "who doesn't hold anything back leaves it");
+        assert_eq!(patch(&set(3, None), mechanism, held(3)), None);
+        assert_eq!(
+            patch(&set(3, None), mechanism, held(2)),
+            Some(set(2, Some("3"))),
+            "what was there is kept"
+        );
+        assert_eq!(patch(&set(2, Some("3")), mechanism, held(1)), Some(set(1, Some("3"))));
+        assert_eq!(patch(&json!({}), mechanism, held(0)), None);
+        assert_eq!(patch(&set(3, None), mechanism, None), None, "who doesn't hold anything back leaves it");
         let mut back = set(3, None);
         back["metadata"]["annotations"][PARTITION] = Value::Null;
-        assert_eq!(patch(&set(1, Some("3")), knob, None), Some(back), "and gives back what there was");
-        assert_eq!([set(3, None), set(1, Some("4")), json!({})].map(|set| kept(&set, knob)), [3, 4, 0]);
-        let knob = of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet").unwrap();
-        let found = patch(&json!({}), knob, held(1)).unwrap();
+        assert_eq!(patch(&set(1, Some("3")), mechanism, None), Some(back), "and gives back what there was");
+        assert_eq!([set(3, None), set(1, Some("4")), json!({})].map(|set| kept(&set, mechanism)), [3, 4, 0]);
+        let mechanism = of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet").unwrap();
+        let found = patch(&json!({}), mechanism, held(1)).unwrap();
         assert_eq!(found["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"], 1);
         assert_eq!(of("example.com/v1", "StatefulSet"), None);
     }
@@ -138,7 +145,7 @@ mod tests {
 
     #[test]
     fn only_deployments_paused_by_usher_are_resumed() {
-        let knob = of("apps/v1", "Deployment").unwrap();
+        let mechanism = of("apps/v1", "Deployment").unwrap();
         let deployment = |paused: bool, ours: bool| {
             let annotations = if ours { json!({PAUSED: "true"}) } else { json!({}) };
             json!({"metadata": {"annotations": annotations}, "spec": {"paused": paused}})
@@ -156,7 +163,7 @@ mod tests {
             (false, true, held(3, 4), None),
             (false, true, None, None),
         ] {
-            let found = patch(&deployment(paused, ours), knob, held);
+            let found = patch(&deployment(paused, ours), mechanism, held);
             let paused_by = found.as_ref().and_then(|found| found["spec"]["paused"].as_bool());
             assert_eq!(paused_by, expected, "{paused} {ours} {held:?}");
             // What isn't ours any more doesn't say that it is.

@@ -1,4 +1,4 @@
-//! Fetches under way: one for each key, however many wait for it.
+//! Fetches in flight: one for each key, however many wait for it.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -13,87 +13,87 @@ use crate::endpoints::{Candidates, Snapshot, SubsetHint};
 
 /// Result of a fetch.
 #[derive(Clone, Debug)]
-pub(super) struct Landed {
+pub(super) struct FetchResult {
     pub(super) candidates: Candidates,
     /// Of the membership, read before the candidates were looked for.
     pub(super) generation: u64,
 }
 
-type Boxed = Pin<Box<dyn Future<Output = Landed> + Send>>;
+type Boxed = Pin<Box<dyn Future<Output = FetchResult> + Send>>;
 
 /// A fetch to wait for. All that wait for it are woken when it can go on, and any of them
 /// moves it, so that none depends on another; it ends when none is left.
-pub(super) struct Flight {
+pub(super) struct SharedFetch {
     pub(super) fetch: Shared<Boxed>,
     pub(super) number: u64,
     /// It began with this look-up.
     pub(super) is_own: bool,
 }
 
-/// The fetches under way: as many at most as look-ups that wait.
+/// Fetches in flight: as many at most as look-ups that wait.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
+pub(super) struct SingleFlight {
     // Each shard is locked to look a fetch up, never while one waits.
-    under_way: DashMap<SubsetHint, (u64, WeakShared<Boxed>)>,
+    in_flight: DashMap<SubsetHint, (u64, WeakShared<Boxed>)>,
     last: AtomicU64,
 }
 
-impl Flights {
-    /// The fetch of this key that is under way, or a new one if there is none but that
+impl SingleFlight {
+    /// The fetch of this key that is in flight, or a new one if there is none but that
     /// numbered `stale`.
-    pub(super) fn board<F>(
+    pub(super) fn join<F>(
         self: &Arc<Self>,
         hint: &SubsetHint,
         stale: Option<u64>,
         fetch: impl FnOnce() -> F,
-    ) -> Flight
+    ) -> SharedFetch
     where
-        F: Future<Output = Landed> + Send + 'static,
+        F: Future<Output = FetchResult> + Send + 'static,
     {
-        let entry = self.under_way.entry(hint.clone());
+        let entry = self.in_flight.entry(hint.clone());
         // Nothing may be dropped while the entry is locked that takes a fetch out of the map.
         if let Entry::Occupied(there) = &entry
             && let (number, weak) = there.get()
             && stale != Some(*number)
             && let Some(fetch) = weak.upgrade()
         {
-            return Flight { fetch, number: *number, is_own: false };
+            return SharedFetch { fetch, number: *number, is_own: false };
         }
         let number = self.last.fetch_add(1, Relaxed) + 1;
-        let under_way = UnderWay { flights: Arc::clone(self), hint: hint.clone(), number };
+        let in_flight = InFlightFetch { fetches: Arc::clone(self), hint: hint.clone(), number };
         let fetch = fetch();
         let whole: Boxed = Box::pin(async move {
-            let _under_way = under_way;
+            let _in_flight = in_flight;
             // A locator that panics has found nobody; those that wait for it go on.
             AssertUnwindSafe(fetch).catch_unwind().await.unwrap_or_else(|_| {
                 tracing::error!("the locator panicked; the request has no candidates");
-                Landed { candidates: Arc::new(Snapshot::new(0, Vec::new())).all(), generation: 0 }
+                FetchResult { candidates: Arc::new(Snapshot::new(0, Vec::new())).all(), generation: 0 }
             })
         });
         let fetch = whole.shared();
         if let Some(weak) = fetch.downgrade() {
             entry.insert((number, weak));
         }
-        Flight { fetch, number, is_own: true }
+        SharedFetch { fetch, number, is_own: true }
     }
 
-    /// Number of flights.
+    /// Number of fetches in flight.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.under_way.len()
+        self.in_flight.len()
     }
 }
 
 /// Takes a fetch out of the map when it has ended, or nobody waits for it any more.
-struct UnderWay {
-    flights: Arc<Flights>,
+struct InFlightFetch {
+    fetches: Arc<SingleFlight>,
     hint: SubsetHint,
     number: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightFetch {
     fn drop(&mut self) {
         // Another may be there already, that began when this one had become stale.
-        self.flights.under_way.remove_if(&self.hint, |_, (number, _)| *number == self.number);
+        self.fetches.in_flight.remove_if(&self.hint, |_, (number, _)| *number == self.number);
     }
 }
