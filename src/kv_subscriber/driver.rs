@@ -212,6 +212,7 @@ impl Driver {
             let inputs = source.observe().chain(served).chain([Input::Tick]).collect();
             self.inputs(number, inputs);
         }
+        self.config.caches.set_block_tokens(self.block_tokens());
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
         self.held.set((self.residency.bytes() + index.bytes()) as u64);
@@ -226,6 +227,19 @@ impl Driver {
             skipped: self.skipped.clone(),
         };
         self.numbers.set(endpoints, totals);
+    }
+
+    /// Tokens of the engines' blocks, by slot.
+    fn block_tokens(&self) -> Vec<u16> {
+        let mut by_slot = Vec::new();
+        for source in self.sources.values() {
+            let slot = source.slot.number() as usize;
+            if by_slot.len() <= slot {
+                by_slot.resize(slot + 1, 0);
+            }
+            by_slot[slot] = self.residency.summary(source.id).map_or(0, |summary| summary.block_tokens);
+        }
+        by_slot
     }
 
     fn numbers_of(&self, source: &Source) -> EndpointNumbers {

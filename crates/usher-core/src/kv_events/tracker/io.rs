@@ -113,7 +113,8 @@ pub enum Input {
         /// The epoch that it was to be applied in.
         epoch: u64,
     },
-    /// The endpoint served requests whose prompts have full blocks that it didn't hold: each leads to a message.
+    /// The endpoint served requests whose prompts have full blocks of the engine that it didn't hold: each leads to a
+    /// message.
     Served {
         /// How many since this was told last.
         requests: u64,

@@ -61,7 +61,8 @@ impl Comparison {
         if index.status(slot.number()) != EngineStatus::Complete {
             return;
         }
-        let block_tokens = self.block_tokens.max(self.endpoint.load().block_size.last() as u64);
+        let engine = self.caches.block_tokens(&self.endpoint).unwrap_or(0);
+        let block_tokens = self.block_tokens.max(engine.into());
         let slack = SLACK_BLOCKS.saturating_mul(block_tokens);
         // What came in between was on its way at the decision. The blocks of this prompt are among it.
         let by_now = || index.told(slot, self.blocks.hashes()) as u64 * self.block_tokens;
