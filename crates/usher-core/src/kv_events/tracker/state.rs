@@ -75,8 +75,12 @@ pub(super) struct Turn<'a> {
 pub(super) struct Replay {
     pub(super) id: u64,
     pub(super) stage: Stage,
-    /// Time at which it has failed.
-    pub(super) until_ms: u64,
+    /// Time at which this attempt was asked for.
+    pub(super) asked_ms: u64,
+    /// Time at which its request was sent.
+    pub(super) began_ms: Option<u64>,
+    /// Milliseconds that earlier attempts took.
+    pub(super) spent_ms: u64,
     /// Time of the request of this attempt, or of the last reply.
     pub(super) heard_ms: Option<u64>,
     /// Attempts in a row without a reply that counts.
