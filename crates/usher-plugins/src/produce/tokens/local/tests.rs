@@ -126,16 +126,20 @@ fn variant(pattern: usize, nfc: bool, flags: [bool; 4]) -> Value {
     tokenizer
 }
 
-/// Texts of what tokenizers look at: spaces, line feeds, letters, digits, marks, added tokens.
+/// Texts of what tokenizers look at: spaces, line ends, indented and empty lines, letters, digits, marks, added tokens.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => "[a-zA-Z]{1,9}",
         2 => "[ \t]{1,3}",
-        3 => "\n{1,2}",
+        3 => "\n{1,3}",
+        1 => "(\r\n){1,2}",
+        1 => "[.;,a]?\n( {2,8}|\t)[-*]? ?",
         1 => "[0-9]{1,5}",
         2 => "[.,!'/(\r\n]{1,3}",
         1 => Just("\u{301}".to_owned()),
         1 => "[é日ßΩ\u{a0}\u{3000}👩]{1,3}",
+        1 => "[日本語かなカナ한국어жизнь]{1,4}[。，、 \n]?",
+        1 => "[\u{301}\u{85}\u{2028}\u{180e}\u{1c}\u{200b}]",
         1 => prop::sample::select(vec!["<tool>", "<|eos|>", "<|im_start|>", "<|im_end|>", "  of  ", "'s", "'LL"])
             .prop_map(str::to_owned),
     ];
@@ -185,8 +189,25 @@ fn a_repeated_beginning_costs_its_end_only() {
     let (_, second) = encode(&encoder, &(chat.clone() + &turn(50)));
     assert!(second.encoded < 3 * 1024, "{second:?}");
     assert_eq!(second.cached + second.encoded, (chat.len() + turn(50).len()) as u64);
-    // A page of text without messages is cut at its lines.
-    let page = "A line of text, as pages have.\n".repeat(400);
-    let _ = encode(&encoder, &page);
-    assert!(encode(&encoder, &(page + "The end.")).1.encoded < 2 * 1024);
+}
+
+#[test]
+fn texts_of_any_form_cost_their_end_only() {
+    for (name, text) in [
+        ("lines", "A line of text, as pages have.\n"),
+        ("paragraphs", "A paragraph of text.\n\n"),
+        ("code", "    if x {\n        return;\n    }\n\n"),
+        ("a list", "- one\n- two\n\n  1. three\n"),
+        ("carriage returns", "A line.\r\n\r\n"),
+        ("one line", "words and words, "),
+        ("JSON", "{\"a\": [1, 2, {\"b\": \"c\"}]},"),
+        ("Russian", "Все счастливые семьи похожи друг на друга.\n\n"),
+        ("Chinese", "学而时习之，不亦说乎。"),
+    ] {
+        let encoder = encoder(&json_of("bytes.json"));
+        let page = text.repeat(12_000 / text.len());
+        let _ = encode(&encoder, &page);
+        let (_, longer) = encode(&encoder, &(page + text));
+        assert!(longer.encoded < 2 * 1024, "{name}: {longer:?}");
+    }
 }
