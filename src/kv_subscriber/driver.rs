@@ -243,11 +243,13 @@ impl Driver {
     }
 
     fn numbers_of(&self, source: &Source) -> EndpointNumbers {
+        let summary = self.residency.summary(source.id);
         EndpointNumbers {
             endpoint: Arc::clone(source.endpoint.id()),
             counts: source.tracker.counts(),
             status: self.config.caches.index().status(source.slot.number()),
-            blocks: self.residency.summary(source.id).map_or(0, |summary| summary.blocks),
+            blocks: summary.map_or(0, |summary| summary.blocks),
+            evicted: summary.map_or(0, |summary| summary.evicted),
             applied: source.applied,
             failed_connections: source.failed_connections,
             unreadable: source.unreadable,
