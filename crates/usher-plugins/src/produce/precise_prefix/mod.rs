@@ -30,7 +30,7 @@ use usher_plugin::{
 use super::tokens::TokenSource;
 pub use agreement::Agreement;
 pub use caches::EngineCaches;
-use comparison::Comparison;
+use comparison::{Comparison, are_alike};
 use lacking::lacks_blocks;
 use metrics::{PreciseCounts, PreciseFamilies};
 use params::Settings;
@@ -234,8 +234,12 @@ impl PreRequest for PrecisePrefixProducer {
         {
             let predicted = u64::from(known.blocks_at(*pick)) * u64::from(known.block_size);
             let size = (known.blocks_at(*pick), known.block_size);
+            let ids = self.tokens.ids().and_then(|key| cx.facts.get(key));
+            let is_alike = |endpoint: &&Arc<Endpoint>| {
+                are_alike(ids, self.caches.block_tokens(endpoint), known.block_size)
+            };
             let compares = |endpoint| Comparison::begin(&self.caches, endpoint, blocks, size);
-            let comparison = decision.endpoints_of(primary).next().and_then(compares);
+            let comparison = decision.endpoints_of(primary).next().filter(is_alike).and_then(compares);
             effects.follow(Sent { predicted: Some(predicted), comparison, counts: Arc::clone(&self.counts) });
         }
     }
