@@ -215,7 +215,9 @@ impl Driver {
         self.config.caches.set_block_tokens(self.block_tokens());
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
-        self.held.set((self.residency.bytes() + index.bytes()) as u64);
+        let held: usize = self.sources.values().map(|source| source.tracker.held_bytes()).sum();
+        let waiting = self.sender.queued_bytes() + held;
+        self.held.set((self.residency.bytes() + index.bytes() + waiting) as u64);
         let budget = self.config.caches.budget();
         let has_room = budget.has_room_for_prefixes();
         self.residency.limit_bytes(limit(share(budget), self.residency.bytes(), has_room));

@@ -140,6 +140,11 @@ impl Tracker {
         self.in_sync
     }
 
+    /// Bytes of live messages that wait for the end of a replay.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// The engine said something.
     pub(super) fn alive(&mut self, turn: &Turn<'_>) {
         self.heard_ms = turn.now_ms;

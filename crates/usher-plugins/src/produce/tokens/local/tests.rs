@@ -2,12 +2,16 @@
 //! made them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
+use usher_core::memory::{Budget, Kind};
 
-use super::encoder::Encoder;
+use super::super::room::Room;
+use super::encode_failure::EncodeFailure;
+use super::encoder::{Encoder, Sources, Turn};
 use super::fast::Words;
 use super::files::parse;
 use super::pieces::PATTERNS;
@@ -35,10 +39,20 @@ fn in_small_pieces(tokenizer: &Value) -> Encoder {
     Encoder::with_pieces(tokenizer.to_string().parse().unwrap(), 1, 1 << 20, &Default::default()).unwrap()
 }
 
-fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, super::encoder::Sources) {
+fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
     let mut ids = Vec::new();
-    let sources = encoder.encode(text, &mut Words::default(), &|| false, &mut ids).unwrap();
+    let sources = try_encode(encoder, &Arc::default(), text, &mut ids).unwrap();
     (ids, sources)
+}
+
+fn try_encode(
+    encoder: &Encoder,
+    budget: &Arc<Budget>,
+    text: &str,
+    ids: &mut Vec<u32>,
+) -> Result<Sources, EncodeFailure> {
+    let (mut words, mut room) = (Words::default(), Room::new(budget));
+    encoder.encode(text, &mut Turn { words: &mut words, is_over: &|| false, room: &mut room }, ids)
 }
 
 #[test]
@@ -209,5 +223,19 @@ fn texts_of_any_form_cost_their_end_only() {
         let _ = encode(&encoder, &page);
         let (_, longer) = encode(&encoder, &(page + text));
         assert!(longer.encoded < 2 * 1024, "{name}: {longer:?}");
+    }
+}
+
+#[test]
+fn long_words_and_texts_without_room_have_no_tokens() {
+    let budget = Arc::new(Budget::new(4 << 20, 0));
+    for name in ["bytes", "spaces"] {
+        let encoder = encoder(&json_of(&format!("{name}.json")));
+        let failure = |text: &str| try_encode(&encoder, &budget, text, &mut Vec::new()).err();
+        assert_eq!(failure(&"x".repeat(20_000)), None, "{name}");
+        assert_eq!(failure(&"x".repeat(60_000)), Some(EncodeFailure::NoRoom), "{name}");
+        let unlimited = try_encode(&encoder, &Arc::default(), &"x".repeat(70_000), &mut Vec::new());
+        assert_eq!(unlimited, Err(EncodeFailure::LongWord), "{name}");
+        assert_eq!(budget.used(Kind::Bodies), 0);
     }
 }
