@@ -136,6 +136,11 @@ impl Encoder {
         Ok(())
     }
 
+    /// Puts these tokens around texts, whatever the tokenizer's file says.
+    pub(super) fn put_around(&mut self, [before, behind]: [Option<u32>; 2]) {
+        self.around = (before.into_iter().collect(), behind.into_iter().collect());
+    }
+
     /// Special tokens around a text, by name.
     pub(super) fn names_around(&self) -> [Vec<String>; 2] {
         let names = |ids: &[u32]| {

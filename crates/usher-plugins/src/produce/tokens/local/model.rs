@@ -83,10 +83,15 @@ impl LocalModel {
         let at = |key: &str| node.position_of(&format!("local.{key}"));
         let model = files.read(params, node, budget)?;
         let cache = usize::try_from(params.cache_bytes).unwrap_or(usize::MAX);
-        let encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
+        let mut encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
             let message = format!("{} can't be used: {error}", files.tokenizer().display());
             ConfigError::at(at("path"), message)
         })?;
+        if let Some(around) = model.around {
+            let number =
+                |token: Option<String>| token.and_then(|token| encoder.tokenizer.token_to_id(&token));
+            encoder.put_around(around.map(number));
+        }
         let workers = Workers::start(params.workers_count).map_err(|error| {
             ConfigError::at(at("workersCount"), format!("no thread can be started: {error}"))
         })?;

@@ -4,12 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use usher_core::memory::{Budget, Kind};
+use usher_core::request::{Api, Body};
 
 use super::super::room::Room;
+use super::DirectTokenizer;
 use super::encode_failure::EncodeFailure;
 use super::encoder::{Encoder, Sources, Turn};
 use super::fast::Words;
@@ -238,4 +241,38 @@ fn long_words_and_texts_without_room_have_no_tokens() {
         assert_eq!(unlimited, Err(EncodeFailure::LongWord), "{name}");
         assert_eq!(budget.used(Kind::Bodies), 0);
     }
+}
+
+#[test]
+fn flags_of_llama_say_what_is_around_a_text() {
+    let files = std::env::temp_dir().join(format!("usher-flags-{}", std::process::id()));
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::copy(folder().join("bytes.json"), files.join("tokenizer.json")).unwrap();
+    let ids = |config: Value| {
+        std::fs::write(files.join("tokenizer_config.json"), config.to_string()).unwrap();
+        let mut tokenizer = DirectTokenizer::open(&files, 0).unwrap();
+        let mut body = Body::default();
+        body.push(Bytes::from_static(br#"{"prompt":"a"}"#));
+        tokenizer.tokens(Api::Completions, body).unwrap().prompts[0].ids.clone()
+    };
+    let (bos, a, eos) = (900, 64, 901);
+    for class in ["LlamaTokenizer", "LlamaTokenizerFast"] {
+        for (add_bos, add_eos, expected) in [
+            (json!(true), json!(true), vec![bos, a, eos]),
+            (json!(false), json!(false), vec![a]),
+            (json!(null), json!(true), vec![bos, a, eos]),
+            (json!(false), json!(null), vec![a]),
+            (json!(null), json!(null), vec![bos, a]),
+        ] {
+            let config = json!({
+                "tokenizer_class": class, "bos_token": "<|bos|>", "eos_token": {"content": "<|eos|>"},
+                "add_bos_token": add_bos, "add_eos_token": add_eos,
+            });
+            assert_eq!(ids(config.clone()), expected, "{config}");
+        }
+    }
+    let other =
+        json!({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|bos|>", "add_bos_token": false});
+    assert_eq!(ids(other), [bos, a], "it ignores them");
+    std::fs::remove_dir_all(&files).unwrap();
 }
