@@ -213,9 +213,12 @@ impl Driver {
             let inputs = source.observe().chain(served).chain([Input::Tick]).collect();
             self.inputs(number, inputs);
         }
+        self.config.caches.set_block_tokens(self.block_tokens());
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
-        self.held.set((self.residency.bytes() + index.bytes()) as u64);
+        let held: usize = self.sources.values().map(|source| source.tracker.held_bytes()).sum();
+        let waiting = self.sender.queued_bytes() + held;
+        self.held.set((self.residency.bytes() + index.bytes() + waiting) as u64);
         let budget = self.config.caches.budget();
         let has_room = budget.has_room_for_prefixes();
         self.residency.limit_bytes(limit(share(budget), self.residency.bytes(), has_room));
@@ -229,12 +232,27 @@ impl Driver {
         self.numbers.set(endpoints, totals);
     }
 
+    /// Tokens of the engines' blocks, by slot.
+    fn block_tokens(&self) -> Vec<u16> {
+        let mut by_slot = Vec::new();
+        for source in self.sources.values() {
+            let slot = source.slot.number() as usize;
+            if by_slot.len() <= slot {
+                by_slot.resize(slot + 1, 0);
+            }
+            by_slot[slot] = self.residency.summary(source.id).map_or(0, |summary| summary.block_tokens);
+        }
+        by_slot
+    }
+
     fn numbers_of(&self, source: &Source) -> EndpointNumbers {
+        let summary = self.residency.summary(source.id);
         EndpointNumbers {
             endpoint: Arc::clone(source.endpoint.id()),
             counts: source.tracker.counts(),
             status: self.config.caches.index().status(source.slot.number()),
-            blocks: self.residency.summary(source.id).map_or(0, |summary| summary.blocks),
+            blocks: summary.map_or(0, |summary| summary.blocks),
+            evicted: summary.map_or(0, |summary| summary.evicted),
             applied: source.applied,
             failed_connections: source.failed_connections,
             unreadable: source.unreadable,

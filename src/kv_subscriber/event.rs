@@ -64,6 +64,11 @@ pub(super) fn queue() -> (Sender, mpsc::Receiver<Queued>) {
 }
 
 impl Sender {
+    /// Bytes that wait.
+    pub(super) fn queued_bytes(&self) -> usize {
+        (MAX_BYTES / UNIT).saturating_sub(self.room.available_permits()) * UNIT
+    }
+
     /// Waits until there is room. `None`: nobody listens any more.
     pub(super) async fn send(&self, event: Event) -> Option<()> {
         // At most all there is, so that it can be had.
@@ -87,5 +92,15 @@ mod tests {
         let event =
             Event::Central { connection: 1, from, pod: bytes(3), model: bytes(20), sequence: 0, payload };
         assert_eq!(event.bytes(), 123);
+    }
+
+    #[tokio::test]
+    async fn what_waits_takes_its_bytes_until_it_is_handled() {
+        let (sender, mut receiver) = queue();
+        let input = Input::Message { connection: 1, sequence: 0, payload: Bytes::from(vec![0; 5000]) };
+        sender.send(Event::Endpoint { source: 0, input, model: Bytes::new() }).await.unwrap();
+        assert_eq!(sender.queued_bytes(), 5 * UNIT);
+        drop(receiver.recv().await);
+        assert_eq!(sender.queued_bytes(), 0);
     }
 }

@@ -20,7 +20,7 @@ const MISMATCH_LABELS: [&str; 3] = ["plugin_name", "endpoint", "kind"];
 /// Reads a count of an endpoint.
 type Count = fn(&EndpointNumbers) -> u64;
 
-const COUNTS: [(&str, &str, Count); 11] = [
+const COUNTS: [(&str, &str, Count); 12] = [
     ("usher_kv_events_messages_total", "Live messages of KV events.", |of| of.counts.messages),
     ("usher_kv_events_applied_total", "KV events applied.", |of| of.applied),
     ("usher_kv_events_failed_connections_total", "Connections that ended or could not be made.", |of| {
@@ -39,6 +39,11 @@ const COUNTS: [(&str, &str, Count); 11] = [
         of.counts.silences
     }),
     ("usher_kv_events_unreadable_total", "Messages whose payload can't be read.", |of| of.unreadable),
+    (
+        "usher_kv_events_evicted_total",
+        "Blocks of the engine dropped as the memory for prefix indexes was used up.",
+        |of| of.evicted,
+    ),
     (
         "usher_precise_prefix_compared_total",
         "Requests whose cached tokens were compared with what the engine told: all was known, and it was more than two blocks.",
@@ -97,6 +102,7 @@ pub(super) struct EndpointNumbers {
     pub(super) counts: Counts,
     pub(super) status: EngineStatus,
     pub(super) blocks: usize,
+    pub(super) evicted: u64,
     pub(super) applied: u64,
     pub(super) failed_connections: u64,
     pub(super) unreadable: u64,

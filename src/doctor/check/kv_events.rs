@@ -36,7 +36,7 @@ fn of_endpoint((plugin, endpoint): &(String, String), agreement: Agreement) -> O
         (
             not_told,
             "had prompts cached that its events don't show",
-            "Give token-producer the tokenizer and chat template of the engine (usher check shows those in use), and requests the model name of its topics. A cache behind the engine's that publishes nothing does the same, and a --prefix-index-bytes too small for the pool.",
+            "Give token-producer the tokenizer and chat template of the engine (usher check shows those in use), and requests the model name of its topics. A cache behind the engine's that publishes nothing does the same.",
         )
     } else {
         (

@@ -31,6 +31,8 @@ pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
             used(before, before.discovery.as_slice()) != used(after, after.discovery.as_slice()),
         ),
         ("plugins that follow KV events", precise(before) != precise(after)),
+        // Blocks are known by the model's name where topics have none.
+        ("modelName of the token-producer", !precise(before).is_empty() && model(before) != model(after)),
     ] {
         if is_changed {
             changed.push(key.to_owned());
@@ -87,6 +89,16 @@ fn precise(resolved: &Resolved) -> Vec<(&str, &'static str, &Value)> {
     all.map(|plugin| (plugin.name.as_str(), plugin.plugin_type, &plugin.parameters)).collect()
 }
 
+/// Name of the model whose tokens count: that of the first token producer with a tokenizer.
+fn model(resolved: &Resolved) -> Option<&str> {
+    let is_source = |plugin: &&ResolvedPlugin| {
+        let has = |key| plugin.parameters.get(key).is_some();
+        matches!(plugin.plugin_type, "token-producer" | "tokenizer") && (has("local") || has("vllm"))
+    };
+    let source = resolved.plugins.iter().find(is_source)?;
+    source.parameters.get("modelName")?.as_str()
+}
+
 /// Sources and what reads them. Here names count: others read numbers by them.
 fn sources(resolved: &Resolved) -> Vec<(String, Plugins<'_>, Vec<String>, Plugins<'_>)> {
     let source = |of: &crate::registry::ResolvedSource| {
@@ -139,6 +151,23 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
         assert_eq!(changes(&active, &built(&text("b", "concurrency-detector"))), [""; 0]);
         let changed = changes(&active, &built(&text("a", "utilization-detector")));
         assert_eq!(changed, ["flowControl.saturationDetector with enableEviction"]);
+    }
+
+    #[test]
+    fn blocks_fix_the_model_name_of_their_tokens() {
+        let text = |model: &str, precise: &str| {
+            format!(
+                "plugins: [{{type: token-producer, parameters: {{modelName: {model}, vllm: {{}}}}}}{precise}]"
+            )
+        };
+        let precise = ", {type: precise-prefix-cache-producer}";
+        let active = Active::new(&built(&text("a", precise)), "");
+        assert_eq!(changes(&active, &built(&text("a", precise))), [""; 0]);
+        assert_eq!(changes(&active, &built(&text("b", precise))), ["modelName of the token-producer"]);
+        let other = text("a", precise).replace("vllm: {}", "vllm: {timeout: 1s}");
+        assert_eq!(changes(&active, &built(&other)), [""; 0]);
+        let active = Active::new(&built(&text("a", "")), "");
+        assert_eq!(changes(&active, &built(&text("b", ""))), [""; 0], "nothing goes by it");
     }
 
     #[test]

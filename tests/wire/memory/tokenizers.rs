@@ -68,3 +68,38 @@ fn a_vocabulary_is_reserved_and_refused_without_room() {
     let [peak, most] = [&without, &with].map(Process::peak);
     assert!(most < peak + loading * MI, "{most} instead of {peak} with {loading} MiB");
 }
+
+/// Words of a tokenizer that sees the text as a whole, and prompts that it takes far more memory for than for their bodies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_stays_below_its_budget_whatever_it_tokenizes() {
+    const SLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/spaces.json");
+    let config = format!(
+        "--config-text=plugins: [{{type: precise-prefix-cache-producer}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}, {{type: token-producer, parameters: {{local: {{path: {SLOW}, timeout: 60s}}}}}}]"
+    );
+    let process = Process::start(medium_budget(), 1, &[&config]);
+    let limit = process.limit();
+    let connection = process.connect().await;
+    for (text, expected) in [
+        ("some words ".repeat(10_000), "rendered"),
+        ("x".repeat(100_000), "failed"),
+        ("some words ".repeat(MI / 11), "busy"),
+    ] {
+        let text = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+        let mut readers = Vec::new();
+        for _ in 0..8 {
+            let stream = connection.stream().await;
+            stream.send(headers(&COMPLETION, false));
+            stream.send(body(&text, true));
+            readers.push(reader(stream));
+        }
+        assert_eq!(responses(readers).await.served, 8, "without their tokens, if need be");
+        let count = |result: &str| {
+            process.metric(&format!(
+                "usher_tokens_rendered_total{{plugin_name=\"token-producer\",result=\"{result}\"}}"
+            ))
+        };
+        assert!(count(expected) > 0.0, "{expected}: {:#?}", process.warnings());
+    }
+    drop(connection);
+    stayed_within(&process, medium_budget(), limit).await;
+}

@@ -48,6 +48,18 @@ impl Reservation {
         Ok(())
     }
 
+    /// Makes it so many bytes, if it has less and seven eighths of the budget have room. Nothing is given up for it.
+    ///
+    /// # Errors
+    /// When there is no room. It stays as it was then.
+    pub fn grow_aside(&mut self, bytes: u64) -> Result<(), Full> {
+        if bytes > self.bytes {
+            self.budget.grow_aside(self.kind, bytes - self.bytes)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
     /// Makes it so many bytes, also where there is no room: for what is there already.
     pub fn set(&mut self, bytes: u64) {
         if bytes < self.bytes {

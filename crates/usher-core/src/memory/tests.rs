@@ -35,6 +35,19 @@ fn reservation_counts_until_dropped() {
 }
 
 #[test]
+fn what_can_be_done_without_leaves_an_eighth() {
+    let budget = budget(160);
+    let (mut one, mut other) = (bodies(&budget), bodies(&budget));
+    assert_eq!(one.grow_aside(141), Err(Full));
+    assert_eq!((one.bytes(), budget.used(Kind::Bodies)), (0, 0));
+    assert_eq!(one.grow_aside(140), Ok(()));
+    assert_eq!(other.grow_aside(1), Err(Full));
+    assert_eq!(other.grow_to(20, any), Ok(()), "a request has the rest");
+    assert_eq!(one.grow_aside(10), Ok(()), "it has that");
+    assert!(!budget.was_full());
+}
+
+#[test]
 fn open_streams_may_slightly_exceed_the_limit() {
     let (limit, each) = (160 * Budget::STREAM, Budget::STREAM);
     let budget = budget(limit);

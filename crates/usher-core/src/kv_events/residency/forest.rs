@@ -36,6 +36,8 @@ pub(super) struct Source {
     pub(super) groups: ByNumber<u8, CacheKind>,
     /// Stores that wait for their parent.
     pub(super) waiting: usize,
+    /// Blocks that were held and given up for want of room, ever.
+    pub(super) evicted: u64,
     by_hash: ByHash,
     /// Blocks whose hash is another block's now. They have children.
     replaced: HashSet<At>,
@@ -359,6 +361,7 @@ impl Forest {
         let source = self.blocks.get(at).source;
         if let Some(source) = self.sources.get_mut(&source) {
             source.complete = false;
+            source.evicted += 1;
         }
         self.remove(at);
         true

@@ -9,7 +9,7 @@ pub struct Settings {
     pub block_tokens: NonZeroU16,
     /// Bytes that all blocks may take.
     pub bytes: usize,
-    /// Bytes that stores which wait for their parent may take.
+    /// Bytes that stores which wait for their parent may take, but no more than a quarter of `bytes`.
     pub waiting_bytes: usize,
     /// Blocks that nobody holds any more and that are remembered.
     pub remembered: usize,
@@ -43,4 +43,6 @@ pub struct Summary {
     pub complete: bool,
     /// Tokens of a block of the engine, as told last; 0 before the first store.
     pub block_tokens: u16,
+    /// Blocks of the engine that were given up for want of room, ever.
+    pub evicted: u64,
 }

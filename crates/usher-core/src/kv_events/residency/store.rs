@@ -116,6 +116,7 @@ impl Residency {
             waiting: known.waiting,
             complete: known.complete && known.waiting == 0,
             block_tokens: known.block_size,
+            evicted: known.evicted,
         })
     }
 
@@ -410,14 +411,20 @@ impl Residency {
     /// Gives up what is beyond the bounds.
     fn keep_bounds(&mut self, sink: &mut impl FnMut(Change)) -> Result<(), Skip> {
         let mut kept = Ok(());
-        while self.waiting.bytes() > self.settings.waiting_bytes
-            || (self.waiting.len() > 0 && self.forest.bytes() > self.settings.bytes)
-        {
+        let waiting_bytes = self.settings.waiting_bytes.min(self.settings.bytes / 4);
+        loop {
+            // Cold blocks go before what was told a moment ago.
+            let has_room = self.forest.bytes() <= self.settings.bytes;
+            if !has_room && self.forest.evict(sink) {
+                continue;
+            }
+            if has_room && self.waiting.bytes() <= waiting_bytes {
+                break;
+            }
             let Some((source, waiting)) = self.waiting.pop() else { break };
             self.give_up(source, &waiting);
             kept = Err(Skip::UnknownParent);
         }
-        while self.forest.bytes() > self.settings.bytes && self.forest.evict(sink) {}
         while self.forest.remembered() > self.settings.remembered {
             let over = self.forest.remembered() - self.settings.remembered;
             self.forest.touch_remembered(over);

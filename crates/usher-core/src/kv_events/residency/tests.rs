@@ -126,10 +126,16 @@ fn blocks_follow_their_parents() {
     assert_eq!(bench.matched("abcdefghijkl"), [0]);
     bench.store("efgh", 4, Some(1), &[2], &[]).unwrap();
     assert_eq!(bench.matched("abcdefghijkl"), [0, 0, 0]);
-    assert_eq!(bench.summary(), Summary { blocks: 3, waiting: 0, complete: false, block_tokens: 4 });
+    assert_eq!(
+        bench.summary(),
+        Summary { blocks: 3, waiting: 0, complete: false, block_tokens: 4, evicted: 0 }
+    );
     bench.apply(&[("type", "AllBlocksCleared".into())]).unwrap();
     assert!(bench.held.is_empty());
-    assert_eq!(bench.summary(), Summary { blocks: 0, waiting: 0, complete: true, block_tokens: 4 });
+    assert_eq!(
+        bench.summary(),
+        Summary { blocks: 0, waiting: 0, complete: true, block_tokens: 4, evicted: 0 }
+    );
 }
 
 #[test]
@@ -373,7 +379,10 @@ fn epochs_and_removed_sources_are_over() {
     let Bench { residency, source, held, .. } = &mut bench;
     residency.reset(*source, 5, true, &mut |change| note(held, change));
     assert!(bench.held.is_empty());
-    assert_eq!(bench.summary(), Summary { blocks: 0, waiting: 0, complete: true, block_tokens: 4 });
+    assert_eq!(
+        bench.summary(),
+        Summary { blocks: 0, waiting: 0, complete: true, block_tokens: 4, evicted: 0 }
+    );
     assert_eq!(bench.store("abcd", 4, None, &[1], &[]), Err(Skip::Outdated));
     bench.epoch = 5;
     bench.store("abcd", 4, None, &[9], &[]).unwrap();
@@ -405,7 +414,31 @@ fn the_coldest_tails_make_room() {
     }
     assert!(bench.residency.blocks() > 35);
     assert!(!bench.summary().complete);
+    let told = 12 + 19 * 11;
+    assert_eq!(bench.summary().evicted, told - bench.residency.blocks() as u64);
     assert_eq!(bench.residency.blocks(), bench.held.len());
+}
+
+#[test]
+fn cold_blocks_make_room_before_stores_that_wait() {
+    let bytes = 40 * Settings::BYTES_PER_BLOCK;
+    let block_tokens = NonZeroU16::new(1).unwrap();
+    let mut bench = Bench::new(Settings { bytes, block_tokens, ..Settings::default() });
+    let text = "x".repeat(36);
+    bench.store(&text, 1, None, &(100..136).collect::<Vec<u64>>(), &[]).unwrap();
+    bench.store("bcd", 1, Some(1), &[2, 3, 4], &[]).unwrap();
+    for hash in 10..20 {
+        bench.store("y", 1, None, &[hash], &[("lora_id", hash.into())]).unwrap();
+    }
+    assert_eq!(bench.summary().waiting, 1);
+    bench.store("a", 1, None, &[1], &[]).unwrap();
+    assert_eq!(bench.matched("abcd").len(), 4);
+    assert!((20..36).contains(&bench.matched(&text).len()));
+    // Where all wait, the oldest go.
+    for hash in 200..300 {
+        let _ = bench.store("z", 1, Some(1000 + hash), &[hash], &[]);
+    }
+    assert!(bench.summary().blocks <= 40 && bench.summary().waiting < 40);
 }
 
 #[test]

@@ -33,10 +33,6 @@ pub(super) struct WaitingRoom {
 }
 
 impl WaitingRoom {
-    pub(super) fn len(&self) -> usize {
-        self.by_number.len()
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

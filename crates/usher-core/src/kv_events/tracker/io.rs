@@ -13,8 +13,11 @@ pub struct Settings {
     pub held_bytes: usize,
     /// Milliseconds without a reply after which an attempt to replay has failed.
     pub replay_idle_ms: u64,
-    /// Milliseconds that a replay may take with all its attempts.
+    /// Milliseconds that a replay may take with all its attempts, from the request of each on.
     pub replay_total_ms: u64,
+    /// Milliseconds that an attempt may wait before its request is sent: few run at a time. Meanwhile nothing counts that
+    /// the engine told, and a part of it is better.
+    pub replay_wait_ms: u64,
     /// Attempts in a row without any reply, after which a replay has failed.
     pub replay_attempts: u32,
     /// Milliseconds between attempts.
@@ -42,6 +45,7 @@ impl Default for Settings {
             held_bytes: 1 << 20,
             replay_idle_ms: 2_000,
             replay_total_ms: 120_000,
+            replay_wait_ms: 600_000,
             replay_attempts: 3,
             replay_backoff_ms: 100,
             replay_cooldown_ms: 30_000,
@@ -113,7 +117,8 @@ pub enum Input {
         /// The epoch that it was to be applied in.
         epoch: u64,
     },
-    /// The endpoint served requests whose prompts have full blocks that it didn't hold: each leads to a message.
+    /// The endpoint served requests whose prompts have full blocks of the engine that it didn't hold: each leads to a
+    /// message.
     Served {
         /// Number since the last output of this kind.
         requests: u64,

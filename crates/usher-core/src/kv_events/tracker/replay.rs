@@ -24,7 +24,9 @@ impl Tracker {
         let replay = Replay {
             id: 0,
             stage: Stage::Everything,
-            until_ms: turn.now_ms.saturating_add(self.settings.replay_total_ms),
+            asked_ms: turn.now_ms,
+            began_ms: None,
+            spent_ms: 0,
             heard_ms: None,
             attempts: 0,
             progressed: false,
@@ -41,6 +43,10 @@ impl Tracker {
         self.replay_ids += 1;
         replay.id = self.replay_ids;
         replay.stage = if last.is_some() { Stage::Witness } else { Stage::Everything };
+        replay.asked_ms = turn.now_ms.saturating_add(after_ms);
+        let took_ms = replay.began_ms.take().map_or(0, |began_ms| turn.now_ms.saturating_sub(began_ms));
+        // Pauses count as well: attempts that take no time come to an end.
+        replay.spent_ms = replay.spent_ms.saturating_add(took_ms).saturating_add(after_ms);
         replay.heard_ms = None;
         replay.progressed = false;
         self.replay = Some(replay);
@@ -49,7 +55,17 @@ impl Tracker {
 
     pub(super) fn replay_began(&mut self, turn: &Turn<'_>) {
         if let Some(replay) = &mut self.replay {
+            replay.began_ms = Some(turn.now_ms);
             replay.heard_ms = Some(turn.now_ms);
+        }
+    }
+
+    /// Whether the time of a replay is over, or that in which its turn had to come.
+    fn is_over(&self, replay: &Replay, now_ms: u64) -> bool {
+        let spent_ms = |began_ms| replay.spent_ms.saturating_add(now_ms.saturating_sub(began_ms));
+        match replay.began_ms {
+            Some(began_ms) => spent_ms(began_ms) >= self.settings.replay_total_ms,
+            None => now_ms.saturating_sub(replay.asked_ms) >= self.settings.replay_wait_ms,
         }
     }
 
@@ -163,7 +179,7 @@ impl Tracker {
     fn try_again(&mut self, turn: &mut Turn<'_>) {
         let Some(replay) = self.replay else { return };
         let attempts = if replay.is_optional { 1 } else { self.settings.replay_attempts };
-        if replay.attempts >= attempts || turn.now_ms >= replay.until_ms {
+        if replay.attempts >= attempts || self.is_over(&replay, turn.now_ms) {
             return self.give_up(turn);
         }
         let asked_for = if replay.stage == Stage::Everything { None } else { self.next };
@@ -201,7 +217,7 @@ impl Tracker {
     pub(super) fn check_replay(&mut self, turn: &mut Turn<'_>) {
         if let Some(replay) = self.replay {
             let quiet_ms = replay.heard_ms.map_or(0, |heard_ms| turn.now_ms.saturating_sub(heard_ms));
-            if turn.now_ms >= replay.until_ms {
+            if self.is_over(&replay, turn.now_ms) {
                 self.give_up(turn);
             } else if quiet_ms >= self.settings.replay_idle_ms {
                 self.attempt_failed(turn);

@@ -75,8 +75,12 @@ pub(super) struct Turn<'a> {
 pub(super) struct Replay {
     pub(super) id: u64,
     pub(super) stage: Stage,
-    /// Time at which it has failed.
-    pub(super) until_ms: u64,
+    /// Time at which this attempt was asked for.
+    pub(super) asked_ms: u64,
+    /// Time at which its request was sent.
+    pub(super) began_ms: Option<u64>,
+    /// Milliseconds that earlier attempts took.
+    pub(super) spent_ms: u64,
     /// Time of the request of this attempt, or of the last reply.
     pub(super) heard_ms: Option<u64>,
     /// Attempts in a row without a reply that counts.
@@ -134,6 +138,11 @@ impl Tracker {
     /// Whether what the source holds is what the engine told.
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
+    }
+
+    /// Bytes of live messages that wait for the end of a replay.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// The engine said something.

@@ -6,6 +6,8 @@ use rand::rngs::StdRng;
 
 use super::*;
 
+mod turns;
+
 /// A tracker at a time.
 struct Bench {
     tracker: Tracker,
@@ -20,6 +22,7 @@ const PLAIN: Settings = Settings {
     held_bytes: 1000,
     replay_idle_ms: 2_000,
     replay_total_ms: 20_000,
+    replay_wait_ms: 60_000,
     replay_attempts: 3,
     replay_backoff_ms: 100,
     replay_cooldown_ms: 30_000,
@@ -339,6 +342,7 @@ fn live_messages_without_room_are_replayed_later() {
     // And where the replay fails, nothing is left that may be wrong.
     let mut bench = Bench::at(REPLAYING, 3);
     (4..20).for_each(|sequence| drop(bench.live(1, sequence)));
+    bench.input(Input::ReplayBegan { replay: 2 });
     bench.tick_after(20_000);
     assert!(!bench.tracker.is_in_sync());
     assert_eq!(bench.live(1, 20).last().unwrap(), "in sync");

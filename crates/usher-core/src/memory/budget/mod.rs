@@ -25,7 +25,7 @@ pub use uploads::watch_uploads;
 /// Kinds of memory that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bodies of requests, from their first byte until their last is on its way.
+    /// Bodies of requests, from their first byte until their last is on its way, and what finding their tokens takes.
     Bodies,
     /// The indexes of who holds which prefix, and the tokens of prefixes.
     PrefixIndex,
@@ -334,6 +334,22 @@ impl Budget {
         if squeezed.is_err() && !may() {
             used.fetch_sub(bytes, Relaxed);
             return squeezed;
+        }
+        Ok(())
+    }
+
+    /// Grows by what can be done without, unless it is tight then.
+    pub(super) fn grow_aside(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
+        let most = || tight(self.limit.load(Relaxed));
+        // Not counted first: others would be refused for what is never taken.
+        if self.total().saturating_add(bytes) > most() {
+            return Err(Full);
+        }
+        let used = &self.used[kind as usize].0;
+        used.fetch_add(bytes, Relaxed);
+        if self.grown() > most() {
+            used.fetch_sub(bytes, Relaxed);
+            return Err(Full);
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub struct EngineCaches {
     budget: Arc<Budget>,
     /// Requests whose full blocks were not all cached, by slot, since this was taken last. Held for one addition.
     served: Mutex<Vec<u32>>,
+    /// Tokens of a block of the engine, by slot, as it told last. Held to replace it or to read one number.
+    block_tokens: Mutex<Vec<u16>>,
     /// Comparisons by slot, since they were taken last. Held for one addition.
     agreements: Mutex<Vec<Agreement>>,
     /// Blocks of the prompts under way that are compared.
@@ -29,6 +31,7 @@ impl EngineCaches {
             index: EngineIndex::new(),
             budget: Arc::clone(budget),
             served: Mutex::default(),
+            block_tokens: Mutex::default(),
             agreements: Mutex::default(),
             compared_blocks: AtomicUsize::new(0),
         }
@@ -47,6 +50,20 @@ impl EngineCaches {
     /// An endpoint is sent a request with full blocks that it lacks.
     pub(super) fn served(&self, endpoint: &Endpoint) {
         of_slot(&self.served, endpoint, |served| *served = served.saturating_add(1));
+    }
+
+    /// Replaces the tokens of engines' blocks, by slot; 0 where an engine has told none.
+    pub fn set_block_tokens(&self, by_slot: Vec<u16>) {
+        *self.block_tokens.lock().unwrap_or_else(PoisonError::into_inner) = by_slot;
+    }
+
+    /// Tokens of a block of an endpoint's engine, by its events or else by its metrics; `None` if neither says.
+    pub(super) fn block_tokens(&self, endpoint: &Endpoint) -> Option<u32> {
+        let by_slot = self.block_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = by_slot.get(endpoint.slot().number() as usize).copied().unwrap_or(0);
+        drop(by_slot);
+        let scraped = || endpoint.load().block_size.last() as u32;
+        Some(if told > 0 { u32::from(told) } else { scraped() }).filter(|tokens| *tokens > 0)
     }
 
     /// A prompt was compared.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use usher_core::endpoints::Endpoint;
 use usher_core::prefix::{Blocks, EngineStatus};
+use usher_plugin::data::PromptTokenIds;
 
 use super::agreement::compare;
 use super::caches::EngineCaches;
@@ -18,6 +19,13 @@ const SLACK_BLOCKS: u64 = 2;
 
 /// Blocks of all prompts under way that are compared, at most: 2 MiB. Others are not compared.
 const MAX_BLOCKS: usize = 1 << 18;
+
+/// Whether keys are those of the engine, whose blocks have `engine` tokens. Engines name an image in each of their blocks
+/// that has a part of it, so other blocks have other keys from there on.
+pub(super) fn are_alike(ids: Option<&PromptTokenIds>, engine: Option<u32>, ours: u32) -> bool {
+    let has_items = ids.is_some_and(|ids| ids.prompts.iter().any(|prompt| !prompt.items.is_empty()));
+    !has_items || engine.is_none_or(|engine| engine == ours)
+}
 
 /// A prompt under way at an endpoint of which all is known.
 #[derive(Debug)]
@@ -61,7 +69,8 @@ impl Comparison {
         if index.status(slot.number()) != EngineStatus::Complete {
             return;
         }
-        let block_tokens = self.block_tokens.max(self.endpoint.load().block_size.last() as u64);
+        let engine = self.caches.block_tokens(&self.endpoint).unwrap_or(0);
+        let block_tokens = self.block_tokens.max(engine.into());
         let slack = SLACK_BLOCKS.saturating_mul(block_tokens);
         // What came in between was on its way at the decision. The blocks of this prompt are among it.
         let by_now = || index.told(slot, self.blocks.hashes()) as u64 * self.block_tokens;
@@ -74,5 +83,30 @@ impl Comparison {
 impl Drop for Comparison {
     fn drop(&mut self) {
         self.caches.compared_blocks().fetch_sub(self.blocks.len(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_plugin::data::{TokenizedItem, TokenizedPrompt};
+
+    use super::*;
+
+    #[test]
+    fn images_in_blocks_of_another_size_have_other_keys() {
+        let prompt = |items: &[&str]| {
+            let item = |hash: &&str| TokenizedItem { offset: 0, length: 9, hash: Arc::from(*hash) };
+            let prompt = TokenizedPrompt { ids: vec![0; 99], items: items.iter().map(item).collect() };
+            PromptTokenIds { prompts: vec![prompt] }
+        };
+        for (items, engine, expected) in [
+            (&[] as &[&str], Some(64), true),
+            (&["cat"], Some(64), false),
+            (&["cat"], Some(16), true),
+            (&["cat"], None, true),
+        ] {
+            assert_eq!(are_alike(Some(&prompt(items)), engine, 16), expected, "{items:?} {engine:?}");
+        }
+        assert!(are_alike(None, Some(64), 16), "token ids of the request");
     }
 }

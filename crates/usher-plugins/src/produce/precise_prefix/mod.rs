@@ -9,6 +9,7 @@ mod agreement;
 mod caches;
 mod comparison;
 mod keys;
+mod lacking;
 mod metrics;
 mod params;
 
@@ -29,7 +30,8 @@ use usher_plugin::{
 use super::tokens::TokenSource;
 pub use agreement::Agreement;
 pub use caches::EngineCaches;
-use comparison::Comparison;
+use comparison::{Comparison, are_alike};
+use lacking::lacks_blocks;
 use metrics::{PreciseCounts, PreciseFamilies};
 use params::Settings;
 pub use params::{KvEventsSettings, PrecisePrefixParams};
@@ -211,10 +213,11 @@ impl PreRequest for PrecisePrefixProducer {
         let prefill = decision.prefill().filter(|run| !std::ptr::eq(*run, primary));
         for run in [Some(primary), prefill].into_iter().flatten() {
             let Some(endpoint) = decision.endpoints_of(run).next() else { continue };
-            // Where all of the prompt is cached already, the engine has nothing to tell.
-            let lacks = |known: &PrefixMatch, pick: &u32| known.blocks_at(*pick) < known.total;
-            if cx.facts.get(self.prefix).zip(run.picks.first()).is_none_or(|(known, pick)| lacks(known, pick))
-            {
+            let known = cx.facts.get(self.prefix).zip(run.picks.first());
+            let held = known.map_or(0, |(known, pick)| known.blocks_at(*pick));
+            let ours = u32::from(self.settings.events.block_tokens.get());
+            // Where no further block gets full, the engine has nothing to tell.
+            if lacks_blocks(blocks, held, ours, self.caches.block_tokens(endpoint).unwrap_or(ours)) {
                 self.caches.served(endpoint);
             }
             if let Some(ttl) = self.speculative {
@@ -231,8 +234,12 @@ impl PreRequest for PrecisePrefixProducer {
         {
             let predicted = u64::from(known.blocks_at(*pick)) * u64::from(known.block_size);
             let size = (known.blocks_at(*pick), known.block_size);
+            let ids = self.tokens.ids().and_then(|key| cx.facts.get(key));
+            let is_alike = |endpoint: &&Arc<Endpoint>| {
+                are_alike(ids, self.caches.block_tokens(endpoint), known.block_size)
+            };
             let compares = |endpoint| Comparison::begin(&self.caches, endpoint, blocks, size);
-            let comparison = decision.endpoints_of(primary).next().and_then(compares);
+            let comparison = decision.endpoints_of(primary).next().filter(is_alike).and_then(compares);
             effects.follow(Sent { predicted: Some(predicted), comparison, counts: Arc::clone(&self.counts) });
         }
     }

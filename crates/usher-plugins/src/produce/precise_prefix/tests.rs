@@ -166,6 +166,22 @@ fn an_engine_tells_of_prompts_that_it_lacks() {
 }
 
 #[test]
+fn an_engine_with_larger_blocks_tells_of_full_ones() {
+    let bench = Bench::new();
+    let tokens: Vec<u32> = (0..16).collect();
+    bench.holds(0, &keys_of(&tokens[..8], &[]), 0);
+    let caches = Arc::clone(&bench.plugin.extra::<KvEventsSource>().unwrap().caches);
+    caches.set_block_tokens(vec![8, 0]);
+    assert_eq!(bench.told_of(&of_tokens(&tokens[..14]), 0), [0; 0], "six tokens more");
+    assert_eq!(bench.told_of(&of_tokens(&tokens), 0), [1]);
+    // By metrics, where it has told nothing.
+    bench.endpoint(1).load().block_size.set(32.0, 1);
+    assert_eq!(bench.told_of(&of_tokens(&tokens), 1), [0; 0]);
+    caches.set_block_tokens(vec![8, 16]);
+    assert_eq!(bench.told_of(&of_tokens(&tokens), 1), [0, 1], "its events say otherwise");
+}
+
+#[test]
 fn items_that_pile_up_have_no_blocks() {
     let items = |count: usize, hash: &str| {
         let item = TokenizedItem { offset: 0, length: 4000, hash: Arc::from(hash) };

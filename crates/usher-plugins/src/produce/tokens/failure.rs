@@ -3,6 +3,7 @@
 use std::fmt;
 
 use http::StatusCode;
+use usher_core::memory::Full;
 
 /// Why a prompt has no tokens. Says nothing of the prompt.
 #[derive(Debug)]
@@ -17,8 +18,18 @@ pub(super) enum Failure {
     Template(String),
     /// The tokenizer in this process refuses the text.
     Refusing,
+    /// It has a word that takes too long.
+    LongWord,
     /// Nobody waits for the tokens any more.
     Abandoned,
+    /// The memory budget has no room for it.
+    NoRoom,
+}
+
+impl From<Full> for Failure {
+    fn from(Full: Full) -> Self {
+        Self::NoRoom
+    }
 }
 
 impl fmt::Display for Failure {
@@ -30,6 +41,8 @@ impl fmt::Display for Failure {
             Self::Cut => f.write_str("the response ended early or is too long"),
             Self::Template(failure) => f.write_str(failure),
             Self::Refusing => f.write_str("the tokenizer refuses the text"),
+            Self::LongWord => f.write_str("a word is longer than 64 KiB"),
+            Self::NoRoom => f.write_str("the memory budget has no room"),
             Self::Abandoned => f.write_str("nobody waits any more"),
         }
     }

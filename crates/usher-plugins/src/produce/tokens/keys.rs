@@ -3,6 +3,8 @@
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
 use usher_plugin::{Finding, Key};
 
+use super::room::Room;
+
 /// Keys of the facts about tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keys {
@@ -11,10 +13,10 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Finding with these tokens and their number, or without any.
-    pub(super) fn finding(self, found: Option<PromptTokenIds>) -> Finding {
+    /// Finding with these tokens, the memory that they take and their number, or without any.
+    pub(super) fn finding(self, found: Option<(PromptTokenIds, Room)>) -> Finding {
         Box::new(move |_, facts| {
-            if let Some(found) = found {
+            if let Some((found, _room)) = found {
                 let count = found.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
                 facts.set(self.tokens, PromptTokens { count });
                 facts.set(self.ids, found);

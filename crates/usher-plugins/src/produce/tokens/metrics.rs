@@ -27,7 +27,7 @@ pub(super) struct RenderCounts {
     pub(super) failed: IntCounter,
     /// Not in time.
     pub(super) late: IntCounter,
-    /// Not tried, as too many others wait.
+    /// Not tried or given up, as too many others are under way or memory is short.
     pub(super) busy: IntCounter,
     plugin: String,
     told: Mutex<Option<Instant>>,
@@ -70,8 +70,19 @@ impl RenderFamilies {
 }
 
 impl RenderCounts {
+    /// Counts a prompt without tokens, and warns of what should not be.
+    pub(super) fn count_failure(&self, failure: &Failure, request_id: &str) {
+        match failure {
+            Failure::NoRoom => self.busy.inc(),
+            _ => {
+                self.failed.inc();
+                self.tell(failure, request_id);
+            }
+        }
+    }
+
     /// Warns of a failure, unless there was a warning in the last minute.
-    pub(super) fn tell(&self, failure: &Failure, request_id: &str) {
+    fn tell(&self, failure: &Failure, request_id: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= PAUSE) {
             *told = Some(Instant::now());

@@ -10,6 +10,7 @@ mod local;
 mod metrics;
 mod params;
 mod render;
+mod room;
 
 use std::sync::{Arc, OnceLock};
 
@@ -85,7 +86,8 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
             let model = LocalModel::of(cx, local, cx.parameters)?;
             let summary = model.summary(local);
             let counts = (counts, families.local(cx.name));
-            (Arc::new(LocalTokenizer::new(model, local.timeout(), keys, counts)), summary)
+            let tokenizer = LocalTokenizer::new(model, cx.state.budget(), local.timeout(), keys, counts);
+            (Arc::new(tokenizer), summary)
         }
         (None, render) => {
             let render = render.clone().unwrap_or_default();
@@ -93,7 +95,8 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
                 "Asks {} for the tokens of prompts, for {:?} at most; then estimates how many they are.",
                 render.url, render.timeout
             );
-            (Arc::new(Renderer::new(&render, params.model_name.clone(), keys, counts)), summary)
+            let budget = cx.state.budget();
+            (Arc::new(Renderer::new(&render, params.model_name.clone(), budget, keys, counts)), summary)
         }
     };
     let source = Source { name: cx.name.to_owned(), ids, model: params.model_name.clone() };

@@ -10,6 +10,8 @@ use usher_core::request::{Api, Body};
 use usher_plugin::data::PromptTokenIds;
 use xxhash_rust::xxh3::Xxh3Builder;
 
+use super::super::room::Room;
+use super::encoder::Turn;
 use super::fast::Words;
 use super::files::Files;
 use super::model::LocalModel;
@@ -59,7 +61,9 @@ impl DirectTokenizer {
 
     /// The tokens of the prompts in a request's body; `None` where it can't be understood.
     pub fn tokens(&mut self, api: Api, body: Body) -> Option<PromptTokenIds> {
-        self.model.tokens(api, body, &mut self.words, &|| false).ok().map(|(found, _)| found)
+        let mut room = Room::new(&Arc::default());
+        let turn = &mut Turn { words: &mut self.words, is_over: &|| false, room: &mut room };
+        self.model.tokens(api, body, turn).ok().map(|(found, _)| found)
     }
 }
 

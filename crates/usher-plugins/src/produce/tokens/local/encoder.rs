@@ -8,7 +8,9 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{NormalizerWrapper, Tokenizer};
 use usher_core::memory::Budget;
 
+use super::super::room::Room;
 use super::cache::PieceCache;
+use super::encode_failure::{EncodeFailure, MAX_WORD};
 use super::fast::{Fast, Words};
 use super::pieces::{Cuts, PATTERNS};
 
@@ -16,6 +18,12 @@ use super::pieces::{Cuts, PATTERNS};
 const PIECE: usize = 1024;
 /// Part of that from which on the last piece is kept: a shorter one is tokenized as fast.
 const KEPT: usize = 4;
+
+/// Bytes that the tokenizer takes for one of a piece while it works: positions of its letters before and after
+/// normalization, symbols, merges in a queue, tokens.
+const WORKING: usize = 128;
+/// Bytes of a piece up to which that doesn't count: 2 MiB for each thread.
+const SMALL: usize = 16 << 10;
 
 /// Texts → token ids.
 #[derive(Debug)]
@@ -36,13 +44,13 @@ pub(super) struct Sources {
     pub(super) encoded: u64,
 }
 
-/// Why a text has no tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EncodeFailure {
-    /// Nobody waits for them any more.
-    Abandoned,
-    /// The tokenizer can't do it.
-    Refused,
+/// A text's turn to be tokenized.
+pub(super) struct Turn<'a> {
+    /// Words that the thread remembers.
+    pub(super) words: &'a mut Words,
+    /// Whether nobody waits for the tokens any more.
+    pub(super) is_over: &'a dyn Fn() -> bool,
+    pub(super) room: &'a mut Room,
 }
 
 impl Encoder {
@@ -83,12 +91,11 @@ impl Encoder {
     /// Appends the tokens of a text, without special tokens around it.
     ///
     /// # Errors
-    /// When nobody waits for them any more, or the tokenizer refuses the text.
+    /// When nobody waits for them any more, there is no room, or the text can't be tokenized.
     pub(super) fn encode(
         &self,
         text: &str,
-        words: &mut Words,
-        is_over: &dyn Fn() -> bool,
+        turn: &mut Turn<'_>,
         out: &mut Vec<u32>,
     ) -> Result<Sources, EncodeFailure> {
         let mut sources = Sources::default();
@@ -100,11 +107,14 @@ impl Encoder {
                 sources.cached += piece.len() as u64;
                 continue;
             }
-            if is_over() {
+            if (turn.is_over)() {
                 return Err(EncodeFailure::Abandoned);
             }
             let from = out.len();
-            self.piece(piece, words, out).map_err(|_| EncodeFailure::Refused)?;
+            let working = if piece.len() > SMALL { piece.len().saturating_mul(WORKING) } else { 0 };
+            turn.room.take(working).map_err(|_| EncodeFailure::NoRoom)?;
+            self.piece(piece, turn.words, out)?;
+            turn.room.give_back(working);
             sources.encoded += piece.len() as u64;
             if piece.len() >= self.kept {
                 self.cache.insert(piece, out.get(from..).unwrap_or_default());
@@ -113,14 +123,22 @@ impl Encoder {
         Ok(sources)
     }
 
-    fn piece(&self, piece: &str, words: &mut Words, out: &mut Vec<u32>) -> tokenizers::Result<()> {
-        match &self.fast {
-            Some(fast) => fast.encode(&self.tokenizer, piece, words, out),
-            None => {
-                out.extend_from_slice(self.tokenizer.encode_fast(piece, false)?.get_ids());
-                Ok(())
-            }
+    fn piece(&self, piece: &str, words: &mut Words, out: &mut Vec<u32>) -> Result<(), EncodeFailure> {
+        if let Some(fast) = &self.fast {
+            return fast.encode(&self.tokenizer, piece, words, out);
         }
+        // Its words aren't known here, but most of them have no white space.
+        if piece.len() > MAX_WORD && piece.split(char::is_whitespace).any(|word| word.len() > MAX_WORD) {
+            return Err(EncodeFailure::LongWord);
+        }
+        let encoded = self.tokenizer.encode_fast(piece, false).map_err(|_| EncodeFailure::Refused)?;
+        out.extend_from_slice(encoded.get_ids());
+        Ok(())
+    }
+
+    /// Puts these tokens around texts, whatever the tokenizer's file says.
+    pub(super) fn put_around(&mut self, [before, behind]: [Option<u32>; 2]) {
+        self.around = (before.into_iter().collect(), behind.into_iter().collect());
     }
 
     /// Special tokens around a text, by name.

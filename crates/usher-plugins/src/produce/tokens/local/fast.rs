@@ -8,6 +8,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Model, NormalizedString, Normalizer, NormalizerWrapper, Tokenizer};
 use xxhash_rust::xxh3::Xxh3Builder;
 
+use super::encode_failure::{EncodeFailure, MAX_WORD};
+
 /// End of the usual patterns of words: spaces but for the last, which goes with the word behind them.
 const SPACES: &str = r"|\s+(?!\S)|\s+";
 /// Number of that alternative beside the rest of the pattern.
@@ -106,10 +108,10 @@ impl Fast {
         text: &str,
         known: &mut Words,
         out: &mut Vec<u32>,
-    ) -> tokenizers::Result<()> {
+    ) -> Result<(), EncodeFailure> {
         self.raw.split(text, out, |part, out| {
-            let normal =
-                (self.is_nfc && !part.is_ascii()).then(|| normalized(tokenizer, part)).transpose()?;
+            let normal = (self.is_nfc && !part.is_ascii()).then(|| normalized(tokenizer, part)).transpose();
+            let normal = normal.map_err(|_| EncodeFailure::Refused)?;
             let part = normal.as_deref().unwrap_or(part);
             self.normalized.split(part, out, |part, out| self.words(tokenizer, part, known, out))
         })
@@ -121,7 +123,7 @@ impl Fast {
         text: &str,
         known: &mut Words,
         out: &mut Vec<u32>,
-    ) -> tokenizers::Result<()> {
+    ) -> Result<(), EncodeFailure> {
         let mut rest = text;
         while let Some(found) = self.words.find(rest) {
             let mut end = found.end();
@@ -151,7 +153,7 @@ impl Fast {
         word: &str,
         known: &mut Words,
         out: &mut Vec<u32>,
-    ) -> tokenizers::Result<()> {
+    ) -> Result<(), EncodeFailure> {
         if word.is_empty() {
             return Ok(());
         }
@@ -159,9 +161,13 @@ impl Fast {
             out.extend_from_slice(ids);
             return Ok(());
         }
+        if word.len() > MAX_WORD {
+            return Err(EncodeFailure::LongWord);
+        }
         let letters: String = word.bytes().filter_map(|byte| self.letters.get(usize::from(byte))).collect();
         let from = out.len();
-        out.extend(tokenizer.get_model().tokenize(&letters)?.into_iter().map(|token| token.id));
+        let tokens = tokenizer.get_model().tokenize(&letters).map_err(|_| EncodeFailure::Refused)?;
+        out.extend(tokens.into_iter().map(|token| token.id));
         if word.len() <= WORD {
             if known.len() >= WORDS {
                 known.clear();

@@ -44,6 +44,8 @@ pub(super) struct Model {
     pub(super) template: Option<ChatTemplate>,
     /// Texts of special tokens by name.
     pub(super) special: Vec<(String, String)>,
+    /// Tokens before and behind a text, where they don't follow from tokenizer.json.
+    pub(super) around: Option<[Option<String>; 2]>,
 }
 
 #[derive(Deserialize, Default)]
@@ -51,7 +53,7 @@ pub(super) struct Model {
 struct Config {
     chat_template: Option<Templates>,
     #[serde(flatten)]
-    others: std::collections::BTreeMap<String, serde_json::Value>,
+    others: Fields,
 }
 
 #[derive(Deserialize)]
@@ -128,15 +130,10 @@ impl Files {
             let key = if params.chat_template.as_os_str().is_empty() { "path" } else { "chatTemplate" };
             ConfigError::at(at(key), format!("the chat template of {} can't be read: {error}", self.place()))
         })?;
-        let special = SPECIAL
-            .iter()
-            .filter_map(|&name| {
-                let token = config.others.get(name)?;
-                let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
-                Some((name.to_owned(), text.to_owned()))
-            })
-            .collect();
-        Ok(Model { tokenizer, held, template, special })
+        let special =
+            SPECIAL.iter().filter_map(|&name| Some((name.to_owned(), token(&config.others, name)?)));
+        let (special, around) = (special.collect(), around(&config.others));
+        Ok(Model { tokenizer, held, template, special, around })
     }
 
     fn read_tokenizer(
@@ -182,6 +179,30 @@ impl Files {
         let path = self.template.as_ref().or(self.config.as_ref());
         path.map_or_else(String::new, |path| path.display().to_string())
     }
+}
+
+/// Fields of tokenizer_config.json.
+type Fields = std::collections::BTreeMap<String, serde_json::Value>;
+
+/// Text of a special token.
+fn token(fields: &Fields, name: &str) -> Option<String> {
+    let token = fields.get(name)?;
+    token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+}
+
+/// Tokens that transformers puts around texts by `add_bos_token` and `add_eos_token`: with Llama's classes these replace
+/// the post-processor of tokenizer.json, others ignore them.
+fn around(fields: &Fields) -> Option<[Option<String>; 2]> {
+    let class = fields.get("tokenizer_class")?.as_str()?;
+    if !matches!(class, "LlamaTokenizer" | "LlamaTokenizerFast") {
+        return None;
+    }
+    let flag = |name: &str| fields.get(name).and_then(serde_json::Value::as_bool);
+    let (bos, eos) = (flag("add_bos_token"), flag("add_eos_token"));
+    // A file without either goes by its post-processor, which converters made by the same flags.
+    bos.or(eos)?;
+    let added = |adds: bool, name: &str| adds.then(|| token(fields, name)).flatten();
+    Some([added(bos.unwrap_or(true), "bos_token"), added(eos.unwrap_or(false), "eos_token")])
 }
 
 fn format(params: &LocalParams) -> Option<ContentFormat> {

@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use usher_core::endpoints::Candidates;
+use usher_core::memory::Budget;
 use usher_core::request::prompt::PartKind;
 use usher_core::request::{Api, Body, Request};
 use usher_plugin::{Finding, Gatherer, Situation};
@@ -14,6 +15,8 @@ use usher_plugin::{Finding, Gatherer, Situation};
 use super::super::failure::Failure;
 use super::super::keys::Keys;
 use super::super::metrics::{LocalCounts, RenderCounts};
+use super::super::room::Room;
+use super::encoder::Turn;
 use super::model::LocalModel;
 use super::workers::Busy;
 
@@ -24,6 +27,7 @@ const MAX_BODY: usize = 4 << 20;
 #[derive(Debug)]
 pub(in super::super) struct LocalTokenizer {
     model: Arc<LocalModel>,
+    budget: Arc<Budget>,
     timeout: Duration,
     keys: Keys,
     counts: Arc<RenderCounts>,
@@ -40,11 +44,13 @@ impl LocalTokenizer {
     /// Tokenizes with this model, and says what it found under `keys`.
     pub(in super::super) fn new(
         model: Arc<LocalModel>,
+        budget: &Arc<Budget>,
         timeout: Duration,
         keys: Keys,
         (counts, sources): (RenderCounts, LocalCounts),
     ) -> Self {
-        Self { model, timeout, keys, counts: Arc::new(counts), sources: Arc::new(sources) }
+        let (budget, counts, sources) = (Arc::clone(budget), Arc::new(counts), Arc::new(sources));
+        Self { model, budget, timeout, keys, counts, sources }
     }
 
     fn is_for(&self, request: &Request) -> bool {
@@ -69,14 +75,16 @@ impl Gatherer for LocalTokenizer {
         let task = Arc::new(Task { api: cx.request.api, body: cx.request.outgoing().into_owned() });
         let (reply, result) = oneshot::channel();
         let (waiting, model) = (Arc::downgrade(&task), Arc::clone(&self.model));
+        let mut room = Room::new(&self.budget);
         let queued = self.model.workers.run(move |words| {
             let Some(task) = waiting.upgrade() else { return };
             let body = task.body.clone();
             let api = task.api;
             drop(task);
-            let found = model.tokens(api, body, words, &|| reply.is_closed());
+            let is_over = &|| reply.is_closed();
+            let found = model.tokens(api, body, &mut Turn { words, is_over, room: &mut room });
             // Nobody waits any more.
-            let _ = reply.send(found);
+            let _ = reply.send(found.map(|(found, sources)| (found, room, sources)));
         });
         if queued == Err(Busy) {
             self.counts.busy.inc();
@@ -88,20 +96,18 @@ impl Gatherer for LocalTokenizer {
         let held = async move {
             let _task = task;
             let found = match tokio::time::timeout(timeout, result).await {
-                Ok(Ok(Ok((found, bytes)))) => {
+                Ok(Ok(Ok((found, room, bytes)))) => {
                     counts.rendered.inc();
                     sources.cached.inc_by(bytes.cached);
                     sources.encoded.inc_by(bytes.encoded);
-                    Some(found)
+                    Some((found, room))
                 }
                 Ok(Ok(Err(failure))) => {
-                    counts.failed.inc();
-                    counts.tell(&failure, &request_id);
+                    counts.count_failure(&failure, &request_id);
                     None
                 }
                 Ok(Err(_)) => {
-                    counts.failed.inc();
-                    counts.tell(&Failure::Refusing, &request_id);
+                    counts.count_failure(&Failure::Refusing, &request_id);
                     None
                 }
                 Err(_) => {

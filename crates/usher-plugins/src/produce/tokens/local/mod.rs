@@ -3,6 +3,7 @@
 mod cache;
 mod chat;
 mod direct;
+mod encode_failure;
 mod encoder;
 mod fast;
 mod files;

@@ -13,13 +13,16 @@ use usher_plugin::data::{PromptTokenIds, TokenizedPrompt};
 use usher_plugin::{BuildContext, Persistent};
 
 use super::super::failure::Failure;
+use super::super::room::parsed;
 use super::chat::{Chat, ChatFailure};
-use super::encoder::{EncodeFailure, Encoder, Sources};
-use super::fast::Words;
+use super::encoder::{Encoder, Sources, Turn};
 use super::files::Files;
 use super::params::LocalParams;
 use super::template::ChatTemplate;
 use super::workers::Workers;
+
+/// Bytes that one of a text takes: with its tokens, of which it may be one.
+const TEXT: usize = 10;
 
 /// A model's tokenizer and chat template, and threads.
 #[derive(Debug)]
@@ -80,10 +83,15 @@ impl LocalModel {
         let at = |key: &str| node.position_of(&format!("local.{key}"));
         let model = files.read(params, node, budget)?;
         let cache = usize::try_from(params.cache_bytes).unwrap_or(usize::MAX);
-        let encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
+        let mut encoder = Encoder::new(model.tokenizer, cache, budget).map_err(|error| {
             let message = format!("{} can't be used: {error}", files.tokenizer().display());
             ConfigError::at(at("path"), message)
         })?;
+        if let Some(around) = model.around {
+            let number =
+                |token: Option<String>| token.and_then(|token| encoder.tokenizer.token_to_id(&token));
+            encoder.put_around(around.map(number));
+        }
         let workers = Workers::start(params.workers_count).map_err(|error| {
             ConfigError::at(at("workersCount"), format!("no thread can be started: {error}")).temporary()
         })?;
@@ -148,15 +156,17 @@ impl LocalModel {
         &self,
         api: Api,
         body: Body,
-        words: &mut Words,
-        is_over: &dyn Fn() -> bool,
+        turn: &mut Turn<'_>,
     ) -> Result<(PromptTokenIds, Sources), Failure> {
         let bytes = body.into_bytes();
+        turn.room.take(parsed(&bytes))?;
         let (texts, adds) = match api {
             Api::ChatCompletions => self.chat(&bytes)?,
             _ => completion(&bytes)?,
         };
         drop(bytes);
+        let len: usize = texts.iter().map(String::len).sum();
+        turn.room.take(len.saturating_mul(TEXT))?;
         let mut all = Sources::default();
         let mut prompts = Vec::with_capacity(texts.len());
         for text in texts {
@@ -164,11 +174,7 @@ impl LocalModel {
             if adds {
                 ids.extend_from_slice(&self.encoder.around.0);
             }
-            let sources =
-                self.encoder.encode(&text, words, is_over, &mut ids).map_err(|failure| match failure {
-                    EncodeFailure::Abandoned => Failure::Abandoned,
-                    EncodeFailure::Refused => Failure::Refusing,
-                })?;
+            let sources = self.encoder.encode(&text, turn, &mut ids)?;
             if adds {
                 ids.extend_from_slice(&self.encoder.around.1);
             }
@@ -176,6 +182,8 @@ impl LocalModel {
             all.encoded += sources.encoded;
             prompts.push(TokenizedPrompt { ids, items: Vec::new() });
         }
+        let ids: usize = prompts.iter().map(|prompt| prompt.ids.capacity()).sum();
+        turn.room.keep(ids.saturating_mul(size_of::<u32>()));
         Ok((PromptTokenIds { prompts }, all))
     }
 

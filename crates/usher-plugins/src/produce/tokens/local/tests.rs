@@ -2,12 +2,19 @@
 //! made them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
+use usher_core::memory::{Budget, Kind};
+use usher_core::request::{Api, Body};
 
-use super::encoder::Encoder;
+use super::super::room::Room;
+use super::DirectTokenizer;
+use super::encode_failure::EncodeFailure;
+use super::encoder::{Encoder, Sources, Turn};
 use super::fast::Words;
 use super::files::parse;
 use super::pieces::PATTERNS;
@@ -35,10 +42,20 @@ fn in_small_pieces(tokenizer: &Value) -> Encoder {
     Encoder::with_pieces(tokenizer.to_string().parse().unwrap(), 1, 1 << 20, &Default::default()).unwrap()
 }
 
-fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, super::encoder::Sources) {
+fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
     let mut ids = Vec::new();
-    let sources = encoder.encode(text, &mut Words::default(), &|| false, &mut ids).unwrap();
+    let sources = try_encode(encoder, &Arc::default(), text, &mut ids).unwrap();
     (ids, sources)
+}
+
+fn try_encode(
+    encoder: &Encoder,
+    budget: &Arc<Budget>,
+    text: &str,
+    ids: &mut Vec<u32>,
+) -> Result<Sources, EncodeFailure> {
+    let (mut words, mut room) = (Words::default(), Room::new(budget));
+    encoder.encode(text, &mut Turn { words: &mut words, is_over: &|| false, room: &mut room }, ids)
 }
 
 #[test]
@@ -126,16 +143,20 @@ fn variant(pattern: usize, nfc: bool, flags: [bool; 4]) -> Value {
     tokenizer
 }
 
-/// Texts of what tokenizers look at: spaces, line feeds, letters, digits, marks, added tokens.
+/// Texts of what tokenizers look at: spaces, line ends, indented and empty lines, letters, digits, marks, added tokens.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => "[a-zA-Z]{1,9}",
         2 => "[ \t]{1,3}",
-        3 => "\n{1,2}",
+        3 => "\n{1,3}",
+        1 => "(\r\n){1,2}",
+        1 => "[.;,a]?\n( {2,8}|\t)[-*]? ?",
         1 => "[0-9]{1,5}",
         2 => "[.,!'/(\r\n]{1,3}",
         1 => Just("\u{301}".to_owned()),
         1 => "[é日ßΩ\u{a0}\u{3000}👩]{1,3}",
+        1 => "[日本語かなカナ한국어жизнь]{1,4}[。，、 \n]?",
+        1 => "[\u{301}\u{85}\u{2028}\u{180e}\u{1c}\u{200b}]",
         1 => prop::sample::select(vec!["<tool>", "<|eos|>", "<|im_start|>", "<|im_end|>", "  of  ", "'s", "'LL"])
             .prop_map(str::to_owned),
     ];
@@ -185,8 +206,73 @@ fn a_repeated_beginning_costs_its_end_only() {
     let (_, second) = encode(&encoder, &(chat.clone() + &turn(50)));
     assert!(second.encoded < 3 * 1024, "{second:?}");
     assert_eq!(second.cached + second.encoded, (chat.len() + turn(50).len()) as u64);
-    // A page of text without messages is cut at its lines.
-    let page = "A line of text, as pages have.\n".repeat(400);
-    let _ = encode(&encoder, &page);
-    assert!(encode(&encoder, &(page + "The end.")).1.encoded < 2 * 1024);
+}
+
+#[test]
+fn texts_of_any_form_cost_their_end_only() {
+    for (name, text) in [
+        ("lines", "A line of text, as pages have.\n"),
+        ("paragraphs", "A paragraph of text.\n\n"),
+        ("code", "    if x {\n        return;\n    }\n\n"),
+        ("a list", "- one\n- two\n\n  1. three\n"),
+        ("carriage returns", "A line.\r\n\r\n"),
+        ("one line", "words and words, "),
+        ("JSON", "{\"a\": [1, 2, {\"b\": \"c\"}]},"),
+        ("Russian", "Все счастливые семьи похожи друг на друга.\n\n"),
+        ("Chinese", "学而时习之，不亦说乎。"),
+    ] {
+        let encoder = encoder(&json_of("bytes.json"));
+        let page = text.repeat(12_000 / text.len());
+        let _ = encode(&encoder, &page);
+        let (_, longer) = encode(&encoder, &(page + text));
+        assert!(longer.encoded < 2 * 1024, "{name}: {longer:?}");
+    }
+}
+
+#[test]
+fn long_words_and_texts_without_room_have_no_tokens() {
+    let budget = Arc::new(Budget::new(4 << 20, 0));
+    for name in ["bytes", "spaces"] {
+        let encoder = encoder(&json_of(&format!("{name}.json")));
+        let failure = |text: &str| try_encode(&encoder, &budget, text, &mut Vec::new()).err();
+        assert_eq!(failure(&"x".repeat(20_000)), None, "{name}");
+        assert_eq!(failure(&"x".repeat(60_000)), Some(EncodeFailure::NoRoom), "{name}");
+        let unlimited = try_encode(&encoder, &Arc::default(), &"x".repeat(70_000), &mut Vec::new());
+        assert_eq!(unlimited, Err(EncodeFailure::LongWord), "{name}");
+        assert_eq!(budget.used(Kind::Bodies), 0);
+    }
+}
+
+#[test]
+fn flags_of_llama_say_what_is_around_a_text() {
+    let files = std::env::temp_dir().join(format!("usher-flags-{}", std::process::id()));
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::copy(folder().join("bytes.json"), files.join("tokenizer.json")).unwrap();
+    let ids = |config: Value| {
+        std::fs::write(files.join("tokenizer_config.json"), config.to_string()).unwrap();
+        let mut tokenizer = DirectTokenizer::open(&files, 0).unwrap();
+        let mut body = Body::default();
+        body.push(Bytes::from_static(br#"{"prompt":"a"}"#));
+        tokenizer.tokens(Api::Completions, body).unwrap().prompts[0].ids.clone()
+    };
+    let (bos, a, eos) = (900, 64, 901);
+    for class in ["LlamaTokenizer", "LlamaTokenizerFast"] {
+        for (add_bos, add_eos, expected) in [
+            (json!(true), json!(true), vec![bos, a, eos]),
+            (json!(false), json!(false), vec![a]),
+            (json!(null), json!(true), vec![bos, a, eos]),
+            (json!(false), json!(null), vec![a]),
+            (json!(null), json!(null), vec![bos, a]),
+        ] {
+            let config = json!({
+                "tokenizer_class": class, "bos_token": "<|bos|>", "eos_token": {"content": "<|eos|>"},
+                "add_bos_token": add_bos, "add_eos_token": add_eos,
+            });
+            assert_eq!(ids(config.clone()), expected, "{config}");
+        }
+    }
+    let other =
+        json!({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|bos|>", "add_bos_token": false});
+    assert_eq!(ids(other), [bos, a], "it ignores them");
+    std::fs::remove_dir_all(&files).unwrap();
 }
