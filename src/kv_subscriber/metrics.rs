@@ -21,24 +21,36 @@ const MISMATCH_LABELS: [&str; 3] = ["plugin_name", "endpoint", "kind"];
 type Count = fn(&EndpointNumbers) -> u64;
 
 const COUNTS: [(&str, &str, Count); 12] = [
-    ("usher_kv_events_messages_total", "Live messages of KV events.", |of| of.counts.messages),
+    (
+        "usher_kv_events_messages_total",
+        "KV event messages received from the engine, without replayed ones.",
+        |of| of.counts.messages,
+    ),
     ("usher_kv_events_applied_total", "KV events applied.", |of| of.applied),
     ("usher_kv_events_failed_connections_total", "Connections that ended or could not be made.", |of| {
         of.failed_connections
     }),
-    ("usher_kv_events_gaps_total", "Gaps in the numbers of messages.", |of| of.counts.gaps),
+    ("usher_kv_events_gaps_total", "Gaps in the sequence numbers of KV event messages.", |of| of.counts.gaps),
     ("usher_kv_events_restarts_total", "Restarts of the engine, seen by its numbers or its metrics.", |of| {
         of.counts.restarts
     }),
-    ("usher_kv_events_replays_total", "Replays begun.", |of| of.counts.replays),
-    ("usher_kv_events_failed_replays_total", "Replays given up.", |of| of.counts.failed_replays),
-    ("usher_kv_events_resets_total", "Times that all blocks of the endpoint were dropped.", |of| {
+    ("usher_kv_events_replays_total", "Replays of missed KV events that were asked for.", |of| {
+        of.counts.replays
+    }),
+    ("usher_kv_events_failed_replays_total", "Replays of missed KV events that failed or timed out.", |of| {
+        of.counts.failed_replays
+    }),
+    ("usher_kv_events_resets_total", "Times that all known KV blocks of the endpoint were dropped.", |of| {
         of.counts.resets
     }),
-    ("usher_kv_events_silences_total", "Connections given up as the engine served and told nothing.", |of| {
-        of.counts.silences
+    (
+        "usher_kv_events_silences_total",
+        "KV event connections closed as the engine served requests and published nothing.",
+        |of| of.counts.silences,
+    ),
+    ("usher_kv_events_unreadable_total", "KV event messages whose payload can't be read.", |of| {
+        of.unreadable
     }),
-    ("usher_kv_events_unreadable_total", "Messages whose payload can't be read.", |of| of.unreadable),
     (
         "usher_kv_events_evicted_total",
         "Blocks of the engine dropped as the memory for prefix indexes was used up.",
@@ -46,13 +58,13 @@ const COUNTS: [(&str, &str, Count); 12] = [
     ),
     (
         "usher_precise_prefix_compared_total",
-        "Requests whose cached tokens were compared with what the engine told: all was known, and it was more than two blocks.",
+        "Requests whose cached tokens by usage were compared with the engine's KV events; where these are complete, and of more than two blocks.",
         |of| of.agreement.compared,
     ),
 ];
 const MISMATCHES: (&str, &str) = (
     "usher_precise_prefix_mismatches_total",
-    "Compared requests that differ by more than half: told and not_cached, or cached and not_told.",
+    "Compared requests of which KV events and usage differ by more than half: not_cached (events say more) or not_told (usage says more).",
 );
 const SKIPPED: (&str, &str) = ("usher_kv_events_skipped_total", "KV events not applied, by reason.");
 const UNKNOWN_PODS: (&str, &str) = (
@@ -60,12 +72,13 @@ const UNKNOWN_PODS: (&str, &str) = (
     "Messages whose topic names no endpoint at the address that they came from.",
 );
 const BLOCKS: (&str, &str) =
-    ("usher_kv_events_blocks", "Blocks of the engine that are known, held or remembered.");
+    ("usher_kv_events_blocks", "KV blocks of the engine that the index knows, held or remembered.");
 const KNOWN: (&str, &str) = (
     "usher_kv_events_known",
-    "How much is known of what the engine holds: 0 nothing, 1 what it told, 2 that and nothing is missing.",
+    "Knowledge of the engine's KV blocks: 0 none, 1 partial (events were missed, or blocks evicted), 2 complete.",
 );
-const AGE: (&str, &str) = ("usher_kv_events_age_seconds", "Age of the engine's last batch, by its clock.");
+const AGE: (&str, &str) =
+    ("usher_kv_events_age_seconds", "Age of the engine's last batch of KV events, by its clock.");
 const SUBSCRIBERS: (&str, &str) =
     ("llm_d_epp_kv_cache_events_active_subscribers", "[ALPHA] Endpoints whose KV events are followed.");
 const ADMISSIONS: (&str, &str) =
@@ -80,8 +93,10 @@ const CAPACITY: (&str, &str) =
     ("llm_d_epp_kv_cache_events_pool_capacity", "[ALPHA] Threads that apply KV events: one per plugin.");
 
 /// Families that have labels of llm-d-router.
-const THEIR_MESSAGES: (&str, &str) =
-    ("llm_d_epp_kv_cache_events_messages_received_total", "[ALPHA] Live messages of KV events.");
+const THEIR_MESSAGES: (&str, &str) = (
+    "llm_d_epp_kv_cache_events_messages_received_total",
+    "[ALPHA] KV event messages received from the engine, without replayed ones.",
+);
 const POD: [&str; 1] = ["pod_identifier"];
 const THEIR_SKIPPED: [(Kind, (&str, &str)); 2] = [
     (

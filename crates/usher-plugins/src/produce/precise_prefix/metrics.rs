@@ -49,15 +49,15 @@ impl PreciseFamilies {
             )?,
             predicted: family(
                 "usher_precise_prefix_predicted_tokens_total",
-                "Tokens that the engine of the chosen endpoint held by its events, of requests whose response tells how many were cached.",
+                "Prompt tokens cached at the chosen endpoint by its KV events, of requests whose response reports cached tokens.",
             )?,
             cached: family(
                 "usher_precise_prefix_cached_tokens_total",
-                "Tokens of the same requests that were cached.",
+                "Cached prompt tokens by the responses' usage, of the requests in usher_precise_prefix_predicted_tokens_total.",
             )?,
             approximate: family(
                 "usher_precise_prefix_without_tokens_total",
-                "Requests whose tokens are not known, so that the approximate match counts, if there is one.",
+                "Requests without prompt token ids; scored by the approximate prefix match, if there is one.",
             )?,
         })
     }

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_parameters_are_refused() {
         let table = [
             ("{tokenProcessorConfig: {blockSizeTokens: -1}}", "blockSizeTokens can't be -1"),
             ("{tokenProcessorConfig: {blockSizeTokens: 65536}}", "blockSizeTokens can't be 65536"),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_at_its_place() {
+    fn invalid_parameters_are_refused_at_their_place() {
         let table = [
             ("{vllm: {url: 'https://10.0.0.1'}}", 14, "vllm.url can't be 'https://10.0.0.1'"),
             ("{vllm: {url: nowhere}}", 14, "vllm.url can't be 'nowhere'"),

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_queue_has_no_room_for_is_told_so() {
+    fn full_tokenizer_queue_reports_busy() {
         let workers = Workers::start(1).unwrap();
         let (begun, has_begun) = channel();
         let (go, may_go) = channel::<()>();
