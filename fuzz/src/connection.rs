@@ -39,6 +39,9 @@ const MAX_FRAMES: usize = 300;
 /// 512 KiB, or to 128 where there is no room at all. Some streams hold that.
 const PROCESS: u64 = 4 << 20;
 
+/// Trailers that a connection may have which no stream reads.
+const TRAILERS: usize = 4;
+
 /// Memory that an unread DATA frame takes besides its payload, in bytes.
 const OVERHEAD: u64 = 256;
 
@@ -141,6 +144,8 @@ struct Client {
     data: u64,
     /// Data that it sent on each stream, in bytes.
     data_of: HashMap<u32, usize>,
+    /// Trailers that it sent.
+    trailers: usize,
     /// Seconds for which it was silent.
     slept: usize,
     /// It sent nothing that a server has to refuse.
@@ -157,6 +162,7 @@ impl Client {
             next: 1,
             data: 0,
             data_of: HashMap::new(),
+            trailers: 0,
             slept: 0,
             is_orderly: true,
         };
@@ -209,6 +215,8 @@ impl Client {
                 // A literal that isn't indexed: `x: y`.
                 self.frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0, 1, b'x', 1, b'y']);
                 self.half_close(stream);
+                self.trailers += 1;
+                self.is_orderly &= self.trailers <= TRAILERS;
             }
             (b'r', Some(stream)) => {
                 self.frame(RST_STREAM, 0, stream, &8u32.to_be_bytes());

@@ -174,7 +174,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         }
         if unread.trailers() > MAX_TRAILERS {
             return Poll::Ready(Err(io::Error::other(
-                "the client sends trailers on streams that it doesn't read",
+                "the client sent more trailers than may be unread",
             )));
         }
         Poll::Ready(Ok(()))
