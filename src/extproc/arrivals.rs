@@ -173,9 +173,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
             this.recent = this.recent.saturating_add_signed(arrived);
         }
         if unread.trailers() > MAX_TRAILERS {
-            return Poll::Ready(Err(io::Error::other(
-                "the client sent more trailers than may be unread",
-            )));
+            return Poll::Ready(Err(io::Error::other("the client sent more trailers than may be unread")));
         }
         Poll::Ready(Ok(()))
     }
