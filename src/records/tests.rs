@@ -181,7 +181,7 @@ fn failed_requests_that_were_sampled_out_are_kept() {
 }
 
 #[test]
-fn overload_keeps_slow_requests_and_its_first_errors_as_long_as_others() {
+fn overload_keeps_slow_requests_and_first_errors() {
     let ring = Ring::new(1 << 12, 1);
     let usual: Vec<_> = (0..30).filter_map(|_| ring.decide("usual", AT_ONCE, None)).collect();
     usual.into_iter().for_each(|tracked| ring.end(tracked, Duration::from_millis(100)));
@@ -241,7 +241,7 @@ fn bytes_are_bounded_and_count_against_the_budget() {
 }
 
 #[test]
-fn names_of_a_pool_that_keeps_changing_are_within_the_bound() {
+fn endpoint_names_count_in_the_bound() {
     for endpoints in [48, 200] {
         let budget = Arc::new(Budget::of_process(64 << 20, None));
         let records = Arc::new(Records::new("p", 1 << 16, &budget));

@@ -53,7 +53,7 @@ async fn invented_models_and_slow_scrapers_leave_memory_to_requests() {
 }
 
 #[tokio::test]
-async fn plugins_have_series_for_as_many_names_as_the_budget_has_room_for() {
+async fn plugin_series_stay_within_the_budget() {
     const CONFIG: &str = "--config-text={plugins: [{type: agent-identity}, {type: inflight-load-producer}]}";
     let process = Process::start(small_budget(), 1, &[CONFIG, "--allow-experimental-plugins"]);
     let limit = process.limit();

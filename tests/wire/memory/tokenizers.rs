@@ -71,7 +71,7 @@ fn a_vocabulary_is_reserved_and_refused_without_room() {
 
 /// Words of a tokenizer that sees the text as a whole, and prompts that it takes far more memory for than for their bodies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_process_stays_below_its_budget_whatever_it_tokenizes() {
+async fn tokenizing_stays_within_the_budget() {
     const SLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/spaces.json");
     let config = format!(
         "--config-text=plugins: [{{type: precise-prefix-cache-producer}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}, {{type: token-producer, parameters: {{local: {{path: {SLOW}, timeout: 60s}}}}}}]"

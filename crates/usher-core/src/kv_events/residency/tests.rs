@@ -1,12 +1,13 @@
-//! Events applied one by one, and random ones compared with the cache that they are about.
+//! Events applied one by one.
+
+#[path = "property_tests.rs"]
+mod properties;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
-use proptest::prelude::*;
 use rmpv::Value;
 
-use crate::kv_events::testing::{Engine, Step};
 use crate::kv_events::{Batch, Chain, Dialect, Skip, prompt_keys};
 
 use super::*;
@@ -225,7 +226,7 @@ fn only_groups_of_full_attention_count() {
 }
 
 #[test]
-fn what_makes_no_sense_is_skipped() {
+fn invalid_events_are_skipped() {
     let mut bench = Bench::of_tokens(4);
     bench.store("abcd", 4, None, &[1], &[]).unwrap();
     for (text, size, parent, hashes, more, skip) in [
@@ -453,68 +454,4 @@ fn blocks_that_nobody_holds_are_remembered_for_a_while() {
     assert_eq!(bench.store("", 0, None, &[4], &[field(CPU)]), Err(Skip::UnknownBlock));
     bench.store("", 0, None, &[5], &[field(CPU)]).unwrap();
     assert_eq!(bench.matched("f"), [1]);
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        8 => prop::collection::vec(0..3u8, 1..7).prop_map(Step::Compute),
-        8 => (any::<usize>(), 0..2u8).prop_map(|(at, tier)| Step::Evict(at, tier)),
-        3 => any::<usize>().prop_map(Step::Offload),
-        1 => Just(Step::Clear),
-    ];
-    prop::collection::vec(step, 0..80)
-}
-
-proptest! {
-    /// Whatever the sizes of the blocks are.
-    #[test]
-    fn stored_blocks_match_the_engine(steps in steps(), size in 1..9usize, block_tokens in 1..9u16) {
-        let mut engine = Engine::new(size, 0, true);
-        let mut bench = Bench::of_tokens(block_tokens);
-        bench.apply(&[("type", "AllBlocksCleared".into())]).unwrap();
-        for step in &steps {
-            let Some((_, payload)) = engine.step(step) else { continue };
-            prop_assert_eq!(bench.payload(&payload), [Ok(())]);
-            let held: BTreeMap<u64, u8> = bench.held.iter().map(|((_, key), tier)| (*key, tier.number())).collect();
-            prop_assert_eq!(held, engine.keys(bench.model, usize::from(block_tokens)), "after {:?}", step);
-        }
-        prop_assert!(bench.summary().complete);
-        let Bench { residency, source, held, .. } = &mut bench;
-        residency.remove_source(*source, &mut |change| note(held, change));
-        prop_assert!(held.is_empty());
-        prop_assert_eq!(residency.blocks(), 0);
-    }
-
-    /// With little room, and in any order.
-    #[test]
-    fn blocks_stay_within_the_limit_in_any_event_order(
-        steps in steps(),
-        size in 1..9usize,
-        block_tokens in 1..9u16,
-        room in 0..40usize,
-        swaps in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
-    ) {
-        let mut engine = Engine::new(size, 0, false);
-        let mut bench = Bench::new(Settings {
-            bytes: room * Settings::BYTES_PER_BLOCK,
-            waiting_bytes: 1500,
-            remembered: 4,
-            block_tokens: NonZeroU16::new(block_tokens).unwrap(),
-        });
-        let mut messages: Vec<_> = steps.iter().filter_map(|step| engine.step(step)).collect();
-        let pairs = messages.len().saturating_sub(1);
-        for at in swaps.iter().filter(|_| pairs > 0).map(|at| at.index(pairs)) {
-            messages.swap(at, at + 1);
-        }
-        for (_, payload) in messages {
-            bench.payload(&payload);
-            prop_assert!(bench.residency.blocks() <= room);
-        }
-        let summary = bench.summary();
-        prop_assert!(summary.blocks <= room);
-        let Bench { residency, source, held, .. } = &mut bench;
-        residency.reset(*source, 1, true, &mut |change| note(held, change));
-        prop_assert!(held.is_empty());
-        prop_assert_eq!(residency.blocks(), 0);
-    }
 }
