@@ -156,7 +156,7 @@ impl ExtProcMetrics {
     }
 
     /// The series of a request.
-    pub fn series(&self, key: &SeriesKey) -> Arc<Series> {
+    pub fn series(&self, key: SeriesKey<'_>) -> Arc<Series> {
         self.series.get(key, &self.families)
     }
 

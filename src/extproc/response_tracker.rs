@@ -321,7 +321,7 @@ impl ResponseTracker {
         let used = usage.and_then(|reader| reader.found());
         let Some(series) = self.series.take().or_else(|| {
             // A response without its request, with usage: counted without a model.
-            used.map(|_| metrics.series(&SeriesKey::unknown()))
+            used.map(|_| metrics.series(SeriesKey::unknown()))
         }) else {
             return;
         };

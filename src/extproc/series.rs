@@ -5,43 +5,42 @@ use std::sync::{Arc, OnceLock};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Family, OTHER};
+use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, OTHER};
 use crate::request::{DEFAULT_FAIRNESS_ID, Request};
 
 use super::families::RequestFamilies;
 
-/// Key of a request's series: the values of the request families' labels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SeriesKey {
+/// Values of the request families' labels for one request.
+#[derive(Clone, Copy, Debug)]
+pub struct SeriesKey<'a> {
     /// Model that the client asked for.
-    pub model: String,
+    pub model: &'a str,
     /// Model that is asked for upstream.
-    pub target_model: String,
+    pub target_model: &'a str,
     /// Flow of the request.
-    pub fairness_id: String,
+    pub fairness_id: &'a str,
     /// Priority of the request.
     pub priority: i32,
 }
 
-impl SeriesKey {
+impl<'a> SeriesKey<'a> {
     /// Key of a request that was read.
-    pub(super) fn of(request: &Request) -> Self {
+    pub(super) fn of(request: &'a Request) -> Self {
         Self {
-            model: request.model.clone(),
-            target_model: request.target_model.clone(),
-            fairness_id: request.fairness_id().to_owned(),
+            model: &request.model,
+            target_model: &request.target_model,
+            fairness_id: request.fairness_id(),
             priority: request.priority,
         }
     }
 
     /// A request whose model we don't know.
     pub(super) fn unknown() -> Self {
-        Self {
-            model: String::new(),
-            target_model: String::new(),
-            fairness_id: DEFAULT_FAIRNESS_ID.to_owned(),
-            priority: 0,
-        }
+        Self { model: "", target_model: "", fairness_id: DEFAULT_FAIRNESS_ID, priority: 0 }
+    }
+
+    fn labels(self) -> LabelRef<'a, 3> {
+        LabelRef([self.model, self.target_model, self.fairness_id], self.priority)
     }
 }
 
@@ -136,7 +135,7 @@ impl Series {
 
 /// The series that were made, by their labels.
 #[derive(Debug)]
-pub(super) struct SeriesTable(ClientSeries<SeriesKey, Series>);
+pub(super) struct SeriesTable(ClientSeries<LabelKey<3>, Series>);
 
 /// Name of these series in the log.
 const OF: &str = "requests";
@@ -153,34 +152,25 @@ impl SeriesTable {
     }
 
     /// The series of a key.
-    pub(super) fn get(&self, key: &SeriesKey, families: &RequestFamilies) -> Arc<Series> {
-        if let Some(series) = self.0.find(key) {
-            return series;
-        }
-        let label = |value| self.0.label(value, OF).to_owned();
-        let labels = SeriesKey {
-            model: label(&key.model),
-            target_model: label(&key.target_model),
-            fairness_id: label(&key.fairness_id),
-            priority: key.priority,
+    pub(super) fn get(&self, key: SeriesKey<'_>, families: &RequestFamilies) -> Arc<Series> {
+        self.0.find(key.labels().as_dyn()).unwrap_or_else(|| self.make(key, families))
+    }
+
+    #[cold]
+    fn make(&self, key: SeriesKey<'_>, families: &RequestFamilies) -> Arc<Series> {
+        let LabelRef(texts, priority) = key.labels();
+        let key = LabelRef(texts.map(|text| self.0.label(text, OF)), priority).to_key();
+        let make = |key: &LabelKey<3>| {
+            let [model, target, flow] = key.texts().map(str::to_owned);
+            Series::new(Arc::new([model, target, flow, key.number().to_string()]), families)
         };
-        let other = || SeriesKey {
-            model: OTHER.to_owned(),
-            target_model: OTHER.to_owned(),
-            fairness_id: OTHER.to_owned(),
-            priority: key.priority,
+        let family = Family {
+            of: OF,
+            other: &|| LabelRef([OTHER; 3], priority).to_key(),
+            make: &make,
+            forget: &|_, series: &Series| series.forget(families),
         };
-        let make = |key: &SeriesKey| {
-            let values = [
-                key.model.clone(),
-                key.target_model.clone(),
-                key.fairness_id.clone(),
-                key.priority.to_string(),
-            ];
-            Series::new(Arc::new(values), families)
-        };
-        let forget = |_: &SeriesKey, series: &Series| series.forget(families);
-        self.0.get(labels, &Family { of: OF, other: &other, make: &make, forget: &forget })
+        self.0.get(key, &family)
     }
 
     #[cfg(test)]
@@ -201,13 +191,8 @@ mod tests {
     use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES};
     use prometheus::Registry;
 
-    fn key(model: &str) -> SeriesKey {
-        SeriesKey {
-            model: model.into(),
-            target_model: model.into(),
-            fairness_id: "default-flow".into(),
-            priority: 0,
-        }
+    fn key(model: &str) -> SeriesKey<'_> {
+        SeriesKey { model, target_model: model, fairness_id: "default-flow", priority: 0 }
     }
 
     #[test]
@@ -215,7 +200,7 @@ mod tests {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         for index in 0..3 * MAX_LABEL_VALUES {
-            metrics.series(&key(&format!("model-{index}"))).total.inc();
+            metrics.series(key(&format!("model-{index}"))).total.inc();
             assert_eq!(metrics.series.is_full(), index >= MAX_LABEL_VALUES);
         }
         let text = crate::metrics::render(&registry);
@@ -232,9 +217,9 @@ mod tests {
     fn a_long_name_is_neither_a_label_nor_kept() {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
-        metrics.series(&key(&"x".repeat(MAX_LABEL_BYTES))).total.inc();
+        metrics.series(key(&"x".repeat(MAX_LABEL_BYTES))).total.inc();
         for name in ["y", "z"] {
-            metrics.series(&key(&name.repeat(MAX_LABEL_BYTES + 1))).total.inc();
+            metrics.series(key(&name.repeat(MAX_LABEL_BYTES + 1))).total.inc();
         }
         let text = crate::metrics::render(&registry);
         assert!(text.contains("xxx") && !text.contains("yyy"), "{text}");
@@ -247,8 +232,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         for index in 0..MAX_LABEL_VALUES + 500 {
-            let fairness_id = format!("flow-{}", index / 100);
-            metrics.series(&SeriesKey { fairness_id, ..key(&format!("m-{}", index % 100)) }).total.inc();
+            let (flow, model) = (format!("flow-{}", index / 100), format!("m-{}", index % 100));
+            metrics.series(SeriesKey { fairness_id: &flow, ..key(&model) }).total.inc();
         }
         let text = crate::metrics::render(&registry);
         let series = text.lines().filter(|line| line.starts_with("llm_d_epp_request_total{")).count();
@@ -261,7 +246,7 @@ mod tests {
         let metrics = ExtProcMetrics::register(&registry, true).unwrap();
         let page = || crate::metrics::render(&registry).replace("_bucket", "");
         let before = page();
-        let series = metrics.series(&key("gone"));
+        let series = metrics.series(key("gone"));
         series.total.inc();
         series.running.as_ref().unwrap().inc();
         for lazy in [
@@ -291,9 +276,9 @@ mod tests {
     fn one_key_has_one_series() {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, true).unwrap();
-        let series = metrics.series(&key("m"));
-        assert!(Arc::ptr_eq(&series, &metrics.series(&key("m"))));
-        assert!(!Arc::ptr_eq(&series, &metrics.series(&key("n"))));
-        assert!(metrics.series(&key("")).running.is_none());
+        let series = metrics.series(key("m"));
+        assert!(Arc::ptr_eq(&series, &metrics.series(key("m"))));
+        assert!(!Arc::ptr_eq(&series, &metrics.series(key("n"))));
+        assert!(metrics.series(key("")).running.is_none());
     }
 }

@@ -101,8 +101,8 @@ mod tests {
         let metrics = ExtProcMetrics::register(&Registry::new(), false).unwrap();
         assert_eq!(metrics.traffic(), Traffic::default());
         for (model, cached) in [("a", 30), ("b", 0)] {
-            let key = SeriesKey { model: model.into(), ..SeriesKey::unknown() };
-            let series = metrics.series(&key);
+            let key = SeriesKey { model, ..SeriesKey::unknown() };
+            let series = metrics.series(key);
             series.total.inc_by(2);
             metrics.prompts.count(100, cached);
             series.ttft_streaming.observe(0.3);

@@ -1,14 +1,12 @@
 //! `scheduler_attempts_total`: which endpoint was chosen for which model.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, Legacy, MAX_LABEL_VALUES, OTHER, register};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -34,87 +32,28 @@ const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
 #[derive(Debug)]
 pub struct Attempts {
     family: IntCounterVec,
-    series: ClientSeries<Key, IntCounter>,
+    series: ClientSeries<Key, Counter>,
 }
 
-/// An endpoint and a model; no endpoint where none could be chosen.
-#[derive(Clone, Debug)]
-struct Key {
+/// Endpoint, its port and model; empty texts where none could be chosen. An endpoint that moves to another
+/// port is another one.
+type Key = LabelKey<3>;
+
+fn key<'a>(endpoint: Option<&'a Endpoint>, model: &'a str) -> LabelRef<'a, 3> {
+    let [id, port] = endpoint.map_or([""; 2], |endpoint| [endpoint.id(), endpoint.port_text()]);
+    LabelRef([id, port, model], 0)
+}
+
+#[derive(Debug)]
+struct Counter {
+    decisions: IntCounter,
     endpoint: Option<Arc<Endpoint>>,
-    model: String,
 }
 
-/// A [`Key`] that is looked for.
-struct Wanted<'a> {
-    endpoint: Option<&'a Endpoint>,
-    model: &'a str,
-}
-
-/// Parts that two keys have in common if they are the same. An endpoint that moves to another port is
-/// another one.
-trait Parts {
-    fn parts(&self) -> (Option<&Endpoint>, &str);
-
-    fn texts(&self) -> [&str; 3] {
-        let (endpoint, model) = self.parts();
-        endpoint.map_or(["", "", model], |endpoint| [endpoint.id(), endpoint.port_text(), model])
-    }
-}
-
-impl Parts for Key {
-    fn parts(&self) -> (Option<&Endpoint>, &str) {
-        (self.endpoint.as_deref(), &self.model)
-    }
-}
-
-impl Parts for Wanted<'_> {
-    fn parts(&self) -> (Option<&Endpoint>, &str) {
-        (self.endpoint, self.model)
-    }
-}
-
-impl PartialEq for dyn Parts + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.texts() == other.texts()
-    }
-}
-
-impl Eq for dyn Parts + '_ {}
-
-impl Hash for dyn Parts + '_ {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.texts().iter().for_each(|text| text.hash(state));
-    }
-}
-
-impl<'a> Borrow<dyn Parts + 'a> for Key {
-    fn borrow(&self) -> &(dyn Parts + 'a) {
-        self
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.texts() == other.texts()
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self as &dyn Parts).hash(state);
-    }
-}
-
-impl Key {
-    fn labels(&self) -> [&str; 5] {
-        match &self.endpoint {
-            Some(endpoint) => {
-                ["success", &self.model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()]
-            }
-            None => ["failure", &self.model, "", "", ""],
-        }
+fn labels<'a>(endpoint: Option<&'a Endpoint>, model: &'a str) -> [&'a str; 5] {
+    match endpoint {
+        Some(endpoint) => ["success", model, endpoint.pod(), endpoint.namespace(), endpoint.port_text()],
+        None => ["failure", model, "", "", ""],
     }
 }
 
@@ -148,36 +87,42 @@ impl Attempts {
     }
 
     fn count(&self, model: &str, endpoint: Option<&Arc<Endpoint>>) {
-        let wanted: &dyn Parts = &Wanted { endpoint: endpoint.map(|endpoint| &**endpoint), model };
-        self.series.find(wanted).unwrap_or_else(|| self.make(model, endpoint)).inc();
+        let wanted = key(endpoint.map(|endpoint| &**endpoint), model);
+        self.series.find(wanted.as_dyn()).unwrap_or_else(|| self.make(model, endpoint)).decisions.inc();
     }
 
     #[cold]
-    fn make(&self, model: &str, endpoint: Option<&Arc<Endpoint>>) -> Arc<IntCounter> {
-        let key = |model: &str| Key { endpoint: endpoint.cloned(), model: model.to_owned() };
+    fn make(&self, model: &str, endpoint: Option<&Arc<Endpoint>>) -> Arc<Counter> {
+        let of = endpoint.map(|endpoint| &**endpoint);
+        let make = |key: &Key| {
+            let [_, _, model] = key.texts();
+            let decisions = self.family.with_label_values(&labels(of, model));
+            Counter { decisions, endpoint: endpoint.cloned() }
+        };
         let family = Family {
             of: OF,
-            other: &|| key(OTHER),
-            make: &|key: &Key| self.family.with_label_values(&key.labels()),
-            forget: &|key: &Key, _: &IntCounter| self.forget(key),
+            other: &|| key(of, OTHER).to_key(),
+            make: &make,
+            forget: &|key, counter| self.forget(key, counter),
         };
-        self.series.get(key(self.series.label(model, OF)), &family)
+        self.series.get(key(of, self.series.label(model, OF)).to_key(), &family)
     }
 
     /// Forgets the endpoints that are not in the snapshot, and the models that rest where there are many.
     pub fn retain(&self, snapshot: &Snapshot) {
         let known: HashMap<&str, &str> =
             snapshot.endpoints().iter().map(|e| (e.id().as_ref(), e.port_text())).collect();
-        let stays = |key: &Key| {
-            let endpoint = key.endpoint.as_deref();
-            endpoint.is_none_or(|e| known.get(e.id().as_ref()).is_some_and(|port| *port == e.port_text()))
+        let stays = |key: &Key, _: bool| {
+            let [id, port, _] = key.texts();
+            id.is_empty() || known.get(id) == Some(&port)
         };
-        self.series.retain(stays, &|key, _| self.forget(key));
+        self.series.retain(stays, &|key, counter| self.forget(key, counter));
     }
 
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &Key, counter: &Counter) {
+        let [_, _, model] = key.texts();
         // Absent only if somebody else removed it, which is all the same.
-        let _ = self.family.remove_label_values(&key.labels());
+        let _ = self.family.remove_label_values(&labels(counter.endpoint.as_deref(), model));
     }
 }
 

@@ -274,7 +274,7 @@ impl Exchange {
             }
             Err(rejection) => {
                 decision_log::refused(&request, self.trace_id(), &rejection);
-                self.refuse(rejection, &SeriesKey::of(&request), now)
+                self.refuse(rejection, SeriesKey::of(&request), now)
             }
         };
         // By now all of them have been read that are.
@@ -367,7 +367,7 @@ impl Exchange {
         }
     }
 
-    fn refuse(&mut self, rejection: Rejection, key: &SeriesKey, now: Instant) -> Step {
+    fn refuse(&mut self, rejection: Rejection, key: SeriesKey<'_>, now: Instant) -> Step {
         if self.routed.is_some() {
             return self.give_up(rejection);
         }

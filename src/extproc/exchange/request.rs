@@ -149,7 +149,7 @@ impl Exchange {
             let counted = self.subset.counted() + request.headers.counted() + self.relayed;
             // Whoever doesn't have to wait may send more.
             if self.is_too_large(self.relayed) {
-                return self.refuse(Rejection::saturated(TOO_MUCH_TO_WAIT), &SeriesKey::unknown(), now);
+                return self.refuse(Rejection::saturated(TOO_MUCH_TO_WAIT), SeriesKey::unknown(), now);
             }
             if !self.has_room(counted) {
                 return self.refuse_for_memory(now);
@@ -217,7 +217,7 @@ impl Exchange {
     fn refuse_as_too_large(&mut self, now: Instant) -> Step {
         let limit = self.shared.max_request_body_bytes;
         let message = format!("the request body is larger than {limit} bytes");
-        self.refuse(Rejection::new(Code::PayloadTooLarge, message), &SeriesKey::unknown(), now)
+        self.refuse(Rejection::new(Code::PayloadTooLarge, message), SeriesKey::unknown(), now)
     }
 
     /// The request's body is complete, or nobody reads it.
@@ -237,7 +237,7 @@ impl Exchange {
 
     fn refuse_as_invalid(&mut self, error: &ParseError, now: Instant) -> Step {
         let rejection = Rejection::new(Code::BadRequest, error.to_string());
-        self.refuse(rejection, &SeriesKey::unknown(), now)
+        self.refuse(rejection, SeriesKey::unknown(), now)
     }
 
     pub(super) fn decide(&mut self, mut request: Request, end: BodyEnd, now: Instant) -> Step {
@@ -249,12 +249,12 @@ impl Exchange {
         if request.priority < 0 && (!request.body.is_empty() || relays) && self.shared.budget.is_tight() {
             // These go first: what is left is for the others.
             self.shared.budget.count_refused();
-            let key = SeriesKey::of(&request);
-            self.state = State::Deciding(Arc::new(request), end);
-            return self.refuse(Rejection::saturated(NO_MEMORY), &key, now);
+            let request = Arc::new(request);
+            self.state = State::Deciding(Arc::clone(&request), end);
+            return self.refuse(Rejection::saturated(NO_MEMORY), SeriesKey::of(&request), now);
         }
         if let Some(by) = &request.rewritten_by {
-            let series = self.shared.metrics.series(&SeriesKey::of(&request));
+            let series = self.shared.metrics.series(SeriesKey::of(&request));
             self.shared.metrics.rewritten(by, &series);
         }
         request.received = self.started;
@@ -277,7 +277,7 @@ impl Exchange {
             self.response.read_as(request.api);
             None
         } else {
-            let series = self.shared.metrics.series(&SeriesKey::of(request));
+            let series = self.shared.metrics.series(SeriesKey::of(request));
             let gen_ai = self.shared.metrics.gen_ai.as_ref().and_then(|metrics| metrics.of(request));
             self.response.expect(request, Arc::clone(&series), gen_ai, self.started);
             Some(series)

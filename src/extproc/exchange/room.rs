@@ -42,7 +42,7 @@ impl Exchange {
                 let is_body = matches!(self.state, State::Body(_));
                 let message = if is_body { IDLE_BODY } else { IDLE_MESSAGE };
                 let rejection = Rejection::new(Code::RequestTimeout, message);
-                Some(self.refuse(rejection, &SeriesKey::unknown(), now()))
+                Some(self.refuse(rejection, SeriesKey::unknown(), now()))
             }
         }
     }
@@ -80,7 +80,7 @@ impl Exchange {
             State::Idle if bytes > MAX_HEADERS => {
                 let message = format!("the request's headers are larger than {MAX_HEADERS} bytes");
                 let rejection = Rejection::new(Code::PayloadTooLarge, message);
-                return self.refuse(rejection, &SeriesKey::unknown(), now);
+                return self.refuse(rejection, SeriesKey::unknown(), now);
             }
             State::Idle => {
                 if self.held.is_none() {
@@ -149,6 +149,6 @@ impl Exchange {
     /// Refuses the request for lack of memory, and drops what is there of it.
     pub fn refuse_for_memory(&mut self, now: Instant) -> Step {
         self.shared.budget.count_refused();
-        self.refuse(Rejection::saturated(NO_MEMORY), &SeriesKey::unknown(), now)
+        self.refuse(Rejection::saturated(NO_MEMORY), SeriesKey::unknown(), now)
     }
 }

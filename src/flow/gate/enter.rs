@@ -100,7 +100,7 @@ impl Gate {
                 verdict
             }
             Ok((receiver, entered)) => {
-                let series = self.series.of(request, entered, &self.metrics);
+                let series = self.series.of(request, &self.metrics);
                 let counted = series.count(request, bytes, &self.metrics);
                 // The request is not there any more when its wait ends.
                 let id = tracing::enabled!(tracing::Level::DEBUG).then(|| request.id().into_owned());
@@ -134,7 +134,7 @@ impl Gate {
     }
 
     fn observe(&self, request: &Request, outcome: Outcome, waited: Duration, enqueued: Duration) {
-        let series = self.series.of(request, self.now(), &self.metrics);
+        let series = self.series.of(request, &self.metrics);
         series.ended(outcome, waited, enqueued, &self.metrics);
     }
 }

@@ -141,7 +141,7 @@ impl Gate {
 
     /// Removes series that nobody used for long.
     pub(super) fn sweep(&self) {
-        self.series.sweep(self.now(), &self.metrics);
+        self.series.sweep(&self.metrics);
     }
 
     /// A dispatched request shows in the pool's numbers.

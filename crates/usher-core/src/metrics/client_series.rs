@@ -35,6 +35,8 @@ type Hashed = BuildHasherDefault<ShortHasher>;
 pub struct ClientSeries<K: Eq + Hash, S> {
     /// Most series, beside those of `other`.
     most: usize,
+    /// Idle series leave however few there are.
+    expires: bool,
     by_key: DashMap<K, Entry<S>, Hashed>,
     /// Entries of `by_key`, which would lock all of its parts to count them.
     len: AtomicUsize,
@@ -107,11 +109,18 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     pub fn new(most: usize) -> Self {
         Self {
             most,
+            expires: false,
             by_key: DashMap::default(),
             len: AtomicUsize::new(0),
             leaving: Mutex::new(Leaving { swept: None, series: HashMap::default() }),
             overflow: Overflow::default(),
         }
+    }
+
+    /// The same, whose idle series leave with the next [`retain`](Self::retain) also where there are few:
+    /// for gauges, which are 0 then.
+    pub fn expiring(most: usize) -> Self {
+        Self { expires: true, ..Self::new(most) }
     }
 
     /// Sets how many there are at most, beside those of `other`.
@@ -123,7 +132,7 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns `true` if idle ones leave. As long as there are fewer they stay: who reads a page is
+    /// Returns `true` if idle ones make room. As long as there are fewer they stay: who reads a page is
     /// to find 0 for a model that rests, not nothing.
     fn are_many(&self) -> bool {
         self.len.load(Relaxed) >= self.most / 2
@@ -151,7 +160,9 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
 
     fn make(&self, key: K, family: &Family<'_, K, S>, now: Instant) -> Arc<S> {
         let mut leaving = self.leaving();
-        self.sweep(now, &mut leaving);
+        if self.are_many() {
+            self.sweep(now, &mut leaving);
+        }
         let key = if self.len.load(Relaxed) < self.most {
             key
         } else {
@@ -176,12 +187,14 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         series
     }
 
-    /// Takes series out whose keys don't stay, and those that nobody used for a while. For a task in
-    /// the background: it looks at all of them.
-    pub fn retain(&self, stays: impl Fn(&K) -> bool, forget: &dyn Fn(&K, &S)) {
+    /// Takes series out that don't stay, by their key and whether somebody holds them, and those that
+    /// nobody used for a while. For a task in the background: it looks at all of them.
+    pub fn retain(&self, stays: impl Fn(&K, bool) -> bool, forget: &dyn Fn(&K, &S)) {
         let mut leaving = self.leaving();
-        self.sweep(Instant::now(), &mut leaving);
-        self.take_out(&mut leaving, |key, _| stays(key));
+        if self.expires || self.are_many() {
+            self.sweep(Instant::now(), &mut leaving);
+        }
+        self.take_out(&mut leaving, |key, entry| stays(key, Arc::strong_count(&entry.series) > 1));
         while !leaving.series.is_empty() {
             leaving.go(OUT_AT_ONCE, forget);
             drop(leaving);
@@ -204,11 +217,10 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         OTHER
     }
 
-    /// Takes the series out of the table that nobody holds and nobody used for a while, where there
-    /// are many.
+    /// Takes the series out of the table that nobody holds and nobody used for a while.
     fn sweep(&self, now: Instant, leaving: &mut Leaving<K, S>) {
         let is_early = leaving.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP);
-        if is_early || !self.are_many() {
+        if is_early {
             return;
         }
         leaving.swept = Some(now);
@@ -359,6 +371,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn few_idle_series_of_an_expiring_table_leave_unless_held() {
+        let (table, gone) = (ClientSeries::expiring(MAX_LABEL_VALUES), RefCell::default());
+        let held = ask(&table, "held", Instant::now(), &gone);
+        fill(&table, "idle", 3, Instant::now(), &gone);
+        let retain = || {
+            let forget = |key: &String, (): &()| gone.borrow_mut().push(key.clone());
+            table.retain(|key, is_held| is_held || key != "idle-0", &forget);
+        };
+        retain();
+        assert_eq!(*gone.borrow(), ["idle-0"], "and held ones stay");
+        tokio::time::advance(IDLE - Duration::from_secs(1)).await;
+        retain();
+        assert_eq!(table.len(), 3);
+        // Asking for a series leaves the others where they are: that is for the background.
+        tokio::time::advance(2 * IDLE).await;
+        ask(&table, "new", Instant::now(), &gone);
+        assert_eq!(table.len(), 4);
+        retain();
+        assert_eq!((table.len(), gone.borrow().len()), (2, 3));
+        drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn keys_that_do_not_stay_and_idle_series_leave_in_the_background() {
         let (table, gone) = (ClientSeries::new(100), RefCell::default());
         fill(&table, "gone", 40, Instant::now(), &gone);
@@ -366,7 +401,7 @@ mod tests {
         let _held = ask(&table, "gone-0", Instant::now(), &gone);
         let retain = || {
             let forget = |key: &String, (): &()| gone.borrow_mut().push(key.clone());
-            table.retain(|key| !key.starts_with("gone"), &forget);
+            table.retain(|key, _| !key.starts_with("gone"), &forget);
         };
         retain();
         assert_eq!((table.len(), table.by_key.len()), (60, 60), "also one that somebody holds");

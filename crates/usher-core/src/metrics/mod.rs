@@ -3,18 +3,19 @@
 //! under its new name, and the old one is made from it when it is read.
 
 mod client_series;
+mod labels;
 mod spans;
 mod timing;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 pub use client_series::{ClientSeries, Family};
+pub use labels::{LabelKey, LabelRef, Labels};
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 
@@ -157,43 +158,6 @@ pub const MAX_LABEL_VALUES: usize = 1000;
 pub const MAX_LABEL_BYTES: usize = 256;
 /// The value of everything beyond the bounds.
 pub const OTHER: &str = "other";
-
-/// The values that a label has had, when clients choose them.
-#[derive(Debug)]
-pub struct BoundedLabel {
-    // Guards the set; taken when a series is made. Requests whose series is kept
-    // don't come here.
-    seen: Mutex<HashSet<String>>,
-    most: usize,
-}
-
-impl BoundedLabel {
-    /// A label of at most so many values, beside `other`.
-    pub fn new(most: usize) -> Self {
-        Self { seen: Mutex::default(), most }
-    }
-
-    /// The value to use as the label: itself, or `other` beyond the bounds.
-    pub fn bounded<'a>(&self, value: &'a str) -> &'a str {
-        if value.len() > MAX_LABEL_BYTES {
-            return OTHER;
-        }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.contains(value) {
-            return value;
-        }
-        if seen.len() >= self.most {
-            return OTHER;
-        }
-        seen.insert(value.to_owned());
-        value
-    }
-
-    /// Makes room for another value: the series with this one are gone.
-    pub fn release(&self, value: &str) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(value);
-    }
-}
 
 /// Says once that metrics have no series for something: a page that suddenly shows `other`
 /// needs a reason.

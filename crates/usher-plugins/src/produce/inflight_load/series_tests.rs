@@ -1,5 +1,7 @@
 //! Series come, count and go.
 
+use std::time::Duration;
+
 use usher_core::endpoints::{EndpointSpec, Store};
 use usher_core::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, render};
 
@@ -38,8 +40,14 @@ impl Pool {
         self.series.count(&self.endpoint(name), flow, 0, tokens)
     }
 
-    fn sweep(&self, seconds: u64) {
-        self.series.sweep(&self.store.snapshot(), seconds * 1000);
+    fn sweep(&self) {
+        self.series.sweep(&self.store.snapshot(), 0);
+    }
+
+    /// Sweeps after so many seconds more.
+    async fn sweep_after(&self, seconds: u64) {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        self.sweep();
     }
 
     /// The values of all series: endpoint and flow, requests, tokens.
@@ -99,25 +107,25 @@ fn priorities_are_series_of_their_own() {
     assert_eq!(values, [("a/f".to_owned(), 1, 3), ("a/f".to_owned(), 2, 6)]);
 }
 
-#[test]
-fn idle_series_are_removed_after_a_while() {
+#[tokio::test(start_paused = true)]
+async fn idle_series_are_removed_after_a_while() {
     let pool = Pool::new(&["a"]);
     let busy = pool.count("a", "busy", 1);
     drop(pool.count("a", "rare", 1));
-    pool.sweep(100);
-    pool.sweep(399);
+    pool.sweep_after(100).await;
+    pool.sweep_after(299).await;
     pool.shows(&[("a/busy", 1, 1), ("a/rare", 0, 0)]);
-    pool.sweep(400);
+    pool.sweep_after(10).await;
     pool.shows(&[("a/busy", 1, 1)]);
     drop(busy);
     drop(pool.count("a", "rare", 1));
-    pool.sweep(699);
+    pool.sweep_after(290).await;
     pool.shows(&[("a/busy", 0, 0), ("a/rare", 0, 0)]);
-    pool.sweep(700);
+    pool.sweep_after(10).await;
     pool.shows(&[("a/rare", 0, 0)]);
-    pool.sweep(1000);
+    pool.sweep_after(300).await;
     pool.shows(&[]);
-    assert!(pool.series.endpoints.is_empty());
+    assert_eq!(pool.series.known.len(), 0);
 }
 
 #[test]
@@ -125,66 +133,48 @@ fn the_series_of_an_endpoint_go_with_its_last_request() {
     let pool = Pool::new(&["a", "b"]);
     let (mut staying, moving) = (pool.count("a", "f", 7), pool.count("b", "f", 1));
     pool.set(&["b"]);
-    pool.sweep(1);
+    pool.sweep();
     pool.shows(&[("a/f", 1, 7), ("b/f", 1, 1)]);
     staying.free_tokens();
     pool.shows(&[("a/f", 1, 0), ("b/f", 1, 1)]);
     drop(staying);
-    pool.sweep(2);
+    pool.sweep();
     pool.shows(&[("b/f", 1, 1)]);
     // It is back under its name before anybody noticed, and has the same series.
     drop(moving);
     pool.set(&[]);
     pool.set(&["b"]);
     let again = pool.count("b", "f", 4);
-    pool.sweep(3);
+    pool.sweep();
     pool.shows(&[("b/f", 1, 4)]);
     drop(again);
 }
 
-#[test]
-fn names_of_flows_are_bounded() {
-    let pool = Pool::new(&["a"]);
-    let long = "x".repeat(MAX_LABEL_BYTES + 1);
-    let named = |index: usize| format!("flow-{index:05}");
-    let mut guards: Vec<_> = (0..MAX_LABEL_VALUES).map(|index| pool.count("a", &named(index), 1)).collect();
-    assert!(!pool.series.overflow.has_warned());
-    guards.extend((0..5).map(|index| pool.count("a", &named(MAX_LABEL_VALUES + index), 1)));
-    assert!(pool.series.overflow.has_warned());
-    let _long = pool.count("a", &long, 1);
-    let values = pool.values();
-    assert_eq!(values.len(), MAX_LABEL_VALUES + 1);
-    assert_eq!(values.last(), Some(&("a/other".to_owned(), 6, 6)));
-    drop(guards);
-    assert_eq!(pool.values().last(), Some(&("a/other".to_owned(), 1, 1)));
-}
-
-#[test]
-fn removed_flows_free_label_values() {
+#[tokio::test(start_paused = true)]
+async fn flows_beyond_the_bound_are_other_until_idle_ones_leave() {
+    const MOST: usize = PER_FLOW * MAX_LABEL_VALUES;
     let pool = Pool::new(&["a", "b"]);
-    let stays = pool.count("b", "flow-0", 1);
-    for index in 0..MAX_LABEL_VALUES {
-        drop(pool.count("a", &format!("flow-{index}"), 1));
-    }
-    drop(pool.count("a", "new", 1));
-    assert_eq!(pool.values().last().unwrap().0, "b/flow-0");
-    assert!(pool.values().iter().all(|(key, ..)| key != "a/new"));
-    pool.sweep(1);
-    pool.sweep(301);
-    pool.shows(&[("b/flow-0", 1, 1)]);
-    // All but one are free again.
-    for index in 1..MAX_LABEL_VALUES {
-        drop(pool.count("a", &format!("other-{index}"), 1));
-    }
+    let long = "x".repeat(MAX_LABEL_BYTES + 1);
+    let held = pool.count("b", "flow-0", 1);
+    let mut guards: Vec<_> = (1..MOST).map(|index| pool.count("a", &format!("flow-{index:05}"), 1)).collect();
+    assert!(!pool.series.known.is_full());
+    guards.extend((0..5).map(|index| pool.count("a", &format!("more-{index}"), 1)));
+    assert!(pool.series.known.is_full());
+    let _long = pool.count("a", &long, 1);
+    let shown = |flow: &str| pool.values().into_iter().find(|(key, ..)| key == flow);
+    assert_eq!((pool.values().len(), shown("a/other")), (MOST + 1, Some(("a/other".to_owned(), 6, 6))));
+    guards.clear();
+    assert_eq!(shown("a/other"), Some(("a/other".to_owned(), 1, 1)));
+    pool.sweep_after(11).await;
+    pool.sweep_after(300).await;
+    pool.shows(&[("a/other", 1, 1), ("b/flow-0", 1, 1)]);
     drop(pool.count("a", "late", 1));
-    let others = pool.values().iter().filter(|(key, ..)| key.starts_with("a/other-")).count();
-    assert_eq!(others, MAX_LABEL_VALUES - 1);
-    assert!(pool.values().iter().any(|(key, ..)| key == "a/other"));
-    drop(stays);
+    assert_eq!(shown("a/late"), Some(("a/late".to_owned(), 0, 0)));
+    drop(held);
 }
 
-#[test]
-fn many_flows_at_many_endpoints_are_bounded_together() {
+#[tokio::test(start_paused = true)]
+async fn many_flows_at_many_endpoints_are_bounded_together() {
     let names: Vec<String> = (0..20).map(|index| format!("pod-{index:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let pool = Pool::new(&names);
@@ -203,8 +193,8 @@ fn many_flows_at_many_endpoints_are_bounded_together() {
     assert_eq!(values.iter().map(|(_, requests, _)| *requests).sum::<i64>(), 20 * 1000);
     assert_eq!(values.last(), Some(&("pod-19/other".to_owned(), 1000, 1000)));
     guards.clear();
-    pool.sweep(1);
-    pool.sweep(301);
+    pool.sweep_after(11).await;
+    pool.sweep_after(300).await;
     pool.shows(&[]);
     drop(pool.count("pod-19", "flow-0007", 1));
     pool.shows(&[("pod-19/flow-0007", 0, 0)]);
