@@ -118,7 +118,7 @@ impl ExtProcMetrics {
                     "usher_encoded_responses_total",
                     "Responses with an encoding that the request did not accept; they pass unread.",
                 )?,
-                None,
+                Some(Legacy { name: "usher_encoded_answers_total", labels: &[] }),
             )?,
             violations: register(
                 registry,

@@ -64,7 +64,9 @@ async fn a_response_that_is_encoded_passes_as_it_is_and_is_counted() {
         stream.response_headers().await;
         stream.send(response_body(text, true));
         assert_eq!(stream.response_body().await, (want.as_bytes().to_vec(), true), "{encoding}");
-        assert_eq!(picker.metric("usher_encoded_responses_total"), Some(encoded), "{encoding}");
+        for name in ["usher_encoded_responses_total", "usher_encoded_answers_total"] {
+            assert_eq!(picker.metric(name), Some(encoded), "{encoding}");
+        }
     }
     let tokens = "inference_objective_input_tokens_count{model_name=\"m\",target_model_name=\"t\"}";
     assert_eq!(picker.metric(tokens), Some(2.0), "of those that were read");
