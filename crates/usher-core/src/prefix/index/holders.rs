@@ -177,37 +177,56 @@ impl Holders {
         source: u16,
         new: &mut impl FnMut(u64),
     ) -> &'a [u64] {
-        let capacity = held.capacity;
+        let mut freed = 0;
+        let rest = self.replace(holder, held, hashes, source, &mut freed, new);
+        self.left(holder, &held.recent, freed);
+        rest
+    }
+
+    /// The same, before evicted entries that no block took over are given back: `freed`. A full endpoint
+    /// takes one block for another, and the count of all, which every thread writes, stays as it is.
+    fn replace<'a>(
+        &self,
+        holder: &Holder,
+        held: &mut Held,
+        hashes: &'a [u64],
+        source: u16,
+        freed: &mut usize,
+        new: &mut impl FnMut(u64),
+    ) -> &'a [u64] {
+        let Held { recent, capacity, .. } = held;
         for (index, &hash) in hashes.iter().enumerate() {
             if index % AHEAD == 0 {
-                self.read_ahead(held, &hashes[index..hashes.len().min(index + AHEAD)]);
+                self.read_ahead(recent, *capacity, &hashes[index..hashes.len().min(index + AHEAD)]);
             }
             let key = Key::of(hash);
-            if let Some(told_first) = held.recent.touch(key, source) {
+            if let Some(told_first) = recent.touch(key, source) {
                 if told_first {
                     new(hash);
                 }
                 continue;
             }
-            if held.recent.len() >= capacity {
-                if !held.recent.has_earlier() {
+            if recent.len() >= *capacity {
+                if !recent.has_earlier() {
                     return &[];
                 }
-                self.evict(holder, &mut held.recent);
+                *freed += usize::from(self.remove_oldest(holder, recent));
             }
-            while !self.reserve() {
-                if !held.recent.has_earlier() {
+            while *freed == 0 && !self.reserve() {
+                if !recent.has_earlier() {
                     return &hashes[index..];
                 }
-                self.evict(holder, &mut held.recent);
+                *freed += usize::from(self.remove_oldest(holder, recent));
                 self.crowded_out.fetch_add(1, Relaxed);
             }
+            // One is counted for it now, as it was freed or reserved.
+            let others = freed.saturating_sub(1);
             if !self.shards.insert(key, holder.number) {
-                self.entries.fetch_sub(1, Relaxed);
+                *freed = others + 1;
                 return &[];
             }
-            held.recent.push(key, source, capacity);
-            holder.len.store(held.recent.len(), Relaxed);
+            *freed = others;
+            recent.push(key, source, *capacity);
             new(hash);
         }
         &[]
@@ -215,16 +234,16 @@ impl Holders {
 
     /// Reads what adding these blocks will read and write, and does nothing else: what is read of several comes from
     /// memory at the same time, and the changes, one after the other, need not wait for it.
-    fn read_ahead(&self, held: &Held, hashes: &[u64]) {
+    fn read_ahead(&self, recent: &Recent, capacity: usize, hashes: &[u64]) {
         if hashes.len() < 2 {
             return;
         }
         let keys = hashes.iter().map(|hash| Key::of(*hash));
-        black_box(keys.clone().fold(0, |all, key| all ^ held.recent.read(key)));
-        let new: SmallVec<[Key; AHEAD]> = keys.filter(|key| !held.recent.contains(*key)).collect();
+        black_box(keys.clone().fold(0, |all, key| all ^ recent.read(key)));
+        let new: SmallVec<[Key; AHEAD]> = keys.filter(|key| !recent.contains(*key)).collect();
         let entries = self.entries() + new.len();
-        let is_full = held.recent.len() + new.len() > held.capacity || entries > self.most.load(Relaxed);
-        let evicted = held.recent.iter().take(if is_full { new.len() } else { 0 }).map(|(key, _)| key);
+        let is_full = recent.len() + new.len() > capacity || entries > self.most.load(Relaxed);
+        let evicted = recent.iter().take(if is_full { new.len() } else { 0 }).map(|(key, _)| key);
         let tables = self.shards.tables();
         let in_table = |key: Key| tables.get(key.shard()).map_or(0, |table| table.look_up(key.tag()).bits());
         black_box(new.iter().copied().chain(evicted).fold(0, |all, key| all ^ in_table(key)));
@@ -323,12 +342,17 @@ impl Holders {
 
     /// Drops an endpoint's oldest block.
     fn evict(&self, holder: &Holder, recent: &mut Recent) -> bool {
-        let oldest = recent.pop();
-        if let Some(key) = oldest {
-            self.shards.remove(key, holder.number);
+        let evicted = self.remove_oldest(holder, recent);
+        if evicted {
             self.left(holder, recent, 1);
         }
-        oldest.is_some()
+        evicted
+    }
+
+    /// Drops an endpoint's oldest block, whose entry is still counted.
+    fn remove_oldest(&self, holder: &Holder, recent: &mut Recent) -> bool {
+        let oldest = recent.pop();
+        oldest.inspect(|key| self.shards.remove(*key, holder.number)).is_some()
     }
 
     /// The endpoint with the most blocks; of several with as many, the one with the lowest
