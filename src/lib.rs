@@ -19,6 +19,7 @@ pub mod records;
 pub mod registry;
 #[cfg(feature = "lab")]
 pub mod replay;
+pub mod replicas;
 pub mod scaling;
 pub mod schedule;
 pub mod scrape;

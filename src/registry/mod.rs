@@ -24,6 +24,7 @@ mod types;
 pub use changes::changes;
 pub use data::MetricsSource;
 pub use pipeline::Pipeline;
+pub use replicas::Sharing;
 pub use resolved::{
     Origin, Resolved, ResolvedBand, ResolvedData, ResolvedFlow, ResolvedPlugin, ResolvedProfile,
     ResolvedScorer, ResolvedSource, ResolvedStages, Use,

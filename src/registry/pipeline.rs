@@ -15,6 +15,7 @@ use usher_plugins::KvEventsSource;
 use super::data::MetricsSource;
 use super::instances::{self, Instances};
 use super::replayed::{BUILT_IN_TTFT, EXPECTED_LATENCY_TTFT};
+use super::replicas::Sharing;
 use super::resolved::{Resolved, ResolvedPlugin, Use};
 use super::types::PluginTypes;
 use super::{data, flow, handler, parsers, profiles, replicas, stages};
@@ -49,6 +50,8 @@ pub struct Pipeline {
     pub sources: Vec<MetricsSource>,
     /// KV events that are followed. Empty: no plugin asks for any.
     pub kv_events: Vec<KvEventsSource>,
+    /// State that replicas share.
+    pub sharing: Sharing,
     /// Flow control; `None`: requests don't wait.
     pub flow_control: Option<FlowControlSpec>,
     /// Notes for the user, one sentence each.
@@ -157,7 +160,8 @@ impl Pipeline {
         let handler_id = profiles::id(handler);
         let (sources, resolved_sources) = data::sources(&sources, &instances, &mut notes)?;
         let discovery = data::discovery(config, &instances)?;
-        let mut warnings: Vec<String> = replicas::check(config, &instances)?.into_iter().collect();
+        let mut warnings = Vec::new();
+        let (sharing, syncer) = replicas::sharing(config, &instances, &mut warnings)?;
         warnings.extend(profiles::negative_weights(&resolved_profiles));
         let resolved_discovery = discovery.map(|instance| Use::of(&instance.name, false));
         let discovery = discovery.and_then(|instance| instance.parts.extra().cloned());
@@ -191,6 +195,7 @@ impl Pipeline {
             discovery,
             sources,
             kv_events,
+            sharing: Sharing { counters: replicas::counters(&instances), ..sharing },
             flow_control,
             notes,
             warnings,
@@ -201,6 +206,7 @@ impl Pipeline {
                 profile_handler: Use::of(&handler_id.name, handler_defaulted),
                 parsers: resolved_parsers,
                 discovery: resolved_discovery,
+                syncer,
                 sources: resolved_sources,
                 saturation_detector,
                 flow_control: resolved_flow,

@@ -24,6 +24,9 @@ pub struct Resolved {
     /// The plugin that finds endpoints; `None`: the configuration doesn't say where
     /// they come from.
     pub discovery: Option<Use>,
+    /// The plugin that shares state with other replicas; `None`: the configuration names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syncer: Option<Use>,
     /// Data sources, in the order of the configuration.
     pub sources: Vec<ResolvedSource>,
     /// The plugin that says how busy the pool is.

@@ -49,7 +49,7 @@ impl TlsClient {
         Self::load_for(settings, b"http/1.1")
     }
 
-    /// Reads the files, for connections of this protocol, as ALPN names it.
+    /// Reads the files, for connections of this protocol, as ALPN names it; an empty name offers none.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -75,7 +75,7 @@ impl TlsClient {
                 })?
             }
         };
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = if protocol.is_empty() { Vec::new() } else { vec![protocol.to_vec()] };
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
@@ -111,7 +111,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
             // Systems have certificates that nobody can read any more; one that counts is enough.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                let text = "the system trusts no certificate authority; give a file of them (caCertPath, --prometheus-ca-file, OTEL_EXPORTER_OTLP_CERTIFICATE)";
+                let text = "the system trusts no certificate authority; give a file of them (caCertPath, --prometheus-ca-file, --state-store-ca-file, OTEL_EXPORTER_OTLP_CERTIFICATE)";
                 return Err(TlsError(text.to_owned()));
             }
         }

@@ -12,6 +12,7 @@ mod ports;
 mod recording;
 mod reload;
 mod setup;
+mod sharing;
 mod start;
 mod startup_log;
 mod traces;
@@ -93,6 +94,7 @@ async fn serve(
         store,
         outliers,
         policies,
+        sharing,
         log_level,
     } = setup;
     if origin.is_none() && locator.is_none() {
@@ -155,6 +157,9 @@ async fn serve(
         background.run(reloader.follow());
     }
     pool.follow_events(background)?;
+    if let Some(sharing) = sharing {
+        sharing::start(sharing, (&pool, &settings), &registry, background)?;
+    }
     let scrapes = ScrapeMetrics::register(&registry)?;
     background.scrapers = pool.scrape(&settings, &scrapes)?;
     let connections = server.connection_metrics();

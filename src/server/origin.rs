@@ -235,7 +235,7 @@ fn understood(protocol: Option<&AppProtocol>, parsers: &[ParserKind]) -> bool {
 }
 
 /// The name of the pod that this runs in, or of whatever else it is.
-fn place(pool: &PoolSettings) -> String {
+pub(super) fn place(pool: &PoolSettings) -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     // A pod's host name is its own name, unless it says otherwise.
     pool.pod.clone().unwrap_or_else(host)

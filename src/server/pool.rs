@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use prometheus::Registry;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +26,8 @@ use crate::observe::ui::KvEvents;
 use crate::otel::Tracer;
 use crate::recorder::Recorder;
 use crate::records::Records;
-use crate::registry::{MetricsSource, Pipeline};
+use crate::registry::{MetricsSource, Pipeline, Sharing};
+use crate::replicas::SharedCounter;
 use crate::request::{ParserKind, Parsers, RuleBook};
 use crate::schedule::flow_control::FlowControlSpec;
 use crate::schedule::latency::Model;
@@ -65,6 +67,8 @@ pub(super) struct Pool {
     state: Arc<State>,
     attempts: Arc<Attempts>,
     outliers: Option<Arc<OutlierDetector>>,
+    /// Counters that replicas share, of the configuration that runs.
+    pub(super) counters: watch::Sender<Vec<SharedCounter>>,
 }
 
 /// Parts that a pool is built of.
@@ -100,7 +104,7 @@ impl Pool {
             tracer,
             recorder,
         } = parts;
-        let Pipeline { scheduler, stages, parsers, sources, kv_events, flow_control, .. } = pipeline;
+        let Pipeline { scheduler, stages, parsers, sources, kv_events, sharing, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
         let label_values = state.label_values();
         let gate = flow_control
@@ -163,6 +167,7 @@ impl Pool {
             state,
             attempts,
             outliers,
+            counters: watch::Sender::new(sharing.counters),
         };
         pool.register(max_age, registry)?;
         Ok(pool)
@@ -197,7 +202,7 @@ impl Pool {
     /// Replaces what a configuration says about its decisions.
     pub(super) fn swap(&self) -> Swap {
         let (dispatcher, state) = (Arc::clone(&self.dispatcher), Arc::clone(&self.state));
-        Swap { dispatcher, state, learns: Arc::clone(&self.learns) }
+        Swap { dispatcher, state, learns: Arc::clone(&self.learns), counters: self.counters.clone() }
     }
 
     /// Runs what keeps it up to date. `finishing`: cancelled when requests no longer wait.
@@ -277,13 +282,19 @@ pub(super) struct Swap {
     dispatcher: Arc<Dispatcher>,
     state: Arc<State>,
     learns: Arc<AtomicBool>,
+    counters: watch::Sender<Vec<SharedCounter>>,
 }
 
 impl Swap {
     /// Decides by this configuration from now on.
     pub(super) fn reconfigure(&self, settings: &ServeSettings, pipeline: Pipeline) {
-        let Pipeline { scheduler, stages, flow_control, .. } = pipeline;
+        let Pipeline { scheduler, stages, sharing: Sharing { counters, .. }, flow_control, .. } = pipeline;
         self.dispatcher.reconfigure(policy(settings, scheduler, stages), flow_control.as_ref());
+        self.counters.send_if_modified(|known| {
+            let is_new = *known != counters;
+            *known = counters;
+            is_new
+        });
         self.tidy();
     }
 

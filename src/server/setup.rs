@@ -7,6 +7,7 @@ use prometheus::Registry;
 use super::RunError;
 use super::capacity::Policies;
 use super::origin::Origin;
+use super::sharing;
 use crate::config::{self, EndpointPickerConfig};
 use crate::endpoints::health::{HealthParams, OutlierDetector, OutlierMetrics};
 use crate::endpoints::{Clock, PodLocator, Store};
@@ -14,7 +15,10 @@ use crate::memory::{Budget, cgroup};
 use crate::observe::log_level::LogLevel;
 use crate::registry::{Origin as Declared, Pipeline, PluginTypes, Resolved};
 use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::{ConfigSource, MemoryBudget, MemorySettings, OutlierSettings, ServeSettings};
+use crate::settings::{
+    ConfigSource, ExchangeSettings, MemoryBudget, MemorySettings, OutlierSettings, ServeSettings,
+    StateStoreSettings,
+};
 
 /// A configuration that has been read, and everything else a server is made of
 /// before it listens.
@@ -35,6 +39,8 @@ pub struct Setup {
     pub(super) locator: Option<Arc<dyn PodLocator>>,
     pub(super) outliers: Option<Arc<OutlierDetector>>,
     pub(super) policies: Option<Policies>,
+    /// Store through which replicas share state, and the pace of it; `None`: nothing is shared.
+    pub(super) sharing: Option<(StateStoreSettings, ExchangeSettings)>,
     /// Level of the log, for the admin port; `None`: it doesn't change.
     pub(super) log_level: Option<Arc<LogLevel>>,
 }
@@ -82,6 +88,7 @@ impl Setup {
         let outliers = settings.outliers.map(|outliers| watch(outliers, &registry, &state)).transpose()?;
         let store = Arc::new(outliers.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
+        let sharing = sharing::chosen(&settings, &pipeline.sharing, &pipeline.resolved, &name)?;
         let can_act = matches!(origin, Some(Origin::Kubernetes(_)));
         let policies = Policies::load(&settings, &pipeline, &state, can_act)?;
         Ok(Self {
@@ -98,6 +105,7 @@ impl Setup {
             store,
             outliers,
             policies,
+            sharing,
             log_level: None,
         })
     }

@@ -1,6 +1,7 @@
 //! Settings of `usher serve` as plain values: the flags after parsing and
 //! validation.
 
+mod state_store;
 mod tracing;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::state_store::{ExchangeSettings, StateStoreSettings, StoreAddress, StorePassword};
 pub use self::tracing::{OtlpEndpoint, OtlpSettings, SamplerSettings, Secret, TracingSettings};
 
 /// Everything a server needs to know before it reads its configuration.
@@ -63,6 +65,8 @@ pub struct ServeSettings {
     pub capacity_policies: bool,
     /// There is never more than one replica, so that it may act without an election.
     pub capacity_single_replica: bool,
+    /// Store through which replicas share state; `None`: the configuration may name one.
+    pub state_store: Option<StateStoreSettings>,
     /// Decisions that are kept to explain them; 0: none.
     pub decision_records: usize,
     /// Recording of decisions and outcomes in a file; `None`: there is none.

@@ -337,7 +337,7 @@ fn endpoints_file_disables_metrics_authorization() {
 }
 
 #[test]
-fn state_that_replicas_would_share_is_one_warning() {
+fn syncer_that_another_key_replaces_is_one_warning() {
     let shared = "
 plugins: [{type: local-syncer}, {type: redis-syncer}]
 dataLayer:
@@ -354,10 +354,8 @@ dataLayer:
     let warned = warnings(&["--config-text", shared]);
     let [warning] = &warned[..] else { panic!("{warned:?}") };
     let said = warning["warning"].as_str().unwrap();
-    assert!(
-        said.starts_with("replicas share no state") && said.contains("crossReplicaSyncInterval"),
-        "{said}"
-    );
+    let named = "without effect: dataLayer.crossReplicaSyncerPluginRef, plugin 'redis-syncer'";
+    assert!(said.ends_with(named), "{said}");
     assert_eq!(warnings(&["--config-text", "plugins: [{type: queue-scorer}]"]), [serde_json::Value::Null; 0]);
     fails(
         &[&QUIET[..], &["--config-text", &shared.replace("Ref: redis", "Ref: radish")]].concat(),

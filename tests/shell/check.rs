@@ -251,16 +251,17 @@ fn shared_state_settings_give_one_warning() {
     let report = only(&out);
     assert_eq!(
         report["warnings"],
-        json!(["replicas share no state in this version, each knows what it sent itself; without effect: \
-             dataLayer.peerDiscovery, dataLayer.crossReplicaSyncerPluginRef, \
-             dataLayer.crossReplicaSyncInterval, dataLayer.crossReplicaPublishTimeout, \
-             dataLayer.crossReplica, plugin 'k8s-peer-discovery', plugin 'shared', plugin 'local-syncer'"])
+        json!([
+            "replicas find each other through the state store, which dataLayer.crossReplica.syncerPluginRef or \
+             --state-store names; without effect: dataLayer.peerDiscovery, \
+             dataLayer.crossReplicaSyncerPluginRef, plugin 'k8s-peer-discovery', plugin 'shared'"
+        ])
     );
     for note in report["notes"].as_array().unwrap() {
         assert!(!note.as_str().unwrap().contains("replica"), "{note}");
     }
     let (_, out, _) = check("-", SHARED, Output::Text);
-    assert_eq!(out.matches("\nwarnings\n  - replicas share no state").count(), 1, "{out}");
+    assert_eq!(out.matches("\nwarnings\n  - replicas find each other").count(), 1, "{out}");
     assert!(!out.contains("hunter2"), "{out}");
     let (_, out, _) = check("-", TEXT, Output::Text);
     assert!(!out.contains("\nwarnings\n"), "{out}");

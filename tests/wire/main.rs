@@ -25,6 +25,7 @@ mod queries;
 mod recording;
 mod reference;
 mod reload;
+mod replicas;
 mod requests;
 mod responses;
 #[path = "../schedule/pages/server.rs"]

@@ -54,7 +54,7 @@ pub use produce::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProduc
 pub use produce::{
     EncoderCaches, EncoderFamilies, InflightFamilies, InflightLoadParams, InflightLoadProducer,
     InflightSeries, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams, SessionIdParams,
-    SessionIdProducer, TokenParams, TokenProducer,
+    SessionIdProducer, SharedInFlight, TokenParams, TokenProducer,
 };
 pub use produce::{PredictedLatencyParams, PredictedLatencyProducer, PredictionFamilies, PredictionSeries};
 pub use saturation::{

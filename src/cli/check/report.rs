@@ -42,6 +42,7 @@ pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width:
     resolved.profiles.iter().for_each(|profile| report.profile(profile));
     report.list("on a decision", resolved.stages.pre_request.iter().cloned());
     report.list("discovery", [resolved.discovery.as_ref().map_or(without_discovery.to_owned(), used)]);
+    report.list("state sharing", resolved.syncer.iter().map(used));
     let sources = resolved.sources.iter();
     report.list(
         "data sources",

@@ -10,6 +10,7 @@ mod outlier;
 mod pflag;
 mod pool;
 mod selector;
+mod state_store;
 mod tls;
 mod tracing;
 mod unused;
@@ -31,6 +32,7 @@ pub use outlier::OutlierFlags;
 pub use pflag::as_pflag;
 use pflag::given;
 pub use pool::PoolFlags;
+pub use state_store::StateStoreFlags;
 pub use tls::TlsFlags;
 use unused::Unused;
 
@@ -49,6 +51,9 @@ pub struct ServeArgs {
     /// The pool.
     #[command(flatten)]
     pub pool: PoolFlags,
+    /// State that replicas share.
+    #[command(flatten)]
+    pub state_store: StateStoreFlags,
     /// Endpoints that fail.
     #[command(flatten)]
     pub outliers: OutlierFlags,
@@ -89,6 +94,7 @@ impl ServeArgs {
             locator: self.config.locator(),
             emit_endpoint_scores: self.config.emit_endpoint_scores,
             pool: self.pool.settings(environment, &mut unused)?,
+            state_store: self.state_store.settings()?,
             outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
             raised_refresh_interval: self.metrics.raised_refresh_interval(),

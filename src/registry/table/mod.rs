@@ -8,6 +8,7 @@ mod replicas;
 use usher_plugin::PluginType;
 
 pub(super) use data::{ReadsModels, Source};
+pub(super) use replicas::Syncer;
 
 /// Every plugin type that llm-d-router registers, and ours.
 pub fn plugin_types() -> impl Iterator<Item = &'static PluginType> {

@@ -1,31 +1,44 @@
-//! Plugins that find other replicas, and that tell them things: accepted, their parameters
-//! checked, without effect in this version.
+//! Plugins that find other replicas, and that tell them things.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_plugin::Kind::{PeerDiscovery, Syncer};
+use usher_plugin::Kind::{PeerDiscovery, Syncer as SyncerKind};
 use usher_plugin::{Build, BuildContext, PluginParts, PluginType, beta};
 
 use crate::config::units::parse_duration;
 use crate::config::{ConfigError, Node};
+use crate::settings::{Secret, StateStoreSettings, StoreAddress, StorePassword};
 
 #[rustfmt::skip]
 pub(super) static ROWS: &[PluginType] = &[
     beta("k8s-peer-discovery", &[PeerDiscovery],
-        "Would find the other replicas by their pods. Accepted without effect: replicas share no state in this version.",
+        "Would find the other replicas by their pods. Accepted without effect: replicas find each other through the state store.",
         Build::Reading(k8s_peer_discovery)).takes::<PeerDiscoveryParams>()
         .when("Never; a configuration that has it works."),
-    beta("local-syncer", &[Syncer],
-        "Would keep for itself what others share. Accepted without effect: replicas share no state in this version.",
+    beta("local-syncer", &[SyncerKind],
+        "Keeps for this replica what others share.",
         Build::Ignoring(local_syncer))
-        .when("Never; a configuration that has it works."),
-    beta("redis-syncer", &[Syncer],
-        "Would share what is in flight through Redis. Accepted without effect: replicas share no state in this version.",
+        .when("Replicas that are not to know of each other's load."),
+    beta("redis-syncer", &[SyncerKind],
+        "Shares what is in flight through Redis or Valkey.",
         Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
-        .when("Never; a configuration that has it works."),
+        .when("Several replicas that serve at the same time, in place of `--state-store`."),
+    beta("redis-state-store", &[SyncerKind],
+        "The same as `redis-syncer`.",
+        Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
+        .when("As `redis-syncer`."),
 ];
+
+/// Sharing of state that a plugin stands for.
+#[derive(Clone, Debug)]
+pub(in crate::registry) enum Syncer {
+    /// Nothing is shared.
+    Local,
+    /// Through this store.
+    Store(StateStoreSettings),
+}
 
 /// Parameters of `k8s-peer-discovery`.
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -61,7 +74,7 @@ impl PeerDiscoveryParams {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 struct RedisSyncerParams {
-    /// Host and port of Redis.
+    /// Host and port of Redis or Valkey.
     address: String,
     /// Its password, which is never shown.
     ///
@@ -69,10 +82,10 @@ struct RedisSyncerParams {
     #[serde(skip_serializing)]
     #[schemars(with = "Option<String>")]
     password: Option<Node>,
-    /// The environment variable with the password.
+    /// The environment variable with the password, unless that is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     password_env: Option<String>,
-    /// The file with the password.
+    /// The file with the password, unless one of the others is given; read again for every connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     password_file: Option<String>,
     /// Number of the database.
@@ -85,7 +98,7 @@ struct RedisSyncerParams {
     #[serde(skip_serializing)]
     #[schemars(extend("x-unit" = "duration"))]
     ttl: String,
-    /// For how long what replicas agreed on counts.
+    /// For how long what replicas agreed on counts. No effect yet.
     #[serde(rename = "coordinationTTL")]
     #[schemars(extend("x-unit" = "duration", "default" = "180s"))]
     coordination_ttl: String,
@@ -107,16 +120,33 @@ impl Default for RedisSyncerParams {
 }
 
 impl RedisSyncerParams {
-    fn decode(node: &Node) -> Result<Self, ConfigError> {
+    fn decode(node: &Node) -> Result<(Self, StateStoreSettings), ConfigError> {
         let mut params: Self = node.decode()?;
-        if let Some(password) = params.password.as_ref().filter(|password| password.text().is_none()) {
-            return Err(ConfigError::at(password.at, "password is no text").hint("write it in quotes"));
+        let mut password = None;
+        if let Some(written) = &params.password {
+            let text = written.text().ok_or_else(|| {
+                ConfigError::at(written.at, "password is no text").hint("write it in quotes")
+            })?;
+            password = Some(text.to_owned()).filter(|text| !text.is_empty());
         }
-        let older = lasts(node, "ttl", &params.ttl, Duration::from_secs(2))?;
-        params.state_ttl = shown(lasts(node, "stateTTL", &params.state_ttl, older)?);
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let password = password.map(|text| StorePassword::Text(Secret(text)));
+        let password = password.or_else(|| given(&params.password_env).map(StorePassword::Variable));
+        let password =
+            password.or_else(|| given(&params.password_file).map(|file| StorePassword::File(file.into())));
+        let older = lasts(node, "ttl", &params.ttl, StateStoreSettings::STATE_TTL)?;
+        let state_ttl = lasts(node, "stateTTL", &params.state_ttl, older)?;
+        params.state_ttl = shown(state_ttl);
         let agreed = Duration::from_secs(180);
         params.coordination_ttl = shown(lasts(node, "coordinationTTL", &params.coordination_ttl, agreed)?);
-        Ok(params)
+        let address = StoreAddress::tcp(false, &params.address).map_err(|why| {
+            // Not repeated: there may be a password in it.
+            ConfigError::at(node.position_of("address"), format!("address: {why}"))
+                .hint("write for example valkey:6379; for TLS give --state-store=rediss://…")
+        })?;
+        let store =
+            StateStoreSettings { db: params.db, password, state_ttl, ..StateStoreSettings::at(address) };
+        Ok((params, store))
     }
 }
 
@@ -137,9 +167,10 @@ fn k8s_peer_discovery(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigEr
 }
 
 fn local_syncer(_: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    Ok(PluginParts::bare())
+    Ok(PluginParts::bare().with_extra(Syncer::Local))
 }
 
 fn redis_syncer(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
-    PluginParts::with(&RedisSyncerParams::decode(cx.parameters)?)
+    let (params, store) = RedisSyncerParams::decode(cx.parameters)?;
+    Ok(PluginParts::with(&params)?.with_extra(Syncer::Store(store)))
 }

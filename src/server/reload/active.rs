@@ -6,13 +6,14 @@ use super::status::hash;
 use crate::registry::{Pipeline, PluginTypes, Resolved};
 use crate::schedule::flow_control::FlowControlRules;
 use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::ServeSettings;
+use crate::settings::{ExchangeSettings, ServeSettings};
 
 /// A configuration that runs.
 #[derive(Debug)]
 pub(in crate::server) struct Active {
     pub(super) resolved: Resolved,
     pub(super) rules: Option<FlowControlRules>,
+    pub(super) exchange: ExchangeSettings,
     pub(super) hash: String,
 }
 
@@ -20,7 +21,12 @@ impl Active {
     /// The configuration of this text, which has been built.
     pub(in crate::server) fn new(pipeline: &Pipeline, text: &str) -> Self {
         let rules = pipeline.flow_control.as_ref().map(|flow_control| flow_control.rules.clone());
-        Self { resolved: pipeline.resolved.clone(), rules, hash: hash(text) }
+        Self {
+            resolved: pipeline.resolved.clone(),
+            rules,
+            exchange: pipeline.sharing.exchange,
+            hash: hash(text),
+        }
     }
 
     /// SHA-256 of its text, in hexadecimal digits.

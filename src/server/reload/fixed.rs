@@ -30,6 +30,14 @@ pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
             "dataLayer.discovery",
             used(before, before.discovery.as_slice()) != used(after, after.discovery.as_slice()),
         ),
+        (
+            "dataLayer.crossReplicaSyncerPluginRef",
+            used(before, before.syncer.as_slice()) != used(after, after.syncer.as_slice()),
+        ),
+        (
+            "dataLayer.crossReplicaSyncInterval and crossReplicaPublishTimeout",
+            active.exchange != new.sharing.exchange,
+        ),
         ("plugins that follow KV events", precise(before) != precise(after)),
         // Blocks are known by the model's name where topics have none.
         ("modelName of the token-producer", !precise(before).is_empty() && model(before) != model(after)),
@@ -134,6 +142,7 @@ plugins:
 - {type: round-robin-fairness-policy}
 - {type: metrics-data-source}
 - {type: concurrency-detector}
+- {type: local-syncer}
 featureGates: [flowControl]
 flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
 ";
@@ -172,7 +181,7 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
 
     #[test]
     fn only_fixed_settings_are_named_on_reload() {
-        let table: [(&str, &str, &[&str]); 10] = [
+        let table: [(&str, &str, &[&str]); 12] = [
             ("maxRequests: 7", "maxRequests: 8", &[]),
             ("{priority: 5, maxRequests: 7}", "{priority: 6}", &[]),
             ("{type: queue-scorer}", "{type: running-requests-size-scorer}", &[]),
@@ -194,6 +203,16 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
                 "{type: metrics-data-source}",
                 "{type: metrics-data-source, parameters: {path: /other}}",
                 &["dataLayer.sources"],
+            ),
+            (
+                "featureGates",
+                "dataLayer: {crossReplicaSyncerPluginRef: local-syncer}\nfeatureGates",
+                &["dataLayer.crossReplicaSyncerPluginRef"],
+            ),
+            (
+                "featureGates",
+                "dataLayer: {crossReplica: {syncInterval: 1s}}\nfeatureGates",
+                &["dataLayer.crossReplicaSyncInterval and crossReplicaPublishTimeout"],
             ),
         ];
         let active = Active::new(&built(BASE), BASE);

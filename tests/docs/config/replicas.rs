@@ -1,41 +1,74 @@
-//! Configuration of state that replicas share: it has no effect but a warning, and has to be right.
+//! Configuration of state that replicas share: which store it names, and what has no effect.
+
+use usher::settings::{Secret, StateStoreSettings, StoreAddress, StorePassword};
 
 use super::{assert_marked, assert_parameters_refused, build};
 
 const PLUGINS: &str = "plugins: [{type: queue-scorer}, {name: mine, type: local-syncer}, {name: peers, type: k8s-peer-discovery, parameters: {selector: app=usher, port: '9002', namespace: default}}]\n";
 
 #[test]
-fn each_key_alone_is_accepted_with_one_warning_that_names_it() {
+fn keys_and_plugins_without_effect_are_named_in_one_warning() {
     let table = [
-        ("peerDiscovery: {pluginRef: peers}", "dataLayer.peerDiscovery"),
-        ("crossReplicaSyncerPluginRef: mine", "dataLayer.crossReplicaSyncerPluginRef"),
-        ("crossReplicaSyncInterval: 1s", "dataLayer.crossReplicaSyncInterval"),
-        ("crossReplicaPublishTimeout: 1s", "dataLayer.crossReplicaPublishTimeout"),
-        ("crossReplica: {syncerPluginRef: mine}", "dataLayer.crossReplica"),
-        ("crossReplica: {syncInterval: 1s}", "dataLayer.crossReplica"),
-        ("crossReplica: {publishTimeout: 1s}", "dataLayer.crossReplica"),
+        ("peerDiscovery: {pluginRef: peers}", "dataLayer.peerDiscovery, plugin 'mine', plugin 'peers'"),
+        ("crossReplicaSyncerPluginRef: mine", "plugin 'peers'"),
+        ("crossReplica: {syncerPluginRef: mine}", "plugin 'peers'"),
+        ("crossReplicaSyncInterval: 1s", "plugin 'mine', plugin 'peers'"),
+        ("crossReplica: {syncerPluginRef: mine}, crossReplicaSyncerPluginRef: mine", "plugin 'peers'"),
     ];
-    for (line, key) in table {
+    for (line, named) in table {
         let pipeline = build(&format!("{PLUGINS}dataLayer: {{{line}}}\n")).expect(line);
         let [warning] = &pipeline.warnings[..] else { panic!("{line}: {:?}", pipeline.warnings) };
-        assert!(warning.ends_with(&format!(": {key}, plugin 'mine', plugin 'peers'")), "{line}: {warning}");
+        assert!(warning.ends_with(&format!("; without effect: {named}")), "{line}: {warning}");
     }
+    let nothing = "plugins: [{type: inflight-load-producer}, {type: local-syncer, parameters: {anything: 1}}]\n\
+                   dataLayer: {crossReplicaSyncerPluginRef: local-syncer, peerDiscovery: , crossReplica: }\n";
+    let pipeline = build(nothing).unwrap();
+    assert_eq!((pipeline.warnings, pipeline.sharing.store), (vec![], None));
+    let empty = "plugins: [{type: queue-scorer}]\n\
+                 dataLayer: {crossReplicaSyncerPluginRef: '', crossReplicaSyncInterval: , crossReplica: }\n";
+    assert_eq!(build(empty).unwrap().warnings, [""; 0]);
 }
 
 #[test]
-fn syncer_plugin_alone_is_warned_of() {
-    for (plugin_type, parameters) in
-        [("local-syncer", "{anything: 1}"), ("redis-syncer", "{db: 3}"), ("redis-syncer", "{}")]
-    {
-        let text = format!("plugins: [{{type: {plugin_type}, parameters: {parameters}}}]\n");
-        let warnings = build(&text).expect(plugin_type).warnings;
-        let [warning] = &warnings[..] else { panic!("{plugin_type}: {warnings:?}") };
-        assert!(warning.ends_with(&format!("without effect: plugin '{plugin_type}'")), "{warning}");
-    }
-    let nothing = "plugins: [{type: inflight-load-producer, parameters: {syncCrossReplicaState: true}}]\n\
-                   dataLayer: {peerDiscovery: , crossReplicaSyncerPluginRef: '', crossReplicaSyncInterval: , \
-                   crossReplicaPublishTimeout: , crossReplica: }\n";
-    assert_eq!(build(nothing).unwrap().warnings, [""; 0]);
+fn syncer_of_the_newer_key_names_the_store_and_the_keys_its_pace() {
+    let text = |plugin_type: &str, parameters: &str, keys: &str| {
+        let plugins = format!(
+            "plugins: [{{name: redis, type: {plugin_type}, parameters: {parameters}}}, {{type: local-syncer}}]\n"
+        );
+        build(&format!("{plugins}dataLayer: {{{keys}}}\n")).unwrap()
+    };
+    let key = "crossReplicaSyncerPluginRef: redis";
+    let store = text("redis-syncer", "{}", key).sharing.store.unwrap();
+    assert_eq!(store, StateStoreSettings::at(StoreAddress::tcp(false, "localhost:6379").unwrap()));
+    let parameters = "{address: 'a:1', db: 3, password: '31337', passwordFile: /f, ttl: 9s, stateTTL: 4s}";
+    let pipeline = text("redis-state-store", parameters, key);
+    let store = pipeline.sharing.store.unwrap();
+    let password = Some(StorePassword::Text(Secret("31337".to_owned())));
+    assert_eq!((store.db, store.password, store.state_ttl.as_secs()), (3, password, 4));
+    assert!(!format!("{:?}", pipeline.resolved).contains("31337"));
+    let of = |parameters| text("redis-syncer", parameters, key).sharing.store.unwrap().password;
+    assert_eq!(of("{passwordEnv: E, passwordFile: /f}"), Some(StorePassword::Variable("E".to_owned())));
+    assert_eq!(of("{password: '', passwordFile: /f}"), Some(StorePassword::File("/f".into())));
+    let both = "crossReplica: {syncerPluginRef: redis, syncInterval: 2s}, crossReplicaSyncerPluginRef: local-syncer, crossReplicaSyncInterval: 1s, crossReplicaPublishTimeout: 3s";
+    let pipeline = text("redis-syncer", "{}", both);
+    assert!(pipeline.sharing.store.is_some());
+    assert!(pipeline.warnings[0].ends_with(": dataLayer.crossReplicaSyncerPluginRef, plugin 'local-syncer'"));
+    let seconds = |seconds| Some(std::time::Duration::from_secs(seconds));
+    let exchange = pipeline.sharing.exchange;
+    assert_eq!((exchange.interval, exchange.timeout), (seconds(2), seconds(3)));
+}
+
+#[test]
+fn counters_of_producers_are_shared_unless_they_say_otherwise() {
+    let names = |parameters: &str| {
+        let text = format!(
+            "plugins: [{{name: mine, type: inflight-load-producer, parameters: {parameters}}}, {{type: active-request-scorer}}]\n"
+        );
+        let counters = build(&text).unwrap().sharing.counters;
+        counters.iter().map(|counter| counter.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("{}"), ["mine", "inflight-load-producer"]);
+    assert_eq!(names("{syncCrossReplicaState: false}"), ["inflight-load-producer"]);
 }
 
 #[test]
@@ -85,6 +118,14 @@ fn parameters_are_checked_and_a_password_is_never_quoted() {
         ("redis-syncer", "{adress: a}", 2, "unknown field 'adress'", "`address`"),
         ("redis-syncer", "{db: one}", 6, "expected a whole number", ""),
         ("redis-syncer", "{stateTTL: soon}", 12, "stateTTL: \"soon\" is not a duration", ""),
+        (
+            "redis-syncer",
+            "{address: 'rediss://:31337@a'}",
+            11,
+            "address: no port after the colon",
+            "--state-store=rediss",
+        ),
+        ("redis-state-store", "{address: ''}", 11, "address: no host", "valkey:6379"),
         ("redis-syncer", "{password: 31337}", 12, "password is no text", "quotes"),
     ];
     for (plugin_type, parameters, column, message, hint) in table {

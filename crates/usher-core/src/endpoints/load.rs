@@ -128,6 +128,8 @@ pub struct Load {
     scraped_ms: AtomicU64,
     /// Requests that this process sent there and whose response is not complete.
     in_flight: AtomicI64,
+    /// Requests that other replicas have in flight there, as they said last.
+    others: AtomicI64,
     /// Requests that this process ever sent there, and how many of them were under way or
     /// done when the last readings were asked for.
     sent: AtomicU64,
@@ -165,6 +167,17 @@ impl Load {
     #[inline]
     pub fn in_flight(&self) -> i64 {
         self.in_flight.load(Relaxed)
+    }
+
+    /// Requests that other replicas have in flight there, as they said last; 0 where none share theirs.
+    #[inline]
+    pub fn others(&self) -> i64 {
+        self.others.load(Relaxed)
+    }
+
+    /// Stores the requests that the other replicas have in flight there, all together.
+    pub fn report_others(&self, requests: i64) {
+        self.others.store(requests, Relaxed);
     }
 
     /// Requests that this process ever sent there. Whoever asks the endpoint for its

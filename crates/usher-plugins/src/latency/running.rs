@@ -4,11 +4,11 @@ use usher_core::endpoints::Load;
 use usher_plugin::Context;
 
 /// Requests that run at an endpoint, as it says. Where it says nothing, as Triton, those in
-/// flight from here less the `waiting` ones: right where nobody else sends there, and too few
-/// elsewhere. Not negative.
+/// flight from here and from replicas that share theirs, less the `waiting` ones: right where nobody
+/// else sends there, and too few elsewhere. Not negative.
 pub(crate) fn running(cx: &Context<'_>, load: &Load, waiting: f64) -> f64 {
     let reported = load.running.fresh(cx.now_ms, cx.max_age).filter(|running| running.is_finite());
-    reported.unwrap_or_else(|| load.in_flight() as f64 - waiting).max(0.0)
+    reported.unwrap_or_else(|| (load.in_flight() + load.others()) as f64 - waiting).max(0.0)
 }
 
 #[cfg(test)]
@@ -30,6 +30,8 @@ mod tests {
         assert_eq!(running(&cx, &load, 0.0), 0.0);
         let _under_way: Vec<_> = (0..5).map(|_| load.book()).collect();
         assert_eq!([0.0, 2.0, 7.0].map(|waiting| running(&cx, &load, waiting)), [5.0, 3.0, 0.0]);
+        load.report_others(4);
+        assert_eq!(running(&cx, &load, 2.0), 7.0, "those of other replicas count, too");
         load.running.set(9.0, 1000);
         assert_eq!(running(&cx, &load, 2.0), 9.0);
         load.running.set(0.0, 1000);

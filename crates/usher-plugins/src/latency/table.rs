@@ -148,7 +148,8 @@ impl Table<'_> {
         // flight.
         let own = (load.in_flight() as f64).max(prompts);
         let unseen = load.unseen() as f64;
-        let requests = (waiting + running + unseen).max(own);
+        // Other replicas may have said more than its last page shows.
+        let requests = (waiting + running + unseen).max(own + load.others() as f64);
         let seen = (own - unseen).max(0.0);
         // Of ours that its numbers show, those without a first token may be among the waiting.
         let ours = (prompts - unseen).max(0.0);

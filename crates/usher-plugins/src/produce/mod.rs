@@ -15,7 +15,9 @@ pub use approx_prefix::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, PrefixCaches, PrefixFamilies,
 };
 pub use burst_prefix::{BalanceBy, BurstFamilies, BurstPrefixParams, BurstPrefixProducer};
-pub use inflight_load::{InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries};
+pub use inflight_load::{
+    InflightFamilies, InflightLoadParams, InflightLoadProducer, InflightSeries, SharedInFlight,
+};
 pub use mm_embeddings_cache::{
     EncoderCaches, EncoderFamilies, MmEmbeddingsCacheProducer, MmEmbeddingsCacheProducerParams,
 };

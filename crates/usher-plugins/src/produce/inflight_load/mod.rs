@@ -36,9 +36,18 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let uncached = cx.produces();
     let families = cx.family(InflightFamilies::register)?;
     let series = cx.state.of(cx.name, || InflightSeries::new(families, cx.name, cx.state.label_values()));
+    let shared = params.sync_cross_replica_state.then(|| SharedInFlight(counters.clone()));
     let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
-    Ok(PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts })
+    let parts = PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts };
+    Ok(match shared {
+        Some(shared) => parts.with_extra(shared),
+        None => parts,
+    })
 }
+
+/// Counters of a producer that replicas share.
+#[derive(Clone, Debug)]
+pub struct SharedInFlight(pub Lease<InFlightId>);
 
 /// Parameters of `inflight-load-producer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +62,7 @@ pub struct InflightLoadParams {
     pub max_estimated_output_tokens: Option<u64>,
     /// The producer that knows what is cached.
     pub prefix_match_info_producer_name: String,
-    /// Share what is in flight with other replicas. No effect yet.
+    /// Share what is in flight with other replicas, where there is a state store.
     pub sync_cross_replica_state: bool,
 }
 

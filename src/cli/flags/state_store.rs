@@ -1,0 +1,203 @@
+//! Flags of the store through which replicas share state.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::pflag::given;
+use crate::settings::{Secret, StateStoreSettings, StoreAddress, StorePassword};
+
+/// Flags of the store through which replicas share state.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Several replicas")]
+pub struct StateStoreFlags {
+    /// Redis or Valkey through which replicas share what they have in flight: redis://HOST:PORT/DB, with TLS
+    /// rediss://HOST:PORT/DB, or unix://PATH. A user and a password may stand before the host, as USER:PASSWORD@.
+    #[arg(long, value_name = "URL")]
+    pub state_store: Option<String>,
+
+    /// File with the store's password, read again for every connection.
+    #[arg(long, value_name = "FILE")]
+    pub state_store_password_file: Option<String>,
+
+    /// PEM file of the authorities that sign the store's certificate. By default those that the system trusts.
+    #[arg(long, value_name = "FILE")]
+    pub state_store_ca_file: Option<String>,
+}
+
+/// Text of an error. What is wrong is not repeated: there may be a password in it.
+fn wrong(why: &str) -> String {
+    format!("--state-store: {why}; write for example redis://valkey.models:6379/0")
+}
+
+impl StateStoreFlags {
+    /// The store; `None` without `--state-store`.
+    pub(super) fn settings(&self) -> Result<Option<StateStoreSettings>, String> {
+        let (ca, password) = (given(&self.state_store_ca_file), given(&self.state_store_password_file));
+        let Some(url) = given(&self.state_store) else {
+            let alone = [("--state-store-ca-file", ca), ("--state-store-password-file", password)];
+            return match alone.into_iter().find(|(_, file)| file.is_some()) {
+                None => Ok(None),
+                Some((flag, _)) => {
+                    Err(format!("{flag} says nothing of which store; give --state-store, too"))
+                }
+            };
+        };
+        let mut settings = read(url)?;
+        if let Some(file) = password {
+            if settings.password.is_some() {
+                return Err("--state-store has a password, and --state-store-password-file is given, too; keep one of them".to_owned());
+            }
+            settings.password = Some(StorePassword::File(file.into()));
+        }
+        let has_tls = matches!(settings.address, StoreAddress::Tcp { tls: true, .. });
+        if ca.is_some() && !has_tls {
+            return Err("--state-store-ca-file is for rediss://, and --state-store has no TLS".to_owned());
+        }
+        settings.ca_file = ca.map(PathBuf::from);
+        Ok(Some(settings))
+    }
+}
+
+/// Reads a URL.
+fn read(url: &str) -> Result<StateStoreSettings, String> {
+    let (scheme, rest) =
+        url.split_once("://").ok_or_else(|| wrong("no redis:// or rediss:// at its start"))?;
+    let tls = match scheme {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        "unix" | "redis+unix" => {
+            if !rest.starts_with('/') {
+                return Err(wrong("no absolute path after unix://"));
+            }
+            return Ok(StateStoreSettings::at(StoreAddress::Unix(rest.into())));
+        }
+        other if other.contains("sentinel") => {
+            return Err(wrong(
+                "Redis Sentinel is not supported; name the server or the Service of the primary",
+            ));
+        }
+        other if other.contains("cluster") => {
+            return Err(wrong("Redis Cluster is not supported; name a server that is not part of one"));
+        }
+        _ => return Err(wrong("no redis:// or rediss:// at its start")),
+    };
+    if rest.contains(['?', '#']) {
+        return Err(wrong("it has a query or a fragment"));
+    }
+    let (credentials, rest) = rest.rsplit_once('@').map_or((None, rest), |(it, rest)| (Some(it), rest));
+    let (place, db) = rest.split_once('/').unwrap_or((rest, ""));
+    if place.contains(',') {
+        return Err(wrong("several servers (Redis Sentinel or Cluster) are not supported; name one"));
+    }
+    let address = StoreAddress::tcp(tls, place).map_err(wrong)?;
+    let db = match db {
+        "" => 0,
+        db => db.parse().map_err(|_| wrong("no number of a database after the host"))?,
+    };
+    let mut settings = StateStoreSettings { db, ..StateStoreSettings::at(address) };
+    if let Some(credentials) = credentials {
+        let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+        let [user, password] = [user, password].map(|text| decoded(text).map(Cow::into_owned));
+        let (user, password) = (user?, password?);
+        settings.user = Some(user).filter(|user| !user.is_empty());
+        settings.password =
+            Some(password).filter(|text| !text.is_empty()).map(|text| StorePassword::Text(Secret(text)));
+    }
+    Ok(settings)
+}
+
+/// Text without its percent escapes.
+fn decoded(text: &str) -> Result<Cow<'_, str>, String> {
+    if !text.contains('%') {
+        return Ok(text.into());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        let escaped = part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.ok_or_else(|| wrong("a % without two hexadecimal digits"))?);
+        bytes.extend_from_slice(part.get(2..).unwrap_or_default().as_bytes());
+    }
+    String::from_utf8(bytes).map(Into::into).map_err(|_| wrong("escapes that are no UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(url: &str) -> StateStoreFlags {
+        let state_store = Some(url.to_owned());
+        StateStoreFlags { state_store, state_store_password_file: None, state_store_ca_file: None }
+    }
+
+    fn settings(url: &str) -> StateStoreSettings {
+        flags(url).settings().unwrap().unwrap()
+    }
+
+    #[test]
+    fn urls_name_server_database_and_credentials() {
+        let plain = settings("redis://valkey");
+        assert_eq!(plain, StateStoreSettings::at(StoreAddress::tcp(false, "valkey:6379").unwrap()));
+        let full = settings("rediss://me:p%40ss%3A%2f@[fd00::1]:7000/3");
+        assert_eq!(full.address, StoreAddress::tcp(true, "[fd00::1]:7000").unwrap());
+        let password = Some(StorePassword::Text(Secret("p@ss:/".to_owned())));
+        assert_eq!((full.db, full.user.as_deref(), &full.password), (3, Some("me"), &password));
+        assert!(!format!("{full:?}").contains("p@ss"));
+        assert_eq!(settings("redis://:secret@a").user, None);
+        assert_eq!(settings("unix:///run/v.sock").address, StoreAddress::Unix("/run/v.sock".into()));
+    }
+
+    #[test]
+    fn wrong_urls_are_refused_without_their_password() {
+        let table = [
+            ("redis+sentinel://:hunter2@a:26379", "Redis Sentinel is not supported"),
+            ("rediss-cluster://:hunter2@a", "Redis Cluster is not supported"),
+            ("redis://:hunter2@a:1,b:2", "several servers (Redis Sentinel or Cluster)"),
+            ("http://:hunter2@a", "no redis:// or rediss://"),
+            ("hunter2@a", "no redis:// or rediss://"),
+            ("redis://:hunter2@", "no host"),
+            ("redis://:hunter2@a:x", "no port"),
+            ("redis://:hunter2@a/x", "no number of a database"),
+            ("redis://:hunter2%@a", "two hexadecimal digits"),
+            ("redis://:hunter2@a?x=1", "a query"),
+            ("unix://hunter2", "no absolute path"),
+        ];
+        for (url, part) in table {
+            let error = flags(url).settings().unwrap_err();
+            assert!(error.contains(part) && error.starts_with("--state-store: "), "{url}: {error}");
+            assert!(!error.contains("hunter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_go_with_the_store_that_needs_them() {
+        let file = || Some("/f".to_owned());
+        let alone = |password, ca| {
+            let flags = StateStoreFlags {
+                state_store: None,
+                state_store_password_file: password,
+                state_store_ca_file: ca,
+            };
+            flags.settings().unwrap_err()
+        };
+        assert!(alone(file(), None).starts_with("--state-store-password-file says nothing"));
+        assert!(alone(None, file()).starts_with("--state-store-ca-file says nothing"));
+        let with_ca = StateStoreFlags { state_store_ca_file: file(), ..flags("redis://a") };
+        assert!(with_ca.settings().unwrap_err().contains("is for rediss://"));
+        let twice = StateStoreFlags { state_store_password_file: file(), ..flags("redis://:p@a") };
+        assert!(twice.settings().unwrap_err().contains("keep one of them"));
+        let both = StateStoreFlags {
+            state_store_password_file: file(),
+            state_store_ca_file: file(),
+            ..flags("rediss://a")
+        };
+        let both = both.settings().unwrap().unwrap();
+        assert_eq!(
+            (both.password, both.ca_file),
+            (Some(StorePassword::File("/f".into())), Some("/f".into()))
+        );
+    }
+}

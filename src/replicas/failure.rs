@@ -1,0 +1,197 @@
+//! Failures of the store: each has a name for metrics, and says what to do.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::resp;
+
+/// Time after which the same failure is said again.
+const REPEATED: Duration = Duration::from_secs(600);
+
+/// Time for which a connection has to last until its next failure is news, whatever it is.
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
+
+/// Longest part of a server's words that is repeated.
+const MOST_WORDS: usize = 200;
+
+/// Cause of a missing connection. No text shows a password.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("can't connect: {0}; check that the store runs, its address, and what lies between")]
+    Connect(#[source] io::Error),
+    #[error("no TLS: {0}; check --state-store-ca-file and the server's certificate")]
+    Tls(String),
+    #[error("no reply within {0:?}; the store hangs, or does not speak RESP (or needs TLS: rediss://)")]
+    Timeout(Duration),
+    #[error("the connection ended: {0}; the store stopped, or ended it (see its log)")]
+    Closed(#[source] io::Error),
+    #[error("the password can't be read from {0}: {1}; put it there")]
+    PasswordFile(PathBuf, #[source] io::Error),
+    #[error("the environment variable {0} of the password is not set; set it")]
+    PasswordVariable(String),
+    #[error(
+        "wrong user or password ({0}); check the URL of --state-store, its password file, or the parameters of redis-syncer"
+    )]
+    Password(String),
+    #[error(
+        "a password is asked for ({0}); give --state-store-password-file, or a password parameter of redis-syncer"
+    )]
+    NoPassword(String),
+    #[error(
+        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH and SUBSCRIBE, and the channels usher:*"
+    )]
+    NotPermitted(String),
+    #[error("the server is loading its data; it connects by itself once it is done")]
+    Loading,
+    #[error("the server is out of memory: {0}; raise its maxmemory or free some")]
+    Memory(String),
+    #[error("the server is a read-only replica, whose messages reach no other; name the primary")]
+    ReadOnly,
+    #[error("the server is part of a {0}, which is not supported; name a server that stands alone")]
+    Mode(String),
+    #[error("the server does not speak RESP3 ({0}); Redis 6 or Valkey 7.2, or later, is needed")]
+    Version(String),
+    #[error("the server sent something else than RESP3: {0}; check the address")]
+    Protocol(#[from] resp::Malformed),
+    #[error("the server refused a command: {0}")]
+    Refused(String),
+}
+
+impl Failure {
+    /// Cause of a refusal, by its words. `shows_secret`: the command had the password, which old servers repeat.
+    pub(super) fn refused(words: &[u8], shows_secret: bool) -> Self {
+        let words = String::from_utf8_lossy(words);
+        let code = words.split(' ').next().unwrap_or_default();
+        let is_code = |c: char| c.is_ascii_uppercase();
+        let code: String = code.chars().filter(|c| is_code(*c)).take(20).collect();
+        let said = if shows_secret {
+            code.clone()
+        } else {
+            words.chars().filter(|c| !c.is_control()).take(MOST_WORDS).collect()
+        };
+        match code.as_str() {
+            "WRONGPASS" => Self::Password(said),
+            "NOAUTH" => Self::NoPassword(said),
+            "NOPERM" => Self::NotPermitted(said),
+            "LOADING" => Self::Loading,
+            "OOM" => Self::Memory(said),
+            "READONLY" | "MASTERDOWN" => Self::ReadOnly,
+            "MOVED" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Mode("cluster".to_owned()),
+            "NOPROTO" => Self::Version(said),
+            // There is nothing else in the first command that an older server doesn't know.
+            _ if shows_secret => Self::Version(said),
+            _ => Self::Refused(said),
+        }
+    }
+
+    /// The cause in a word, for metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Tls(_) => "tls",
+            Self::Timeout(_) => "timeout",
+            Self::Closed(_) => "closed",
+            Self::PasswordFile(..) | Self::PasswordVariable(_) => "password_missing",
+            Self::Password(_) | Self::NoPassword(_) => "password",
+            Self::NotPermitted(_) => "not_permitted",
+            Self::Loading => "loading",
+            Self::Memory(_) => "out_of_memory",
+            Self::ReadOnly => "read_only",
+            Self::Mode(_) => "mode",
+            Self::Version(_) => "version",
+            Self::Protocol(_) => "protocol",
+            Self::Refused(_) => "refused",
+        }
+    }
+
+    /// Returns `true` if it lasts until somebody changes something.
+    pub(super) fn needs_somebody(&self) -> bool {
+        !matches!(self, Self::Connect(_) | Self::Timeout(_) | Self::Closed(_) | Self::Loading)
+    }
+}
+
+/// Decides which failures are news.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    last: Option<(&'static str, Instant)>,
+    /// The last thing said is a failure.
+    is_down: bool,
+}
+
+impl News {
+    /// Returns `true` if a failure is to be said.
+    pub(super) fn failed(&mut self, reason: &'static str, now: Instant) -> bool {
+        let is_known = self
+            .last
+            .is_some_and(|(last, at)| last == reason && now.saturating_duration_since(at) < REPEATED);
+        if !is_known {
+            (self.last, self.is_down) = (Some((reason, now)), true);
+        }
+        !is_known
+    }
+
+    /// Returns `true` if a connection is to be said: the first, and the one after a failure that was said.
+    pub(super) fn connected(&mut self, is_first: bool) -> bool {
+        std::mem::take(&mut self.is_down) || is_first
+    }
+
+    /// A connection has lasted.
+    pub(super) fn settled(&mut self) {
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_apart_by_their_code() {
+        let table: [(&[u8], &str); 12] = [
+            (b"WRONGPASS invalid username-password pair or user is disabled.", "password"),
+            (b"NOAUTH HELLO must be called with the client already authenticated", "password"),
+            (b"NOPERM User u has no permissions to run the 'publish' command", "not_permitted"),
+            (b"LOADING Redis is loading the dataset in memory", "loading"),
+            (b"OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
+            (b"READONLY You can't write against a read only replica.", "read_only"),
+            (b"MOVED 1 10.0.0.1:6379", "mode"),
+            (b"NOPROTO unsupported protocol version", "version"),
+            (b"ERR DB index is out of range", "refused"),
+            (b"MISCONF no snapshots", "refused"),
+            (b"", "refused"),
+            (b"\xff\xff", "refused"),
+        ];
+        for (words, reason) in table {
+            let failure = Failure::refused(words, false);
+            assert_eq!(failure.reason(), reason, "{failure}");
+            assert!(!failure.to_string().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn refusals_of_the_password_do_not_repeat_it() {
+        let words = b"ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2'";
+        let failure = Failure::refused(words, true);
+        assert_eq!(failure.reason(), "version");
+        for failure in [failure, Failure::refused(b"WRONGPASS hunter2", true)] {
+            assert!(!failure.to_string().contains("hunter2"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn failures_are_said_once_per_change_of_cause() {
+        let (mut news, now) = (News::default(), Instant::now());
+        assert!(news.connected(true) && news.failed("closed", now));
+        assert!(!news.failed("closed", now));
+        assert!(news.failed("connect", now) && !news.failed("connect", now));
+        assert!(news.failed("connect", now + REPEATED), "somebody may have missed it");
+        assert!(news.connected(false));
+        assert!(!news.failed("connect", now + REPEATED), "a server that comes and goes fills no log");
+        assert!(!news.connected(false));
+        news.settled();
+        assert!(news.failed("connect", now + REPEATED));
+    }
+}

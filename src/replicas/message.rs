@@ -1,0 +1,274 @@
+//! Messages in which replicas tell each other their load. No I/O.
+//!
+//! A message is the whole state of one replica, so that a lost one costs nothing once the next is there:
+//!
+//! | bytes | content |
+//! |--:|---|
+//! | 1 | version, 1 |
+//! | 1 | flags; bit 0: the replica asks the others for their state |
+//! | 16 | origin, random at each start of a replica |
+//! | 8 | sequence number, rising |
+//! | 1 + n | name of the replica |
+//! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
+//! | 4 | number of endpoints |
+//! | each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
+//!
+//! Numbers are little-endian. Endpoints with nothing in flight are left out.
+
+use std::net::SocketAddr;
+
+use usher_core::endpoints::InFlightId;
+use xxhash_rust::xxh3::xxh3_128;
+
+const VERSION: u8 = 1;
+const ASKS: u8 = 1;
+
+/// Most counters of a message: those of all producers, and the requests of the replica.
+pub(super) const COUNTERS: usize = InFlightId::MAX + 1;
+
+/// Most endpoints of a message.
+pub(super) const MOST_ENDPOINTS: usize = 4096;
+
+/// Bytes of a replica's name at most.
+const MOST_NAME: usize = 63;
+
+/// A process, until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Origin(pub(super) u128);
+
+/// An endpoint as all replicas name it: a pod that comes back under its name or address is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EndpointKey(pub(super) u128);
+
+impl EndpointKey {
+    /// Key of an endpoint with this identity at this address.
+    pub(super) fn new(identity: &str, address: SocketAddr) -> Self {
+        Self(xxh3_128(format!("{identity}\0{address}").as_bytes()))
+    }
+}
+
+/// Requests and tokens in flight. More than fits counts as the most that fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) requests: u32,
+    pub(super) tokens: u32,
+}
+
+impl Count {
+    pub(super) fn new(requests: u64, tokens: u64) -> Self {
+        let most = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self { requests: most(requests), tokens: most(tokens) }
+    }
+}
+
+/// Counts of an endpoint, by the position of the counter in the message.
+pub(super) type Counts = [Count; COUNTERS];
+
+/// State of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) origin: Origin,
+    pub(super) sequence: u64,
+    /// The others are to send their state soon.
+    pub(super) asks: bool,
+    pub(super) name: String,
+    /// Names of the counters, [`COUNTERS`] at most.
+    pub(super) counters: Vec<String>,
+    pub(super) endpoints: Vec<(EndpointKey, Counts)>,
+}
+
+/// Reason to refuse bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Malformed {
+    /// Another version.
+    Version,
+    /// Shorter or longer than it says, or with more than a message has.
+    Length,
+}
+
+/// A name as messages and metrics have it.
+pub(super) fn short_name(name: &str) -> String {
+    let is_plain = |c: &char| c.is_ascii_graphic();
+    name.chars().filter(is_plain).take(MOST_NAME).collect()
+}
+
+impl Message {
+    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let endpoints = self.endpoints.get(..MOST_ENDPOINTS).unwrap_or(&self.endpoints);
+        let counters = self.counters.get(..COUNTERS).unwrap_or(&self.counters);
+        let mut bytes = Vec::with_capacity(64 + endpoints.len() * (16 + 8 * counters.len()));
+        bytes.extend([VERSION, if self.asks { ASKS } else { 0 }]);
+        bytes.extend(self.origin.0.to_le_bytes());
+        bytes.extend(self.sequence.to_le_bytes());
+        put_text(&self.name, &mut bytes);
+        bytes.push(u8::try_from(counters.len()).unwrap_or(u8::MAX));
+        counters.iter().for_each(|name| put_text(name, &mut bytes));
+        bytes.extend(u32::try_from(endpoints.len()).unwrap_or_default().to_le_bytes());
+        for (endpoint, counts) in endpoints {
+            bytes.extend(endpoint.0.to_le_bytes());
+            for count in counts.iter().take(counters.len()) {
+                bytes.extend(count.requests.to_le_bytes());
+                bytes.extend(count.tokens.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// When the bytes are something else.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        if reader.byte()? != VERSION {
+            return Err(Malformed::Version);
+        }
+        let flags = reader.byte()?;
+        let origin = Origin(u128::from_le_bytes(reader.take()?));
+        let sequence = u64::from_le_bytes(reader.take()?);
+        let name = short_name(&reader.text()?);
+        let count = usize::from(reader.byte()?);
+        if count > COUNTERS {
+            return Err(Malformed::Length);
+        }
+        let counters = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, _>>()?;
+        let rows = usize::try_from(reader.u32()?).map_err(|_| Malformed::Length)?;
+        // Before memory is taken for them.
+        if rows > MOST_ENDPOINTS || reader.0.len() != rows * (16 + 8 * count) {
+            return Err(Malformed::Length);
+        }
+        let mut endpoints = Vec::with_capacity(rows);
+        for _ in 0..rows {
+            let endpoint = EndpointKey(u128::from_le_bytes(reader.take()?));
+            let mut counts = Counts::default();
+            for into in counts.iter_mut().take(count) {
+                *into = Count { requests: reader.u32()?, tokens: reader.u32()? };
+            }
+            endpoints.push((endpoint, counts));
+        }
+        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints })
+    }
+}
+
+fn put_text(text: &str, bytes: &mut Vec<u8>) {
+    // Names of plugins are shorter; a longer one is cut at all replicas alike.
+    let end = (0..=text.len().min(usize::from(u8::MAX))).rev().find(|end| text.is_char_boundary(*end));
+    let text = text.get(..end.unwrap_or_default()).unwrap_or_default();
+    bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+    bytes.extend(text.as_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed::Length)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, Malformed> {
+        let length = usize::from(self.byte()?);
+        let (text, rest) = self.0.split_at_checked(length).ok_or(Malformed::Length)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).map_err(|_| Malformed::Length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(rows: usize) -> Message {
+        let counts = |row: usize| {
+            let mut counts = Counts::default();
+            counts[0] = Count::new(row as u64 + 1, 0);
+            counts[1] = Count::new(row as u64, 1000);
+            counts
+        };
+        Message {
+            origin: Origin(7),
+            sequence: 9,
+            asks: true,
+            name: "epp-0".to_owned(),
+            counters: vec![String::new(), "inflight-load-producer".to_owned()],
+            endpoints: (0..rows).map(|row| (EndpointKey(row as u128), counts(row))).collect(),
+        }
+    }
+
+    #[test]
+    fn message_is_read_as_it_was_written() {
+        for rows in [0, 1, MOST_ENDPOINTS] {
+            assert_eq!(Message::decode(&message(rows).encode()), Ok(message(rows)));
+        }
+        // The guide says how large messages are.
+        assert_eq!(message(1).encode().len() - message(0).encode().len(), 32);
+        assert_eq!(message(0).encode().len(), 61);
+        assert!(message(MOST_ENDPOINTS).encode().len() < super::super::resp::MOST_TEXT);
+    }
+
+    #[test]
+    fn endpoints_beyond_the_bound_are_left_out() {
+        let read = Message::decode(&message(MOST_ENDPOINTS + 5).encode()).unwrap();
+        assert_eq!(read.endpoints.len(), MOST_ENDPOINTS);
+    }
+
+    #[test]
+    fn messages_that_are_cut_lengthened_or_of_another_version_are_refused() {
+        let bytes = message(3).encode();
+        for length in 0..bytes.len() {
+            assert_eq!(Message::decode(&bytes[..length]), Err(Malformed::Length), "{length}");
+        }
+        assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
+        assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
+    }
+
+    #[test]
+    fn pod_of_the_same_name_or_address_is_another_endpoint() {
+        let [a, b] = ["10.0.0.1:8000", "10.0.0.2:8000"].map(|address| address.parse().unwrap());
+        let key = EndpointKey::new("default/pod@u1", a);
+        assert_eq!(key, EndpointKey::new("default/pod@u1", a));
+        assert_ne!(key, EndpointKey::new("default/pod@u2", a));
+        assert_ne!(key, EndpointKey::new("default/pod@u1", b));
+        // Replicas of another build have to find the same.
+        assert_eq!(key.0, xxh3_128(b"default/pod@u1\x0010.0.0.1:8000"));
+    }
+
+    #[test]
+    fn names_are_short_and_plain() {
+        assert_eq!(short_name("epp-\n\"ä0"), "epp-\"0");
+        assert_eq!(short_name(&"x".repeat(100)).len(), MOST_NAME);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_read_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Message::decode(&bytes);
+            if let Some(version) = bytes.first_mut() {
+                *version = VERSION;
+            }
+            if let Ok(read) = Message::decode(&bytes) {
+                prop_assert_eq!(Message::decode(&read.encode()), Ok(read));
+            }
+        }
+
+        #[test]
+        fn damaged_messages_are_read_or_refused(at in 0usize..150, to in any::<u8>()) {
+            let mut bytes = message(2).encode();
+            let at = at % bytes.len();
+            bytes[at] = to;
+            let _ = Message::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A real Redis server.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A running `redis-server`, at a socket in a folder of its own.
+pub(super) struct Redis {
+    child: Child,
+    folder: TempDir,
+    arguments: Vec<String>,
+}
+
+impl Redis {
+    /// Starts one with these arguments; `None` where none is installed, which CI has to have.
+    #[expect(clippy::print_stdout, reason = "says why nothing is tested")]
+    pub(super) async fn start(arguments: &[&str]) -> Option<Self> {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&paths).any(|folder| folder.join("redis-server").is_file()) {
+            let why = "no redis-server on the PATH; the package redis-server of Debian has it";
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            println!("NOT TESTED: {why}");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let redis = Self { child: spawn(folder.path(), &arguments), folder, arguments };
+        redis.wait().await;
+        Some(redis)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// The flag that names it.
+    pub(super) fn flag(&self) -> String {
+        format!("--state-store=unix://{}", self.socket().display())
+    }
+
+    /// Sends a command, and returns what comes next.
+    pub(super) fn ask(&self, command: &[&[u8]]) -> String {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+        for argument in command {
+            bytes.extend(format!("${}\r\n", argument.len()).bytes().chain(argument.iter().copied()));
+            bytes.extend(b"\r\n");
+        }
+        stream.write_all(&bytes).unwrap();
+        let mut reply = [0; 4096];
+        let read = stream.read(&mut reply).unwrap();
+        String::from_utf8_lossy(&reply[..read]).into_owned()
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([format!("-{signal}"), id]).status().unwrap().success());
+    }
+
+    /// Ends it without a warning.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        // It leaves it behind.
+        std::fs::remove_file(self.socket()).unwrap();
+    }
+
+    /// Starts it again after [`kill`](Self::kill).
+    pub(super) async fn restart(&mut self) {
+        self.child = spawn(self.folder.path(), &self.arguments);
+        self.wait().await;
+    }
+
+    async fn wait(&self) {
+        super::eventually("a server", async || UnixStream::connect(self.socket()).is_ok()).await;
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(folder: &Path, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .arg(folder.join("redis.sock"))
+        .arg("--dir")
+        .arg(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("redis-server: {error}"))
+}
+
+/// The time that anything may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,199 @@
+//! A store that is away, hangs, lies or refuses: requests go on.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use super::redis::Redis;
+use super::{LEAST_REQUESTS, PODS, Replica, eventually};
+use crate::support::Picker;
+
+const AWAY: &str = "state store is away";
+
+fn failures(replica: &Replica, reason: &str) -> f64 {
+    replica.metric(&format!("usher_state_store_failures_total{{reason=\"{reason}\"}}"))
+}
+
+/// Waits for the line about a failure, and checks that it is the only one.
+async fn assert_said_once(replica: &Replica, reason: &str, part: &str) {
+    eventually(reason, async || failures(replica, reason) >= 3.0).await;
+    let log = replica.usher.log();
+    let line = log.find(0, reason, |line| line.contains(AWAY).then(|| line.to_owned())).await;
+    assert!(line.contains(&format!("\"reason\":\"{reason}\"")) && line.contains(part), "{line}");
+    assert_eq!(log.count(AWAY), 1);
+}
+
+#[tokio::test]
+async fn store_that_is_killed_and_comes_back_costs_no_request() {
+    let Some(mut redis) = Redis::start(&[]).await else { return };
+    let store = redis.flag();
+    let flags = [LEAST_REQUESTS, &store];
+    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let mut held = a.hold(5, PODS[0]).await;
+    b.knows([5, 0]).await;
+    redis.kill();
+    b.is_connected(false).await;
+    b.knows([0, 0]).await;
+    held.extend(a.hold(2, PODS[0]).await);
+    b.pick().await;
+    redis.restart().await;
+    b.is_connected(true).await;
+    b.knows([7, 0]).await;
+    let log = b.usher.log();
+    assert_eq!(log.count("state store connected"), 2);
+    assert!((1..=2).contains(&log.count(AWAY)), "the end, and that there is none");
+    drop(held);
+    b.knows([0, 0]).await;
+}
+
+#[tokio::test]
+async fn store_that_hangs_is_left_and_found_again() {
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let store = redis.flag();
+    let flags = [LEAST_REQUESTS, &store];
+    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let held = a.hold(5, PODS[0]).await;
+    b.knows([5, 0]).await;
+    redis.signal("STOP");
+    b.knows([0, 0]).await;
+    b.is_connected(false).await;
+    b.pick().await;
+    assert!(failures(&b, "timeout") > 0.0);
+    redis.signal("CONT");
+    b.knows([5, 0]).await;
+    drop(held);
+    b.knows([0, 0]).await;
+}
+
+#[tokio::test]
+async fn replica_starts_and_serves_without_its_store() {
+    let flags = [LEAST_REQUESTS, "--state-store=redis://127.0.0.1:1"];
+    let replica = Replica::start(&flags).await;
+    replica.pick().await;
+    assert_said_once(&replica, "connect", "check that the store runs").await;
+    assert_eq!(replica.metric("usher_state_store_connected"), 0.0);
+}
+
+#[tokio::test]
+async fn wrong_password_is_one_line_until_its_file_has_the_right_one() {
+    let Some(redis) = Redis::start(&["--requirepass", "right"]).await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "hunter2\n").unwrap();
+    let (store, password) = (redis.flag(), format!("--state-store-password-file={}", file.display()));
+    let replica = Replica::start(&[LEAST_REQUESTS, &store, &password]).await;
+    assert_said_once(&replica, "password", "wrong user or password").await;
+    replica.pick().await;
+    std::fs::write(&file, "right\n").unwrap();
+    replica.is_connected(true).await;
+    assert!(!replica.usher.log().mentions("hunter2"));
+    let none = Replica::start(&[LEAST_REQUESTS, &store]).await;
+    assert_said_once(&none, "password", "a password is asked for").await;
+}
+
+#[tokio::test]
+async fn user_without_rights_is_told_which_it_needs() {
+    let port = free_port();
+    let Some(redis) = Redis::start(&["--bind", "127.0.0.1", "--port", &port.to_string()]).await else {
+        return;
+    };
+    let set_user = |rights: &[&[u8]]| {
+        let begin: [&[u8]; 3] = [b"ACL", b"SETUSER", b"usher"];
+        let command = [&begin[..], rights].concat();
+        assert_eq!(redis.ask(&command), "+OK\r\n");
+    };
+    set_user(&[b"on", b">p", b"resetchannels", b"-@all", b"+hello"]);
+    let store = format!("--state-store=redis://usher:p@127.0.0.1:{port}");
+    let replica = Replica::start(&[LEAST_REQUESTS, &store]).await;
+    assert_said_once(&replica, "not_permitted", "the channels usher:*").await;
+    replica.pick().await;
+    set_user(&[b"+subscribe", b"+publish", b"&usher:*"]);
+    replica.is_connected(true).await;
+}
+
+#[tokio::test]
+async fn read_only_replica_of_the_store_is_refused() {
+    let Some(redis) = Redis::start(&["--replicaof", "127.0.0.1", "1"]).await else { return };
+    let replica = Replica::start(&[LEAST_REQUESTS, &redis.flag()]).await;
+    assert_said_once(&replica, "read_only", "name the primary").await;
+    replica.pick().await;
+}
+
+#[tokio::test]
+async fn store_that_becomes_a_read_only_replica_is_left() {
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let replica = Replica::start(&[LEAST_REQUESTS, &redis.flag()]).await;
+    replica.is_connected(true).await;
+    assert_eq!(redis.ask(&[b"REPLICAOF", b"127.0.0.1", b"1"]), "+OK\r\n");
+    eventually("another role", async || failures(&replica, "read_only") > 0.0).await;
+}
+
+#[tokio::test]
+async fn messages_that_are_none_are_counted_and_change_nothing() {
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let store = redis.flag();
+    let flags = [LEAST_REQUESTS, &store];
+    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let _held = a.hold(5, PODS[0]).await;
+    b.knows([5, 0]).await;
+    let channel = b"usher:v1:{default/epp}:load";
+    let long = vec![1; 900_000];
+    for message in [&b""[..], b"\x01", b"\x02nonsense", &long, &[0xff; 64], b"\x01\x00"] {
+        assert_eq!(redis.ask(&[b"PUBLISH", channel, message]), ":2\r\n");
+    }
+    let rejected = |result: &str| b.metric(&format!("usher_replicas_messages_total{{result=\"{result}\"}}"));
+    eventually("rejections", async || rejected("length") + rejected("version") == 6.0).await;
+    assert_eq!(b.others(), [5, 0]);
+    // Larger than any message is: the connection is not worth keeping.
+    redis.ask(&[b"PUBLISH", channel, &vec![1; 3 << 20]]);
+    eventually("the end", async || failures(&b, "protocol") > 0.0).await;
+    b.knows([5, 0]).await;
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Writes an authority and a certificate for 127.0.0.1 that it has signed.
+fn certificates(folder: &Path) {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let pem = authority.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let leaf =
+        CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    std::fs::write(folder.join("ca.pem"), pem).unwrap();
+    std::fs::write(folder.join("tls.crt"), leaf.pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+}
+
+#[tokio::test]
+async fn load_is_shared_over_tls_with_an_authority_of_its_own() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(folder.path());
+    certificates(other.path());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (ca, cert, key) = (path("ca.pem"), path("tls.crt"), path("tls.key"));
+    let port = free_port();
+    let tls = ["--tls-port", &port.to_string(), "--tls-cert-file", &cert, "--tls-key-file", &key];
+    let tls = [&tls[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "no", "--requirepass", "p@ss"]]
+        .concat();
+    let Some(_redis) = Redis::start(&tls).await else { return };
+    let store = format!("--state-store=rediss://:p%40ss@127.0.0.1:{port}/2");
+    let trusts = format!("--state-store-ca-file={ca}");
+    let flags = [LEAST_REQUESTS, &store, &trusts];
+    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let _held = a.hold(5, PODS[0]).await;
+    b.knows([5, 0]).await;
+    assert!(!b.usher.log().mentions("p@ss") && !b.usher.log().mentions("p%40ss"));
+    let trusts = format!("--state-store-ca-file={}", other.path().join("ca.pem").display());
+    let stranger = Replica::start(&[LEAST_REQUESTS, &store, &trusts]).await;
+    assert_said_once(&stranger, "tls", "--state-store-ca-file").await;
+    let plain = store.replace("rediss://", "redis://");
+    let plain = Replica::start(&[LEAST_REQUESTS, &plain]).await;
+    eventually("no TLS", async || failures(&plain, "timeout") + failures(&plain, "closed") > 0.0).await;
+    assert_eq!(Picker::metric_of(plain.metrics, "usher_state_store_connected"), Some(0.0));
+}
