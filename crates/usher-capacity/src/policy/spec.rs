@@ -406,9 +406,9 @@ pub enum Comparator {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBound {
-    /// Nothing.
+    /// The step is skipped.
     #[default]
     Skip,
-    /// It goes as far as the bound.
+    /// The step is cut to the bound.
     Clamp,
 }

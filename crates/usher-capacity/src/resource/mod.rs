@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(spec["mode"]["enum"], json!(["Recommend", "Apply"]));
         let said = spec["deploy"]["properties"]["success"]["description"].as_str().unwrap();
         assert!(
-            said.contains("`Ready` when absent") && said.contains("`Scheduled`: It has a node"),
+            said.contains("`Ready` when absent") && said.contains("`Scheduled`: Bound to a node"),
             "{said}"
         );
         assert_eq!(spec["roles"]["additionalProperties"]["properties"]["max"]["maximum"], 1_000_000);
