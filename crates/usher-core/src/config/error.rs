@@ -21,7 +21,7 @@ pub struct ConfigError {
     about_value: bool,
     message: String,
     hint: Option<String>,
-    /// It may pass without a change of the file.
+    /// `true` if it may pass without a change of the file.
     temporary: bool,
 }
 

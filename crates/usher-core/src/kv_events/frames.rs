@@ -55,7 +55,7 @@ pub enum Reply<'a> {
         /// The batch. See [`Batch`](super::Batch).
         payload: &'a [u8],
     },
-    /// There are no more.
+    /// End of the replay.
     End,
 }
 

@@ -20,14 +20,14 @@ enum Event {
     Engine(Step),
     /// Its process ends, and with it the connection.
     Restart,
-    /// It gives up its cache without a word.
+    /// The engine drops its cache and publishes no event.
     Sleep,
     Wake,
     /// Messages in flight are lost, the next one arrives twice, or behind the one after it.
     Lose(usize),
     Repeat,
     Swap,
-    /// So many live messages, or replies, arrive.
+    /// Delivers this many live messages, or replies.
     Deliver(usize),
     Reply(usize),
     /// The engine has no room for its next message, and uses its number.
@@ -311,7 +311,7 @@ proptest! {
         prop_assert!(!world.held.is_empty(), "it saw the last messages");
     }
 
-    /// Whatever is on its way.
+    /// Holds for any events in flight.
     #[test]
     fn nothing_is_held_of_a_removed_endpoint(events in events(), at: prop::sample::Index, replays: bool) {
         let mut world = World::new(Engine::new(4, 100, true), 4, replays, true);

@@ -31,9 +31,9 @@ impl SmallPort {
 
     /// Counts a request of so many bytes. When `end` is cancelled it has to end.
     ///
-    /// It always has room: a health check is to be answered whatever the pressure, and takes no time.
-    /// So the oldest requests make room where those of the port take more than its share, which are
-    /// watches, requests that are never complete and responses that nobody reads.
+    /// Always has room: a health check has to be answered under any pressure, and takes no time. The oldest
+    /// requests make room where those of the port take more than its share; these are watches, requests
+    /// that are never complete and responses that nobody reads.
     pub fn begin(&self, bytes: u64, end: CancellationToken) -> SmallCall {
         self.begin_among(&self.calls, small::calls_share(&self.budget), bytes, end)
     }

@@ -25,7 +25,7 @@ fn stream(room: &ConnectionRoom, bytes: u64) -> Stream {
     (stream, task)
 }
 
-/// So much is unread on the connection.
+/// Sets the unread bytes of the connection.
 fn settle(room: &mut ConnectionRoom, bytes: u64) {
     let unread = Arc::clone(room.unread());
     unread.add(bytes as i64 - unread.bytes() as i64);

@@ -10,7 +10,7 @@ fn budget(limit: u64) -> Arc<Budget> {
     Arc::new(Budget::new(limit, limit / 3))
 }
 
-/// Of a request that may push out all others.
+/// Priority of a request that may push out all others.
 fn any() -> Option<i32> {
     Some(i32::MAX)
 }
@@ -339,8 +339,8 @@ fn memory_freed_while_shedding_is_used_at_once() {
 }
 
 proptest! {
-    /// Whatever is reserved, refused, joined and dropped in whichever order: the numbers
-    /// are those of a plain list, never above the limit, and zero in the end.
+    /// Reservations, refusals, joins and drops in any order keep the numbers of a plain list, never above
+    /// the limit, and zero in the end.
     #[test]
     fn counters_match_the_held_reservations(
         steps in prop::collection::vec((0..6usize, 0..4u8, 0..400u64), 0..80),

@@ -23,12 +23,12 @@ pub struct Upload {
     task: Option<Id>,
 }
 
-/// Why a body is given up.
+/// Reason to give up a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// No data for too long.
     Idle,
-    /// It was slower than others, and memory is needed.
+    /// Slower than others while memory is needed.
     Slow,
 }
 

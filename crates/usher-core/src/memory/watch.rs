@@ -30,7 +30,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 pub(super) struct Seen {
     meter: Meter,
-    /// It was said that the process alone takes nearly all.
+    /// `true` once the log has the warning that the process alone takes nearly all memory.
     warned: bool,
 }
 

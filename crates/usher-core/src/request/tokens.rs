@@ -75,7 +75,7 @@ enum Ids {
     Packed(Varint),
     Tagged {
         varint: Varint,
-        /// It is not an id, but the key of one.
+        /// `true` if it is the key of an id.
         is_key: bool,
     },
 }

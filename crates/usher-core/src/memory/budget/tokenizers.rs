@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Budget, Kind, UNCOUNTED};
 use crate::memory::Reservation;
 
-/// There is no room for a tokenizer; all in bytes.
+/// Error of a tokenizer that doesn't fit into the budget; all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
     /// Memory that it may take.
