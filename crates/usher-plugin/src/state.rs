@@ -85,7 +85,7 @@ impl State {
     /// The same for what can't always be made.
     ///
     /// # Errors
-    /// Why it can't be made. It is tried again when it is asked for again.
+    /// The error of the constructor, which is called again at the next request for it.
     pub fn try_of<T: Persistent, E>(
         &self,
         name: &str,

@@ -48,9 +48,9 @@ pub struct BandAccuracy {
 /// Accuracy of the latest predictions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Of times to a first token.
+    /// Accuracy of times to a first token.
     pub ttft: Vec<BandAccuracy>,
-    /// Of mean times from one output token to the next.
+    /// Accuracy of mean times from one output token to the next.
     pub tpot: Vec<BandAccuracy>,
 }
 

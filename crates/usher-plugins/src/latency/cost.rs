@@ -47,7 +47,7 @@ pub struct Speed {
     pub first_per_request: f64,
     /// Per prompt token: `τ`.
     pub per_token: f64,
-    /// Of a step that decodes: `a`.
+    /// Duration of a step that decodes: `a`.
     pub step: f64,
     /// More of that per request in it: `b`.
     pub step_per_request: f64,

@@ -53,8 +53,8 @@ pub struct Distribution {
     slopes: [AtomicU32; POINTS - 1],
     /// Inverse scales of the exponentials beyond the first and the last quantile.
     falls: [AtomicU32; 2],
-    /// Of the ratio itself: its median, beyond what a target is kept with [`ENOUGH`], and beyond what
-    /// there is nothing.
+    /// Points of the ratio itself: its median, the ratio beyond which a target is kept with [`ENOUGH`], and
+    /// the one beyond which there is nothing.
     median: AtomicU32,
     enough: AtomicU32,
     sure: AtomicU32,

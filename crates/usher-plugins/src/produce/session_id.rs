@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is in the headers, the first cookie of the name counts.
+        /// The first cookie of the name counts, whatever else is in the headers.
         #[test]
         fn cookies_equal_their_reference(headers in vec(vec(("(sid|SID|other|)", "[a-z=\" ]{0,4}"), 0..4), 0..4)) {
             let text = |pairs: &Vec<(String, String)>| {

@@ -27,8 +27,8 @@ pub(super) struct Choice {
 /// Scores the endpoints where most requests keep their targets 0.5 to 1, and others less than
 /// that.
 ///
-/// Of the former, as long as they don't cost much more than the cheapest of them, those go first
-/// that are good for the fewest tighter classes: they are no loss to these, and the cost decides
+/// Endpoints of the first group that cost little more than the cheapest of them are ranked by how few
+/// tighter classes they are good for, the fewest first: they are no loss to these, and the cost decides
 /// among them. Where all are good for some, the deepest batch goes first, so that soon there is
 /// one that isn't. Costs that differ by less than `equal` seconds are equal.
 pub(super) fn rank(choices: &[Choice], equal: f64, out: &mut [f32]) {

@@ -118,8 +118,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever comes, leaves and passes: who is placed is who shares a batch and a prompt
-    /// with somebody that stays, and nobody is held beyond the window or the capacity.
+    /// Requests that arrive and leave in any order are placed together exactly if they share a batch and a
+    /// prompt with one that stays, and none is held beyond the window or the capacity.
     #[test]
     fn batches_hold_requests_that_arrived_together(
         events in prop::collection::vec(event(), 0..60),

@@ -86,7 +86,7 @@ impl ChatTemplate {
     }
 }
 
-/// Why a template makes no text. Its own message might quote the chat.
+/// Error of a template that makes no text. Its own message might quote the chat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TemplateFailure {
     /// Line and kind of the error that a template ended with.
