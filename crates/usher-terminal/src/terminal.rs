@@ -25,9 +25,9 @@ pub struct Terminal {
 pub enum Mark {
     /// All is well.
     Ok,
-    /// Something may go wrong.
+    /// May become a problem.
     Warning,
-    /// Something is wrong.
+    /// Problem.
     Wrong,
     /// Not looked at.
     Skipped,

@@ -37,7 +37,7 @@ pub(super) struct Started {
 pub struct Numbers {
     /// Measured requests that were due.
     pub due: u64,
-    /// Of those, the ones with a good end.
+    /// Number of these with a good end.
     pub completed: u64,
     /// And with another one.
     pub failed: u64,

@@ -35,7 +35,7 @@ pub struct Row {
     pub hash_ids: Vec<u64>,
 }
 
-/// Why a trace can't be read.
+/// Error of a trace that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// A line that is not a request, in Mooncake's format.

@@ -16,11 +16,11 @@ const RATE: f64 = 15_000.0;
 /// Mean lengths of requests, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Demand {
-    /// Of a prompt, not in a cache.
+    /// Tokens of a prompt that are not in a cache.
     pub(super) computed: f64,
-    /// Of a prompt.
+    /// Tokens of a prompt.
     pub(super) prompt: f64,
-    /// Of a response.
+    /// Tokens of a response.
     pub(super) output: f64,
 }
 

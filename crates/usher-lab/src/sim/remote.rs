@@ -123,7 +123,7 @@ impl RemoteStats {
     }
 }
 
-/// Why another server did not do its part.
+/// Error of another server that did not do its part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemoteError {
     #[error("the header names no server that may be called")]

@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node, Value as Written};
 
 const DISCOVERY: &str = "file-discovery";
 
-/// Of `metrics-data-source`: where the metrics of real servers are.
+/// Parameters of `metrics-data-source` that say where the metrics of real servers are.
 const ELSEWHERE: [&str; 5] = ["port", "scheme", "caCertPath", "clientCertPath", "clientKeyPath"];
 
 /// The configuration as JSON with the endpoints of a file, and what was changed besides.

@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 /// Script that the group's leader runs.
 const GUARD: &str = "read -r line; kill -KILL 0";
 
-/// Why a child is not running.
+/// Error of a child that is not running.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
     /// The program can't be started.
@@ -36,7 +36,7 @@ pub enum ChildError {
         /// Error of the system.
         reason: io::Error,
     },
-    /// It ended by itself.
+    /// The child ended by itself.
     #[error("{name} ended ({status}){}; its output is in {}", last_words(log), log.display())]
     Ended {
         /// Name of the child.

@@ -33,7 +33,7 @@ pub(in crate::replay) struct Hpa {
 }
 
 impl Hpa {
-    /// Of these metrics, within these bounds.
+    /// HPA with these metrics, within these bounds.
     pub(in crate::replay) fn new(range: Range, metrics: Vec<Target>) -> Self {
         Self { range, metrics, asked: VecDeque::new() }
     }

@@ -60,7 +60,7 @@ const FORGOTTEN: u64 = u64::MAX;
 pub enum KvChange {
     /// The block with this hash is there.
     Stored(u64),
-    /// It is there no more.
+    /// The block with this hash is gone.
     Removed(u64),
 }
 

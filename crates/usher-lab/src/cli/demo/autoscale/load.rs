@@ -36,7 +36,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// So many requests in all.
+    /// Load of `requests` requests in all.
     pub(super) fn new(requests: usize) -> Self {
         let under = |pair: &[(f64, f64)]| match pair {
             [(from, low), (to, high)] => (to - from) * (low + high) / 2.0,

@@ -33,8 +33,8 @@ pub(super) struct Run {
     well: Part,
     /// While one was broken.
     broken: Part,
-    /// From when it worked again to when Usher treated it as any other; none where nobody
-    /// knew that it was broken.
+    /// Time from the repair until Usher treated the server as any other, milliseconds; `None` if it was
+    /// never ejected.
     recovery_ms: Option<f64>,
     /// While Usher did not yet know that it worked again.
     repaired: Part,
@@ -121,7 +121,7 @@ impl OutlierReport {
         requests(&self.runs)
     }
 
-    /// Of these, those that ended in a way that the broken server doesn't explain.
+    /// Number of these that ended in a way that the broken server doesn't explain.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }

@@ -162,7 +162,7 @@ impl PdReport {
         requests(&self.runs)
     }
 
-    /// Of these, requests that did not end with status 200.
+    /// Number of these that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }

@@ -66,9 +66,9 @@ pub(in crate::cli::demo) struct ZeroReport {
     waited: u64,
     /// Mean wait of these.
     mean_wait_seconds: Option<f64>,
-    /// Of requests that were due before there were servers.
+    /// First tokens of requests that were due before there were servers.
     early: First,
-    /// Of all others.
+    /// First tokens of all other requests.
     late: First,
     /// Servers and waiting requests over time.
     waiting: Vec<Moment>,
