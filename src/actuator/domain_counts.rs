@@ -39,7 +39,7 @@ pub(super) fn placement_of(pod: &PodObject) -> Option<Placement> {
 }
 
 impl DomainCounts {
-    /// Of the pods that are past their gate.
+    /// Counts the pods that are past their gate.
     pub(super) fn of(pods: &[&PodObject]) -> Self {
         let mut places = BTreeMap::new();
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated());

@@ -47,7 +47,7 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    /// Of a target's controller; `None`: that isn't known.
+    /// Rule of a target's controller; `None` if it isn't known.
     pub(super) fn of(target: &TargetRef) -> Option<Self> {
         match (group(&target.api_version), target.kind.as_str()) {
             ("apps", "Deployment" | "ReplicaSet") => Some(Self::Cost),

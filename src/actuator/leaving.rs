@@ -151,7 +151,7 @@ impl Leaving {
         given.iter().filter(is_tried).copied().collect()
     }
 
-    /// Why pods can't go, in sentences.
+    /// Reasons that keep pods from being evicted, in sentences.
     pub(super) fn why_kept<'a>(&'a self, given: &'a [&PodObject]) -> impl Iterator<Item = String> + 'a {
         given.iter().filter_map(|pod| {
             let kept = self.pods.get(&pod.metadata.uid)?.kept.as_ref()?;

@@ -160,7 +160,7 @@ async fn ratio_holds_beside_a_role_without_a_target() {
     }
 }
 
-/// Of six decode pods one isn't ready for a moment, or two are given up that never got ready.
+/// One of six decode pods isn't ready for a moment, or two are given up that never got ready.
 #[tokio::test(start_paused = true)]
 async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
     let policy = policy_of(false);

@@ -1,7 +1,7 @@
 //! Room on nodes: how many more pods of each role fit into each domain.
 //!
-//! Of a node that is what it can allocate less what its pods request. Whole steps are packed onto the nodes
-//! of a domain, the largest pods first, each where it leaves least; so a domain's slots are such that they
+//! The room of a node is its allocatable resources less the requests of its pods. Whole steps are packed
+//! onto the nodes of a domain, the largest pods first, each where it leaves least; so the slots of a domain
 //! can be used together.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ pub struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Of these nodes, with these pods on them: the name of a pod's node, and what it asks for.
+    /// Room on these nodes, less the requests of pods, each with its node's name.
     pub fn of<'p>(
         nodes: impl IntoIterator<Item = &'a NodeObject>,
         pods: impl IntoIterator<Item = (&'p str, &'p Needs)>,

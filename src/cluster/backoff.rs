@@ -41,7 +41,7 @@ impl Backoff {
         pause.max(after + (after / 4).mul_f64(rng.random::<f64>()))
     }
 
-    /// It worked.
+    /// Forgets the failures after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

@@ -41,7 +41,7 @@ pub enum Change<T> {
     Gone(T),
 }
 
-/// Why a collection is no longer followed.
+/// Reason that a collection is no longer followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server knows no objects of this kind.

@@ -11,10 +11,10 @@ use kube::client::DynBody;
 use kube::core::Status;
 use tower::BoxError;
 
-/// Why the API server did not do what it was asked for.
+/// Failure of a request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// There is no such object, or no such kind of objects.
+    /// No object of this name, or no such kind of objects.
     #[error("not found: {0}")]
     NotFound(String),
     /// The version to go on from is too old. What there is has to be listed again.
@@ -47,7 +47,7 @@ pub enum Problem {
     /// No response in time.
     #[error("the API server did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
-    /// It was not sent: the requests before it took up the time for all of them together.
+    /// Not sent: earlier requests took up the time for all of them together.
     #[error("not sent yet: the requests before it took up the time")]
     Unsent,
     /// The server can't be reached, or the connection broke.

@@ -23,7 +23,7 @@ pub(super) enum Step {
     List(Duration),
     /// Watch from a version on, after a pause.
     Watch(String, Duration),
-    /// There are no objects of this kind here.
+    /// Stop: the server has no objects of this kind.
     Stop,
 }
 
@@ -216,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fails, in whatever order: two steps without a pause only come with
-        /// progress between them, and no pause is longer than the longest.
+        /// Any failures in any order: two steps without a pause only come with progress between them, and
+        /// no pause is longer than the longest.
         #[test]
         fn no_order_of_failures_makes_a_tight_loop(events in proptest::collection::vec(0u8..8, 1..60)) {
             let (mut machine, mut rng) = (WatchMachine::new(), rng());

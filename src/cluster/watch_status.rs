@@ -16,7 +16,7 @@ pub struct WatchStatus {
 }
 
 impl WatchStatus {
-    /// Of a collection that was never heard of.
+    /// Status of a collection that was never heard of.
     pub fn new(clock: Clock) -> Self {
         Self { clock, heard: AtomicU64::new(0), connected: AtomicBool::new(false) }
     }

@@ -115,7 +115,7 @@ fn shown(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Of two endpoints with the same name the last counts.
+/// Keeps the last of several endpoints with the same name, and reports the others.
 fn last_of_each_name(
     specs: Vec<(EndpointSpec, String, Position)>,
     problems: &mut Vec<Problem>,

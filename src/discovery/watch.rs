@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Number of problems of one file that are logged; the rest is a number.
 const LOGGED_PROBLEMS: usize = 20;
 
-/// Why an endpoints file can't be used.
+/// Error of an endpoints file that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file can't be opened or read.

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, and may not under load or on a bad day.
+    /// Works, and may not under load or after a failure.
     Warning,
     /// Requests fail or are not routed as they should be.
     Wrong,
@@ -19,7 +19,7 @@ pub struct Rule {
     pub code: &'static str,
     /// Severity of its findings.
     pub severity: Severity,
-    /// Why it matters.
+    /// Consequence.
     pub why: &'static str,
     /// Remedy.
     pub fix: &'static str,

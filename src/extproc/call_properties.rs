@@ -1,5 +1,5 @@
-//! Whatever a client sends, in whatever frames: a call gets the messages that a reader of
-//! the whole stream finds, and the status that it deserves.
+//! Any frames that a client sends give a call the messages that a reader of the whole stream finds, and the
+//! status that it deserves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -83,7 +83,7 @@ impl Default for Lifetime {
     }
 }
 
-/// Why a connection ended early.
+/// Error that ended a connection early.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket, or the TLS handshake.

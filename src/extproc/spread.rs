@@ -110,7 +110,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Of a connection of the thread `own`.
+    /// Streams of a connection of the thread `own`.
     pub fn of(threads: &Arc<Threads>, own: usize) -> Self {
         Self { threads: Some((Arc::clone(threads), own)) }
     }

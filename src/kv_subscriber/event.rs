@@ -16,7 +16,7 @@ const UNIT: usize = 1024;
 /// Event of a socket.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Of the endpoint with this number.
+    /// Input for the endpoint with this number.
     Endpoint {
         source: u64,
         input: Input,

@@ -141,7 +141,7 @@ pub(super) struct Totals {
     pub(super) admitted: u64,
     pub(super) depth: usize,
     pub(super) unknown_pods: u64,
-    /// Of endpoints that are gone.
+    /// Skipped messages of endpoints that are gone.
     pub(super) skipped: Skipped,
 }
 

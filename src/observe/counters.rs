@@ -8,9 +8,9 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 /// Kind of a number: whether it only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows; its name ends in `_total`.
+    /// Only grows; its name ends in `_total`.
     Counter,
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
 }
 
@@ -20,7 +20,7 @@ type Read = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 pub struct Number {
     desc: Desc,
     kind: Kind,
-    /// Of the parts.
+    /// Label of the parts.
     label: Option<&'static str>,
     read: Read,
 }

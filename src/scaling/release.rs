@@ -157,7 +157,7 @@ impl Known {
     }
 }
 
-/// Why a policy stands still, as its status says.
+/// Conditions that keep a policy from acting, from its status.
 fn held(status: &PolicyStatus) -> Vec<String> {
     let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
     let held = |condition: &StatusCondition| match (condition.of.as_str(), condition.status.as_str()) {

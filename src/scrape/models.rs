@@ -14,7 +14,7 @@ pub(super) const MAX_MODELS: usize = 1024;
 /// An identifier that is longer than this is refused.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// Why a list can't be read.
+/// Error of a list that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ModelsError {
     #[error("this is no list of models: {0}; is the path /v1/models?")]

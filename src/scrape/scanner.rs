@@ -219,7 +219,7 @@ impl<'w> Scanner<'w> {
         }
     }
 
-    /// Of comments only `# TYPE name kind` says something.
+    /// Reads a comment: only `# TYPE name kind` has a meaning.
     fn comment(&mut self, line: &[u8]) {
         let Some(declared) = line[1..].trim_ascii_start().strip_prefix(b"TYPE") else { return };
         if !declared.first().is_some_and(u8::is_ascii_whitespace) {

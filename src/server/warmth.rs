@@ -24,7 +24,7 @@ pub(super) struct Warmth {
 }
 
 impl Warmth {
-    /// Of this replica; `knows`: it learns of endpoints before it leads.
+    /// State of this replica; `knows`: endpoints are known to it before it leads.
     pub(super) fn new(health: &Arc<HealthState>, store: &Arc<Store>, clock: &Clock, knows: bool) -> Self {
         let (health, store) = (Arc::clone(health), Arc::clone(store));
         Self { health, store, clock: clock.clone(), knows, serves_since: AtomicU64::new(0) }

@@ -61,7 +61,7 @@ pub struct ServeSettings {
     pub prometheus: Option<PrometheusSettings>,
     /// Follow the CapacityPolicies of the pool's namespace; not beside `capacity_policy`.
     pub capacity_policies: bool,
-    /// There is never more than one replica, so that it may act without an election.
+    /// `true` if there is never more than one replica, so that it may act without an election.
     pub capacity_single_replica: bool,
     /// Decisions that are kept to explain them; 0: none.
     pub decision_records: usize,
@@ -99,7 +99,7 @@ pub struct LocatorSettings {
 pub struct UnusedFlag {
     /// The flag with its dashes.
     pub flag: &'static str,
-    /// Why nothing comes of it.
+    /// Reason that it has none.
     pub reason: &'static str,
     /// `true` if that is so only when endpoints come from a file.
     pub with_a_file: bool,

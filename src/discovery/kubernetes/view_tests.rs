@@ -269,9 +269,9 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens in the cluster, and however late the results about pods come: at
-    /// the end there are exactly the endpoints of the cluster; in between never an
-    /// endpoint that belongs to neither the pool before nor the pool now.
+    /// Any changes in the cluster, and results about pods however late: at the end there are exactly the
+    /// endpoints of the cluster; in between never an endpoint that belongs to neither the pool before nor
+    /// the pool now.
     #[test]
     fn endpoints_are_those_of_the_cluster(events in proptest::collection::vec((event(), any::<bool>()), 1..60)) {
         let mut view = view();

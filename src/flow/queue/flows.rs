@@ -65,7 +65,7 @@ pub(super) struct Memory {
 #[derive(Debug)]
 pub(super) struct Flows {
     /// By the hashes of their names, which clients choose, each as long as headers may be.
-    /// Nobody knows the seed, so names can hardly be made to collide; two that do share a flow.
+    /// The seed is secret, so names can hardly be made to collide; two that do share a flow.
     by_name: HashMap<u128, u32, BuildHasherDefault<AsItIs>>,
     seed: u64,
     places: Vec<Place>,

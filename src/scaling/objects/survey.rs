@@ -42,7 +42,7 @@ enum Heard {
 }
 
 impl Surveyor {
-    /// Of the topologies of these names.
+    /// Surveyor for the topologies of these names.
     pub fn new(
         cluster: Cluster,
         wanted: watch::Receiver<BTreeSet<String>>,

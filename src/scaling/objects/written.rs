@@ -66,9 +66,9 @@ pub(super) struct WrittenStatuses(HashMap<String, WrittenStatus>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventOutcome {
     Done,
-    /// It was refused.
+    /// Refused.
     Refused,
-    /// There was no response: there will be none for others either.
+    /// No response, and none to expect for others either.
     Unanswered,
 }
 

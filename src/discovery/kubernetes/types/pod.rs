@@ -32,7 +32,7 @@ pub struct Pod {
     pub node: Option<IpAddr>,
     /// Its condition `Ready` is true, and it is not being deleted.
     pub ready: bool,
-    /// It is being deleted, or has ended: it will not be ready again.
+    /// `true` if it is being deleted or has ended: it won't be ready again.
     pub leaves: bool,
 }
 
