@@ -1,4 +1,4 @@
-//! Whatever fails: roles keep step, no pod is admitted twice, and it ends.
+//! Any failures: roles keep step, no pod is admitted twice, and the rollout ends.
 
 use proptest::prelude::*;
 use rand::RngExt;

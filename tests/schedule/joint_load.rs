@@ -36,8 +36,7 @@ schedulingProfiles:
     )
 }
 
-/// So many endpoints that compute prompts, and then so many that decode. All of them have
-/// been scraped, and idle.
+/// Prefill endpoints, then decode endpoints. All of them have been scraped, and are idle.
 fn fleet(config: &str, prefill: usize, decode: usize) -> (Pool, Clock) {
     let labels: Vec<[(&str, &str); 1]> = (0..prefill + decode)
         .map(|number| [("llm-d.ai/role", if number < prefill { "prefill" } else { "decode" })])

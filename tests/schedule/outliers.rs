@@ -68,7 +68,7 @@ schedulingProfiles:
 /// Header of the filter that takes endpoints by their address.
 pub(crate) const ONLY: &str = "test-epp-endpoint-selection";
 
-/// It takes any of four.
+/// Header that selects any of four.
 const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];
 
 pub(crate) struct Pool {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const USHER: &str = env!("CARGO_BIN_EXE_usher");
 
-/// Of anything here.
+/// Longest wait for anything here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The server with the emptiest KV cache; no two have the same.

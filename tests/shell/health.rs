@@ -71,7 +71,7 @@ async fn list_names_the_service_and_watch_tells_of_changes() {
     }
 }
 
-/// Whoever watches doesn't keep a server from stopping.
+/// Open watches don't keep a server from stopping.
 #[tokio::test]
 async fn a_watch_ends_with_the_server() {
     let server = Running::plain();

@@ -128,7 +128,7 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
     assert_eq!(group.replicas("decode").await, 8, "pods at gates exist");
 }
 
-/// Whoever leads next finds pods that have to go to one rack, and takes that for where they were sent.
+/// The next leader finds pods that have to go to one rack, and takes that for where they were sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_the_next_step_goes_where_there_is_room() {
     let Some(server) = Server::with_nodes().await else { return };

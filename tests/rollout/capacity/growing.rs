@@ -214,9 +214,9 @@ fn roles_shrink_with_each_step_that_others_have_grown() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Whatever is asked for and however much room there is: the written sum is never more than the plan's and
-    /// one step of both roles, or without steps what roles grow by and isn't ready, and no pod that serves goes for
-    /// more than one that was to come, also where other processes go on.
+    /// For any goals and any room the written sum is never more than the plan's and one step of both roles,
+    /// or without steps the growth that isn't ready, and no pod that serves goes for more than one that was
+    /// to come, also where other processes go on.
     #[test]
     fn the_sum_is_bounded_in_a_cluster_without_room(
         from in (1u32..20, 1u32..20),

@@ -281,7 +281,7 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
-    /// Whatever the policy, however its roles stand and whatever was known before.
+    /// Holds for any policy, replicas and earlier numbers.
     #[test]
     fn nothing_known_changes_nothing(case in case()) {
         let mut group = Group::new(&case.spec);

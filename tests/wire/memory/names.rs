@@ -6,7 +6,7 @@ use crate::support::{string, with_subset};
 /// Larger than any field that serves a purpose.
 const LONG: usize = 20 * MI;
 
-/// So many of them, one as long as [`LONG`] all together.
+/// Copies of an element that are as long as [`LONG`] together.
 fn many(element: &str) -> String {
     element.repeat(LONG / element.len())
 }
