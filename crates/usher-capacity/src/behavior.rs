@@ -243,7 +243,7 @@ mod tests {
     /// kthena's table (`revision_test.go`), but for selections that it doesn't know, bounds, which are not
     /// looked at here, and panic from nothing, which there is none of.
     #[test]
-    fn kthenas_table_holds() {
+    fn matches_kthenas_test_table() {
         let table = [
             // growing, shrinking, size, asked for, asked for before, size before, what comes out
             (pace(2, 100, false), pace(2, 20, false), 7, 7, None, None, 7),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_keeps_what_was_asked_for() {
+    fn stabilization_windows_keep_past_recommendations() {
         let mut behavior = only(pace(100, 0, false), pace(100, 0, false));
         behavior.down.stabilization = S(60);
         behavior.up.stabilization = S(30);

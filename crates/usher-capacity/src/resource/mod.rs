@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bound_has_its_place() {
+    fn every_bound_names_a_field() {
         let policy = schema::<Spec, PolicyStatus>(bounds::policy(), bounds::policy_status());
         assert!(policy.1.is_empty(), "{:?}", policy.1);
         let topology =

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_and_coverage_are_of_the_band() {
+    fn median_and_coverage_are_per_band() {
         let accuracy = Accuracy::default();
         for n in 1..=9 {
             // 10 % to 90 % too long; the bound holds for all but the last two.

@@ -269,7 +269,7 @@ mod tests {
     };
 
     #[test]
-    fn every_term_is_its_formula() {
+    fn cost_terms_match_their_formulas() {
         let state = State { queued: 0.1, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
         let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let pool = Pool::new(2.0, 0.5, 3.0);

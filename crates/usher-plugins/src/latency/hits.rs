@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn responses_that_are_cached_too_make_prompts_shorter() {
+    fn cached_responses_lower_the_expected_prefill() {
         let hits = Hits::default();
         assert_eq!((hits.likely(700, 2000), hits.likely(0, 2000), hits.likely(1, 1)), (700, 0, 1));
         // Of 700 tokens of a continued conversation 500 were generated there.

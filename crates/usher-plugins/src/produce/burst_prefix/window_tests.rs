@@ -86,7 +86,7 @@ fn cancelled_request_does_not_count_in_its_batch() {
 }
 
 #[test]
-fn of_equal_replicas_the_least_busy_is_first() {
+fn least_busy_of_equal_replicas_is_first() {
     let store = store(&["d", "c", "b", "a"]);
     let (window, now) = (window(9), Instant::now());
     let snapshot = store.snapshot();

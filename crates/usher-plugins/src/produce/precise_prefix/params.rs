@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_count() {
+    fn configured_parameters_take_effect() {
         let block = |text: &str| {
             let text = format!("{{tokenProcessorConfig: {{{text}}}}}");
             decode(&text).unwrap().events.block_tokens.get()

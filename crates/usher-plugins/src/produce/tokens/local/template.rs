@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_python_s() {
+    fn date_formats_match_python() {
         let now = |format| strftime(format, 1_785_067_445).unwrap();
         assert_eq!(
             now("%d %b %Y %H:%M:%S %a %A %y-%m %B 100%%"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_a_bound() {
+    fn rendered_text_is_bounded() {
         let deep = |depth: usize| {
             let json = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
             serde_json::from_str::<Value>(&json).unwrap()
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_over_content_ask_for_parts() {
+    fn loops_over_content_request_content_parts() {
         for source in [
             "{% for m in messages %}{%- for part in m['content'] -%}x{% endfor %}{% endfor %}",
             "{% for m in messages %}{% for c in m.content|selectattr('type') %}x{% endfor %}{% endfor %}",
