@@ -313,7 +313,7 @@ proptest! {
 
     /// Holds for any events in flight.
     #[test]
-    fn nothing_is_held_of_a_removed_endpoint(events in events(), at: prop::sample::Index, replays: bool) {
+    fn removed_endpoint_holds_no_blocks(events in events(), at: prop::sample::Index, replays: bool) {
         let mut world = World::new(Engine::new(4, 100, true), 4, replays, true);
         let (before, after) = events.split_at(at.index(events.len() + 1));
         before.iter().for_each(|event| world.handle(event));

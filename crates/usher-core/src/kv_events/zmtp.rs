@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_zmtp_is_refused() {
+    fn other_protocols_than_zmtp_are_refused() {
         use ZmtpError::*;
         let plain = [&greeting()[..12], b"PLAIN", &[0; 47]].concat();
         let table: [(&[u8], ZmtpError); 9] = [

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_requests_make_room() {
+    fn oldest_requests_are_ended_first() {
         // A sixteenth is 5 MiB, of which a twentieth is for the requests of a port.
         let budget = Arc::new(Budget::of_process(80 << 20, None));
         let ends: Vec<_> = (0..12).map(|_| CancellationToken::new()).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_port_end_none_of_another() {
+    fn requests_of_one_port_end_none_of_another() {
         let budget = Arc::new(Budget::of_process(80 << 20, None));
         let ends: Vec<_> = (0..101).map(|_| CancellationToken::new()).collect();
         let (quiet, busy) = (SmallPort::new(&budget), SmallPort::new(&budget));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_bodies_make_room() {
+    fn slowest_bodies_are_shed_first() {
         let budget = Arc::new(Budget::new(800_000, u64::MAX));
         let start = Instant::now();
         let begin = || {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_bodies_make_no_room_for_lower_priorities() {
+    fn slow_bodies_are_not_shed_for_lower_priorities() {
         let budget = Arc::new(Budget::new(800, u64::MAX));
         let start = Instant::now();
         let priorities = [3, 1, 2, -1, 0, 1, 0, 0];

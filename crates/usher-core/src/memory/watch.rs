@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resident_pages_are_the_second_number() {
+    fn resident_pages_are_the_second_field_of_statm() {
         assert_eq!(resident_pages(b"12345 678 90 1 0 234 0\n"), Some(678));
         for nonsense in [&b""[..], b"1", b"1 x", b"1 -2", &[0xff, b' ', b'1']] {
             assert_eq!(resident_pages(nonsense), None);

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_that_of_the_prometheus_crate() {
+    fn output_matches_the_prometheus_crate() {
         let bounds = [0.0001, 0.0005, 0.001, 0.25, 60.0];
         let labels = ["flow", "about"];
         let (ours, theirs) = (Registry::new(), Registry::new());

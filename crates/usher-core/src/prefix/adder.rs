@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_found_after_a_flush_and_gone_after_a_sweep() {
+    fn pushed_blocks_are_found_after_a_flush_until_swept() {
         let (store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
         let adder = Adder::start(Arc::clone(&index)).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_counts_and_stops_growing_where_the_budget_has_no_room() {
+    fn index_stops_growing_at_the_memory_budget() {
         let (_, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::new(400_000, 200_000));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));

@@ -177,7 +177,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn the_last_of_a_name_counts_whatever_its_case() {
+    fn last_header_of_a_name_counts_in_any_case() {
         let headers: Headers =
             [("X-Id", "1"), ("other", "x"), ("x-id", "2"), ("x-none", "")].into_iter().collect();
         assert_eq!(headers.text("x-id"), Some("2"));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_too_long_are_ignored() {
+    fn overlong_names_in_headers_are_ignored() {
         let (long, longest) = ("x".repeat(MAX_NAME + 1), "y".repeat(MAX_NAME));
         let headers: Headers =
             [("X-Long", long.as_str()), ("x-longest", &longest), ("x-other", &long)].into_iter().collect();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_that_are_too_long_are_known_however_many_there_are() {
+    fn every_overlong_name_in_headers_is_noted() {
         let long = "x".repeat(MAX_NAME + 1);
         let names: Vec<_> = (0..200).map(|number| format!("x-{number}")).collect();
         let headers: Headers = names.iter().map(|name| (name.as_str(), long.as_str())).collect();

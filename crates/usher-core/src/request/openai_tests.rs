@@ -28,7 +28,7 @@ fn a_chat_is_tools_then_role_and_content_of_each_message() {
 }
 
 #[test]
-fn a_block_says_what_its_type_names() {
+fn content_block_is_read_by_its_type() {
     use PartKind::*;
     // block, what is read of it
     let table: [(&str, &[(PartKind, &str)]); 9] = [

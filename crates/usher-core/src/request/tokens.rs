@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_spellings_are_ids_too() {
+    fn unusual_number_spellings_are_ids() {
         assert_eq!(ids(PartKind::Tokens, b"[1e2,5.0,0,4294967295]", 99), [100, 5, 0, u32::MAX]);
         assert_eq!(ids(PartKind::Tokens, b"[]", 99), [0_u32; 0]);
         // More than 32 bits, a number of more than ten bytes, and one without an end.

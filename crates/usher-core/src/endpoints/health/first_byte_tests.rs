@@ -110,7 +110,7 @@ fn endpoint_that_responds_is_not_overdue() {
 }
 
 #[test]
-fn pages_that_show_work_are_signs_of_life() {
+fn progress_in_metrics_is_a_sign_of_life() {
     let pool = Pool::new();
     let endpoint = pool.endpoint(0);
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
