@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_is_measured_counts() {
+    async fn only_measured_requests_count() {
         let mut numbers = Numbers::default();
         let (now, bad) = (Instant::now(), Err(Failure::protocol("x")));
         let warm_up = [(); 2].map(|()| numbers.begin(now, false));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_asked_or_answered_before_has_to_be_computed() {
+    fn repeated_prompts_and_responses_are_not_computed_again() {
         let response = Piece { seed: 9, tokens: 50 };
         let mut third = arrival(&[1, 2], 50, None);
         third.prompt = third.prompt.iter().copied().chain([response]).collect();

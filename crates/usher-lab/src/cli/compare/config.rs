@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_come_from_the_file_and_all_else_stays() {
+    fn only_the_endpoints_of_the_configuration_change() {
         let (config, notes) = changed(
             "plugins:\n- {type: queue-scorer}\n- {name: mine, type: file-discovery, parameters: {path: a}}\n\
              schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: 2.5}]}]\n\

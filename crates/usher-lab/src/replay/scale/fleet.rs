@@ -193,7 +193,7 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn pods_cost_from_when_they_are_asked_for_until_they_are_gone() {
+    fn pods_cost_from_creation_to_deletion() {
         let mut fleet = Fleet::new(1, S(120), S(1000));
         let change = fleet.resize(3, S(100));
         assert_eq!(change.started, [(1, S(220)), (2, S(220))]);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_as_the_shape_says() {
+    fn arrivals_follow_the_load_shape() {
         let load = Load::new(2000);
         let due = load.due();
         assert_eq!((due.len(), due.last().is_some_and(|last| *last <= END)), (2000, true));

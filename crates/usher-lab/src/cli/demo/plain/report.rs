@@ -375,14 +375,14 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off
     }
 
     #[test]
-    fn the_table_reads_like_this_and_fits_60_columns() {
+    fn table_matches_the_expected_text_in_60_columns() {
         assert_eq!(report().to_string(), TABLE);
         let wide: Vec<&str> = TABLE.lines().filter(|line| line.chars().count() > 60).collect();
         assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off"]);
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let mut report = report();
         report.runs[0].ends = Ends::default();
         let mut says = |default: f64, own: f64| {

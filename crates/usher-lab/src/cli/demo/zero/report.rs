@@ -304,13 +304,13 @@ sim-1         0
     }
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         assert_eq!(report().to_string(), TABLE);
         assert_eq!(misfits(&report()), Vec::<String>::new());
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let report = ZeroReport { ends: Ends::default(), ..report() };
         let expected = "No request was lost: 2 waited in Usher, 1.50 s on average, until there were servers.";
         assert_eq!(report.verdict(), expected);

@@ -153,7 +153,7 @@ fn request_larger_than_the_kv_cache_is_refused() {
 }
 
 #[test]
-fn when_blocks_run_out_the_last_in_is_computed_anew() {
+fn last_admitted_request_is_preempted_and_recomputed() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 8, ..config() }).unwrap();
     for id in [1, 2] {
         engine.arrive(request(id, 48, 40), ms(0)).unwrap();
@@ -184,7 +184,7 @@ fn an_adapter_without_a_place_is_overtaken() {
 }
 
 #[test]
-fn an_aborted_request_gives_everything_back() {
+fn aborted_request_frees_everything() {
     let mut engine = Engine::new(EngineConfig { max_running: 1, ..config() }).unwrap();
     for id in [1, 2, 3] {
         engine.arrive(request(id, 100, 50), ms(0)).unwrap();
