@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_got_requests_again_drain_anew() {
+    fn pods_with_new_requests_drain_again() {
         let mut leaving = Leaving::default();
         let all = [of("a", true)];
         assert!(next(&mut leaving, &all, 10, &["a"]).is_empty());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_stay_get_requests_again() {
+    fn kept_pods_get_requests_again() {
         let mut leaving = Leaving::default();
         let all = [of("a", true), of("b", true)];
         next(&mut leaving, &all, 10, &[]);

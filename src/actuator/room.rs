@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_come_first_need_no_whole_step() {
+    fn prioritized_pods_need_no_whole_step() {
         let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 7, &json!({}))];
         let needs = needs(1, &json!({}));
         let part = |pods, first| Part { first, most: 12, ..part(pods, Some(&needs)) };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_on_their_way_to_a_domain_take_room_there() {
+    fn pods_bound_for_a_domain_take_room_there() {
         let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 8, &json!({}))];
         let needs = needs(2, &json!({}));
         let mut room = Room::of(&nodes, []);

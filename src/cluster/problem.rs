@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_when_to_ask_again() {
+    fn status_details_give_the_retry_delay() {
         let text = r#"{"kind":"Status","code":429,"message":"m","details":{"retryAfterSeconds":3}}"#;
         let status: Status = serde_json::from_str(text).unwrap();
         let after = Duration::from_secs(3);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_seconds_are_a_retry_after() {
+    fn retry_after_accepts_seconds_only() {
         for (written, expected) in
             [("7", Some(7)), (" 0 ", Some(0)), ("-1", None), ("Wed, 21 Oct 2026", None)]
         {

@@ -330,7 +330,7 @@ endpoints:
     }
 
     #[test]
-    fn a_misspelt_field_is_named_before_the_one_that_is_missing() {
+    fn misspelt_field_is_reported_before_the_missing_one() {
         let (specs, problems) = read_ok("endpoints:\n- name: a\n  adress: 10.0.0.1\n  port: '80'\n");
         assert_eq!(specs, [""; 0]);
         let want = [

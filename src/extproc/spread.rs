@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_busier_times_is_forgotten() {
+    fn stream_limit_shrinks_after_a_busy_period() {
         let (threads, _runtimes) = threads(4);
         let mut streams: Vec<_> = (0..4).map(|place| carry(&threads, place, 1000)).collect();
         assert_eq!(threads.place(0), 0);

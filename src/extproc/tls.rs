@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_narrow_what_is_offered() {
+    fn tls_settings_restrict_versions_and_suites() {
         let suites = |settings: &TlsSettings| {
             provider(settings).cipher_suites.iter().map(|suite| suite.suite()).collect::<Vec<_>>()
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_named_suite_is_one_we_can_serve() {
+    fn every_named_suite_is_supported() {
         let all = provider(&TlsSettings::default());
         for (name, suite) in TLS12_SUITES {
             assert!(all.cipher_suites.iter().any(|known| known.suite() == suite), "{name}");

@@ -132,7 +132,7 @@ mod tests {
     use crate::endpoints::{EndpointSpec, Store};
 
     #[test]
-    fn the_series_of_an_endpoint_go_with_it() {
+    fn series_of_a_removed_endpoint_are_removed() {
         let registry = Registry::new();
         let attempts = Attempts::register(&registry).unwrap();
         let store = Store::default();

@@ -110,7 +110,7 @@ mod tests {
     use prometheus::Registry;
 
     #[test]
-    fn a_number_is_read_when_the_page_is_made() {
+    fn counter_is_read_at_scrape_time() {
         let registry = Registry::new();
         let value = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(3));
         let read = std::sync::Arc::clone(&value);

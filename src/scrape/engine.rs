@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_fields_has_the_names_that_its_engine_gives() {
+    fn field_names_depend_on_the_engine() {
         let id = AttributeId::new(AttributeId::MAX - 1).unwrap();
         let metric = MetricSpec::named("gpu_temperature");
         let reading = AttributeReading::default();

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn models_and_what_they_derive_from() {
+    fn models_and_their_parents_are_parsed() {
         let load = Load::default();
         let text = r#"{"object":"list","data":[{"id":"llama","object":"model","parent":null,"created":1},
             {"id":"sql","parent":"llama"},{"id":"x","parent":""}]}"#;

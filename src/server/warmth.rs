@@ -63,7 +63,7 @@ mod tests {
     use Fitness::{Able, Unable, Warm};
 
     #[test]
-    fn a_replica_is_warm_once_it_has_scraped_every_endpoint_or_has_tried_for_long() {
+    fn replica_is_warm_after_scraping_all_endpoints_or_a_timeout() {
         let (health, store) = (Arc::new(HealthState::new(true)), Arc::new(Store::default()));
         let clock = Clock::stopped();
         let warmth = Warmth::new(&health, &store, &clock, true);

@@ -88,7 +88,7 @@ fn generated_command_lines_are_valid() {
 }
 
 #[test]
-fn a_replay_in_the_pickers_time_is_as_much_faster_as_the_servers() {
+fn replay_speed_scales_with_the_servers() {
     let arguments = arguments(&["--cases", "conversations", "--seconds", "20"]);
     let slow = arguments.settings(&arguments.cells()[0]);
     let mut fast = slow.clone();
@@ -102,7 +102,7 @@ fn a_replay_in_the_pickers_time_is_as_much_faster_as_the_servers() {
 }
 
 #[test]
-fn a_stream_is_read_however_it_is_cut() {
+fn stream_is_read_at_any_split() {
     let stream = concat!(
         "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
         "data: {\"choices\":[{\"delta\":{\"content\":\" the\"}}],\"usage\":null}\n\n",

@@ -155,7 +155,7 @@ async fn statuses_unrelated_to_health_eject_no_endpoint() {
 }
 
 #[tokio::test]
-async fn a_call_that_ends_before_its_first_message_is_a_failure() {
+async fn grpc_call_without_a_message_is_a_failure() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     until("a demotion", async || {

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_says_all_that_is_known_of_the_user() {
+    fn access_review_has_all_user_attributes() {
         let extra = BTreeMap::from([("k".to_owned(), vec!["v".to_owned()])]);
         let info = UserInfo {
             username: Some("u".to_owned()),

@@ -247,7 +247,7 @@ fn requests_after_a_refused_one_still_arrive() {
 }
 
 #[test]
-fn a_server_that_joins_later_gets_nothing_before() {
+fn late_server_gets_no_request_before_it_joins() {
     let mut servers = Server::equal(2, &engine());
     servers[1].joins = 1000 * MS;
     let arrivals: Vec<Arrival> = (0..20).map(|n| arrival(n * 100, &[u64::from(n)], 10, 1)).collect();

@@ -6,7 +6,7 @@ use super::serving::{LISTENERS, begin, read_events};
 const LIVE: &str = "document.querySelector('#connection')?.dataset.state === 'live'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tab_that_comes_back_is_updating_and_not_cut_off() {
+async fn returning_tab_shows_updating_instead_of_disconnected() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     let becomes = async |state: &str| {

@@ -123,7 +123,7 @@ async fn is_refused(mut stream: Stream) -> Option<bool> {
 /// 384 MiB come at once to a process with a medium budget. A connection may be closed for that, as the one with
 /// the most unread data.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whatever_bodies_come() {
+async fn memory_stays_below_the_budget_for_any_bodies() {
     // The ends come when most of all bodies is there, which takes a loaded machine a while.
     let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();

@@ -17,7 +17,7 @@ async fn stall(process: &Process, count: usize) -> Vec<Stream> {
 }
 
 #[tokio::test]
-async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
+async fn stalled_body_is_refused_and_its_memory_freed() {
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=1s"]);
     let mut stalled = stall(&process, 4).await;
     // One without any body, too.

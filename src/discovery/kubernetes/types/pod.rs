@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_ready_when_its_condition_says_so_and_nobody_deletes_it() {
+    fn pod_is_ready_by_its_condition_unless_deleted() {
         let read = |metadata: &str, status: &str| -> Pod {
             let text =
                 format!(r#"{{"metadata":{{"name":"a"{metadata}}},"spec":{{}},"status":{{{status}}}}}"#);

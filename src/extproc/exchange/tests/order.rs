@@ -37,7 +37,7 @@ proptest! {
     /// Any messages of a gateway cause no panic, and replies only in the order that it can take, each after
     /// the message that it responds to.
     #[test]
-    fn replies_are_in_order_whatever_comes(
+    fn replies_are_in_order_for_any_messages(
         modes in any_modes(),
         events in prop::collection::vec(any_event(), 0..10),
         endpoints in 0u8..3,
