@@ -97,7 +97,7 @@ impl Hasher for ShortHasher {
 #[derive(Debug)]
 struct Entry<S> {
     series: Arc<S>,
-    /// It was looked up since the last sweep.
+    /// `true` if it was looked up since the last sweep.
     used: AtomicBool,
     /// When a sweep last found it used.
     used_at: Instant,

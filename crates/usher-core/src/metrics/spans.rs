@@ -29,7 +29,7 @@ impl Span {
         Self { bounds: Arc::clone(bounds), counts, total: AtomicU64::new(0) }
     }
 
-    /// It took so long.
+    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let bucket = self.bounds.partition_point(|bound| *bound < duration);
         if let Some(count) = self.counts.get(bucket) {

@@ -23,9 +23,9 @@ pub struct AdderCounts {
 
 /// The queue in front of a [`PrefixIndex`], and the thread that empties it.
 ///
-/// Whoever owns the index starts one adder for it and keeps both for as long as the index
-/// should learn; both outlive a configuration. The thread is named `prefix-adder`; it ends
-/// when the adder is dropped, after what is queued by then.
+/// The owner of the index starts one adder for it and keeps both for as long as the index should learn;
+/// both outlive a configuration. The thread is named `prefix-adder`; it ends when the adder is dropped,
+/// after what is queued by then.
 pub struct Adder {
     way: Way,
     index: Arc<PrefixIndex>,

@@ -287,8 +287,8 @@ fn params() -> impl Strategy<Value = HealthParams> {
 }
 
 proptest! {
-    /// Whatever happens: ejected and recovered for a reason, one probe at a time, no storm
-    /// of probes, and always a way back.
+    /// Any events: endpoints are ejected and recover for a reason, with one probe at a time, no storm of
+    /// probes, and always a way back.
     #[test]
     fn ejection_and_recovery_always_have_a_reason(params in params(), events in events()) {
         let mut state = EjectionState::default();

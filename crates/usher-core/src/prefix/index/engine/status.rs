@@ -12,9 +12,9 @@ pub enum EngineStatus {
     /// Nothing: it doesn't publish, or was not heard since something was missed.
     #[default]
     Unknown,
-    /// It holds what it told, and perhaps more.
+    /// Some events were missed: the engine holds its published blocks, and perhaps more.
     Partial,
-    /// It holds what it told and nothing else.
+    /// No event was missed: the engine holds its published blocks and no others.
     Complete,
 }
 
