@@ -123,7 +123,7 @@ struct Loaded {
 
 impl FileDiscovery {
     /// Discovery by the file at `path`, which is followed if `watch` is set.
-    /// Nothing is read yet.
+    /// The file is not read yet.
     pub fn new(path: impl Into<PathBuf>, watch: bool) -> Self {
         Self {
             path: path.into(),

@@ -105,7 +105,7 @@ impl Drop for Carried {
 /// Runs the streams of a connection.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// And the thread of the connection.
+    /// All threads, and the index of the connection's own.
     threads: Option<(Arc<Threads>, usize)>,
 }
 

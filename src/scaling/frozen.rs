@@ -16,7 +16,7 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// Nothing stands still.
+    /// No policy is frozen.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, since: Mutex::default() }
     }

@@ -1,6 +1,6 @@
 //! Start and sleep of an engine, on its pages.
 //!
-//! Who follows KV events needs them at once, so every page is searched, but only where somebody does.
+//! Followers of KV events need them at once, so every page is searched, but only if there are some.
 
 use crate::endpoints::EngineState;
 

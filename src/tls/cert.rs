@@ -102,7 +102,7 @@ impl Certificate {
     /// Reads `tls.crt` and `tls.key` in the folder that `flag` names.
     ///
     /// # Errors
-    /// Which file is missing or broken.
+    /// A file is missing or broken; the error names it.
     pub fn load(path: &Path, flag: &'static str) -> Result<Self, CertError> {
         let folder = Folder { path: path.to_owned(), flag };
         let files = Files::read(&folder)?;

@@ -49,7 +49,7 @@ pub enum Destination {
 /// Certificates that are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Validation {
-    /// Anybody's.
+    /// Any certificate.
     #[default]
     None,
     /// Certificates that this certificate authority signed: PEM.

@@ -35,7 +35,7 @@ pub enum News {
 /// Extent of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing that counts.
+    /// No relevant change.
     Nothing,
     /// Statuses of policies, not their specifications.
     Status,

@@ -53,7 +53,7 @@ pub enum QueryError {
     Status {
         /// With which status.
         status: StatusCode,
-        /// And what it said, where it said it as the API does.
+        /// Error of the Prometheus API in the response, if it has one.
         complaint: Option<String>,
     },
     /// More than one number ever is.

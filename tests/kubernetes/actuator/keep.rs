@@ -246,7 +246,7 @@ async fn replacements_pass_their_gate_in_every_state() {
     }
 }
 
-/// Nothing is read there of how many pods there are to be.
+/// Numbers of replicas are not read in this mode.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recommend_admits_late_replacements() {
     let Some(server) = Server::shared().await else { return };

@@ -76,7 +76,7 @@ fn waiting_requests_start_at_least_one_pod() {
     assert!(plan.roles[0].reasons.contains(&Reason::Waiting));
 }
 
-/// Nothing changes back and forth while the load is the same, whatever it is.
+/// Sizes don't change back and forth under any constant load.
 #[test]
 fn a_constant_load_settles() {
     for load in 0..80u32 {

@@ -265,7 +265,7 @@ impl World {
         self.step(&Step::Clear);
     }
 
-    /// Nothing more goes wrong, and one more message is sent: without it nobody could know of a lost last one.
+    /// Ends all faults and sends one more message: without it a lost last message would go unnoticed.
     fn come_to_rest(&mut self) {
         self.connect();
         if self.asleep {

@@ -39,7 +39,7 @@ pub struct Numbers {
     pub due: u64,
     /// Number of these with a good end.
     pub completed: u64,
-    /// And with another one.
+    /// Number of these with another end.
     pub failed: u64,
     /// Good ends within the measured time, also of requests that began before it.
     pub ended_in_time: u64,

@@ -341,7 +341,7 @@ impl Trial {
         WORKLOADS.iter().enumerate().all(is_done)
     }
 
-    /// Nothing stands still for long without a word.
+    /// Checks that the group does not stay blocked for long without a condition.
     fn check_still(&mut self, now: u64) -> Result<(), TestCaseError> {
         let plan = self.picker.plan();
         let is_wanted = self.present && self.applied && self.leads;

@@ -23,7 +23,7 @@ impl Recording {
     /// note, unless it is named.
     ///
     /// # Errors
-    /// Which file can't be used, and why.
+    /// A file can't be used; the error names it and the reason.
     pub fn read(named: &[PathBuf]) -> Result<Self, ReadError> {
         let mut collector = Collector::default();
         for Source { file, is_named } in files(named) {

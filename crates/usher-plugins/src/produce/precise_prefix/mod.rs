@@ -72,7 +72,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 /// Builds a producer under a plugin's name, whatever its type.
 ///
 /// # Errors
-/// What is wrong with its parameters.
+/// The parameters are invalid.
 pub(crate) fn build_as(
     cx: &mut BuildContext<'_>,
     plugin_type: &str,

@@ -17,7 +17,7 @@ use usher_terminal::{grouped, paragraph};
 /// A good response has its first token within this time, as in reality.
 const TTFT_MS: f64 = 2000.0;
 
-/// And the tokens after it within so much each.
+/// Longest mean time per output token of a good response.
 const TPOT_MS: f64 = 50.0;
 
 /// Columns of the number behind a bar, with the space before it.

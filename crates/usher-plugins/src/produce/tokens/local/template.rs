@@ -43,7 +43,7 @@ impl ChatTemplate {
     /// looks as if it expects.
     ///
     /// # Errors
-    /// Where a template can't be read, with the line.
+    /// A template can't be read; the error has the line.
     pub(super) fn compile(
         templates: &[(String, String)],
         format: Option<ContentFormat>,
@@ -70,7 +70,8 @@ impl ChatTemplate {
     /// The text of a chat.
     ///
     /// # Errors
-    /// What the template refuses. It says where, but nothing of the chat.
+    /// The template refuses the chat, or its text is too long. The error has the place, and nothing of the
+    /// chat.
     pub(super) fn render(&self, context: Value, has_tools: bool) -> Result<String, TemplateFailure> {
         let name = if has_tools && self.with_tools { WITH_TOOLS } else { DEFAULT };
         let mut out = Limited::new(MAX_TEXT);
