@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_unknown_domain_go_beside_their_siblings() {
+    fn pods_of_unknown_domain_join_their_siblings() {
         let (mut all, beside) = (DomainCounts::default(), at("a"));
         let admission = GateAdmission {
             past: 1,

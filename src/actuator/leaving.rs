@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_pods_are_evicted_as_they_become_idle() {
+    fn trimmed_pods_are_evicted_once_idle() {
         let mut leaving = Leaving::default();
         let [a, b, down] = [of("a", true), of("b", true), of("down", false)];
         let all = [a.clone(), b, down];

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_take_no_pods_have_no_room() {
+    fn tainted_or_unschedulable_nodes_have_no_room() {
         let taint = json!({"taints": [{"key": "gpu", "value": "h100", "effect": "NoSchedule"}]});
         let soft = json!({"taints": [{"key": "gpu", "effect": "PreferNoSchedule"}]});
         for (spec, more, expected) in [

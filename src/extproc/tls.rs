@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_by_their_go_names() {
+    fn cipher_suites_have_their_go_names() {
         assert_eq!(choose(&[]), Ok(SuiteChoice { tls12: None, dropped_unsafe: false }));
         let modern = CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
         assert_eq!(

@@ -19,7 +19,7 @@ fn spec(pod: &str, rank: u8, labels: &[(&str, &str)]) -> EndpointSpec {
     EndpointSpec { pod: pod.to_owned(), labels, ..EndpointSpec::new(name, address) }
 }
 
-/// Nothing runs or waits at any endpoint then.
+/// Sets all endpoints to idle.
 fn rest(snapshot: &Snapshot, now_ms: u64) {
     for load in snapshot.endpoints().iter().map(|endpoint| endpoint.load()) {
         load.waiting.set(0.0, now_ms);
@@ -136,7 +136,7 @@ fn pods_have_the_numbers_of_their_endpoints() {
 }
 
 #[test]
-fn endpoints_that_are_no_observed_pods_count_as_work() {
+fn endpoints_without_an_observed_pod_count_as_busy() {
     let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
     let (mut members, mut observed) = (Members::default(), Observed::default());
     observed.replicas = vec![1, 1];

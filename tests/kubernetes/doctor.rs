@@ -100,7 +100,7 @@ async fn complete_pool_has_no_findings() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_right_that_is_missing_is_named_with_its_rule() {
+async fn each_missing_right_is_named_with_its_rule() {
     let Some(server) = Server::shared().await else { return };
     let all = [least(), vec![election()]].concat();
     for missing in &all {

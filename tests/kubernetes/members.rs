@@ -53,7 +53,7 @@ async fn every_port_is_an_endpoint_unless_annotated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_changes_goes_and_comes_back() {
+async fn pool_is_changed_deleted_and_recreated() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pod("a", "10.1.2.1", "m").await;

@@ -48,7 +48,7 @@ fn place(servers: u16) -> Place {
 }
 
 #[test]
-fn cases_are_those_of_the_suite_with_equal_servers() {
+fn cases_match_the_suite_with_equal_servers() {
     assert_eq!(arguments(&[]).cells().len(), 4, "two workloads, two engine models");
     let error = Arguments::try_parse_from(["bench-live", "--cases", "mixed-fleet"]).unwrap_err().to_string();
     assert!(error.contains("choose from conversations, agents, long-answers"), "{error}");
@@ -56,7 +56,7 @@ fn cases_are_those_of_the_suite_with_equal_servers() {
 }
 
 #[test]
-fn live_servers_are_those_of_the_replay() {
+fn live_servers_match_the_replay() {
     let arguments = arguments(&["--servers", "3", "--seed", "7", "--seconds", "20"]);
     for cell in arguments.cells() {
         let settings = arguments.settings(&cell);

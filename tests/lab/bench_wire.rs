@@ -286,7 +286,7 @@ fn generator_accepts_the_arguments_of_every_workload() {
 }
 
 #[test]
-fn numbers_have_three_digits_that_count() {
+fn numbers_have_three_significant_digits() {
     let texts = [
         (0.0, "0"),
         (0.000_004, "0"),
@@ -389,7 +389,7 @@ fn report_shows_failures_and_missing_runs() {
 }
 
 #[test]
-fn a_peer_has_columns_of_its_own() {
+fn peer_has_its_own_columns() {
     let mut runs = runs([0.1; 3], [0.1; 3]);
     runs.push(run("go", 1, 1.3));
     let section = Section { workload: workload("long-direct"), runs, failures: Vec::new() };

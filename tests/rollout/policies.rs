@@ -79,7 +79,7 @@ fn target_belongs_to_one_role() {
 }
 
 #[test]
-fn defaults_are_those_that_are_documented() {
+fn defaults_match_the_documentation() {
     let rollout = |more: &str| crate::cluster::policy(&spec(more)).rollout.unwrap();
     let deploy = rollout("deploy: {steps: {decode: 4}}");
     assert_eq!((deploy.pace, deploy.success), (Some(Pace::Steps(vec![4, 0])), Success::Ready));

@@ -181,7 +181,7 @@ fn label_changes_keep_the_learned_speed() {
 }
 
 #[test]
-fn cached_responses_make_no_endpoint_look_fast() {
+fn cached_responses_do_not_distort_learned_speeds() {
     let (clock, model) = model();
     let store = store("a");
     let endpoint = only(&store);

@@ -71,7 +71,7 @@ fn number_of_producers_is_bounded() {
 }
 
 #[test]
-fn names_of_earlier_configurations_make_room() {
+fn names_of_earlier_configurations_are_freed() {
     let state = State::default();
     for round in 0..10 {
         let names = ["a", "b", "c", "d"].map(|name| format!("{name}{round}"));

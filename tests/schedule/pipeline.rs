@@ -454,7 +454,7 @@ dataLayer:
 }
 
 #[test]
-fn lists_of_models_have_a_source_of_their_own() {
+fn model_lists_have_their_own_source() {
     let pipeline = build(
         "
 plugins: [{type: models-data-source, parameters: {scheme: https, insecureSkipVerify: false}}, {type: models-data-extractor}]

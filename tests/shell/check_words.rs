@@ -231,7 +231,7 @@ fn only_two_configurations_are_compared() {
 }
 
 #[test]
-fn prompts_are_tried_on_endpoints_that_are_idle_and_busy() {
+fn prompts_are_tried_on_idle_and_busy_endpoints() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("endpoints.yaml");
     std::fs::write(

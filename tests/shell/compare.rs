@@ -122,7 +122,7 @@ fn different_configuration_differs_beyond_chance() {
 }
 
 #[test]
-fn statuses_and_headers_are_kinds_of_their_own() {
+fn statuses_and_headers_are_separate_differences() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", BY_CACHE);
     let nobody = write(

@@ -71,7 +71,7 @@ async fn encoded_response_passes_unchanged_and_is_counted() {
 }
 
 #[tokio::test]
-async fn json_passes_as_it_comes_and_its_usage_is_counted() {
+async fn json_passes_unchanged_and_its_usage_is_counted() {
     let picker = Picker::start(&TWO, &[]).await;
     let (mut stream, _) = routed(&picker, &[]).await;
     stream.send(response_headers(&JSON, false));

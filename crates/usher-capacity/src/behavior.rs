@@ -125,7 +125,7 @@ impl Behavior {
         Limited { total, reasons, panics }
     }
 
-    /// Nothing is known that asks for another size: what there is counts as what is asked for, so that no
+    /// Records the current size as the recommendation while no number asks for another one, so that no
     /// window is over before it has begun.
     pub fn record_current(&self, past: &mut Past, current: u32, now: Duration) {
         past.recommended.push(now, current, self.memory());
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_an_absent_block() {
+    fn defaults_equal_an_absent_block() {
         let behavior = Behavior::default();
         let mut past = Past::default();
         assert_eq!(behavior.limit(&mut past, 10, 100, S(0)).total, 20);

@@ -65,7 +65,7 @@ fn comparators_thresholds_and_steps() {
 }
 
 #[test]
-fn a_clamp_goes_to_the_bound_and_never_back() {
+fn clamped_step_stops_at_the_bound() {
     use RuleOutcome::{Bound, Fired};
     let table = [
         (4, 3, 5, Fired),

@@ -224,7 +224,7 @@ fn verbosity_and_zap_choose_the_level() {
 }
 
 #[test]
-fn the_namespace_comes_from_the_flag_then_the_environment() {
+fn namespace_comes_from_the_flag_then_the_environment() {
     let namespace = |flags, environment| with_namespace(flags, environment).unwrap().pool.namespace;
     assert_eq!(namespace(&["--pool-namespace=a"], Some("b")), "a");
     assert_eq!(namespace(&["--pool-namespace="], Some("b")), "b");

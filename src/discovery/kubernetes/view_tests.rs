@@ -232,7 +232,7 @@ fn rules_outlive_the_pool() {
 }
 
 #[test]
-fn an_age_that_changed_is_a_change_of_the_rules() {
+fn changed_creation_time_changes_the_rules() {
     let mut view = serving();
     view.apply(Input::Rewrites(Change::Put(rewrite("r", "v2"))));
     let mut again = rewrite("r", "v2");
@@ -351,7 +351,7 @@ proptest! {
 }
 
 #[test]
-fn pods_that_start_are_known_and_are_no_endpoints() {
+fn starting_pods_are_known_but_not_endpoints() {
     let mut view = serving();
     let endpoints = addresses(&view);
     let names = |view: &PoolView| view.starting().iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();

@@ -210,7 +210,7 @@ async fn overlong_acts_resume_soon_and_do_not_count_as_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_policies_let_replacements_through() {
+async fn refused_policies_admit_replacements() {
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
     let role = json!({"min": 4, "max": 4, "scaleTargetRef": target});
     let spec = |more: serde_json::Value| {
@@ -268,7 +268,7 @@ async fn refused_policies_let_replacements_through() {
 
 /// States in which nothing can be written, as the API server brings them about.
 #[tokio::test(start_paused = true)]
-async fn policies_that_cannot_write_let_replacements_through() {
+async fn policies_unable_to_write_admit_replacements() {
     let hpas = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
     let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});

@@ -117,7 +117,7 @@ flowControl:
 }
 
 #[test]
-fn negative_priorities_can_have_rules_of_their_own() {
+fn negative_priorities_can_have_their_own_rules() {
     let rules = rules(
         "
 flowControl:

@@ -40,7 +40,7 @@ fn unknown_feature_gates_are_refused() {
 }
 
 #[test]
-fn plugins_need_a_type_and_a_name_of_their_own() {
+fn plugins_need_a_type_and_a_unique_name() {
     let table = [
         ("plugins:\n- ^name: x\n", "plugin 'x' is missing a type", ""),
         ("plugins:\n- ^{name: x, type: ''}\n", "plugin 'x' is missing a type", ""),
@@ -67,7 +67,7 @@ fn plugins_need_a_type_and_a_name_of_their_own() {
 }
 
 #[test]
-fn profiles_need_a_name_of_their_own() {
+fn profiles_need_a_unique_name() {
     let table = [
         ("schedulingProfiles: [^{plugins: []}]\n", "a scheduling profile is missing a name", "name: default"),
         ("schedulingProfiles: [{name: ^''}]\n", "a scheduling profile is missing a name", "name: default"),

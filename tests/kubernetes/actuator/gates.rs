@@ -109,7 +109,7 @@ async fn on_two_racks(server: &Server) -> Group {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
+async fn step_goes_to_one_rack_and_the_next_follows_when_it_is_up() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_two_racks(&server).await;
     let _picker = group.picker(&server, &[]).await;
@@ -130,7 +130,7 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
 
 /// The next leader finds pods that have to go to one rack, and takes that for where they were sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_the_next_step_goes_where_there_is_room() {
+async fn next_step_goes_to_a_rack_with_room_after_a_restart() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_two_racks(&server).await;
     let mut picker = group.picker(&server, &[]).await;
@@ -302,7 +302,7 @@ async fn pod_with_own_volume_stays_when_another_role_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_without_pods_begins_where_there_is_room() {
+async fn group_without_pods_begins_in_a_domain_with_room() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_racks(&server).await;
     node(&group, "tight", "r2", 7).await;

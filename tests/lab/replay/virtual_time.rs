@@ -211,7 +211,7 @@ fn prompt_refused_by_prefill_is_computed_by_decode() {
 }
 
 #[test]
-fn a_turn_comes_a_pause_after_the_response_before_it() {
+fn turn_follows_a_pause_after_the_previous_response() {
     let first = Arrival { response: Some(9), ..arrival(0, &[1], 64, 32) };
     let prompt = first.prompt.iter().copied().chain(first.response()).collect();
     let second = Arrival { at: 500 * MS, after: [0].into(), prompt, output_tokens: 1, ..Arrival::default() };

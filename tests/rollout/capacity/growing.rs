@@ -198,7 +198,7 @@ fn pod_that_never_starts_blocks_no_role_after_a_restart() {
 }
 
 #[test]
-fn roles_shrink_with_each_step_that_others_have_grown() {
+fn roles_shrink_as_others_grow_step_by_step() {
     let steps = "deploy: {steps: {d: 2, p: 2}}\n";
     let mut cluster = Full::new(&spec(steps), 100, [16, 4]);
     for _ in 0..40 {

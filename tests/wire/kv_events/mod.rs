@@ -95,7 +95,7 @@ async fn destinations_of(picker: &Picker, path: &str, text: &str) -> Vec<String>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_go_where_their_blocks_are() {
+async fn requests_go_to_endpoints_with_their_blocks() {
     let mut a = Engine::at(A, 0).await;
     let mut b = Engine::at(B, a.port).await;
     let picker = picker(&format!("socketPort: {}", a.port), "").await;

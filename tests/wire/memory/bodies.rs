@@ -60,7 +60,7 @@ async fn first_served(open: &mut Vec<Stream>) -> Stream {
 }
 
 #[tokio::test]
-async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
+async fn bodies_above_the_budget_are_refused_until_memory_is_freed() {
     let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     assert_eq!(process.metric("usher_memory_budget_bytes"), (medium_budget() * MI) as f64);

@@ -46,7 +46,7 @@ async fn stalled_body_is_refused_and_its_memory_freed() {
 
 /// More of them than there is memory for.
 #[tokio::test]
-async fn stalled_bodies_make_room_for_others() {
+async fn stalled_bodies_are_shed_for_others() {
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let stalled = stall(&process, 60).await;

@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_depend_on_how_they_come(bytes in prop::collection::vec(0..8u8, 0..400), cut in 1..50usize) {
+        fn any_bytes_are_read_alike_at_any_split(bytes in prop::collection::vec(0..8u8, 0..400), cut in 1..50usize) {
             let all = [greeting(), ready(b"PUB"), bytes].concat();
             let whole = read(&mut Zmtp::new(Socket::Subscriber, 64), &all);
             let (mut zmtp, mut input, mut messages) = (Zmtp::new(Socket::Subscriber, 64), BytesMut::new(), Vec::new());

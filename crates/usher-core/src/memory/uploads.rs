@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_progress_is_given_up() {
+    fn body_without_progress_is_aborted() {
         let budget = Budget::default();
         let start = Instant::now();
         let stalls = budget.begin_upload(100, 0, Waker::noop());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_streams_make_room_for_new_streams() {
+    fn silent_streams_are_shed_for_new_streams() {
         let budget = Arc::new(Budget::new(160 * Budget::STREAM, 0));
         let start = Instant::now();
         let mut silent = Vec::new();

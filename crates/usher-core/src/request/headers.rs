@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn large_headers_count_and_can_have_memory_of_their_own() {
+    fn large_headers_count_and_can_own_their_memory() {
         for (len, counted) in [(0, 0), (4095, 0), (4096, 4096), (60_000, 60_000)] {
             let block = Bytes::from(vec![b'x'; len]);
             let mut headers = Headers::of(block.clone());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_where_they_lie() {
+    fn headers_are_read_without_a_copy() {
         let mut headers = Headers::of(Bytes::from_static(b"..a=1,b=22;"));
         assert!(headers.is_empty());
         headers.push(2..3, 4..5);

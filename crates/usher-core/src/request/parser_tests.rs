@@ -315,7 +315,7 @@ fn by_rules(
 }
 
 #[test]
-fn a_rule_for_the_body_s_model_goes_before_the_header() {
+fn rule_for_the_model_of_the_body_precedes_the_header() {
     let gold = r#"{"model":"gold","prompt":"x"}"#;
     let tin = r#"{"model":"tin","prompt":"x"}"#;
     let none = r#"{"prompt":"x"}"#;

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_in_both_encodings_wherever_they_are_cut() {
+    fn ids_are_read_in_both_encodings_at_any_split() {
         let want: Vec<u32> = (0..3000).map(|id| id * 1_431_655).collect();
         let json = format!("[ {}\n]", want.iter().map(u32::to_string).collect::<Vec<_>>().join(" ,"));
         let (mut packed, mut tagged) = (Vec::new(), Vec::new());

@@ -77,7 +77,7 @@ fn dispatched_requests_count_until_they_are_booked() {
 }
 
 #[test]
-fn shares_that_are_not_exact_fill_a_pool_exactly() {
+fn inexact_shares_fill_a_pool_exactly() {
     for room in 1..60 {
         let mut pool = Pool::new(&FlowControlRules::default(), room);
         for shown in 0..room {
@@ -93,7 +93,7 @@ fn shares_that_are_not_exact_fill_a_pool_exactly() {
 }
 
 #[test]
-fn higher_priorities_go_first_and_bands_come_with_their_requests() {
+fn higher_priorities_go_first_and_bands_are_created_on_demand() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     for (name, priority) in [("low", -7), ("mid", 0), ("high", 9), ("top", i32::MAX), ("bottom", i32::MIN)] {
         pool.enqueue(name, "f", priority);

@@ -182,7 +182,7 @@ fn stateful_set_keeps_ready_pods_above_unready_ones() {
 }
 
 #[test]
-fn refused_version_that_pauses_the_policy_is_obeyed() {
+fn refused_version_can_still_pause_the_policy() {
     let shape = Shape { steps: Some((1, 1)), ..SHAPE };
     let events =
         [Event::Pass(6), Event::Refused(true), Event::Paused(true), Event::Load(15), Event::Pass(19)];

@@ -255,7 +255,7 @@ fn concurrent_lookups_stay_within_the_bound() {
 }
 
 #[tokio::test]
-async fn out_of_date_views_make_room_first() {
+async fn outdated_views_are_evicted_first() {
     let clock = Clock::stopped();
     let locator = Arc::new(StoreLocator::new(store_of(1), false));
     // One set of few addresses.

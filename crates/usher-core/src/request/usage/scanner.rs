@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_found_however_the_response_is_cut() {
+    fn usage_is_found_at_any_split() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
         let table: [Row; 15] = [

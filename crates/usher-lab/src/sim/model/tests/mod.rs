@@ -75,7 +75,7 @@ fn a_batch_takes_longer_per_step_but_less_per_token() {
 }
 
 #[test]
-fn prefill_in_chunks_lets_decoding_go_on() {
+fn chunked_prefill_does_not_stop_decoding() {
     let mut engine = Engine::new(EngineConfig { max_batched_tokens: 101, ..config() }).unwrap();
     engine.arrive(request(1, 100, 9), ms(0)).unwrap();
     let mut outputs = Vec::new();
@@ -115,7 +115,7 @@ fn a_present_prefix_cuts_the_time_to_the_first_token() {
 }
 
 #[test]
-fn old_prefixes_make_room_for_new_ones() {
+fn old_prefixes_are_evicted_for_new_ones() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 20, ..config() }).unwrap();
     for (id, at) in [(1, 0), (2, 1000), (1, 2000), (3, 3000)] {
         engine.arrive(request(id, 128, 1), ms(at)).unwrap();
@@ -235,7 +235,7 @@ fn play(config: EngineConfig, workload: &[(u64, u32, u32, u64, bool)]) -> (Vec<O
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_load_ends_in_order_and_gives_all_blocks_back(workload in workload(), seed: u64, blocks in 22..80u32) {
+    fn any_load_ends_in_order_and_frees_all_blocks(workload in workload(), seed: u64, blocks in 22..80u32) {
         let config = EngineConfig {
             num_blocks: blocks, max_running: 6, max_waiting: 10, max_batched_tokens: 64, seed, jitter: 0.3,
             ..config()

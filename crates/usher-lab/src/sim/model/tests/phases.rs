@@ -46,7 +46,7 @@ fn decoding_pauses_during_prefill() {
 }
 
 #[test]
-fn whole_prompts_share_a_step_and_a_longer_one_goes_alone() {
+fn whole_prompts_share_a_step_and_long_ones_run_alone() {
     let mut engine = Engine::new(config(model())).unwrap();
     for (id, prompt) in [(1, 40), (2, 60), (3, 250), (4, 10)] {
         engine.arrive(request(id, prompt, 1), ms(0)).unwrap();
