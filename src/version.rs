@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn envoy_is_the_one_that_tests_install() {
+    fn envoy_version_matches_the_tested_one() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/envoy/get.sh");
         let script = std::fs::read_to_string(path).unwrap();
         let line = format!("\nversion={ENVOY}\n");

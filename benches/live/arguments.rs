@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Simulated servers.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub servers: u16,
-    /// Of everything random, the constants of the engines included.
+    /// Seed of all random values, the constants of the engines included.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Simulated seconds for which requests come, about.

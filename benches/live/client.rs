@@ -45,7 +45,7 @@ impl Default for Client {
 pub struct Played {
     /// By position.
     pub seen: Vec<Seen>,
-    /// From when each request was due to when it was sent, in ascending order.
+    /// Delay of each request from due to sent, in ascending order.
     pub late: Vec<Duration>,
     /// Number of failures, and the first one.
     pub failures: (usize, Option<String>),

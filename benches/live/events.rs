@@ -23,10 +23,10 @@ struct Delta {
 /// Tokens, as the server counted them.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Usage {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     #[serde(default)]
     pub prompt_tokens: u32,
-    /// Of the response.
+    /// Tokens of the response.
     #[serde(default)]
     pub completion_tokens: u32,
     prompt_tokens_details: Option<Details>,

@@ -48,7 +48,8 @@ impl Ticks {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Of `/proc/stat` (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq and steal.
+    /// Parses the first line of `/proc/stat` (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq
+    /// and steal.
     pub fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
@@ -74,7 +75,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// Of all threads of a process; zero where the kernel doesn't tell.
+    /// Sums up all threads of a process; zero where the kernel doesn't report it.
     pub fn of(pid: u32) -> Self {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
@@ -84,7 +85,7 @@ impl Used {
         })
     }
 
-    /// Of a thread's `schedstat`: nanoseconds with a core, nanoseconds without, turns.
+    /// Parses a thread's `schedstat`: nanoseconds with a core, nanoseconds without, turns.
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split_whitespace().map(|field| field.parse().map(Duration::from_nanos));
         Some(Self { ran: fields.next()?.ok()?, waited: fields.next()?.ok()? })
@@ -122,7 +123,7 @@ pub struct Load {
     pub machine: Option<f64>,
     /// The processes of the run, the client among them.
     pub processes: Vec<Share>,
-    /// From when requests were due to when they were sent, median and 99 in a hundred.
+    /// Delay of requests from due to sent, median and 99th percentile.
     pub late: (Duration, Duration),
 }
 

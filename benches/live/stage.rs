@@ -20,7 +20,7 @@ use super::processes::{self, SETTLE, command, until_listed, until_ready, with_en
 pub struct Stage {
     place: Place,
     folder: PathBuf,
-    /// Of Envoy's installation.
+    /// Process group of Envoy's installation.
     group: Group,
 }
 

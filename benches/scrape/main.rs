@@ -33,7 +33,8 @@ struct Arguments {
     /// Numbers of endpoints.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [100, 1000])]
     endpoints: Vec<u16>,
-    /// So many more that refuse connections or never respond, in a case of its own; 0: no such case.
+    /// Number of additional endpoints that refuse connections or never respond, in a case of its own; 0: no
+    /// such case.
     #[arg(long, value_name = "N", default_value_t = 5)]
     dead: u16,
     /// Rounds; each measures the loop and the scraper.

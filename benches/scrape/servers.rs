@@ -19,7 +19,7 @@ struct Connection {
     /// Index of the response that is being sent, and how many bytes of it have been.
     response: usize,
     sent: usize,
-    /// It never responds.
+    /// `true` if it never responds.
     dead: bool,
 }
 

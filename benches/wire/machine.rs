@@ -64,7 +64,7 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Of `/PATH/envoy  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`.
+/// Version and build of Envoy from `/PATH/envoy  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`.
 pub fn envoy_version(text: &str) -> String {
     let version = text.rsplit_once("version:").map_or(text, |(_, version)| version);
     version.split('/').nth(1).unwrap_or(version).trim().to_owned()

@@ -68,7 +68,7 @@ impl Section {
         Verdict::of(check, LIMIT, picker, &self.runs)
     }
 
-    /// Why the load was not what it should have been, in a round of the limit or of Usher.
+    /// Deviation from the intended load in a round of the limit or of Usher; `None` if there was none.
     fn doubt(&self) -> Option<String> {
         let runs = || self.runs.iter().filter(|run| [LIMIT, USHER].contains(&run.picker.as_str()));
         let busy = runs().any(|run| run.load.generator_cpu_share.is_some_and(|share| share > GENERATOR_BUSY));

@@ -15,7 +15,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of finite values; `None` of none.
+    /// Summarizes finite values; `None` of none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -37,9 +37,9 @@ pub fn summary(metric: Metric, picker: &str, runs: &[Run]) -> Option<Summary> {
 /// Result of a check of a picker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// Of the limit.
+    /// Summary of the limit.
     pub limit: Option<Summary>,
-    /// Of the picker.
+    /// Summary of the picker.
     pub value: Option<Summary>,
     /// The picker's median in terms of the limit's, where that is above 0 and the bound is
     /// not a number of its own.

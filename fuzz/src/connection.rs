@@ -148,7 +148,7 @@ struct Client {
     trailers: usize,
     /// Seconds for which it was silent.
     slept: usize,
-    /// It sent nothing that a server has to refuse.
+    /// `true` if it sent nothing that a server has to refuse.
     is_orderly: bool,
 }
 

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_own_terms_choose_nodes() {
+    fn pod_node_affinity_terms_choose_nodes() {
         let labels: BTreeMap<String, String> = [("gpu", "h100"), ("generation", "9")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_pod_was_sent_is_no_wish_of_its_own() {
+    fn placement_affinity_is_removed_from_own_terms() {
         let ours = json!({"key": "rack", "operator": "In", "values": ["r1"]});
         let own = json!({"key": "gpu", "operator": "In", "values": ["h100"]});
         let both = required(
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_pod_was_sent_is_in_its_affinity() {
+    fn placement_is_read_from_the_affinity() {
         let layers = ["host", "rack"].map(str::to_owned);
         let own = json!({"key": "rack", "operator": "In", "values": ["r1"]});
         let others = json!({"key": "gpu", "operator": "In", "values": ["h100"]});

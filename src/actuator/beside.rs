@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_does_not_grow_beside_one_that_others_keep_higher() {
+    fn role_does_not_grow_beside_an_oversized_foreign_role() {
         let total = policy("total: {metrics: [{name: queue_depth, target: 4}]}");
         // Replicas, goals, whether the second may be written; what the first is then to have.
         for (replicas, goals, may_write, expected) in [

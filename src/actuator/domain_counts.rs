@@ -39,7 +39,7 @@ pub(super) fn placement_of(pod: &PodObject) -> Option<Placement> {
 }
 
 impl DomainCounts {
-    /// Of the pods that are past their gate.
+    /// Counts the pods that are past their gate.
     pub(super) fn of(pods: &[&PodObject]) -> Self {
         let mut places = BTreeMap::new();
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_go_where_pods_are_missing() {
+    fn replacements_go_to_domains_with_missing_pods() {
         let (step, mut all) = (at("b"), places(&[("a", 4)]));
         let whole = GateAdmission {
             past: 4,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_come_late_go_where_the_step_goes_by_then() {
+    fn late_pods_go_to_the_current_domain_of_the_step() {
         let (b, c) = (at("b"), at("c"));
         let (mut all, now) = (places(&[("a", 4)]), places(&[("a", 4)]));
         let admission =
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_role_forgets_its_old_places() {
+    fn smaller_role_forgets_its_old_domains() {
         let mut all = places(&[("a", 4), ("b", 4)]);
         let fewer =
             GateAdmission { past: 4, admitted: 4, step: None, beside: None, closed: &NONE, late: &NONE };
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_unknown_place_go_beside_their_siblings() {
+    fn pods_of_unknown_domain_join_their_siblings() {
         let (mut all, beside) = (DomainCounts::default(), at("a"));
         let admission = GateAdmission {
             past: 1,

@@ -47,7 +47,7 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    /// Of a target's controller; `None`: that isn't known.
+    /// Rule of a target's controller; `None` if it isn't known.
     pub(super) fn of(target: &TargetRef) -> Option<Self> {
         match (group(&target.api_version), target.kind.as_str()) {
             ("apps", "Deployment" | "ReplicaSet") => Some(Self::Cost),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_gets_unready_goes_after_its_last_response() {
+    fn unready_draining_pod_goes_after_its_last_response() {
         let pods = [of("p-0", false, &json!({}))];
         let all: Vec<&PodObject> = pods.iter().collect();
         let mut drain = Drain::default();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_chosen_later_have_as_long_to_respond() {
+    fn later_chosen_pods_get_the_full_drain_timeout() {
         let pods: Vec<PodObject> = (0..3).map(|n| of(&format!("p-{n}"), true, &json!({}))).collect();
         let all: Vec<&PodObject> = pods.iter().collect();
         let busy = |_: &str| PodLoad { under_way: 1, sent: 1, ..PodLoad::default() };

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_opens_only_as_the_pod_was_seen() {
+    fn gate_is_opened_only_on_an_unchanged_pod() {
         let place = Placement { layer: "rack".to_owned(), domain: "r1".to_owned() };
         let own = json!({"key": "rack", "operator": "In", "values": ["r1"]});
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});

@@ -151,7 +151,7 @@ impl Leaving {
         given.iter().filter(is_tried).copied().collect()
     }
 
-    /// Why pods can't go, in sentences.
+    /// Reasons that keep pods from being evicted, in sentences.
     pub(super) fn why_kept<'a>(&'a self, given: &'a [&PodObject]) -> impl Iterator<Item = String> + 'a {
         given.iter().filter_map(|pod| {
             let kept = self.pods.get(&pod.metadata.uid)?.kept.as_ref()?;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_pods_are_evicted_as_they_become_idle() {
+    fn trimmed_pods_are_evicted_once_idle() {
         let mut leaving = Leaving::default();
         let [a, b, down] = [of("a", true), of("b", true), of("down", false)];
         let all = [a.clone(), b, down];
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_got_requests_again_drain_anew() {
+    fn pods_with_new_requests_drain_again() {
         let mut leaving = Leaving::default();
         let all = [of("a", true)];
         assert!(next(&mut leaving, &all, 10, &["a"]).is_empty());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_stay_get_requests_again() {
+    fn kept_pods_get_requests_again() {
         let mut leaving = Leaving::default();
         let all = [of("a", true), of("b", true)];
         next(&mut leaving, &all, 10, &[]);

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_needs_its_pods_and_those_that_were_lost() {
+    fn step_needs_its_own_and_the_lost_pods() {
         let steps = Pace::Steps(vec![4, 2, 0]);
         let third = role_pods(3, 3, 9);
         // Roles with steps of 4 and of 2 pods, and what they may need.
@@ -89,7 +89,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
         #[test]
-        fn no_step_needs_more(
+        fn needed_pods_bound_every_step(
             steps in (1u32..6, 1u32..6),
             skew in prop::option::of(0u32..60),
             goals in (1u32..30, 1u32..30),

@@ -320,7 +320,7 @@ impl Actuator {
         packing.await.ok()
     }
 
-    /// Why it isn't known what room nodes have, in a sentence; `None`: it is.
+    /// Reason that the room on nodes isn't known, in a sentence; `None` if it is.
     pub(super) fn nodes_lack(&self) -> Option<String> {
         let all = self.nodes.as_ref()?;
         let known = [

@@ -46,7 +46,7 @@ fn room_is_packed_on_another_thread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_are_not_known_are_named_as_the_reason() {
+async fn unknown_nodes_are_given_as_the_reason() {
     let policy = policy("p", STEPS);
     let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));

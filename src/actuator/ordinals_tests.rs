@@ -19,7 +19,7 @@ fn ordinals(more: &str) -> Arc<Policy> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_lower_ordinals_begins_anew_after_recommend() {
+async fn wait_for_lower_ordinals_restarts_after_recommend() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let recommends = Arc::new(Policy { mode: Mode::Recommend, ..Policy::clone(&policy) });
     let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
@@ -77,7 +77,7 @@ async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_stays_passes_its_gate_before_others_go() {
+async fn kept_pod_passes_its_gate_before_others_are_deleted() {
     let policy = ordinals("deploy: {steps: {decode: 1}, batchTimeout: 30s},");
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.workload("statefulsets", "d", 4, &json!({}));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_say_whether_pods_are_of_a_pool() {
+    fn pool_membership_follows_labels() {
         let labels = BTreeMap::from([("app", "m"), ("role", "decode")]);
         let label = |key: &str| labels.get(key).copied();
         for (pool, are_all, expected) in [

@@ -26,7 +26,7 @@ pub enum Owner {
     Ours,
     /// Another.
     Other,
-    /// Nothing says so, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 

@@ -64,7 +64,7 @@ fn plan(write: [u32; 2]) -> Plan {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_write_stops_that_of_the_partner() {
+async fn failed_write_stops_the_write_of_the_partner() {
     let policy = policy();
     // Pods, what is to be written, whose write fails, and how many replicas are written in all.
     for (pods, write, fails, expected) in [
@@ -118,7 +118,7 @@ async fn changed_pods_stop_a_shrink() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_role_shrinks_where_its_pods_cannot_be_listed_before() {
+async fn no_role_shrinks_without_a_list_of_its_pods() {
     let policy = policy();
     let (fake, mut actuator) = actuator(&policy, [6, 3]);
     let seen = look(&mut actuator, &policy, 1, 9).await;
@@ -160,9 +160,9 @@ async fn ratio_holds_beside_a_role_without_a_target() {
     }
 }
 
-/// Of six decode pods one isn't ready for a moment, or two are given up that never got ready.
+/// One of six decode pods isn't ready for a moment, or two are given up that never got ready.
 #[tokio::test(start_paused = true)]
-async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
+async fn unready_pods_do_not_bypass_a_ratio() {
     let policy = policy_of(false);
     for (pods, unready, is_trimmed, expected) in
         [(6, 1, false, None), (8, 2, true, Some(6)), (6, 0, true, None)]
@@ -191,7 +191,7 @@ async fn pods_that_are_not_ready_are_no_way_around_a_ratio() {
 
 /// With gates a trim leaves replicas as they are, and evicts.
 #[tokio::test(start_paused = true)]
-async fn a_trim_at_gates_keeps_ready_pods_that_a_ratio_needs() {
+async fn gated_trim_keeps_ready_pods_needed_by_a_ratio() {
     let policy = policy_of(false);
     // Pods that prefill has, and those of decode that are kept.
     for (prefill, kept) in [(6, 6), (5, 5), (3, 4)] {

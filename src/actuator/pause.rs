@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stateful_set_says_itself_which_revision_is_the_newest() {
+    fn stateful_set_status_names_the_newest_revision() {
         let set = json!({"status": {"updateRevision": "w-2"}});
         assert_eq!(revision("apps/v1", "StatefulSet", &set), Some("w-2"));
         assert_eq!(revision("apps/v1", "Deployment", &set), None);

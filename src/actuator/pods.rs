@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn volumes_of_a_pods_own_are_named_after_it() {
+    fn ephemeral_volumes_are_named_after_the_pod() {
         let of = |claim: &str| {
             let volumes = json!([{"name": "x", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
             pod(json!({"metadata": {"name": "set-0"}, "spec": {"volumes": volumes}})).has_own_volume()
@@ -233,7 +233,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pods_on_their_way_out_no_longer_count() {
+    fn terminating_pods_do_not_count() {
         assert!(pod(json!({"status": {"phase": "Running"}})).is_alive());
         assert!(!pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).is_alive());
         assert!(!pod(json!({"status": {"phase": "Failed"}})).is_alive());

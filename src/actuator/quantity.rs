@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_as_kubernetes_writes_them() {
+    fn kubernetes_quantities_are_parsed() {
         for (text, expected) in [
             ("0", Some(0)),
             ("1", Some(1000)),

@@ -1,7 +1,7 @@
 //! Room on nodes: how many more pods of each role fit into each domain.
 //!
-//! Of a node that is what it can allocate less what its pods request. Whole steps are packed onto the nodes
-//! of a domain, the largest pods first, each where it leaves least; so a domain's slots are such that they
+//! The room of a node is its allocatable resources less the requests of its pods. Whole steps are packed
+//! onto the nodes of a domain, the largest pods first, each where it leaves least; so the slots of a domain
 //! can be used together.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ pub struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Of these nodes, with these pods on them: the name of a pod's node, and what it asks for.
+    /// Room on these nodes, less the requests of pods, each with its node's name.
     pub fn of<'p>(
         nodes: impl IntoIterator<Item = &'a NodeObject>,
         pods: impl IntoIterator<Item = (&'p str, &'p Needs)>,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_come_first_need_no_whole_step() {
+    fn prioritized_pods_need_no_whole_step() {
         let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 7, &json!({}))];
         let needs = needs(1, &json!({}));
         let part = |pods, first| Part { first, most: 12, ..part(pods, Some(&needs)) };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_on_their_way_to_a_domain_take_room_there() {
+    fn pods_bound_for_a_domain_take_room_there() {
         let nodes = [node("a", "r1", 8, &json!({})), node("b", "r2", 8, &json!({}))];
         let needs = needs(2, &json!({}));
         let mut room = Room::of(&nodes, []);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_take_no_pods_have_no_room() {
+    fn tainted_or_unschedulable_nodes_have_no_room() {
         let taint = json!({"taints": [{"key": "gpu", "value": "h100", "effect": "NoSchedule"}]});
         let soft = json!({"taints": [{"key": "gpu", "effect": "PreferNoSchedule"}]});
         for (spec, more, expected) in [

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_autoscaler_is_known_by_what_it_scales() {
+    fn autoscaler_is_matched_by_its_target() {
         let target = TargetRef {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),

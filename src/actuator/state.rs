@@ -86,7 +86,7 @@ pub struct Actuator {
     pub(super) scalers: Arc<Mutex<Scalers>>,
     /// The owners of targets.
     pub(super) owned: Vec<Owned>,
-    /// Why nothing is written, by policy.
+    /// Conditions that keep policies from writing, by policy.
     pub(super) frozen: HashMap<String, Condition>,
     /// The policies in force, those of which no version can be used, and those that are gone.
     pub(super) attended: Vec<Arc<Policy>>,
@@ -330,7 +330,7 @@ impl Actuator {
         self.complain(subject, problem);
     }
 
-    /// Why the last look saw too little, in a sentence.
+    /// Reason that the last observation saw too little, in a sentence.
     pub fn why_unobserved(&self) -> String {
         let seen = "nothing is changed while it can't be seen what there is";
         if self.problems.is_empty() {

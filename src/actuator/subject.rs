@@ -12,7 +12,7 @@ pub(super) enum Subject {
     Namespace(&'static str),
     /// Pods of a policy, by its name.
     Pods(String),
-    /// Something of a target: text that goes before its kind and name, and these.
+    /// A target: text that goes before its kind and name, and these.
     Target(&'static str, String, String),
 }
 

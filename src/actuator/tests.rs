@@ -91,7 +91,7 @@ fn marked(fake: &Fake) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_policy_without_steps_pass_their_gates_when_it_is_gone() {
+async fn deleted_policy_without_steps_opens_its_gates() {
     let recommends = policy("p", "mode: Recommend,");
     for after in [vec![], vec![recommends]] {
         let policy = policy("p", "mode: Apply,");
@@ -158,7 +158,7 @@ async fn new_leader_takes_over_domains_of_admitted_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
+async fn deletion_cost_is_removed_when_no_policy_scales_down() {
     let steps = "deploy: {steps: {decode: 1}},";
     let recommends = policy("p", &format!("mode: Recommend, {steps}"));
     for after in [vec![], vec![recommends]] {
@@ -181,7 +181,7 @@ async fn pods_keep_no_deletion_cost_when_nobody_makes_their_role_smaller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recommend_leaves_pods_of_apply_alone() {
+async fn recommend_policy_ignores_pods_of_an_apply_policy() {
     let (acts, tries) = (policy("p", "mode: Apply,"), policy("q", "deploy: {steps: {decode: 1}},"));
     let (fake, mut actuator, _) = actuator(&[Arc::clone(&acts), Arc::clone(&tries)]);
     let seen = look(&mut actuator, &tries, 1, 3).await;
@@ -224,7 +224,7 @@ async fn all_pods_of_a_role_without_target_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deployment_whose_update_is_stuck_is_not_held_back() {
+async fn stuck_deployment_update_is_not_paused() {
     let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
@@ -342,7 +342,7 @@ async fn retired_policy_keeps_gates_beside_another_target() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn complaints_about_policies_that_are_gone_are_forgotten() {
+async fn problems_of_deleted_policies_are_forgotten() {
     let (fake, mut actuator, _) = actuator(&[]);
     fake.refuse(Method::GET, "/scale", 503);
     for number in 0..20 {
@@ -363,7 +363,7 @@ async fn complaints_about_policies_that_are_gone_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_pool_that_changed_are_observed_again_before_an_act() {
+async fn changed_pool_is_observed_again_before_writes() {
     let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
     let (fake, mut actuator, _, labels) = actuator_of_pool(std::slice::from_ref(&policy));
     let seen = look(&mut actuator, &policy, 1, 3).await;
@@ -452,7 +452,7 @@ async fn refused_eviction_is_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_gets_ready_before_its_eviction_drains_first() {
+async fn newly_ready_pod_drains_before_its_eviction() {
     let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.unready_pod("d-2", "decode");
@@ -476,7 +476,7 @@ async fn a_pod_that_gets_ready_before_its_eviction_drains_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_that_were_not_taken_are_sent_at_the_next_tick() {
+async fn unsent_events_are_sent_at_the_next_tick() {
     let policy = policy("p", "mode: Apply,");
     for code in [503, 429, 403] {
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));

@@ -13,7 +13,7 @@ use crate::endpoints::Clock;
 use crate::leader::Term;
 
 #[tokio::test(start_paused = true)]
-async fn only_replacements_go_beside_their_siblings() {
+async fn only_replacements_join_the_domain_of_their_siblings() {
     let spec = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, interval: 1s, roles: {decode: {min: 1, max: 9, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: d}}, prefill: {min: 1, max: 9}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}}";
     let policy = Arc::new(file::parse(spec).unwrap().remove(0).policy);
     let fake = Fake::default();

@@ -11,6 +11,6 @@ pub struct Write {
     pub to: u32,
     /// When, since the server's start.
     pub at: Duration,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }

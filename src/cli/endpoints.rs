@@ -184,13 +184,13 @@ default/c  10.0.0.3:8000  0          1        0        0 %       40 ms ago  ejec
     }
 
     #[test]
-    fn another_page_is_an_error_and_an_empty_pool_is_none() {
+    fn foreign_page_is_an_error_and_an_empty_pool_is_not() {
         assert!(shown(json!({"status": "up"}), None).is_err());
         assert_eq!(shown(json!({"endpoints": []}), None).unwrap(), "no endpoints\n");
     }
 
     #[test]
-    fn times_have_a_unit_that_suits() {
+    fn times_have_a_fitting_unit() {
         assert_eq!([999, 1000, 119_999, 120_000].map(time), ["999 ms", "1 s", "119 s", "2 min"]);
     }
 }

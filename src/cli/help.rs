@@ -224,7 +224,7 @@ const HELP: &[Help] = &[
         command: "capacity release",
         short: &[],
         examples: &[(
-            "Pods and updates that would be let go, without doing it",
+            "Gates, deletion costs and held updates that would be removed",
             "usher capacity release --namespace models --dry-run",
         )],
     },

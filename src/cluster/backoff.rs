@@ -41,7 +41,7 @@ impl Backoff {
         pause.max(after + (after / 4).mul_f64(rng.random::<f64>()))
     }
 
-    /// It worked.
+    /// Forgets the failures after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
@@ -59,7 +59,7 @@ mod tests {
     use rand::rngs::StdRng;
 
     #[test]
-    fn pauses_double_up_to_a_bound_and_half_of_each_is_drawn() {
+    fn backoff_doubles_up_to_a_bound_with_jitter() {
         let (first, most) = (Duration::from_millis(200), Duration::from_secs(10));
         let mut backoff = Backoff::new(first, most);
         let mut rng = StdRng::seed_from_u64(3);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_followed_up_to_five_minutes() {
+    fn retry_after_is_honoured_up_to_five_minutes() {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
         let mut rng = StdRng::seed_from_u64(4);
         for (asked, least, most) in [(1, 1, 2), (30, 30, 38), (9_999, 300, 375)] {

@@ -16,7 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a request to leave.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no way to the API server. One line: what, where, what to do.
+/// Error of finding a way to the API server. One line: problem, place, remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// A kubeconfig file can't be used.

@@ -41,7 +41,7 @@ pub enum Change<T> {
     Gone(T),
 }
 
-/// Why a collection is no longer followed.
+/// Reason that a collection is no longer followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server knows no objects of this kind.
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_overloaded_server_is_left_alone_and_not_listed_anew() {
+    async fn overloaded_server_is_not_listed_again() {
         let empty = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
         let expired =
             "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"message\":\"too old\"}}\n";

@@ -50,6 +50,6 @@ pub struct OwnerReference {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// It made the object, and makes another in its place.
+    /// `true` if it made the object, and would replace it.
     pub controller: bool,
 }

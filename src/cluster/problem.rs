@@ -11,10 +11,10 @@ use kube::client::DynBody;
 use kube::core::Status;
 use tower::BoxError;
 
-/// Why the API server did not do what it was asked for.
+/// Failure of a request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// There is no such object, or no such kind of objects.
+    /// No object of this name, or no such kind of objects.
     #[error("not found: {0}")]
     NotFound(String),
     /// The version to go on from is too old. What there is has to be listed again.
@@ -47,7 +47,7 @@ pub enum Problem {
     /// No response in time.
     #[error("the API server did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
-    /// It was not sent: the requests before it took up the time for all of them together.
+    /// Not sent: earlier requests took up the time for all of them together.
     #[error("not sent yet: the requests before it took up the time")]
     Unsent,
     /// The server can't be reached, or the connection broke.
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_when_to_ask_again() {
+    fn status_details_give_the_retry_delay() {
         let text = r#"{"kind":"Status","code":429,"message":"m","details":{"retryAfterSeconds":3}}"#;
         let status: Status = serde_json::from_str(text).unwrap();
         let after = Duration::from_secs(3);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_seconds_are_a_retry_after() {
+    fn retry_after_accepts_seconds_only() {
         for (written, expected) in
             [("7", Some(7)), (" 0 ", Some(0)), ("-1", None), ("Wed, 21 Oct 2026", None)]
         {

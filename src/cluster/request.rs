@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_names_what_is_wanted() {
+    fn request_target_names_the_collection() {
         let pods = Collection::new("", "v1", "ns", "pods");
         assert_eq!(pods.target(&[("limit", "5"), ("continue", "")]), "/api/v1/namespaces/ns/pods?limit=5");
         let some = pods.with_labels("app in (m,n),tier!=gold");

@@ -23,7 +23,7 @@ pub(super) enum Step {
     List(Duration),
     /// Watch from a version on, after a pause.
     Watch(String, Duration),
-    /// There are no objects of this kind here.
+    /// Stop: the server has no objects of this kind.
     Stop,
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_goes_on_from_the_last_version_that_was_seen() {
+    fn watch_resumes_from_the_last_seen_version() {
         let (mut machine, mut rng) = (WatchMachine::new(), rng());
         assert_eq!(machine.listed("5".to_owned()), Step::Watch("5".to_owned(), Duration::ZERO));
         machine.received("7");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_too_old_is_listed_again_at_once_but_not_in_a_loop() {
+    fn expired_version_is_relisted_once_without_a_pause() {
         let (mut machine, mut rng) = (WatchMachine::new(), rng());
         machine.listed("5".to_owned());
         assert_eq!(machine.watch_ended(Some(&expired()), &mut rng), Step::List(Duration::ZERO));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_or_is_silent_is_not_listed_anew() {
+    fn failing_or_silent_server_is_not_relisted() {
         let table = [
             (Problem::Denied("no".to_owned()), true),
             (missing(), true),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_waited_for_and_a_little_longer() {
+    fn retry_after_is_waited_for_with_jitter() {
         let s = Duration::from_secs;
         for (asked, least) in [(7, s(7)), (200, s(200)), (86_400, Duration::from_mins(5))] {
             let (mut machine, mut rng) = (WatchMachine::new(), rng());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_never_was_is_missing_at_once_and_one_that_was_after_asking_again() {
+    fn known_kind_is_missing_only_after_retries() {
         let (mut machine, mut rng) = (WatchMachine::new(), rng());
         assert_eq!(machine.list_failed(&missing(), &mut rng), Step::Stop);
         machine.listed("5".to_owned());
@@ -216,10 +216,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fails, in whatever order: two steps without a pause only come with
-        /// progress between them, and no pause is longer than the longest.
+        /// Any failures in any order: two steps without a pause only come with progress between them, and
+        /// no pause is longer than the longest.
         #[test]
-        fn no_order_of_failures_makes_a_tight_loop(events in proptest::collection::vec(0u8..8, 1..60)) {
+        fn failures_never_make_a_tight_loop(events in proptest::collection::vec(0u8..8, 1..60)) {
             let (mut machine, mut rng) = (WatchMachine::new(), rng());
             let (mut free, mut step) = (0, Step::List(Duration::ZERO));
             for event in events {

@@ -16,7 +16,7 @@ pub struct WatchStatus {
 }
 
 impl WatchStatus {
-    /// Of a collection that was never heard of.
+    /// Status of a collection that was never heard of.
     pub fn new(clock: Clock) -> Self {
         Self { clock, heard: AtomicU64::new(0), connected: AtomicBool::new(false) }
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_age_is_since_the_last_word() {
+    fn age_counts_from_the_last_message() {
         let clock = Clock::stopped();
         let watch_status = WatchStatus::new(clock.clone());
         assert_eq!((watch_status.age(), watch_status.is_connected()), (None, false));

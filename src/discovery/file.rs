@@ -115,7 +115,7 @@ fn shown(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Of two endpoints with the same name the last counts.
+/// Keeps the last of several endpoints with the same name, and reports the others.
 fn last_of_each_name(
     specs: Vec<(EndpointSpec, String, Position)>,
     problems: &mut Vec<Problem>,
@@ -330,7 +330,7 @@ endpoints:
     }
 
     #[test]
-    fn a_misspelt_field_is_named_before_the_one_that_is_missing() {
+    fn misspelt_field_is_reported_before_the_missing_one() {
         let (specs, problems) = read_ok("endpoints:\n- name: a\n  adress: 10.0.0.1\n  port: '80'\n");
         assert_eq!(specs, [""; 0]);
         let want = [

@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Number of problems of one file that are logged; the rest is a number.
 const LOGGED_PROBLEMS: usize = 20;
 
-/// Why an endpoints file can't be used.
+/// Error of an endpoints file that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file can't be opened or read.
@@ -123,7 +123,7 @@ struct Loaded {
 
 impl FileDiscovery {
     /// Discovery by the file at `path`, which is followed if `watch` is set.
-    /// Nothing is read yet.
+    /// The file is not read yet.
     pub fn new(path: impl Into<PathBuf>, watch: bool) -> Self {
         Self {
             path: path.into(),

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_come_before_what_follows_from_them() {
+    fn causes_precede_their_consequences() {
         for (place, cause) in CAUSES.iter().enumerate() {
             for rule in cause.follows {
                 let later = CAUSES.iter().position(|other| other.rule == *rule);

@@ -59,27 +59,27 @@ impl Finding {
 /// Outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It looked. Without findings all is well.
+    /// Checked. Without findings nothing is wrong.
     Looked {
         /// Summary of what it looked at, in a few words.
         at: String,
         /// Its findings.
         findings: Vec<Finding>,
     },
-    /// It could not look.
+    /// Not checked.
     Skipped {
-        /// Why, and what would let it look.
+        /// Reason, and how to let it be checked.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// It could not look.
+    /// Outcome of a check that was skipped.
     pub fn skipped(reason: impl Into<String>) -> Self {
         Self::Skipped { reason: reason.into() }
     }
 
-    /// It looked at this, and found that.
+    /// Outcome of a check: a summary of what it looked at, and its findings.
     pub fn looked(at: impl Into<String>, findings: Vec<Finding>) -> Self {
         Self::Looked { at: at.into(), findings }
     }
@@ -113,11 +113,11 @@ impl Outcome {
 pub enum Status {
     /// Nothing was found.
     Ok,
-    /// Something may go wrong.
+    /// May become a problem.
     Warning,
-    /// Something is wrong.
+    /// Problem.
     Wrong,
-    /// It could not look.
+    /// Not checked.
     Skipped,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, and may not under load or on a bad day.
+    /// Works, and may not under load or after a failure.
     Warning,
     /// Requests fail or are not routed as they should be.
     Wrong,
@@ -19,7 +19,7 @@ pub struct Rule {
     pub code: &'static str,
     /// Severity of its findings.
     pub severity: Severity,
-    /// Why it matters.
+    /// Consequence.
     pub why: &'static str,
     /// Remedy.
     pub fix: &'static str,
@@ -288,10 +288,10 @@ rules! {
         "A pod that two roles select is counted in one of them, or for two groups.",
         "Give each role labels that no other role's pods have, or its policy a poolRef.";
     GATE_ORPHANED: Wrong "gate-orphaned",
-        "Nobody opens the gate, so these pods never get a node.",
+        "No policy removes the scheduling gate, so these pods are never scheduled.",
         "Write a policy with mode Apply whose role selects them and whose pool and target they are of, or take the gate usher.dev/rollout out of their template and run `usher capacity release`.";
     UPDATE_HELD: Wrong "update-held",
-        "A policy that is gone, or has no updates any more, holds an update back, and nobody lets it go on.",
+        "A policy that was deleted, or no longer has update settings, holds an update, and nothing resumes it.",
         "Run `usher capacity release`.";
 
     // Versions.

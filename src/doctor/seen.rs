@@ -8,7 +8,7 @@ use crate::actuator::held_back::HeldBack;
 use crate::actuator::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 
-/// Something that was seen, or why nothing was: words for a check that is skipped.
+/// Observation, or the reason that there is none: text for a check that is skipped.
 pub type Seen<T> = Result<T, String>;
 
 /// Everything that was looked at.
@@ -41,7 +41,7 @@ pub struct Observations {
 pub struct Gateway {
     /// URL of the gateway.
     pub url: String,
-    /// Why there was no response at all.
+    /// Reason that it didn't respond at all.
     pub unreachable: Option<String>,
     /// Requests that a picker refuses, in a random order of two kinds.
     pub refusals: Vec<(Broken, Reply)>,
@@ -65,7 +65,7 @@ pub struct Reply {
     pub status: u16,
     /// The body's first bytes.
     pub body: String,
-    /// Why a picker refused it: `x-llm-d-request-dropped-reason`.
+    /// Reason of a picker's refusal: `x-llm-d-request-dropped-reason`.
     pub reason: String,
     /// `true` if a picker has marked the response: `x-went-into-resp-headers`.
     pub marked: bool,
@@ -99,7 +99,7 @@ pub struct Envoy {
 pub struct Host {
     /// `address:port`.
     pub address: String,
-    /// Why Envoy does not send to it.
+    /// Reasons for which Envoy does not send to it.
     pub unhealthy: Vec<String>,
     /// Requests that it got.
     pub requests: u64,
@@ -114,7 +114,7 @@ pub struct Picker {
     pub found: String,
     /// The TLS handshake.
     pub tls: Result<Handshake, String>,
-    /// Why there is not even a connection.
+    /// Reason that it can't even be connected to.
     pub unreachable: Option<String>,
     /// Its reply to an exchange of ext_proc.
     pub reply: Result<Choice, String>,
@@ -132,9 +132,9 @@ pub struct Handshake {
 /// Reply of a picker to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It chose these, in order.
+    /// Addresses of the chosen endpoints, in order.
     Destination(String),
-    /// It refused the request with this status.
+    /// Refused with this status.
     Refused(u64),
 }
 
@@ -145,7 +145,7 @@ pub struct PickerPage {
     pub url: String,
     /// The address was given, and not found by chance.
     pub given: bool,
-    /// Why there is no page.
+    /// Reason that the page can't be read.
     pub problem: Option<String>,
     /// Number of families of a picker's.
     pub families: usize,
@@ -175,7 +175,7 @@ pub struct Known {
     pub name: String,
     /// `address:port`.
     pub address: String,
-    /// Why it gets no requests.
+    /// Reason of its ejection, if it is ejected.
     pub ejected: Option<String>,
 }
 
@@ -197,7 +197,7 @@ pub struct PodPage {
 /// State of the cluster, from the API server.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Why it says nothing.
+    /// Reason that the API server can't be read.
     pub unreachable: Option<String>,
     /// Its version.
     pub version: String,
@@ -226,7 +226,7 @@ pub struct Capacity {
     pub gated: Vec<PodObject>,
     /// Workloads whose updates are held back.
     pub held: Vec<HeldBack>,
-    /// Why some kinds of workloads can't be looked for.
+    /// Reasons that some kinds of workloads can't be listed.
     pub unlisted: Vec<String>,
     /// All pods of the namespace.
     pub pods: Vec<Labelled>,
@@ -250,7 +250,7 @@ pub struct CapacityPolicy {
     pub pool: Option<String>,
     /// Labels of pods that it may act on, by pool; empty: not known, or any.
     pub pools: Vec<String>,
-    /// Why it is not in force as it is written.
+    /// Reason that it is not in force as it is written.
     pub problem: Option<String>,
     /// `true` if it lets pods of its roles through the gate: it is carried out.
     pub opens_gates: bool,
@@ -312,12 +312,12 @@ pub enum Need {
     Metrics,
 }
 
-/// Why nothing is known of a pool.
+/// Reason that nothing is known of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoPool {
-    /// There is none of that name.
+    /// No pool of that name.
     Missing(String),
-    /// It can't be read.
+    /// The pool can't be read.
     Unreadable(String),
 }
 

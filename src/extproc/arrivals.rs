@@ -285,7 +285,7 @@ impl CallSource for RequestBody {
 pub struct StreamEnd {
     /// Cancelled when it has to end.
     pub cancelled: CancellationToken,
-    /// It doesn't count as open on its connection.
+    /// `true` if it doesn't count as open on its connection.
     pub is_small: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Whatever a client sends, in whatever frames: a call gets the messages that a reader of
-//! the whole stream finds, and the status that it deserves.
+//! Any frames that a client sends give a call the messages that a reader of the whole stream finds, and the
+//! status that it deserves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn messages_and_status_are_the_same_however_a_stream_is_cut(
+    fn messages_and_status_are_the_same_at_any_split(
         parts in prop::collection::vec(part(), 0..50),
         truncated in prop_oneof![Just(0usize), 1..1500usize],
         after in after(),

@@ -150,7 +150,7 @@ fn client_trailers_do_not_end_the_call() {
 }
 
 #[test]
-fn many_replies_are_handed_over_in_parts_and_none_is_lost() {
+fn many_replies_are_passed_on_in_parts_without_loss() {
     let message = framed(&[200; 1000]);
     let frames = (0..3).map(|_| Frame::data(message.clone().into()));
     let mut call = call(Sent { frames: frames.collect(), ends: true, ..Sent::default() }, LIMITS);
@@ -161,7 +161,7 @@ fn many_replies_are_handed_over_in_parts_and_none_is_lost() {
 }
 
 #[test]
-fn a_reply_that_is_too_large_ends_the_call() {
+fn overlarge_reply_ends_the_call() {
     let limits = MessageLimits { receive: 1000, send: 10 };
     let sent = [framed(b"\x01first"), framed(b"\x01much too large"), framed(b"\x01third")].concat();
     let mut call =

@@ -83,7 +83,7 @@ impl Default for Lifetime {
     }
 }
 
-/// Why a connection ended early.
+/// Error that ended a connection early.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket, or the TLS handshake.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_answers_pings_stays_however_idle() {
+    async fn idle_client_that_answers_pings_stays_connected() {
         let (mut client, served, _) = connect();
         client.write_all(&[PREFACE, &SETTINGS].concat()).await.unwrap();
         let start = Instant::now();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_answer_pings_is_given_up() {
+    async fn client_without_ping_replies_is_disconnected() {
         // HEADERS without the flag that ends them: no PING may be answered before the rest.
         let headers = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0x83];
         let greetings =
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_begins_and_does_not_go_on_is_given_up() {
+    async fn partial_preface_times_out() {
         for length in [0, 1, PREFACE.len() - 1] {
             let (mut client, served, _) = connect();
             client.write_all(&PREFACE[..length]).await.unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_that_has_to_end_is_closed_in_time() {
+    async fn retired_idle_connection_is_closed_in_time() {
         // Whether the client answers pings, whether there is a hurry; the seconds that it takes.
         for (responds, is_urgent, seconds) in [(true, false, 0), (false, false, 10), (false, true, 0)] {
             let (mut client, served, unread) = connect();

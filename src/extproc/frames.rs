@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_found_however_they_are_cut(
+        fn frames_are_found_at_any_split(
             frames in prop::collection::vec((0u8..3, any::<u8>(), 0usize..300), 0..20),
             cuts in prop::collection::vec(1usize..40, 1..9),
         ) {

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn series_that_leave_are_taken_out_of_all_families() {
+    fn evicted_series_are_removed_from_all_families() {
         let (registry, metrics) = metrics();
         let series = metrics.of(&request(Api::Embeddings, "gone", "gone")).unwrap();
         let good = Outcome { first_token: Some(1.0), per_token: Some(1.0), ..Outcome::default() };

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watchers_hear_of_changes_until_the_server_stops() {
+    async fn watchers_get_changes_until_the_server_stops() {
         let state = HealthState::new(true);
         let mut names = ["", LIVENESS, "elsewhere"]
             .map(|name| Box::pin(state.watch(name.to_owned())) as BoxStream<'static, super::Serving>);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_admin_address_may_be_taken_and_a_chosen_one_may_not() {
+    fn only_a_chosen_admin_address_must_be_free() {
         let taken = bind(Some(Ipv4Addr::LOCALHOST.into()), 0, "--admin-address").unwrap();
         let mut settings = ListenSettings {
             bind: Some(Ipv4Addr::LOCALHOST.into()),

@@ -151,7 +151,7 @@ impl OpeningSlot {
         memory
     }
 
-    /// It takes so many bytes. Others may be closed for it, or this one.
+    /// Adds bytes to its memory. Others may be closed for it, or this one.
     fn take(&self, bytes: u64) {
         self.handshake.take(bytes as i64);
         if self.handshake.is_over() {
@@ -231,7 +231,7 @@ impl<I> Opening<I> {
         }
     }
 
-    /// It is open.
+    /// Ends counting once the connection is open.
     pub fn opened(&mut self) {
         self.memory = None;
     }

@@ -148,10 +148,10 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost or copied, chunks are as large as they may be, and only the last
-        /// one ends the body.
+        /// Bodies are neither lost nor copied, chunks are as large as they may be, and only the last one
+        /// ends the body.
         #[test]
-        fn bodies_are_cut_into_chunks_that_gateways_take(
+        fn bodies_are_split_into_bounded_chunks(
             lengths in prop::collection::vec(
                 prop_oneof![Just(0), 1..100usize, CHUNK_LIMIT - 2..=CHUNK_LIMIT + 2, 1..3 * CHUNK_LIMIT],
                 0..6,

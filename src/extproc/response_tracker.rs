@@ -49,7 +49,7 @@ enum First {
 #[derive(Debug)]
 pub(super) struct ResponseTracker {
     state: State,
-    /// Of the request; `None` when we never saw one.
+    /// Series of the request; `None` if it was never seen.
     series: Option<Arc<Series>>,
     /// By OpenTelemetry's conventions, where those are counted.
     gen_ai: Option<Arc<GenAiSeries>>,

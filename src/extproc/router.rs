@@ -82,9 +82,9 @@ impl<E: GrpcService + Clone> Service<Request<RequestBody>> for Router<E> {
 /// The body of a response of the ext_proc service, or of another.
 #[derive(Debug)]
 pub enum EitherBody<B> {
-    /// Of ext_proc.
+    /// Body of the ext_proc service.
     ExtProc(B),
-    /// Of any other.
+    /// Body of any other service.
     Other(SmallBody),
 }
 

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn label_values_are_bounded_and_what_comes_later_is_other() {
+    fn label_values_are_bounded_and_later_ones_count_as_other() {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, false).unwrap();
         for index in 0..3 * MAX_LABEL_VALUES {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn series_that_leave_are_taken_out_of_all_families() {
+    fn evicted_series_are_removed_from_all_families() {
         let registry = Registry::new();
         let metrics = ExtProcMetrics::register(&registry, true).unwrap();
         let page = || crate::metrics::render(&registry).replace("_bucket", "");

@@ -47,7 +47,7 @@ pub struct ServerOptions {
     pub budget: Arc<Budget>,
 }
 
-/// Why a server didn't start.
+/// Error of a server that didn't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The certificate or the TLS settings: a mistake in what was given.

@@ -135,7 +135,7 @@ mod tests {
     use crate::memory::{ConnectionRoom, Kind, Windows};
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_not_complete_in_time_is_answered() {
+    async fn incomplete_call_is_answered_at_its_timeout() {
         let budget = Arc::<Budget>::default();
         let (client, server) = duplex(64 << 10);
         let room = ConnectionRoom::new(&budget, Windows::SMALLEST);

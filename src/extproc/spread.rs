@@ -105,12 +105,12 @@ impl Drop for Carried {
 /// Runs the streams of a connection.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// And the thread of the connection.
+    /// All threads, and the index of the connection's own.
     threads: Option<(Arc<Threads>, usize)>,
 }
 
 impl Streams {
-    /// Of a connection of the thread `own`.
+    /// Streams of a connection of the thread `own`.
     pub fn of(threads: &Arc<Threads>, own: usize) -> Self {
         Self { threads: Some((Arc::clone(threads), own)) }
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_busier_times_is_forgotten() {
+    fn stream_limit_shrinks_after_a_busy_period() {
         let (threads, _runtimes) = threads(4);
         let mut streams: Vec<_> = (0..4).map(|place| carry(&threads, place, 1000)).collect();
         assert_eq!(threads.place(0), 0);

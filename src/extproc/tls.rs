@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_by_their_go_names() {
+    fn cipher_suites_have_their_go_names() {
         assert_eq!(choose(&[]), Ok(SuiteChoice { tls12: None, dropped_unsafe: false }));
         let modern = CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_narrow_what_is_offered() {
+    fn tls_settings_restrict_versions_and_suites() {
         let suites = |settings: &TlsSettings| {
             provider(settings).cipher_suites.iter().map(|suite| suite.suite()).collect::<Vec<_>>()
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_named_suite_is_one_we_can_serve() {
+    fn every_named_suite_is_supported() {
         let all = provider(&TlsSettings::default());
         for (name, suite) in TLS12_SUITES {
             assert!(all.cipher_suites.iter().any(|known| known.suite() == suite), "{name}");

@@ -132,7 +132,7 @@ mod tests {
     use crate::endpoints::{EndpointSpec, Store};
 
     #[test]
-    fn the_series_of_an_endpoint_go_with_it() {
+    fn series_of_a_removed_endpoint_are_removed() {
         let registry = Registry::new();
         let attempts = Attempts::register(&registry).unwrap();
         let store = Store::default();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn models_at_many_endpoints_are_bounded_and_idle_ones_make_room() {
+    async fn attempt_series_are_bounded_and_idle_ones_evicted() {
         const ENDPOINTS: usize = 40;
         let registry = Registry::new();
         let attempts = Attempts::register(&registry).unwrap();

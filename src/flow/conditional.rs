@@ -40,7 +40,7 @@ mod tests {
     use super::is_conditional;
 
     #[test]
-    fn the_preference_is_found_among_others() {
+    fn prefer_header_is_found_among_others() {
         let table: [(&str, bool); 8] = [
             ("if-available", true),
             ("If-Available", true),

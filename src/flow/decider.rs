@@ -53,9 +53,9 @@ pub(super) struct Deciding<'a> {
 /// A decision, not yet booked.
 struct Chosen {
     decision: Decision,
-    /// It is the probe of an ejected endpoint.
+    /// `true` if it is the probe of an ejected endpoint.
     probes: bool,
-    /// It is among all, although some are ejected.
+    /// `true` if it was made among all candidates although some are ejected.
     overrules: bool,
 }
 

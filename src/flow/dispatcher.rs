@@ -33,7 +33,7 @@ pub struct Dispatcher {
 pub enum Entered {
     /// Its destination, or why it has none.
     Decided(Result<Routed, Rejection>),
-    /// It waits: for candidates, for room, or for other requests.
+    /// Queued: for candidates, for room, or for other requests.
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),
 }
 

@@ -24,7 +24,7 @@ pub(super) struct OutlierFilter {
 #[derive(Debug)]
 struct Known {
     all: Candidates,
-    /// Of the detector.
+    /// Version of the detector's state.
     version: u64,
     division: Division,
 }
@@ -32,7 +32,7 @@ struct Known {
 /// Division of candidates by whether they may be picked.
 #[derive(Debug)]
 enum Division {
-    /// Nobody is ejected.
+    /// No endpoint is ejected.
     Healthy,
     /// Some are.
     Some {
@@ -199,9 +199,9 @@ fn divide(all: &Candidates) -> Division {
 
 /// Candidates for a request that is too much for the healthy ones; `None` if it isn't.
 ///
-/// Of `healthy` among `all` each gets two shares of the requests, `2 × healthy / all` together: as many
-/// as where half is ejected. The ejected ones share the rest evenly, as scorers would prefer those that
-/// fail fast. One that refuses connections gets some only if all do and nobody is healthy.
+/// Each of `healthy` among `all` gets two shares of the requests, `2 × healthy / all` together: as many as
+/// where half is ejected. The ejected ones share the rest evenly, as scorers would prefer those that fail
+/// fast. One that refuses connections gets some only if all do and none is healthy.
 fn relief(
     all: &Candidates,
     healthy: &Candidates,

@@ -175,8 +175,8 @@ fn probed_endpoint_replaces_all_others_of_its_role() {
 }
 
 proptest! {
-    /// Whoever is ejected and whatever they do: nobody is left out who is well, healthy ones do all that
-    /// any can, and where more than half of those of a role are ejected, the others get two shares each.
+    /// Any ejections and failures: no healthy endpoint is left out, healthy ones do all that any can, and
+    /// where more than half of those of a role are ejected, the others get two shares each.
     #[test]
     fn requests_are_shared_by_health(
         roles in prop::collection::vec(prop::sample::select(&["", "prefill", "decode", "both", "encode", "odd"][..]), 1..24),

@@ -40,9 +40,9 @@ pub(super) struct Sent {
     pub(super) at_ms: u64,
     /// Its body is on its way: no response is late before its end.
     pub(super) uploading: bool,
-    /// It asks for a page only: a good response says nothing about the server.
+    /// `true` if it only asks for a page: a good response says nothing about the server.
     pub(super) asks_only: bool,
-    /// It is the probe of its first choice.
+    /// Probe of the first choice, if the request is one.
     pub(super) probe: Option<Probe>,
     /// Requests like it.
     pub(super) class: RequestClass,

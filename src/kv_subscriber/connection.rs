@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_that_does_not_end_ends_its_connection() {
+    async fn endless_message_closes_its_connection() {
         for part in [&b"\x01\x02k"[..], b"\x01\x02kv"] {
             let (mut connection, publisher) = connection(part.to_vec()).await;
             let start = Instant::now();

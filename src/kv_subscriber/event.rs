@@ -16,7 +16,7 @@ const UNIT: usize = 1024;
 /// Event of a socket.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Of the endpoint with this number.
+    /// Input for the endpoint with this number.
     Endpoint {
         source: u64,
         input: Input,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_takes_its_bytes_until_it_is_handled() {
+    async fn queued_events_count_their_bytes_until_handled() {
         let (sender, mut receiver) = queue();
         let input = Input::Message { connection: 1, sequence: 0, payload: Bytes::from(vec![0; 5000]) };
         sender.send(Event::Endpoint { source: 0, input, model: Bytes::new() }).await.unwrap();

@@ -141,7 +141,7 @@ pub(super) struct Totals {
     pub(super) admitted: u64,
     pub(super) depth: usize,
     pub(super) unknown_pods: u64,
-    /// Of endpoints that are gone.
+    /// Skipped messages of endpoints that are gone.
     pub(super) skipped: Skipped,
 }
 
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_skipped_of_endpoints_that_are_gone_counts_on() {
+    fn skipped_messages_of_removed_endpoints_stay_counted() {
         let registry = Registry::new();
         let metrics = KvEventsMetrics::register(&registry).unwrap();
         let of = |kind| (kind, CacheKind::SlidingWindow, Skip::OtherGroup);

@@ -2,8 +2,8 @@
 
 use usher_core::memory::Budget;
 
-/// Of the bytes that indexes may take, how many in 108 are for what engines hold: 76 bytes to a block, beside 32 of the
-/// index.
+/// Part of the bytes that indexes may take, in 108ths, for the blocks that engines hold: 76 bytes a block,
+/// beside 32 of the index.
 const SHARE: usize = 76;
 
 /// Bytes that what engines hold may take.

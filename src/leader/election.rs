@@ -55,11 +55,11 @@ pub struct Record {
 /// Fitness of a replica to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fitness {
-    /// It could not be ready, so it leaves the lease to those that could.
+    /// Could not become ready, and leaves the lease to those that could.
     Unable,
-    /// It could be ready.
+    /// Could become ready.
     Able,
-    /// It could serve as well as the one that leads.
+    /// Could serve as well as the leader.
     Warm,
 }
 

@@ -134,7 +134,7 @@ proptest! {
         }
     }
 
-    /// Of a server that refuses hand-overs, and nothing else, the leader keeps its lease.
+    /// A server that refuses hand-overs, and nothing else, leaves the lease with the leader.
     #[test]
     fn leader_keeps_the_lease_while_handovers_fail(
         revisions in proptest::collection::vec((0usize..4, 0i64..3), 2..5),
@@ -197,8 +197,8 @@ proptest! {
         prop_assert_eq!(world.handovers, handovers);
     }
 
-    /// Of replicas that are cut off or start anew now and then, and a Lease that is deleted, never two
-    /// act on the cluster.
+    /// Replicas that are cut off or restart now and then, and a Lease that is deleted: never do two act on
+    /// the cluster.
     #[test]
     fn two_replicas_never_act_at_once(
         turns in proptest::collection::vec((1u64..300, 0usize..9, 0u64..12_000, 0usize..40), 1..300),

@@ -55,7 +55,7 @@ fn free_lease_is_taken_at_once_and_kept() {
 }
 
 #[test]
-fn one_that_could_not_be_ready_leaves_a_free_lease_to_others() {
+fn unfit_replica_leaves_a_free_lease_to_others() {
     for free in [None, record("1", "", 1)] {
         let mut a = election("a");
         a.set_fitness(Fitness::Unable);
@@ -88,7 +88,7 @@ fn a_deleted_lease_is_left_to_its_holder_for_its_duration() {
 }
 
 #[test]
-fn another_waits_for_as_long_as_the_lease_says_after_the_last_sign_of_life() {
+fn follower_waits_a_lease_duration_after_the_last_renewal() {
     let mut b = election("b");
     assert_eq!(b.saw(record("1", "a", 15), S), Next::Look(S));
     assert_eq!(b.saw(record("1", "a", 15), S * 15), Next::Look(S));
@@ -114,7 +114,7 @@ fn after_a_crash_another_leads_within_six_seconds() {
 }
 
 #[test]
-fn a_leader_that_is_cut_off_goes_on_until_it_sees_another() {
+fn isolated_leader_stays_ready_until_it_sees_another() {
     let mut a = election("a");
     a.saw(None, S);
     a.wrote(S);
@@ -126,7 +126,7 @@ fn a_leader_that_is_cut_off_goes_on_until_it_sees_another() {
 }
 
 #[test]
-fn a_warm_replica_of_a_newer_revision_asks_a_leader_that_knows_of_revisions() {
+fn warm_replica_of_a_newer_revision_requests_the_lease() {
     let (_, led) = leader();
     let asked = |by| Record { asks: by, ..led.clone() };
     // Whether it is warm, its revision, what it sees, whether it asks.
@@ -334,7 +334,7 @@ fn a_leader_stops_acting_before_it_hands_over() {
 }
 
 #[test]
-fn one_that_creates_the_lease_acts_when_a_lease_has_passed() {
+fn creator_of_the_lease_acts_after_one_lease_duration() {
     let mut a = of_revision("a", "old", 10);
     assert_eq!(a.saw(None, S), Next::Write);
     // The response is lost, and the Lease is there.

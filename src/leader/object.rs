@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_a_lease_keeps_what_others_wrote_and_counts_the_change() {
+    fn taking_a_lease_keeps_foreign_fields_and_counts_transitions() {
         let path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/epp-ns-p.llm-d.ai";
         assert_eq!(name().path(), path);
         let a = election("a", "x");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_make_no_sense_are_none() {
+    fn invalid_annotations_are_ignored() {
         let mut lease = taken(None, &name(), &election("a", "x"));
         for text in ["", "b", "{}", r#"{"identity":"b","revision":"y","created":"yesterday"}"#] {
             lease.metadata.annotations = Some([(ASKS.to_owned(), text.to_owned())].into());

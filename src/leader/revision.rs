@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn another_revision_whose_pod_is_younger_replaces_one() {
+    fn revision_with_a_younger_pod_is_newer() {
         let old = revision("7c9", "2026-03-01T10:00:00Z");
         // The other's hash and time of creation, whether it replaces the first, and whether
         // the first replaces it.
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_its_revision_by_a_label_of_its_controller() {
+    fn pod_revision_is_a_controller_label() {
         let created = Some(Time("2026-03-01T10:00:00Z".parse().unwrap()));
         let pod = |labels: &[(&str, &str)]| ObjectMeta {
             labels: Some(labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_one_flat_object_that_people_can_read() {
+    fn candidate_is_a_flat_json_object() {
         let candidate =
             Candidate { identity: "epp-1".to_owned(), revision: revision("a", "2026-03-01T10:00:00Z") };
         let text = r#"{"identity":"epp-1","revision":"a","created":"2026-03-01T10:00:00Z"}"#;

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_ends_by_itself_or_when_it_is_given_up() {
+    fn term_ends_by_timeout_or_by_release() {
         let clock = Clock::stopped();
         clock.set(Duration::from_secs(5));
         assert!(Term::endless(clock.clone()).lasts());

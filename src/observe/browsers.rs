@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_without_a_slash_at_its_end_leads_to_its_folder() {
+    fn path_without_a_trailing_slash_is_redirected() {
         for (asked, folder) in [
             ("/usher", Some("./usher/")),
             ("/a/b?c=/d", Some("./b/?c=/d")),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_strangers_are_not_local() {
+    fn foreign_host_names_are_not_local() {
         let table = [
             ("127.0.0.1:9095", true),
             ("[::1]:9095", true),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_are_told_by_html() {
+    fn browsers_are_detected_by_accepting_html() {
         let table = [
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("application/json, Text/HTML;q=0.5", true),

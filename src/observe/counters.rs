@@ -8,9 +8,9 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 /// Kind of a number: whether it only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows; its name ends in `_total`.
+    /// Only grows; its name ends in `_total`.
     Counter,
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
 }
 
@@ -20,7 +20,7 @@ type Read = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 pub struct Number {
     desc: Desc,
     kind: Kind,
-    /// Of the parts.
+    /// Label of the parts.
     label: Option<&'static str>,
     read: Read,
 }
@@ -110,7 +110,7 @@ mod tests {
     use prometheus::Registry;
 
     #[test]
-    fn a_number_is_read_when_the_page_is_made() {
+    fn counter_is_read_at_scrape_time() {
         let registry = Registry::new();
         let value = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(3));
         let read = std::sync::Arc::clone(&value);

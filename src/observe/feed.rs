@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn states_are_rendered_once_for_all_and_only_while_somebody_listens() {
+    async fn state_is_rendered_once_for_all_listeners() {
         let (feed, count) = numbered();
         let mut first = Box::pin(feed.listen(usize::MAX).unwrap());
         assert_eq!(read(&mut first).await, "retry: 500\n\n");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_of_a_state_that_was_rendered_for_nobody() {
+    async fn state_without_listeners_is_not_kept() {
         let (begun, begins) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();
         let (gate, token) = (Mutex::new(gate), Arc::new(()));

@@ -152,7 +152,7 @@ mod tests {
     use crate::endpoints::{AttributeId, EndpointSpec};
 
     #[test]
-    fn ages_are_told_by_field() {
+    fn reading_ages_are_exported_by_field() {
         let store = Arc::new(Store::default());
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
         store.replace((1..=3).map(spec).collect());

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_during_a_rendering_shares_the_next() {
+    async fn scrapes_during_a_rendering_share_the_next_one() {
         let (page, go) = gated();
         let mut first = Box::pin(Arc::clone(&page).get());
         assert!(poll!(&mut first).is_pending());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_does_not_start_a_second_rendering() {
+    async fn cancelled_scrape_starts_no_second_rendering() {
         let (page, go) = gated();
         for _ in 0..10 {
             let mut request = Box::pin(Arc::clone(&page).get());

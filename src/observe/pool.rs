@@ -179,7 +179,7 @@ mod tests {
     use prometheus::Registry;
 
     #[test]
-    fn only_what_was_read_lately_counts() {
+    fn only_fresh_readings_count() {
         let store = Arc::new(Store::default());
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
         store.replace((1..=4).map(spec).collect());

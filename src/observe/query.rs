@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_queries_are_refused_and_places_come_back() {
+    async fn long_queries_are_refused_and_slots_are_freed() {
         let renderer = Renderer::new(|query| match query {
             "bad" => Err("no".to_owned()),
             query => Ok(query.as_bytes().to_vec()),

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_methods_are_told_which_ones_work() {
+    async fn other_methods_get_405_with_allow() {
         for method in ["POST", "DELETE", "PUT", "OPTIONS"] {
             let response = ask(method, "/metrics").await;
             assert_eq!(response.status(), 405, "{method}");
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_carry_the_type_that_scrapers_ask_for() {
+    async fn metrics_content_type_follows_the_accept_header() {
         assert_eq!(ask("GET", "/metrics").await.headers()[CONTENT_TYPE], PROMETHEUS_TEXT);
     }
 }

@@ -26,7 +26,7 @@ const MOST_BYTES: usize = 64 << 10;
 /// Longest text of a collector that is passed on.
 const MOST_SAID: usize = 200;
 
-/// Why an export failed.
+/// Error of an export.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportError {
     #[error("can't connect: {0}")]

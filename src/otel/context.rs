@@ -83,7 +83,7 @@ mod tests {
     const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_context_is_written_as_it_was_read() {
+    fn trace_context_round_trips() {
         let context = SpanContext::parse(VALID.as_bytes()).unwrap();
         assert_eq!(context.to_string(), VALID);
         assert_eq!(context.trace.to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_not_valid_counts_as_missing() {
+    fn invalid_traceparent_counts_as_missing() {
         for header in [
             "",
             "00",
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_keeps_of_its_parents_flags_that_the_id_is_random() {
+    fn child_keeps_the_random_trace_id_flag() {
         let parent = SpanContext { flags: 0xff, ..SpanContext::parse(VALID.as_bytes()).unwrap() };
         let child = SpanContext::child(Some(&parent), parent.trace, 7, false);
         assert_eq!(child.to_string(), "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-02");

@@ -149,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_clients_are_cut_at_a_character() {
+    fn client_texts_are_cut_at_a_character() {
         assert_eq!(cut("a".repeat(300)).len(), 256);
         assert_eq!(cut(format!("a{}", "é".repeat(200))).len(), 255);
         assert_eq!(cut("short".to_owned()), "short");
     }
 
     #[test]
-    fn a_query_is_no_part_of_the_path() {
+    fn path_attribute_has_no_query() {
         let headers = [(":method", "POST"), (":path", "/v1/completions?key=s3cret#x"), ("tracestate", "a=b")];
         let begin = |parent: Option<&SpanContext>| {
             let context = SpanContext { trace: TraceId(1), span: 2, flags: 1 };

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_choice_counts_where_the_sampler_is_based_on_it() {
+    fn parent_based_sampler_follows_the_parent() {
         let parent = |flags| SpanContext { trace: TraceId(1), span: 1, flags };
         for (ratio, parent_based, flags, expected) in
             [(0.0, true, 1, true), (1.0, true, 0, false), (0.0, false, 1, false), (1.0, false, 0, true)]

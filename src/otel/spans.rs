@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_is_refused_before_it_is_read_has_one_span() {
+    fn early_refused_request_has_one_span() {
         let started = Instant::now();
         let mut record = Record::for_test(started);
         (record.refused, record.status) = (Some(("BadRequest", None)), Some(400));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_not_the_clients_is_an_error_of_the_span() {
+    fn server_side_failure_marks_the_span_as_error() {
         let error = |status, is_complete| {
             let mut record = Record::for_test(Instant::now());
             (record.status, record.is_complete) = (status, is_complete);

@@ -31,13 +31,13 @@ pub enum Unusable {
     /// The system refuses it.
     #[error("cannot be opened: {0}; name a file in a folder that this process may write")]
     System(#[from] io::Error),
-    /// It is a folder, a pipe or a device.
+    /// A folder, a pipe or a device.
     #[error("is no regular file; name a file that usher may write, move and replace")]
     NoFile,
     /// The path is taken by something else.
     #[error("exists and is no recording; name another file, or move it away")]
     Other,
-    /// It is locked.
+    /// Locked.
     #[error("is written by another process; give each picker a file of its own")]
     InUse,
 }
@@ -156,7 +156,7 @@ fn lock(file: &File) -> Result<(), Unusable> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// There is none, or it is empty, or can be appended to.
+    /// Missing, empty, or a recording that can be appended to.
     Usable,
     /// A recording that can't be appended to: of another version, or with a header that was cut short.
     Foreign,

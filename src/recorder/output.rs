@@ -37,7 +37,7 @@ pub(super) struct Output {
     count: u64,
     /// The file lacks its header.
     is_fresh: bool,
-    /// Nothing has been written since the last failure.
+    /// `true` if no line has been written since the last failure.
     is_interrupted: bool,
     /// Bytes of header and endpoints at the last start of a file, and of lines that followed.
     preamble: u64,

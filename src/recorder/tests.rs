@@ -176,7 +176,7 @@ fn both_files_stay_within_the_bound_and_begin_with_a_header() {
 }
 
 #[test]
-fn a_restart_goes_on_behind_what_was_cut_short() {
+fn restart_appends_after_a_truncated_line() {
     let bench = Bench::new(1 << 20);
     let record = || {
         let writer = bench.start().unwrap();
@@ -239,7 +239,7 @@ fn rotation_replaces_recordings_only() {
 }
 
 #[test]
-fn a_header_that_was_cut_short_is_moved_away() {
+fn recording_with_a_truncated_header_is_moved_away() {
     let bench = Bench::new(1 << 20);
     for cut in ["{\"hea", "{\"header\":{\"format\":\"usher-rec", "\0\0\0"] {
         fs::write(bench.path(), cut).unwrap();
@@ -260,7 +260,7 @@ fn two_pickers_do_not_share_a_file() {
 }
 
 #[test]
-fn a_file_that_vanishes_is_counted_and_written_anew() {
+fn removed_file_is_counted_and_recreated() {
     let bench = Bench::new(1 << 20);
     let writer = bench.start().unwrap();
     let recorder = Arc::clone(writer.recorder());
@@ -313,7 +313,7 @@ fn blocks_of_requests_under_way_are_bounded() {
 }
 
 #[test]
-fn sizes_of_caches_are_told_once_known() {
+fn cache_sizes_are_recorded_once_known() {
     let bench = Bench::new(1 << 20);
     let writer = bench.start().unwrap();
     let recorder = Arc::clone(writer.recorder());
@@ -331,7 +331,7 @@ fn sizes_of_caches_are_told_once_known() {
 }
 
 #[test]
-fn endpoints_that_come_and_go_are_told() {
+fn added_and_removed_endpoints_are_recorded() {
     let bench = Bench::new(1 << 20);
     let writer = bench.start().unwrap();
     let decided = bench.decided(&[1]);

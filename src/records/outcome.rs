@@ -5,7 +5,7 @@
 pub enum Ending {
     /// Its response is complete.
     Complete,
-    /// It was cut off: by the client, the gateway, the endpoint or for another request.
+    /// Cut off by the client, the gateway, the endpoint or for another request.
     CutOff,
     /// The gateway doesn't show its response.
     Unseen,

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_let_through_and_a_burst() {
+    fn sampler_admits_a_rate_and_a_burst() {
         let mut sampler = Sampler::new(10.0, 20.0);
         let start = Instant::now();
         let burst = (0..100).filter(|_| sampler.take(start)).count();

@@ -69,7 +69,7 @@ const SCORED: usize = 16;
 pub struct ProfileRecord {
     /// Names of its plugins.
     pub shape: Arc<Shape>,
-    /// It picked the destination that the gateway was told.
+    /// `true` if it picked the destination that the gateway was told.
     pub is_primary: bool,
     /// Candidates that each filter left.
     pub steps: SmallVec<[Step; 2]>,
@@ -134,9 +134,9 @@ pub struct Refusal {
 pub(super) enum KeptFor {
     /// The request went nowhere.
     Refusal,
-    /// It got no good response.
+    /// No good response.
     Failure,
-    /// It got a good one, late.
+    /// Good response, late.
     Slowness,
 }
 

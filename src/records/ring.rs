@@ -55,7 +55,7 @@ struct Inner {
     sampled_out: u64,
     ordinary: Sampler,
     first_tokens: Slowness,
-    /// Of responses that don't come token by token.
+    /// Durations of responses that don't come token by token.
     totals: Slowness,
     reservation: Reservation,
 }

@@ -59,7 +59,7 @@ fn ids(records: &Records) -> Vec<String> {
 const AT_ONCE: Duration = Duration::ZERO;
 
 #[test]
-fn the_oldest_decisions_leave_first() {
+fn oldest_decisions_are_evicted_first() {
     let ring = Ring::new(640, 2);
     for number in 0..30 {
         ring.decide(&number.to_string(), AT_ONCE, None);
@@ -94,7 +94,7 @@ fn failed_requests_stay_longer_than_others() {
 }
 
 #[test]
-fn a_slow_request_is_kept_although_it_was_sampled_out() {
+fn slow_request_is_kept_despite_sampling() {
     let ring = Ring::new(64, 1);
     let usual: Vec<_> = (0..30).filter_map(|_| ring.decide("usual", AT_ONCE, None)).collect();
     assert_eq!((ids(&ring.records).len(), usual.len()), (2, 30), "one per second, twice");
@@ -108,7 +108,7 @@ fn a_slow_request_is_kept_although_it_was_sampled_out() {
 }
 
 #[test]
-fn a_request_that_hangs_is_kept_while_others_come_and_go() {
+fn hanging_request_is_kept_among_newer_ones() {
     let ring = Ring::new(64, 1);
     let hanging = ring.decide("hanging", AT_ONCE, None).unwrap();
     for second in 1..200 {
@@ -150,7 +150,7 @@ fn responses_without_streaming_are_slow_by_their_total_time() {
 }
 
 #[test]
-fn a_failed_grpc_call_is_failed_whatever_its_http_status() {
+fn failed_grpc_call_counts_as_failed_with_status_200() {
     let ring = Ring::new(64, 1);
     for (code, is_failed) in [(None, false), (Some(0), false), (Some(13), true)] {
         ring.end_as(ring.decide("g", Duration::from_secs(9), None).unwrap(), AT_ONCE, false, code);
@@ -159,7 +159,7 @@ fn a_failed_grpc_call_is_failed_whatever_its_http_status() {
 }
 
 #[test]
-fn failed_requests_that_were_sampled_out_are_kept() {
+fn failed_requests_are_kept_despite_sampling() {
     let ring = Ring::new(64, 64);
     for second in 0..100 {
         let tracked: Vec<_> =
@@ -207,7 +207,7 @@ fn overload_keeps_slow_requests_and_first_errors() {
 }
 
 #[test]
-fn records_make_no_room_where_memory_is_tight() {
+fn records_do_not_grow_when_memory_is_tight() {
     let budget = Arc::new(Budget::of_process(64 << 20, None));
     let records = Arc::new(Records::new("p", 4096, &budget));
     let ring = Ring { records, ..Ring::new(1, 64) };
@@ -284,7 +284,7 @@ fn a_record_has_the_numbers_of_its_endpoints() {
 }
 
 #[test]
-fn a_large_pool_keeps_the_picks_and_the_best_with_what_led_to_their_totals() {
+fn large_pool_record_keeps_picks_and_best_candidates() {
     let ring = Ring::new(64, 100);
     // A filter dropped the first ten.
     let survivors: Vec<u32> = (10..100).collect();

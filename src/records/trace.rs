@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_pool_only_the_numbers_are_noted() {
+    fn large_pool_trace_keeps_only_numbers() {
         let mut run = RunTrace::default();
         let many: Vec<u32> = (0..=50).collect();
         run.filters(&many);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_totals_are_found_wherever_they_are() {
+    fn best_totals_are_found_at_any_position() {
         let numbers =
             |order: fn(u32) -> u32| (0..1000).map(|place| f64::from(order(place))).collect::<Vec<_>>();
         let mut odd = numbers(|place| place * 271 % 1000);

@@ -24,7 +24,7 @@ pub struct Response {
     pub usage: Usage,
     /// Generated tokens that passed, as it looked.
     pub generated: u64,
-    /// It came token by token.
+    /// `true` if it came token by token.
     pub is_stream: bool,
     /// Its end.
     pub ending: Ending,

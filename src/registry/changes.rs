@@ -186,7 +186,7 @@ schedulingProfiles:
     }
 
     #[test]
-    fn text_of_parameters_is_not_shown_and_that_of_flow_control_is() {
+    fn parameter_text_is_hidden_except_for_flow_control() {
         let with = |path: &str, ttl: &str| {
             resolved(&format!(
                 "plugins: [{{name: files, type: file-discovery, parameters: {{path: '{path}'}}}}]\ndataLayer: {{discovery: {{pluginRef: files}}}}\nfeatureGates: [flowControl]\nflowControl: {{defaultRequestTTL: {ttl}}}\n"

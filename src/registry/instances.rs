@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn deprecated_types_say_what_to_use() {
+    fn deprecated_types_name_their_replacement() {
         let at = Position { line: 1, column: 1 };
         let plugin = Plugin {
             at,

@@ -94,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn plugins_come_behind_those_that_they_name() {
+    fn plugins_are_ordered_after_referenced_ones() {
         assert_eq!(order("a: {}\nb: {}\n").unwrap(), ["a", "b"], "nothing to wait for");
         assert_eq!(order("a: {c: 1}\nb: {}\nc: {d: 1}\nd: {}\n").unwrap(), ["b", "d", "c", "a"]);
     }
 
     #[test]
-    fn plugins_come_behind_those_of_some_types() {
+    fn plugins_are_ordered_after_required_types() {
         static BEHIND: PluginType =
             beta("behind", &[Kind::Scorer], "", Build::Unsupported).behind(&["referring"]);
         let root = Node::parse("a: {}\nb: {}\n").unwrap();

@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_table() {
+    fn numbers_match_the_table() {
         let guide = include_str!("../../docs/guide/prefix-and-pairs.md");
         let row = guide.lines().find(|line| line.starts_with("| 0.02 |")).unwrap();
         let means: Vec<&str> =

@@ -52,7 +52,7 @@ mod tests {
     static OTHER: PluginType = beta("example.com/scorer", &[Kind::Scorer], "", Build::Unsupported);
 
     #[test]
-    fn a_name_has_one_type() {
+    fn plugin_name_has_one_type() {
         let types = PluginTypes::default().with(&OTHER).unwrap();
         assert_eq!(types.find("example.com/scorer").unwrap().name, OTHER.name);
         assert_eq!(types.all().count(), plugin_types().count() + 1);

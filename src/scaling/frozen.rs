@@ -16,7 +16,7 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// Nothing stands still.
+    /// No policy is frozen.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, since: Mutex::default() }
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_counts_from_when_it_began() {
+    fn each_freeze_reason_has_its_own_start() {
         let clock = Clock::stopped();
         let frozen = Frozen::new(clock.clone());
         let at = |seconds, policy: &str, reasons: &[&str]| {

@@ -70,7 +70,7 @@ enum Senders {
     Unknown,
     /// Others do, too, as the model server says.
     Others,
-    /// Nothing ran or waited there once that this process didn't know of.
+    /// This process alone: all requests there were known to it at least once.
     Own,
 }
 

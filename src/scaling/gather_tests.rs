@@ -19,7 +19,7 @@ fn spec(pod: &str, rank: u8, labels: &[(&str, &str)]) -> EndpointSpec {
     EndpointSpec { pod: pod.to_owned(), labels, ..EndpointSpec::new(name, address) }
 }
 
-/// Nothing runs or waits at any endpoint then.
+/// Sets all endpoints to idle.
 fn rest(snapshot: &Snapshot, now_ms: u64) {
     for load in snapshot.endpoints().iter().map(|endpoint| endpoint.load()) {
         load.waiting.set(0.0, now_ms);
@@ -28,7 +28,7 @@ fn rest(snapshot: &Snapshot, now_ms: u64) {
 }
 
 #[test]
-fn the_ranks_of_a_pod_are_one_pod() {
+fn ranks_of_a_pod_count_as_one_pod() {
     let store = Store::default();
     let gold = &[("tier", "gold")][..];
     let both = &[("tier", "gold"), ("zone", "x")][..];
@@ -136,7 +136,7 @@ fn pods_have_the_numbers_of_their_endpoints() {
 }
 
 #[test]
-fn endpoints_that_are_no_observed_pods_count_as_work() {
+fn endpoints_without_an_observed_pod_count_as_busy() {
     let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
     let (mut members, mut observed) = (Members::default(), Observed::default());
     observed.replicas = vec![1, 1];
@@ -161,7 +161,7 @@ fn endpoints_that_are_no_observed_pods_count_as_work() {
 }
 
 #[test]
-fn a_pod_that_left_the_pool_is_busy_until_it_has_answered() {
+fn pod_outside_the_pool_is_busy_until_drained() {
     let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
     let mut members = Members::default();
     let at = Freshness { now_ms: 1_000, configured: SECOND, scraped: SECOND };
@@ -189,7 +189,7 @@ fn a_pod_that_left_the_pool_is_busy_until_it_has_answered() {
 }
 
 #[test]
-fn replicas_without_a_pod_are_on_their_way() {
+fn replicas_without_a_pod_count_as_starting() {
     let group = group(vec![Signal::Waiting]);
     let mut observed = Observed::default();
     observed.replicas = vec![3, 1];

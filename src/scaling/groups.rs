@@ -25,7 +25,7 @@ pub struct Group {
     pub policy: Arc<Policy>,
     /// Its numbers, in the order of its signals.
     pub signals: Vec<Signal>,
-    /// Why nothing is written for it; `None`: nothing speaks against it.
+    /// Condition that keeps it from writing; `None` if there is none.
     pub frozen: Option<Condition>,
 }
 

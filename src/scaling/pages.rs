@@ -24,7 +24,7 @@ struct PlanRow<'a> {
     signals: Vec<SignalRow<'a>>,
     age_ms: Option<u64>,
     waiting: Option<u64>,
-    /// Why there was no tick since the plan.
+    /// Reason that it has not ticked since the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldRow<'a>>,
     plan: Option<&'a Plan>,

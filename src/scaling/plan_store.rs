@@ -27,7 +27,7 @@ pub struct PolicyEntry {
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
     pub latest: Option<Arc<Latest>>,
-    /// Why there was no tick since; `None`: there was.
+    /// Reason that it has not ticked since; `None` if it has.
     pub held: Option<Held>,
     /// The last write to the replicas of each role that was written to, by its name.
     pub writes: Vec<(String, Write)>,
@@ -35,7 +35,7 @@ pub struct PolicyEntry {
     pub let_through: Vec<LetThrough>,
 }
 
-/// Why a policy is not ticked.
+/// Reason that a policy is not ticked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// In one word.

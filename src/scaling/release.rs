@@ -1,4 +1,4 @@
-//! Leftovers of deleted policies: pods at the scheduling gate, low deletion costs of pods, and updates that are held back.
+//! Leftovers of deleted policies: scheduling gates, low deletion costs of pods, and paused updates.
 
 use std::collections::BTreeMap;
 
@@ -15,42 +15,42 @@ use crate::capacity::resource::{GROUP, POLICIES, VERSION};
 use crate::capacity::{Condition, Policy};
 use crate::cluster::{Cluster, Collection, PatchType, Problem};
 
-/// Choice of the pods that are let go.
+/// Selection of the pods and workloads that are released.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// Namespace of the pods.
     pub namespace: String,
     /// Their labels, in the syntax of `kubectl -l`; empty: any.
     pub labels: String,
-    /// Includes pods that a CapacityPolicy is for.
+    /// `true` if pods and workloads of existing CapacityPolicies are included.
     pub all: bool,
-    /// Nothing is changed.
+    /// `true` if nothing is changed.
     pub dry_run: bool,
 }
 
-/// Outcome for a pod.
+/// Outcome for a pod or a workload; in a dry run the one that it would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It may be scheduled, or could be if this were no dry run.
+    /// The scheduling gate of a pod was removed.
     Free,
-    /// A pod is no longer the first that its controller takes away, or would not be.
+    /// The deletion cost of a pod was removed.
     Unmarked,
-    /// The update of a workload goes on, or would.
+    /// The update of a workload was resumed.
     Resumed,
-    /// It is left to a policy, which may stand still.
+    /// Left to a policy, which may be blocked.
     Kept {
         /// The policy.
         policy: String,
-        /// Why it stands still, as its status says; empty: it doesn't.
+        /// Conditions that block it, from its status; empty: it acts.
         held: Vec<String>,
     },
-    /// It could not be changed.
+    /// The API server did not change it.
     Failed(Problem),
 }
 
 impl Release {
-    /// Lets pods and updates go. Returns what became of each, by name, and why some kinds of workloads can't be
-    /// listed.
+    /// Removes gates and deletion costs and resumes updates. Returns the outcomes, by a pod's name or a workload's
+    /// `Kind/name`, and the errors of kinds of workloads that can't be listed.
     ///
     /// # Errors
     /// When pods or policies can't be listed. Where the cluster has no policies, there are none.
@@ -127,7 +127,7 @@ struct Known {
     policy: Policy,
     /// The pool that it names.
     pool: Option<String>,
-    /// Why it stands still.
+    /// Conditions that block it, from its status.
     held: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ impl Known {
     }
 }
 
-/// Why a policy stands still, as its status says.
+/// Conditions that keep a policy from acting, from its status.
 fn held(status: &PolicyStatus) -> Vec<String> {
     let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
     let held = |condition: &StatusCondition| match (condition.of.as_str(), condition.status.as_str()) {

@@ -121,7 +121,7 @@ mod tests {
 
     /// kthena's names (`optimizer_test.go`): what is a part of a whole, and what adds up.
     #[test]
-    fn kthenas_names_are_read_as_kthena_reads_them() {
+    fn metric_names_are_read_as_in_kthena() {
         for part in [
             "gpu_utilization",
             "cpu_utilization",

@@ -146,7 +146,7 @@ impl Stages {
     /// Asks the admitters. The first denial counts.
     ///
     /// # Errors
-    /// Why the request is not let in.
+    /// The message of the first admitter that denies the request.
     pub fn admit(&self, cx: &Context<'_>, candidates: &Candidates, rng: &mut dyn Rng) -> Result<(), Denied> {
         if self.admitters.is_empty() {
             return Ok(());

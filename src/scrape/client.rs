@@ -20,13 +20,13 @@ use super::tls::TlsClient;
 /// the kernel.
 const READ_BYTES: usize = 64 << 10;
 
-/// Why a scrape brought no page.
+/// Error of a scrape that brought no page.
 #[derive(Debug, thiserror::Error)]
 pub enum ScrapeError {
     /// No connection.
     #[error("can't connect ({0}); is the model server listening there?")]
     Connect(#[source] io::Error),
-    /// There is a connection, but TLS fails on it.
+    /// Connected, but TLS fails.
     #[error("no TLS ({0}); check scheme, caCertPath and the server's certificate")]
     Tls(#[source] io::Error),
     /// The connection broke.

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_fields_has_the_names_that_its_engine_gives() {
+    fn field_names_depend_on_the_engine() {
         let id = AttributeId::new(AttributeId::MAX - 1).unwrap();
         let metric = MetricSpec::named("gpu_temperature");
         let reading = AttributeReading::default();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_a_number_of_its_own() {
+    fn field_numbers_are_unique() {
         let attributes = (0..AttributeId::MAX).filter_map(AttributeId::new).map(Field::Attribute);
         let fields = CORE.into_iter().map(|(field, _)| field).chain(attributes);
         let numbers: Vec<usize> = fields.map(Field::index).collect();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_type_decides_what_is_a_value() {
+    fn declared_type_selects_the_value_samples() {
         let table: [(&str, &[Option<f64>]); 10] = [
             ("# TYPE a:x gauge\na:x 1\n", &[Some(1.0)]),
             ("# TYPE a:x counter\na:x 1\n", &[Some(1.0)]),

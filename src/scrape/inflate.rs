@@ -8,13 +8,13 @@ use flate2::write::MultiGzDecoder;
 /// bytes of one, so this bounds what a small response can occupy.
 const STEP_BYTES: usize = 1 << 10;
 
-/// Why a page can't be inflated.
+/// Error of a page that can't be inflated.
 #[derive(Debug, thiserror::Error)]
 pub enum InflateError {
-    /// There is more of it than allowed.
+    /// Larger than allowed.
     #[error("it is larger than allowed")]
     TooLarge,
-    /// It isn't what it says it is, or not whole.
+    /// Not gzip, or not whole.
     #[error("it is not gzip, or damaged: {0}")]
     Damaged(#[source] io::Error),
 }

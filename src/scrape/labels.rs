@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_become_replacement_characters() {
+    fn invalid_utf8_becomes_replacement_characters() {
         let (labels, _) = Labels::split(b"a=\"\xff\",b=\"\\n\xff\"}").unwrap();
         assert_eq!(labels.get("a").unwrap().text(), "\u{fffd}");
         assert_eq!(labels.get("b").unwrap().text(), "\n\u{fffd}");

@@ -14,7 +14,7 @@ pub(super) const MAX_MODELS: usize = 1024;
 /// An identifier that is longer than this is refused.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// Why a list can't be read.
+/// Error of a list that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ModelsError {
     #[error("this is no list of models: {0}; is the path /v1/models?")]
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn models_and_what_they_derive_from() {
+    fn models_and_their_parents_are_parsed() {
         let load = Load::default();
         let text = r#"{"object":"list","data":[{"id":"llama","object":"model","parent":null,"created":1},
             {"id":"sql","parent":"llama"},{"id":"x","parent":""}]}"#;

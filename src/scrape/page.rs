@@ -3,10 +3,10 @@
 use super::inflate::{InflateError, Inflater};
 use super::response::{Encoding, Part, ResponseError, ResponseReader};
 
-/// Why there is no page in a response.
+/// Error of a response without a page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// It is no response.
+    /// Not an HTTP response.
     #[error(transparent)]
     Response(#[from] ResponseError),
     /// The server responds, but not with a page.

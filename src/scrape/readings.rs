@@ -256,7 +256,7 @@ vllm:cache_config_info{engine="1",num_gpu_blocks="500",block_size="16"} 1
     }
 
     #[test]
-    fn of_several_points_of_a_series_the_newest_counts() {
+    fn newest_point_of_a_series_counts() {
         let load = Load::default();
         let page = r#"
 vllm:num_requests_waiting{engine="0"} 3 1000
@@ -292,7 +292,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
     }
 
     #[test]
-    fn of_the_points_of_a_series_only_the_newest_has_to_be_possible() {
+    fn only_the_newest_point_of_a_series_is_validated() {
         let (waiting, kv) = ("vllm:num_requests_waiting", "vllm:kv_cache_usage_perc");
         // The points of a series that counts up and of one whose largest counts; what is read.
         let table: [(&[(&str, u32)], Option<f64>); 6] = [
@@ -330,7 +330,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
     }
 
     #[test]
-    fn a_missing_family_gets_older_alone() {
+    fn reading_of_a_missing_family_ages_alone() {
         let load = Load::default();
         read(&load, 5, PAGE);
         let problems =

@@ -15,10 +15,10 @@ const MAX_LINE_BYTES: usize = 1 << 10;
 /// Most interim responses (`103 Early Hints` …) before the response.
 const MAX_INTERIM: u8 = 4;
 
-/// Why a response can't be read on.
+/// Error of a response that can't be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
-    /// It breaks the rules of HTTP/1.1.
+    /// Not HTTP/1.1.
     #[error("what the server sent is not HTTP/1.1: {0}")]
     Malformed(&'static str),
     /// A part that should be short is not.

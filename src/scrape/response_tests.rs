@@ -41,7 +41,7 @@ fn read_split(response: &[u8]) -> (Option<Head>, Read) {
 }
 
 #[test]
-fn the_framing_says_where_a_body_ends() {
+fn body_length_follows_the_framing_headers() {
     // the response, the body, whether the connection can be used again
     let table = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na:x 1", "a:x 1", true),
@@ -142,7 +142,7 @@ fn head_chunk_lines_and_trailers_are_bounded() {
 }
 
 #[test]
-fn the_head_tells_status_encoding_and_length() {
+fn status_encoding_and_length_are_read_from_the_head() {
     let head = |lines: &str| {
         let response = format!("HTTP/1.1 503 Busy\r\n{lines}content-length: 0\r\n\r\n");
         read(&[response.as_bytes()]).0.unwrap()

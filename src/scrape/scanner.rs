@@ -9,7 +9,7 @@ use super::labels::{Labels, skip_blanks};
 /// Type of a metric, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nothing, or something whose series are plain numbers.
+    /// Undeclared, or a type whose series are plain numbers.
     Number,
     Counter,
     Distribution,
@@ -219,7 +219,7 @@ impl<'w> Scanner<'w> {
         }
     }
 
-    /// Of comments only `# TYPE name kind` says something.
+    /// Reads a comment: only `# TYPE name kind` has a meaning.
     fn comment(&mut self, line: &[u8]) {
         let Some(declared) = line[1..].trim_ascii_start().strip_prefix(b"TYPE") else { return };
         if !declared.first().is_some_and(u8::is_ascii_whitespace) {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_line_is_skipped_wherever_it_is_split() {
+    fn huge_line_is_skipped_at_any_split() {
         let line = |name: &str, length: usize| format!("{name}{{b=\"{}\"}} 1\n", "c".repeat(length));
         let mega = 1 << 20;
         let page = line("z", mega) + &line("a:x", mega) + "a:y 1\n" + &line("a:y", 60 << 10);

@@ -65,7 +65,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn ticks_keep_their_phase_and_skip_what_was_missed() {
+    fn ticks_keep_their_phase_and_skip_missed_ones() {
         let origin = Instant::now();
         let schedule = Schedule::new(origin, 50 * MS, GROUP);
         let first = schedule.after(origin);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_endpoint_is_left_alone_longer_up_to_the_limit() {
+    fn scrape_backoff_of_a_failing_endpoint_is_bounded() {
         let wait = |failures, jitter| backoff(50 * MS, 1000 * MS, failures, jitter);
         let waits: Vec<_> = [1, 2, 3, 4, 5, 6, u32::MAX].map(|n| wait(n, 0.0).as_millis()).to_vec();
         assert_eq!(waits, [100, 200, 400, 800, 1000, 1000, 1000]);

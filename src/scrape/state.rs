@@ -1,6 +1,6 @@
 //! Start and sleep of an engine, on its pages.
 //!
-//! Who follows KV events needs them at once, so every page is searched, but only where somebody does.
+//! Followers of KV events need them at once, so every page is searched, but only if there are some.
 
 use crate::endpoints::EngineState;
 
@@ -111,7 +111,7 @@ vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="discard_all"}} {
     }
 
     #[test]
-    fn sleep_that_gives_up_the_cache_counts() {
+    fn sleep_that_drops_the_kv_cache_counts() {
         let state = EngineState::default();
         assert_eq!((state.started(), state.is_asleep()), (None, false));
         // awake, weights_offloaded, discard_all
@@ -124,7 +124,7 @@ vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="discard_all"}} {
     }
 
     #[test]
-    fn what_a_page_does_not_say_stays() {
+    fn fields_missing_on_a_page_keep_their_value() {
         let state = EngineState::default();
         read(&state, &page(0, 1, 0));
         assert_eq!(read(&state, "vllm:num_requests_waiting 1\n"), (Some(1.7e9), true));
@@ -133,7 +133,7 @@ vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="discard_all"}} {
     }
 
     #[test]
-    fn a_page_that_broke_off_leaves_nothing() {
+    fn truncated_page_changes_nothing() {
         let (wanted, state) = (wanted(), EngineState::default());
         let mut reader = StateReader::new(&wanted);
         reader.feed(page(0, 1, 0).as_bytes());

@@ -261,7 +261,7 @@ vllm:time_per_output_token_seconds_sum 9.0
     }
 
     #[test]
-    fn a_page_that_broke_off_leaves_nothing() {
+    fn truncated_page_changes_nothing() {
         let spec = TimesSpec::of("vllm").unwrap();
         let mut reader = TimesReader::new(&spec);
         reader.feed(PAGE.as_bytes());

@@ -25,7 +25,7 @@ pub struct TlsSettings {
     pub client_cert: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why TLS can't be set up. The text names the file.
+/// Error of TLS settings that can't be used. The text names the file.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);

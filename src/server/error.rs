@@ -1,8 +1,8 @@
-//! Why a server did not start, or did not end well.
+//! Errors of a server that did not start, or did not end well.
 
 use crate::extproc::server::StartError;
 
-/// Why a server did not start, or did not end well. One line: what, where, what to do.
+/// Error of a server that did not start, or did not end well. One line: problem, place, remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The settings, the configuration or the endpoints file are wrong.

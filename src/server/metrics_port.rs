@@ -16,7 +16,7 @@ use crate::tls::RELOAD_INTERVAL;
 /// TLS of the metrics port, if the settings ask for it.
 ///
 /// # Errors
-/// Which file can't be used.
+/// A file can't be used; the error names it.
 pub(super) fn tls(settings: &MetricsPortSettings) -> Result<Option<Arc<MetricsTls>>, RunError> {
     let tls = settings.tls.as_ref().map(MetricsTls::new).transpose();
     Ok(tls.map_err(|error| RunError::Config(error.to_string()))?.map(Arc::new))

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parser_of_grpc_needs_http2() {
+    fn grpc_parser_needs_http2() {
         use AppProtocol::{H2c, Http};
         use ParserKind::{OpenAi, PassThrough, VertexAi, VllmGrpc};
         let other = AppProtocol::Other("h3".to_owned());

@@ -252,7 +252,7 @@ impl Pool {
     /// Starts to poll its endpoints.
     ///
     /// # Errors
-    /// Which source can't be polled as it is configured.
+    /// A source can't be polled as it is configured; the error names it.
     pub(super) fn scrape(
         &self,
         settings: &ServeSettings,

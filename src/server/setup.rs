@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_is_the_containers_unless_a_flag_says_otherwise() {
+    fn memory_budget_defaults_to_the_container_limit() {
         const GI: u64 = 1 << 30;
         let limit = |asked, container| {
             budget(MemorySettings { budget: asked, prefix_index: None }, container).limit()
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(limit(MemoryBudget::Bytes(2 * GI), Some(GI)), Some(GI / 2 * 3));
     }
     #[test]
-    fn bodies_keep_half_whatever_prefixes_are_given() {
+    fn request_bodies_keep_half_beside_the_prefix_index() {
         const MI: u64 = 1 << 20;
         let share = |asked, container, prefix_index| {
             budget(MemorySettings { budget: asked, prefix_index: Some(prefix_index) }, container)

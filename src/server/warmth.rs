@@ -24,7 +24,7 @@ pub(super) struct Warmth {
 }
 
 impl Warmth {
-    /// Of this replica; `knows`: it learns of endpoints before it leads.
+    /// State of this replica; `knows`: endpoints are known to it before it leads.
     pub(super) fn new(health: &Arc<HealthState>, store: &Arc<Store>, clock: &Clock, knows: bool) -> Self {
         let (health, store) = (Arc::clone(health), Arc::clone(store));
         Self { health, store, clock: clock.clone(), knows, serves_since: AtomicU64::new(0) }
@@ -63,7 +63,7 @@ mod tests {
     use Fitness::{Able, Unable, Warm};
 
     #[test]
-    fn a_replica_is_warm_once_it_has_scraped_every_endpoint_or_has_tried_for_long() {
+    fn replica_is_warm_after_scraping_all_endpoints_or_a_timeout() {
         let (health, store) = (Arc::new(HealthState::new(true)), Arc::new(Store::default()));
         let clock = Clock::stopped();
         let warmth = Warmth::new(&health, &store, &clock, true);

@@ -63,7 +63,7 @@ pub struct ServeSettings {
     pub prometheus: Option<PrometheusSettings>,
     /// Follow the CapacityPolicies of the pool's namespace; not beside `capacity_policy`.
     pub capacity_policies: bool,
-    /// There is never more than one replica, so that it may act without an election.
+    /// `true` if there is never more than one replica, so that it may act without an election.
     pub capacity_single_replica: bool,
     /// Store through which replicas share state; `None`: the configuration may name one.
     pub state_store: Option<StateStoreSettings>,
@@ -103,7 +103,7 @@ pub struct LocatorSettings {
 pub struct UnusedFlag {
     /// The flag with its dashes.
     pub flag: &'static str,
-    /// Why nothing comes of it.
+    /// Reason that it has none.
     pub reason: &'static str,
     /// `true` if that is so only when endpoints come from a file.
     pub with_a_file: bool,

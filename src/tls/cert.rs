@@ -25,7 +25,7 @@ const SELF_SIGNED_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600)
 /// Clocks of clients may be behind ours by this much.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// Why there is no certificate.
+/// Error of a certificate that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertError {
     /// A file can't be read.
@@ -102,7 +102,7 @@ impl Certificate {
     /// Reads `tls.crt` and `tls.key` in the folder that `flag` names.
     ///
     /// # Errors
-    /// Which file is missing or broken.
+    /// A file is missing or broken; the error names it.
     pub fn load(path: &Path, flag: &'static str) -> Result<Self, CertError> {
         let folder = Folder { path: path.to_owned(), flag };
         let files = Files::read(&folder)?;

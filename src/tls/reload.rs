@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pair_is_used_when_it_has_settled() {
+    fn new_key_pair_is_used_once_unchanged_for_a_while() {
         let mut watch = Watch::new((1, 1));
         assert!(matches!(see(&mut watch, (1, 1)), Seen::Nothing));
         // Half written, complete, and the same again.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_pair_is_reported_once_and_may_be_mended() {
+    fn invalid_key_pair_is_reported_once_and_may_be_repaired() {
         let mut watch = Watch::new((1, 1));
         see(&mut watch, (2, 1));
         assert!(matches!(see(&mut watch, (2, 1)), Seen::Problem(error) if error == "mixed"));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_vanish_are_reported_once_and_may_come_back() {
+    fn removed_files_are_reported_once_and_may_return() {
         let mut watch = Watch::new((1, 1));
         let gone = |watch: &mut Watch<Files>| {
             watch.see(Err("gone".to_owned()), |_| -> Result<u32, String> { unreachable!() })

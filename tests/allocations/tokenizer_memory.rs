@@ -7,8 +7,8 @@ use crate::alone::{ALLOCATOR, passed_alone};
 use crate::vocabulary::{Model, tokenizer};
 
 #[test]
-fn a_tokenizer_takes_what_it_reserves() {
-    if passed_alone("tokenizer_memory::a_tokenizer_takes_what_it_reserves") {
+fn tokenizer_memory_matches_its_reservation() {
+    if passed_alone("tokenizer_memory::tokenizer_memory_matches_its_reservation") {
         return;
     }
     // Just below and above where tables double.

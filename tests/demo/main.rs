@@ -130,7 +130,7 @@ fn port_in(curl: &str) -> u16 {
 }
 
 #[test]
-fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
+fn replay_prints_its_numbers_and_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let output = working_demo(&folder, &["--requests", "30", "--output", "json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -181,7 +181,7 @@ fn a_replay_ends_with_its_numbers_and_leaves_nothing() {
 }
 
 #[test]
-fn pairings_are_compared_by_first_tokens_and_bytes_and_leave_nothing() {
+fn pairings_are_compared_by_first_tokens_and_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--servers", "4", "--scenario", "pd", "--requests", "30", "--output", "json"];
     let output = working_demo(&folder, &arguments).output().unwrap();
@@ -291,7 +291,7 @@ fn precise_scenario_predicts_the_hits_that_happen() {
 }
 
 #[test]
-fn servers_come_and_go_with_the_load_and_no_request_fails() {
+fn servers_follow_the_load_without_a_failed_request() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--servers", "4", "--scenario", "autoscale", "--output", "json"];
     let output = working_demo(&folder, &arguments).output().unwrap();
@@ -371,7 +371,7 @@ fn sick_pod_scenario_refuses_one_server_and_a_trace() {
 }
 
 #[test]
-fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
+fn kept_demo_serves_its_printed_command_until_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
     let (mut child, Hints { curl, explain, page }) = kept(&folder);
     let port = port_in(&curl);
@@ -414,7 +414,7 @@ fn a_kept_demo_answers_the_line_that_it_prints_until_ctrl_c() {
 }
 
 #[test]
-fn a_demo_that_is_killed_takes_everything_with_it() {
+fn killed_demo_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let (mut child, Hints { curl, .. }) = kept(&folder);
     // Servers, Usher, Envoy, and what watches over them.
@@ -432,7 +432,7 @@ fn a_demo_that_is_killed_takes_everything_with_it() {
 }
 
 #[test]
-fn ctrl_c_in_the_middle_is_one_line_and_leaves_nothing() {
+fn ctrl_c_prints_one_line_and_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
     // At this speed the replay takes hours.
     let mut child = working_demo(&folder, &["--speed", "0.01"]).spawn().unwrap();

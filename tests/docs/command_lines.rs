@@ -27,7 +27,7 @@ fn help(line: &str) -> Option<String> {
 }
 
 #[test]
-fn flags_of_command_lines_are_those_of_the_help() {
+fn documented_command_lines_use_existing_flags() {
     let guides = fs::read_dir("docs/guide").unwrap().map(|entry| entry.unwrap().path());
     let mut checked = 0;
     for path in guides.chain(["README.md".into(), "docs/README.md".into()]) {

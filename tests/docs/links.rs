@@ -100,7 +100,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn pages_that_are_named_exist() {
+fn named_pages_exist() {
     let tops = AT_THE_TOP.iter().chain(&["Makefile"]).map(PathBuf::from);
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for file in files(&SOURCES).into_iter().chain(tops) {

@@ -83,7 +83,7 @@ fn accepts(flags: &[String]) -> Result<(), String> {
 }
 
 #[test]
-fn every_flag_does_what_its_row_says_and_others_are_the_same() {
+fn flags_match_their_migration_rows() {
     let rows = table("Flags");
     assert_known(&rows, &FLAGS.map(|(flag, _)| flag));
     for (flag, value) in FLAGS {
@@ -105,7 +105,7 @@ fn every_flag_does_what_its_row_says_and_others_are_the_same() {
 }
 
 #[test]
-fn every_other_flag_is_named_as_ours() {
+fn flags_of_usher_alone_are_listed() {
     let section = section("Flags");
     let (_, named) = section.split_once("\nUsher's own").unwrap();
     let named: Vec<&str> = named.split('`').filter(|name| name.starts_with("--")).collect();
@@ -151,7 +151,7 @@ local-syncer redis-syncer k8s-peer-discovery
 ";
 
 #[test]
-fn every_plugin_type_is_there_or_missing_as_its_row_says_and_others_are_the_same() {
+fn plugin_types_match_their_migration_rows() {
     let rows = table("Plugins");
     let theirs: Vec<&str> = PLUGINS.split_whitespace().collect();
     let known: Vec<&str> = plugin_types().map(|plugin_type| plugin_type.name).collect();

@@ -104,7 +104,7 @@ fn named(row: &str) -> Vec<&str> {
 }
 
 #[test]
-fn tests_that_pages_name_exist() {
+fn tests_named_on_pages_exist() {
     let tests = tests(&["src", "crates", "tests"]);
     let tables = [
         ("docs/guide/rollout.md", "| what happens | what Usher does | test |"),

@@ -37,7 +37,7 @@ const BODIES_PASS_BY: [(&str, &str); 2] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_cuts_no_stream_that_passes_by() {
+async fn crash_aborts_no_bypassing_stream() {
     for allow in ["true", "false"] {
         let allow = format!("failure_mode_allow: {allow}");
         let edits = [&BODIES_PASS_BY[..], &[("failure_mode_allow: true", &*allow)]].concat();
@@ -55,7 +55,7 @@ async fn a_crash_cuts_no_stream_that_passes_by() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_cuts_streams_that_pass_through() {
+async fn crash_aborts_streams_through_the_picker() {
     let servers = Servers::start().await;
     let mut usher = Usher::start(&servers.addresses, &[]).await;
     let envoy = Envoy::start(ORIGINAL_DST, usher.address, &servers.addresses[..SERVERS], &[]).await;

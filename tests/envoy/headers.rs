@@ -73,7 +73,7 @@ fn every_shipped_gateway_removes_client_routing_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_envoy_takes_the_part_that_istio_is_given() {
+async fn envoy_accepts_the_istio_patch() {
     let part = |text: &str| {
         let start = text.find("          early_header_mutation_extensions:\n").unwrap();
         let is_inside = |line: &&str| {

@@ -90,7 +90,7 @@ async fn ten_thousand_requests_without_an_error() {
 /// A server goes away in the middle of it all: what it was serving is lost, and nothing
 /// else, although Usher needs a moment to see that it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_costs_only_what_it_was_serving() {
+async fn killed_server_fails_only_its_own_requests() {
     const STUCK: usize = 8;
     let mut stack = Stack::with_fallbacks().await;
     let start = stack.envoy.access_end();

@@ -100,7 +100,7 @@ async fn fast_failing_server_gets_few_requests_and_recovers() {
 /// responds. Clients wait for three seconds. Those of a loaded machine may give up on others, too, so
 /// requests are counted where they come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_never_responds_costs_a_handful_of_requests() {
+async fn silent_server_fails_few_requests() {
     const PATIENCE: Duration = Duration::from_secs(3);
     let servers = Servers::start_many(8).await;
     let usher = Usher::start(&servers.addresses, &[]).await;

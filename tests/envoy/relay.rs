@@ -59,7 +59,7 @@ async fn respond(request: Request<Incoming>) -> Result<Response<Body>, Infallibl
     Ok(Response::new(Full::new(length.to_string().into()).boxed_unsync()))
 }
 
-/// So many times a MiB of which every 4 KiB have their number.
+/// Body of `count` MiB in which every 4 KiB have a number of their own.
 fn upload(count: usize) -> Request<Body> {
     let chunk: Vec<u8> = (0..MI).map(|at| (at >> 12) as u8).collect();
     let chunk = Bytes::from(chunk);

@@ -101,7 +101,7 @@ async fn becomes(keda: &ExternalScalerClient<Channel>, pods: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_start_count_before_they_are_endpoints() {
+async fn starting_pods_count_before_they_are_endpoints() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;
@@ -123,7 +123,7 @@ async fn pods_that_start_count_before_they_are_endpoints() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keda_hears_of_the_leader_only() {
+async fn keda_gets_metrics_of_the_leader_only() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&[least(), vec![election()]].concat()).await;
     space.pool("m", &[8000]).await;
@@ -176,7 +176,7 @@ async fn ends(mut stream: Streaming<IsActiveResponse>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_stops_leading_ends_kedas_connections() {
+async fn losing_leadership_closes_keda_connections() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&[least(), vec![election()]].concat()).await;
     space.pool("m", &[8000]).await;

@@ -53,7 +53,7 @@ pub(crate) fn configuration(objects: &[Value]) -> &str {
 }
 
 #[test]
-fn the_program_takes_what_the_chart_gives_it() {
+fn program_accepts_the_flags_of_the_chart() {
     let Some(helm) = Helm::find() else { return };
     for values in values_files() {
         let objects = helm.rendered(&values);
@@ -319,7 +319,7 @@ fn releases_fit_into_one_namespace_and_one_cluster() {
 }
 
 #[test]
-fn kedas_triggers_ask_a_port_that_is_open() {
+fn keda_triggers_query_an_open_port() {
     let Some(helm) = Helm::find() else { return };
     let objects = helm.rendered("istio");
     let (deployment, container) = usher(&objects);

@@ -72,7 +72,7 @@ async fn ready(client: &Client, space: &Space, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_with_all_that_belongs_to_it_is_sound() {
+async fn complete_pool_has_no_findings() {
     let Some(server) = Server::shared().await else { return };
     let (_running, address) = model_server().await;
     let client = server.client().await;
@@ -100,7 +100,7 @@ async fn a_pool_with_all_that_belongs_to_it_is_sound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_right_that_is_missing_is_named_with_its_rule() {
+async fn each_missing_right_is_named_with_its_rule() {
     let Some(server) = Server::shared().await else { return };
     let all = [least(), vec![election()]].concat();
     for missing in &all {

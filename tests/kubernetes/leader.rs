@@ -66,7 +66,7 @@ async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_cut_off_goes_on_until_it_learns_of_another() {
+async fn isolated_leader_serves_until_it_learns_of_another() {
     let Some(server) = Server::shared().await else { return };
     let space = space(server, "10.4.1.1").await;
     let relay = Relay::to(server.port).await;
@@ -98,7 +98,7 @@ async fn unready_replica_does_not_hold_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_times_of_the_lease_are_those_of_the_flags() {
+async fn lease_times_match_the_flags() {
     let Some(server) = Server::shared().await else { return };
     let space = space(server, "10.4.3.1").await;
     let times = [

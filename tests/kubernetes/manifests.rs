@@ -136,7 +136,7 @@ async fn path_of(client: &Client, space: &str, object: &Value) -> Option<String>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_takes_every_manifest() {
+async fn api_server_accepts_every_manifest() {
     let (Some(helm), Some(kustomize), Some(definitions)) = (Helm::find(), Kustomize::find(), definitions())
     else {
         return;

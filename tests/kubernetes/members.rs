@@ -7,7 +7,7 @@ use crate::picker::{Picker, Response};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_are_ready_and_fit_are_endpoints() {
+async fn ready_matching_pods_are_endpoints() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;
@@ -34,7 +34,7 @@ async fn pods_that_are_ready_and_fit_are_endpoints() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_port_is_an_endpoint_unless_an_annotation_says_otherwise() {
+async fn every_port_is_an_endpoint_unless_annotated() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000, 8001]).await;
@@ -53,7 +53,7 @@ async fn every_port_is_an_endpoint_unless_an_annotation_says_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_changes_goes_and_comes_back() {
+async fn pool_is_changed_deleted_and_recreated() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pod("a", "10.1.2.1", "m").await;
@@ -110,7 +110,7 @@ schedulingProfiles:
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_that_comes_back_under_its_name_and_address_has_no_sessions() {
+async fn recreated_pod_has_no_sessions() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;

@@ -18,7 +18,7 @@ fn dashboards(objects: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn alerts_and_dashboards_are_off_by_default_and_can_be_had_one_without_the_other() {
+fn alerts_and_dashboards_are_opt_in_and_independent() {
     let Some(helm) = Helm::find() else { return };
     let alerts = |objects: &[Value]| of_kind(objects, "PrometheusRule").count();
     for (set, rules, maps) in [
@@ -57,7 +57,7 @@ fn the_chart_has_the_rules_and_dashboards_of_the_repository() {
 }
 
 #[test]
-fn links_of_alerts_lead_to_the_documentation_that_is_given() {
+fn alert_links_use_the_configured_documentation() {
     let Some(helm) = Helm::find() else { return };
     let set = "router.monitoring.alerts.enabled=true,router.monitoring.alerts.runbookUrl=https://git.example.com/usher/";
     let objects = rendered(&helm, set);

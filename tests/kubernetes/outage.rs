@@ -69,7 +69,7 @@ async fn requests_are_served_during_an_api_server_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picker_waits_for_an_api_server_that_is_down() {
+async fn picker_waits_for_an_unreachable_api_server() {
     let Some(mut server) = Server::own().await else { return };
     server.define(&[POOLS]).await;
     let space = server.space(&least()).await;

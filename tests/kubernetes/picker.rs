@@ -51,9 +51,9 @@ pub(crate) struct Picker {
 /// Outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Response {
-    /// It goes to one of these endpoints, with this body.
+    /// Routed to one of these endpoints, with this body.
     Routed { candidates: BTreeSet<String>, body: Value },
-    /// It is refused with this status.
+    /// Refused with this status.
     Refused { status: i32 },
 }
 

@@ -218,7 +218,7 @@ async fn frozen_policy_reports_its_reason() {
 
 /// With the chart's rights nobody reads the target.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_of_unknown_pool_says_so_and_waits_for_pods() {
+async fn policy_of_an_unknown_pool_reports_it_and_waits_for_pods() {
     let Some(server) = Server::with_policies().await else { return };
     let more = vec![rule(&[""], &["events"], &["create"])];
     let (client, space) = (server.client().await, server.space(&[rights(), more].concat()).await);
@@ -253,7 +253,7 @@ async fn deployment(space: &Space, name: &str, labels: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_that_share_a_target_all_stand_still() {
+async fn policies_sharing_a_target_are_all_frozen() {
     let Some(server) = Server::with_policies().await else { return };
     let scales = rule(&["apps"], &["deployments/scale"], &["get", "patch"]);
     let more = vec![

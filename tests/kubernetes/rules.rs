@@ -32,7 +32,7 @@ async fn shed(picker: &Picker, objective: &str, wanted: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objectives_say_what_is_shed_first() {
+async fn objectives_order_load_shedding() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;
@@ -85,7 +85,7 @@ featureGates: [flowControl]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rewrites_say_which_model_is_served() {
+async fn rewrites_select_the_served_model() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;
@@ -117,7 +117,7 @@ async fn rewrites_say_which_model_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kinds_of_objects_may_come_later_and_the_newer_group_wins() {
+async fn late_crds_are_followed_and_the_newer_group_wins() {
     let Some(server) = Server::own().await else { return };
     let space = server.space(&least()).await;
     space.pod("a", "10.2.2.1", "m").await;

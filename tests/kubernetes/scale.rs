@@ -101,7 +101,7 @@ async fn reaction(space: &Space, picker: &Picker, ready: bool) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_is_soon_one_for_requests() {
+async fn pool_changes_reach_requests_soon() {
     let Some(server) = Server::shared().await else { return };
     let space = server.space(&least()).await;
     space.pool("m", &[8000]).await;

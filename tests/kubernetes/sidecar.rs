@@ -20,7 +20,7 @@ fn configuration(objects: &[serde_json::Value]) -> Option<&str> {
 
 /// `tests/envoy/crash.rs` shows that a crash of Usher cuts no response in this mode.
 #[test]
-fn response_bodies_bypass_usher_where_the_values_say_so() {
+fn response_bodies_bypass_usher_when_configured() {
     let Some(helm) = Helm::find() else { return };
     let rendered = |more: &str| {
         let values = format!("router.modelServers.matchLabels.app=m,router.proxy.enabled=true{more}");
@@ -96,7 +96,7 @@ async fn a_request_goes_through_the_sidecar() {
 }
 
 #[test]
-fn envoy_takes_every_configuration_of_the_chart() {
+fn envoy_accepts_every_configuration_of_the_chart() {
     let Some(helm) = Helm::find() else { return };
     let mut checked = 0;
     for values in crate::tools::values_files() {

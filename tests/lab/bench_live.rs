@@ -48,7 +48,7 @@ fn place(servers: u16) -> Place {
 }
 
 #[test]
-fn cases_are_those_of_the_suite_with_equal_servers() {
+fn cases_match_the_suite_with_equal_servers() {
     assert_eq!(arguments(&[]).cells().len(), 4, "two workloads, two engine models");
     let error = Arguments::try_parse_from(["bench-live", "--cases", "mixed-fleet"]).unwrap_err().to_string();
     assert!(error.contains("choose from conversations, agents, long-answers"), "{error}");
@@ -56,7 +56,7 @@ fn cases_are_those_of_the_suite_with_equal_servers() {
 }
 
 #[test]
-fn live_servers_are_those_of_the_replay() {
+fn live_servers_match_the_replay() {
     let arguments = arguments(&["--servers", "3", "--seed", "7", "--seconds", "20"]);
     for cell in arguments.cells() {
         let settings = arguments.settings(&cell);
@@ -88,7 +88,7 @@ fn generated_command_lines_are_valid() {
 }
 
 #[test]
-fn a_replay_in_the_pickers_time_is_as_much_faster_as_the_servers() {
+fn replay_speed_scales_with_the_servers() {
     let arguments = arguments(&["--cases", "conversations", "--seconds", "20"]);
     let slow = arguments.settings(&arguments.cells()[0]);
     let mut fast = slow.clone();
@@ -102,7 +102,7 @@ fn a_replay_in_the_pickers_time_is_as_much_faster_as_the_servers() {
 }
 
 #[test]
-fn a_stream_is_read_however_it_is_cut() {
+fn stream_is_read_at_any_split() {
     let stream = concat!(
         "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
         "data: {\"choices\":[{\"delta\":{\"content\":\" the\"}}],\"usage\":null}\n\n",

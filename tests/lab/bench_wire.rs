@@ -161,7 +161,7 @@ fn metrics_without_a_baseline_are_not_judged() {
 }
 
 #[test]
-fn metrics_come_from_what_the_generator_prints() {
+fn metrics_come_from_the_generator_output() {
     let run = run(USHER, 1, 0.125);
     let expected = [
         (Metric::CpuPerRequest, 0.125),
@@ -254,7 +254,7 @@ fn other_pickers_get_ushers_flags() {
 }
 
 #[test]
-fn the_generators_command_is_the_workloads() {
+fn generator_command_matches_the_workload() {
     let small = workload("small-envoy");
     let ports = place().ports;
     let words = |quick| {
@@ -270,7 +270,7 @@ fn the_generators_command_is_the_workloads() {
 }
 
 #[test]
-fn the_generator_knows_every_workloads_arguments() {
+fn generator_accepts_the_arguments_of_every_workload() {
     for workload in WORKLOADS {
         let target = generator::target(workload.way, &place().ports);
         let words = generator::words(workload, Times::of(workload, false), &target, &["usher=7".to_owned()]);
@@ -286,7 +286,7 @@ fn the_generator_knows_every_workloads_arguments() {
 }
 
 #[test]
-fn numbers_have_three_digits_that_count() {
+fn numbers_have_three_significant_digits() {
     let texts = [
         (0.0, "0"),
         (0.000_004, "0"),
@@ -308,7 +308,7 @@ fn numbers_have_three_digits_that_count() {
 }
 
 #[test]
-fn the_page_says_what_is_met_and_what_is_missed() {
+fn page_shows_met_and_missed_budgets() {
     let small = workload("small-envoy");
     // The time per request is 1.7 times the limit's; latency is the same.
     let section = Section { workload: small, runs: runs([0.1; 3], [0.16, 0.17, 0.19]), failures: Vec::new() };
@@ -389,7 +389,7 @@ fn report_shows_failures_and_missing_runs() {
 }
 
 #[test]
-fn a_peer_has_columns_of_its_own() {
+fn peer_has_its_own_columns() {
     let mut runs = runs([0.1; 3], [0.1; 3]);
     runs.push(run("go", 1, 1.3));
     let section = Section { workload: workload("long-direct"), runs, failures: Vec::new() };

@@ -51,7 +51,7 @@ fn a_case_without_a_number_fails_and_so_does_a_number_without_a_case() {
 }
 
 #[test]
-fn another_compiler_is_compared_and_told() {
+fn other_compiler_is_compared_with_a_note() {
     let measured = Numbers { compiler: "rustc 2.0.0".to_owned(), ..numbers(&[("a", 2000)]) };
     let comparison = compare(&numbers(&[("a", 1000)]), &measured);
     assert_eq!(comparison.worse, ["a"]);
@@ -62,7 +62,7 @@ fn another_compiler_is_compared_and_told() {
 }
 
 #[test]
-fn another_processor_is_not_compared() {
+fn other_processor_is_not_compared() {
     let measured = Numbers { target: "aarch64-linux".to_owned(), ..numbers(&[("a", 2000)]) };
     let comparison = compare(&numbers(&[("a", 1000)]), &measured);
     assert!(comparison.worse.is_empty() && !comparison.compared);
@@ -82,7 +82,7 @@ fn written_numbers_are_read_back() {
 }
 
 #[test]
-fn a_line_that_is_no_number_is_named() {
+fn invalid_number_line_is_named() {
     let text = |line: &str| format!("# numbers\ncompiler: c\n\ntarget: t\n{line}\n");
     for (line, error) in [
         ("a 5", "line 5: no `name: value`"),

@@ -22,7 +22,7 @@ pub fn policy(spec: &str) -> Policy {
 /// A pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Lives {
-    /// Tells it from all others.
+    /// Unique id.
     pub id: u64,
     pub is_gated: bool,
     pub has_node: bool,

@@ -1,4 +1,4 @@
-//! Whatever fails: roles keep step, no pod is admitted twice, and it ends.
+//! Any failures: roles keep step, no pod is admitted twice, and the rollout ends.
 
 use proptest::prelude::*;
 use rand::RngExt;
@@ -25,7 +25,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn roles_keep_step_whatever_fails(
+    fn roles_keep_step_despite_failures(
         steps in (1u32..6, 1u32..6),
         goals in (1u32..40, 1u32..40),
         seed: u64,
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn shrinking_keeps_step_too(
+    fn roles_keep_step_while_shrinking(
         steps in (1u32..6, 1u32..6),
         from in (1u32..12, 1u32..12),
         seed: u64,

@@ -25,7 +25,7 @@ fn replacements_need_no_room_in_a_required_domain() {
     }
 }
 
-/// Nobody has seen a gate of a group that was up, and what it has lost is more than a step.
+/// A group was up before a gate of it was seen, and has lost more than a step.
 #[test]
 fn pods_lost_before_the_first_gate_all_come_back() {
     let spec = "{roles: {decode: {min: 12, max: 12}, prefill: {min: 6, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";

@@ -64,7 +64,7 @@ fn settings_without_effect_are_warnings() {
 }
 
 #[test]
-fn a_target_is_of_one_role_only() {
+fn target_belongs_to_one_role() {
     let policy = |name: &str, version: &str, target: &str| {
         format!(
             "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{roles: {{decode: {{max: 4, scaleTargetRef: {{apiVersion: apps/{version}, kind: Deployment, name: {target}}}}}}}}}\n---\n"
@@ -79,7 +79,7 @@ fn a_target_is_of_one_role_only() {
 }
 
 #[test]
-fn defaults_are_those_that_are_documented() {
+fn defaults_match_the_documentation() {
     let rollout = |more: &str| crate::cluster::policy(&spec(more)).rollout.unwrap();
     let deploy = rollout("deploy: {steps: {decode: 4}}");
     assert_eq!((deploy.pace, deploy.success), (Some(Pace::Steps(vec![4, 0])), Success::Ready));

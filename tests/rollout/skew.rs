@@ -46,7 +46,7 @@ proptest! {
         prop_assert_eq!([cluster.ready(0), cluster.ready(1)], [decode, prefill]);
     }
 
-    /// Whatever the controllers replace at once of what they may, and whichever pods fail meanwhile.
+    /// Holds for any pods that the controllers replace at once, and any pods that fail meanwhile.
     #[test]
     fn updates_keep_their_skew_and_the_steps_of_the_group(
         steps in (1u32..5, 1u32..4),

@@ -66,7 +66,7 @@ fn pods_at_gates_are_let_through_in_steps() {
 }
 
 #[test]
-fn an_update_begins_while_a_pod_of_a_group_that_was_up_is_not() {
+fn update_begins_despite_an_unready_pod() {
     let none = json!({});
     let update = "update: {maxSkewPercent: 50}}";
     for pace in [format!("deploy: {{{STEPS}}}, {update}"), update.to_owned()] {
@@ -89,7 +89,7 @@ fn an_update_begins_while_a_pod_of_a_group_that_was_up_is_not() {
 }
 
 #[test]
-fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
+fn gated_pods_of_a_step_need_room_again() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let mut group = Group::new(spec);
     let room = |pods: u32| json!({"domains": {"rack": {"r": {"decode": pods, "prefill": pods}}}});
@@ -102,7 +102,7 @@ fn pods_of_a_step_that_have_not_passed_yet_need_room_again() {
 }
 
 #[test]
-fn a_pod_that_replaces_another_needs_no_room_after_a_restart() {
+fn replacement_pod_needs_no_room_after_a_restart() {
     let spec = "{roles: {decode: {min: 8, max: 12}, prefill: {min: 4, max: 4}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}}";
     let full = json!({"domains": {"rack": {"r": {"decode": 0, "prefill": 0}}}});
     let pods = [("decode", 7, "ready"), ("decode", 1, "gated"), ("prefill", 4, "ready")];
@@ -119,7 +119,7 @@ fn a_pod_that_replaces_another_needs_no_room_after_a_restart() {
 }
 
 #[test]
-fn a_group_that_was_larger_before_gates_were_seen_finds_a_place_for_its_steps() {
+fn formerly_larger_group_finds_domains_for_its_steps() {
     let spec = "{roles: {decode: {min: 4, max: 12}, prefill: {min: 2, max: 6}}, deploy: {steps: {decode: 4, prefill: 2}, topology: {layers: [rack], constraint: Required}}, rules: [{name: up, role: decode, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 4, cooldown: 1h}, {name: more, role: prefill, source: prometheus, metric: q, comparator: GREATER_THAN, threshold: 5, step: 2, cooldown: 1h}]}";
     let mut group = Group::new(spec);
     let domains = |pods: u32| json!({"rack": {"r": {"decode": pods, "prefill": pods}}});
@@ -138,7 +138,7 @@ fn a_group_that_was_larger_before_gates_were_seen_finds_a_place_for_its_steps() 
 }
 
 #[test]
-fn a_pod_that_replaces_another_passes_its_gate_after_a_restart() {
+fn replacement_pod_passes_its_gate_after_a_restart() {
     let spec =
         "{roles: {decode: {min: 12, max: 12}, prefill: {min: 4, max: 4}}, scaling: {maxSkewPercent: 20}}";
     let none = json!({});
@@ -157,7 +157,7 @@ fn a_pod_that_replaces_another_passes_its_gate_after_a_restart() {
 }
 
 #[test]
-fn pods_that_are_not_created_yet_are_not_past_the_gate() {
+fn missing_pods_are_not_past_the_gate() {
     let none = json!({});
     let mut group = Group::new(&deploy(""));
     // A StatefulSet makes one at a time, and whoever makes many takes its time.
@@ -221,7 +221,7 @@ fn success_setting_decides_which_pods_are_up() {
 }
 
 #[test]
-fn a_step_that_takes_too_long_is_held() {
+fn overdue_step_is_held() {
     let mut group = Group::new(&deploy(", batchTimeout: 60s, provisioningTimeout: 100s"));
     let none = json!({});
     let pods = [("decode", 4, "ready"), ("prefill", 1, "ready"), ("prefill", 1, "unschedulable")];
@@ -337,7 +337,7 @@ fn blocked_group_gives_way_on_a_deadlock() {
 }
 
 #[test]
-fn a_step_goes_where_there_is_room_for_all_of_it() {
+fn step_goes_to_a_domain_with_room_for_all_of_it() {
     let topology = |constraint| {
         format!(", topology: {{layers: [host, rack, zone], layer: rack, constraint: {constraint}}}")
     };

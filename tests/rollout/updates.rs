@@ -18,7 +18,7 @@ fn running() -> Cluster {
 }
 
 #[test]
-fn both_roles_are_updated_side_by_side() {
+fn both_roles_are_updated_in_parallel() {
     let mut cluster = running();
     cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
     let mut rounds = 0;
@@ -72,7 +72,7 @@ fn sizes_stay_while_pods_are_updated() {
 }
 
 #[test]
-fn an_update_mends_a_step_that_is_stuck() {
+fn update_unblocks_a_stuck_step() {
     let mut cluster = Cluster::new(SPEC, 7);
     cluster.startup = (1 << 40, 1 << 40);
     let plan = cluster.plan();
@@ -89,7 +89,7 @@ fn an_update_mends_a_step_that_is_stuck() {
 }
 
 #[test]
-fn an_update_that_brings_nothing_up_stops() {
+fn update_without_ready_pods_stops() {
     let mut cluster = running();
     cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
     let mut last = None;
@@ -151,7 +151,7 @@ fn idle_with_gates() -> Cluster {
 }
 
 #[test]
-fn pods_that_are_replaced_are_let_through_their_gate() {
+fn replacement_pods_pass_their_gate() {
     for restarts in [false, true] {
         let mut cluster = idle_with_gates();
         cluster.pods.iter_mut().flatten().for_each(|pod| pod.is_outdated = true);
@@ -163,7 +163,7 @@ fn pods_that_are_replaced_are_let_through_their_gate() {
 /// Pods of an older revision that wait at their gate while an update is under way, and a picker that begins then.
 /// The controller replaces one only while all others are ready, as that of a StatefulSet does.
 #[test]
-fn pods_of_an_older_revision_at_their_gates_hold_no_update_up_for_ever() {
+fn gated_pods_of_an_old_revision_do_not_block_an_update() {
     let mut cluster = idle_with_gates();
     for role in 0..2 {
         for lost in [0, 3] {

@@ -47,7 +47,7 @@ fn negative_priorities_are_refused_when_the_pool_is_full() {
 }
 
 #[test]
-fn a_refusal_says_why_and_when_to_come_back() {
+fn refusal_has_a_reason_and_retry_after() {
     let rejection = pool(BY_QUEUE, &[9.0]).route(&of_priority(-1)).unwrap_err();
     assert_eq!(rejection.code.status(), 429);
     assert_eq!((rejection.reason, rejection.retry_after), (Some("rejected-saturated"), Some(1)));
@@ -71,7 +71,7 @@ fn only_the_candidates_of_the_request_count() {
 }
 
 #[test]
-fn an_empty_pool_is_a_full_one() {
+fn empty_pool_counts_as_saturated() {
     let pool = pool(BY_QUEUE, &[]);
     assert_eq!(pool.route(&of_priority(-1)).unwrap_err().code.status(), 429);
     let rejection = pool.route(&of_priority(0)).unwrap_err();

@@ -81,7 +81,7 @@ fn the_scorer_follows_its_formula() {
 }
 
 #[test]
-fn large_numbers_that_differ_little_are_told_apart() {
+fn large_close_numbers_are_distinguished() {
     let readings = [fresh(80e9), fresh(80e9 + 1.0), fresh(80e9 + 4.0)];
     let scores = scores(&scorer("{type: linear_higher_is_better}"), &endpoints(&readings));
     assert_eq!(scores, [0.0, 0.25, 1.0]);

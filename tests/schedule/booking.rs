@@ -116,7 +116,7 @@ async fn booking_moves_to_the_serving_endpoint() {
 }
 
 #[tokio::test]
-async fn the_booking_moves_to_the_pod_that_served_behind_a_shared_port() {
+async fn booking_moves_to_the_serving_pod_behind_a_shared_port() {
     let config = "
 plugins:
 - type: data-parallel-profile-handler

@@ -146,7 +146,7 @@ fn traffic(pool: &Pool, seed: u64) -> Vec<Held> {
 }
 
 #[test]
-fn everything_that_was_booked_is_known_and_comes_back() {
+fn concurrent_bookings_are_seen_and_released() {
     let pool = Pool::new();
     let (start, over) = (Barrier::new(THREADS as usize + 1), AtomicBool::new(false));
     let mut held: Vec<Held> = std::thread::scope(|scope| {

@@ -54,7 +54,7 @@ impl Pool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_prompts_that_come_at_once_go_to_one_endpoint() {
+async fn simultaneous_equal_prompts_share_an_endpoint() {
     let (pool, start) = (pool("", four()), Instant::now());
     let places = pool.burst(&["ab", "cd", "ab", "ef", "cd", "ab", "cd", "alone"]).await;
     assert_eq!(start.elapsed(), WINDOW);
@@ -70,7 +70,7 @@ async fn equal_prompts_that_come_at_once_go_to_one_endpoint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_say_how_they_are_put_together() {
+async fn batch_parameters_control_the_placement() {
     let most = pool(", maxPerReplica: 2", four());
     let places = most.burst(&["ab"; 8]).await;
     for endpoint in 0..4 {
@@ -124,7 +124,7 @@ async fn held_request_goes_to_an_endpoint_of_the_current_pool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_plugin_that_holds_requests_they_go_on_at_once() {
+async fn requests_are_not_delayed_without_a_holding_plugin() {
     let pool = Pool::new("plugins: [{type: prefix-cache-scorer}]\n", four());
     let request = prompt("ab");
     assert!(pool.dispatch(&request).now_or_never().unwrap().is_ok());

@@ -188,7 +188,7 @@ fn a_handler_runs_profiles_in_rounds() {
 }
 
 #[test]
-fn a_profile_that_fails_may_be_left_out() {
+fn handler_may_ignore_a_failed_profile() {
     let decision = chain("first", vec![2], vec![]).unwrap();
     assert_eq!(decision.runs().len(), 1);
     assert!(decision.run("second").is_none());

@@ -21,11 +21,11 @@ use crate::support::{Fixed, MAX_AGE, NOW, Only, candidates, id, metrics, request
 /// State of a profile in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// It is not configured.
+    /// Not configured.
     Missing,
     /// Its filters leave nothing.
     Nobody,
-    /// It picks.
+    /// Picks an endpoint.
     Picks,
 }
 

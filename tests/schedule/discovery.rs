@@ -103,7 +103,7 @@ async fn a_file_is_followed_as_it_is_replaced_and_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_becomes_empty_keeps_the_last_endpoints() {
+async fn empty_list_keeps_the_last_endpoints() {
     let mut watched = Watched::start(|dir| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap());
     let bad = "endpoints:\n- {name: bad, address: nowhere, port: \"1\"}\n";
     for empty in [text(&[]).as_str(), "endpoints:\n", bad] {
@@ -120,7 +120,7 @@ async fn a_list_that_becomes_empty_keeps_the_last_endpoints() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_empties_the_pool_where_that_is_meant() {
+async fn empty_list_empties_the_pool_when_allowed() {
     let prepare = |dir: &Path| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap();
     let mut watched = Watched::start_with(prepare, |discovery| discovery.allow_empty(true));
     let misspelt = text(&["b", "c"]).replace("address", "adress");
@@ -179,7 +179,7 @@ async fn one_bad_entry_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_swapped_is_a_change() {
+async fn swapped_symlink_is_a_change() {
     // As Kubernetes mounts a ConfigMap: file → ..data/file, ..data → a dated directory.
     let mut watched = Watched::start(|dir| {
         for (version, names) in [("..1", ["a"]), ("..2", ["b"])] {
@@ -198,7 +198,7 @@ async fn a_link_that_is_swapped_is_a_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_vanishes_keeps_its_endpoints_until_it_is_back() {
+async fn removed_file_keeps_its_endpoints_until_it_returns() {
     let mut watched = Watched::start(|dir| fs::write(dir.join("endpoints.yaml"), text(&["a"])).unwrap());
     fs::remove_file(watched.path("endpoints.yaml")).unwrap();
     watched.looks().await;
@@ -225,7 +225,7 @@ async fn without_the_flag_nothing_is_watched() {
 }
 
 #[test]
-fn a_start_without_a_usable_file_is_an_error_that_says_why() {
+fn start_without_a_usable_file_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("endpoints.yaml");
     let load = || FileDiscovery::new(&path, true).load_into(&Store::default()).unwrap_err();

@@ -188,7 +188,7 @@ fn equal_endpoints_score_one() {
 }
 
 #[test]
-fn a_short_response_goes_where_its_prompt_is_cached_and_a_long_one_where_nothing_runs() {
+fn short_responses_prefer_cached_prompts_and_long_ones_idle_endpoints() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
     for (position, running) in [(0, 20.0), (1, 0.0)] {
@@ -265,7 +265,7 @@ fn busiest_by_mean(counts: &[usize]) -> f64 {
 }
 
 #[test]
-fn long_responses_spread_although_one_endpoint_has_their_prefix() {
+fn long_responses_spread_despite_a_cached_prefix() {
     let (clock, model) = model();
     let candidates = pool(8, |_, _| {});
     for _ in 0..400 {
@@ -300,7 +300,7 @@ fn endpoints_without_fresh_metrics_do_not_draw_everything() {
 }
 
 #[test]
-fn an_endpoint_that_is_three_times_slower_gets_less() {
+fn slower_endpoint_gets_fewer_requests() {
     let (clock, model) = model();
     let candidates = pool(4, |_, _| {});
     for number in 0..160 {

@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn label_values_come_back_whatever_they_hold(text in any::<String>()) {
+    fn any_label_values_round_trip(text in any::<String>()) {
         let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let page = format!("queue{{a=\"x\",b=\"{escaped}\"}} 4\n");
         let want = vec![("a".to_owned(), "x".to_owned()), ("b".to_owned(), text)];
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_odd(bytes in odd_bytes(), size in 1_usize..64) {
+    fn any_bytes_are_parsed_without_a_panic(bytes in odd_bytes(), size in 1_usize..64) {
         let wanted = wanted();
         let mut whole = 0;
         wanted.scan(&bytes, |_, line| {

@@ -61,7 +61,7 @@ fn filters_of_a_profile_narrow_one_after_the_other() {
 }
 
 #[test]
-fn a_selector_wants_all_that_it_says() {
+fn all_selector_requirements_must_match() {
     let endpoints = || {
         labelled(&[
             &[],
@@ -98,7 +98,7 @@ fn a_selector_wants_all_that_it_says() {
 }
 
 #[test]
-fn labels_that_change_are_seen() {
+fn changed_labels_are_seen() {
     let store = Store::default();
     let selector =
         LabelSelector { match_labels: [("tier".to_owned(), "gold".to_owned())].into(), ..Default::default() };

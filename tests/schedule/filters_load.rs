@@ -160,7 +160,7 @@ fn active_requests_are_counted_when_they_are_limited() {
 }
 
 #[test]
-fn a_detector_filters_where_a_profile_says_so() {
+fn detector_filters_in_profiles_that_name_it() {
     let config = profile_of(&["type: concurrency-detector, parameters: {maxConcurrency: 2}"]);
     let pool = Pool::new(&config, labelled(&[&[], &[]]));
     let request = asking(&[]);
@@ -206,7 +206,7 @@ plugins:
 }
 
 #[test]
-fn a_detector_that_is_nobodys_filter_takes_no_turns() {
+fn detector_outside_profiles_needs_no_atomic_booking() {
     let config = "
 plugins: [{type: queue-scorer}, {type: concurrency-detector}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]

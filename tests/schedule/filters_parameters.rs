@@ -257,7 +257,7 @@ fn invalid_parameters_are_refused_with_position() {
 }
 
 #[test]
-fn an_in_flight_producer_that_does_not_exist_is_refused() {
+fn missing_in_flight_producer_is_refused() {
     for (plugin_type, parameters) in [
         ("concurrency-detector", "{inFlightLoadProducerName: mine}"),
         (

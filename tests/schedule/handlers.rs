@@ -95,7 +95,7 @@ fn a_header_names_the_profile() {
 }
 
 #[test]
-fn a_profile_that_does_not_exist_is_refused() {
+fn missing_profile_is_refused() {
     let endpoints = || labelled(&[&[]]);
     let unknown = Pool::new(&BY_HEADER.replace("PARAMETERS", ""), endpoints());
     let rejection = unknown.route(&asking(&[("epp-profile", "nope\u{7f}")])).unwrap_err();
@@ -108,7 +108,7 @@ fn a_profile_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn the_only_profile_runs_whatever_the_header_says() {
+fn only_profile_runs_for_any_header() {
     let config = "
 plugins: [{type: header-profile-handler}]
 schedulingProfiles: [{name: main}]

@@ -231,9 +231,9 @@ fn a_slow_server_under_overload_is_not_ejected() {
     assert_eq!(pool.ejections(), 0.0);
 }
 
-/// It runs as many requests as it may: others wait, and its gauges stand still.
+/// A server that runs as many requests as it may: others wait, and its gauges stand still.
 #[test]
-fn a_full_server_is_not_ejected_while_its_streams_go_on() {
+fn full_server_is_not_ejected_while_it_streams() {
     let pool = Pool::new(BY_HEADER, &[None; 2]);
     let full = Arc::clone(&pool.store.snapshot().endpoints()[0]);
     let begin = |address| {

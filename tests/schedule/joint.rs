@@ -139,7 +139,7 @@ pub(crate) fn racks(racks: &[&str]) -> Candidates {
 pub(crate) const LINKS: &str = "links: {rack: 10000, region: 1000}";
 
 #[test]
-fn a_near_pair_is_chosen_unless_it_waits_longer_than_the_far_one_takes() {
+fn near_pair_wins_unless_its_queue_outweighs_the_transfer() {
     let scores = [1.0, 1.0];
     let pairing = Pairing::new(LINKS, &scores, &[1.0], racks(&["a", "b", "b"]));
     // 1 s to compute, and 0.1 s of transfer instead of 1 s.
@@ -198,7 +198,7 @@ fn full_kv_cache_is_avoided_unless_all_are_full() {
 }
 
 #[test]
-fn a_required_layer_forbids_pairs_and_has_a_reason_of_its_own() {
+fn required_layer_forbids_pairs_with_its_own_reason() {
     let required = "constraintMode: Required, constraintLayer: rack, pairCandidates: 1";
     let table: [(&[&str], Result<(u32, u32), ScheduleError>); 3] = [
         // The best two are apart, others are not.

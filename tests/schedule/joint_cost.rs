@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn no_pair_and_no_endpoint_alone_is_cheaper(
+    fn joint_choice_is_the_cheapest(
         prefill in side(),
         decode in side(),
         rules in rules(),

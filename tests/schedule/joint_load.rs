@@ -36,8 +36,7 @@ schedulingProfiles:
     )
 }
 
-/// So many endpoints that compute prompts, and then so many that decode. All of them have
-/// been scraped, and idle.
+/// Prefill endpoints, then decode endpoints. All of them have been scraped, and are idle.
 fn fleet(config: &str, prefill: usize, decode: usize) -> (Pool, Clock) {
     let labels: Vec<[(&str, &str); 1]> = (0..prefill + decode)
         .map(|number| [("llm-d.ai/role", if number < prefill { "prefill" } else { "decode" })])
@@ -132,7 +131,7 @@ fn booked_kv_cache_counts_as_used() {
 }
 
 #[test]
-fn a_prompt_stays_where_most_of_it_is_cached() {
+fn prompt_goes_where_most_of_it_is_cached() {
     let mut pairing = Pairing::decided_by(None, LINKS, &[1.0], &[1.0], racks(&["a", "a"]));
     let cached = |blocks: u32| PrefixMatch { total: 20, block_size: 50, matched: vec![0, blocks] };
     pairing.facts.set(Key::new(1), cached(19));
@@ -207,7 +206,7 @@ fn the_decider_judges_the_endpoint_that_decodes() {
 }
 
 #[test]
-fn without_an_endpoint_for_prompts_those_that_decode_compute_them() {
+fn decode_endpoints_prefill_without_a_prefill_endpoint() {
     let always = "pairing: joint, deciders: {prefill: always-disagg-pd-decider}";
     for handler in [always, "pairing: joint"] {
         let (pool, _) = fleet(&config(handler, "", ["", ""]), 0, 3);

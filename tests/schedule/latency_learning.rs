@@ -135,7 +135,7 @@ fn replace_first(store: &Store, spec: EndpointSpec) {
 }
 
 #[test]
-fn an_engine_that_starts_again_is_learned_anew() {
+fn restarted_engine_is_learned_again() {
     let (clock, model, store) = with_a_slow_one();
     let endpoint = only(&store);
     let page = |started| EngineTimes { started: Some(started), ..EngineTimes::default() };
@@ -153,7 +153,7 @@ fn an_engine_that_starts_again_is_learned_anew() {
 }
 
 #[test]
-fn a_server_at_another_address_and_another_pod_are_learned_anew() {
+fn new_address_or_pod_is_learned_again() {
     for change in ["address", "pod"] {
         let (_, model, store) = with_a_slow_one();
         let mut spec = spec("a");
@@ -171,7 +171,7 @@ fn a_server_at_another_address_and_another_pod_are_learned_anew() {
 }
 
 #[test]
-fn labels_that_change_keep_what_was_learned_of_an_endpoint() {
+fn label_changes_keep_the_learned_speed() {
     let (_, model, store) = with_a_slow_one();
     let slow = alone(&model, &only(&store), 2000);
     let mut labelled = spec("a");
@@ -181,7 +181,7 @@ fn labels_that_change_keep_what_was_learned_of_an_endpoint() {
 }
 
 #[test]
-fn cached_responses_make_no_endpoint_look_fast() {
+fn cached_responses_do_not_distort_learned_speeds() {
     let (clock, model) = model();
     let store = store("a");
     let endpoint = only(&store);
@@ -200,7 +200,7 @@ fn cached_responses_make_no_endpoint_look_fast() {
 }
 
 #[test]
-fn predictions_are_compared_with_what_comes() {
+fn predictions_are_compared_with_measured_times() {
     let (clock, model) = model();
     let store = store("a");
     let endpoint = only(&store);

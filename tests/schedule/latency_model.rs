@@ -39,7 +39,7 @@ fn assert_near(got: f64, expected: f64, what: &str) {
 }
 
 #[test]
-fn of_the_prompt_under_way_only_the_rest_counts() {
+fn only_the_remaining_prompt_counts_as_backlog() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let left = || tokens(&model, endpoint(&candidates, 0));
@@ -74,7 +74,7 @@ fn a_prompt_moves_with_its_request() {
 }
 
 #[test]
-fn a_prompt_of_a_response_in_one_piece_leaves_as_time_passes() {
+fn prompt_of_an_unstreamed_response_leaves_over_time() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let left = || tokens(&model, endpoint(&candidates, 0));
@@ -90,7 +90,7 @@ fn a_prompt_of_a_response_in_one_piece_leaves_as_time_passes() {
 }
 
 #[test]
-fn a_prompt_leaves_with_the_first_that_is_seen_of_its_response() {
+fn prompt_leaves_the_backlog_with_the_first_response_byte() {
     type See = fn(&mut Booked);
     let (nothing, headers): (See, See) = (|_| {}, |booked| booked.begins(true));
     let token: See = |booked| {
@@ -124,7 +124,7 @@ fn a_prompt_leaves_with_the_first_that_is_seen_of_its_response() {
 }
 
 #[test]
-fn a_prompt_of_which_nothing_is_seen_expires() {
+fn prompt_without_a_response_expires() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let left = || tokens(&model, endpoint(&candidates, 0));
@@ -155,7 +155,7 @@ fn a_prompt_of_which_nothing_is_seen_expires() {
 }
 
 #[test]
-fn endpoints_that_are_gone_are_forgotten() {
+fn removed_endpoints_are_forgotten() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
     let _booked = model.book(&Work::whole(endpoint(&candidates, 0), 100_000, true));
@@ -234,7 +234,7 @@ fn busy_pool(order: [usize; 2]) -> f64 {
 }
 
 #[test]
-fn utilization_is_the_same_whichever_accelerator_is_known_first() {
+fn utilization_does_not_depend_on_accelerator_order() {
     let busy = [[0, 1], [1, 0]].map(busy_pool);
     for busy in busy {
         assert!((0.7..0.8).contains(&busy), "{busy} is not a quarter and a half of each half second");
@@ -243,7 +243,7 @@ fn utilization_is_the_same_whichever_accelerator_is_known_first() {
 }
 
 #[test]
-fn requests_of_others_that_wait_have_prompts_to_compute() {
+fn waiting_foreign_requests_count_as_prompts() {
     let (_, model) = model();
     let candidates = pool(1, |_, _| {});
     let endpoint = endpoint(&candidates, 0);
@@ -282,7 +282,7 @@ fn expected_after(api: Api, is_pair: bool, usage: Usage) -> f64 {
 }
 
 #[test]
-fn prompts_are_as_long_as_usage_says() {
+fn prompt_lengths_follow_reported_usage() {
     let usage = |prompt, cached| Usage {
         prompt_tokens: Some(prompt),
         completion_tokens: Some(1),
@@ -306,7 +306,7 @@ fn prompts_are_as_long_as_usage_says() {
 }
 
 #[test]
-fn a_hit_that_did_not_happen_counts_also_where_its_number_is_left_out() {
+fn missed_hit_counts_without_a_cached_tokens_field() {
     let (_, model) = model();
     let candidates = pool(1, |_, _| {});
     let work = Work { prompt: 1000, estimated: 1000, ..Work::whole(endpoint(&candidates, 0), 600, true) };
@@ -339,7 +339,7 @@ fn an_error_teaches_nothing() {
 }
 
 #[test]
-fn slots_that_are_all_taken_cost_the_time_until_one_is_free() {
+fn full_slots_cost_the_wait_for_a_free_one() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let (endpoint, load) = (endpoint(&candidates, 0), endpoint(&candidates, 0).load());
@@ -361,7 +361,7 @@ fn slots_that_are_all_taken_cost_the_time_until_one_is_free() {
 }
 
 #[test]
-fn a_prompt_that_does_not_fit_waits_until_enough_tokens_have_left() {
+fn oversized_prompt_waits_for_free_kv_cache() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let (endpoint, load) = (endpoint(&candidates, 0), endpoint(&candidates, 0).load());

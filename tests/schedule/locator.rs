@@ -98,7 +98,7 @@ proptest! {
     /// However the pool changes and whatever is asked in which order, each response is that of
     /// the rules for the pool as it is.
     #[test]
-    fn candidates_are_those_of_the_rules(
+    fn candidates_follow_the_locator_rules(
         pools in prop::collection::vec(pool(), 1..4),
         hints in prop::collection::vec(prop::option::of(prop::collection::vec(entry(), 0..6)), 1..8),
         asked in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0..30u64), 1..60),

@@ -32,7 +32,7 @@ fn attributes(prefix: &str, count: usize) -> String {
 }
 
 #[test]
-fn missing_producers_are_named_however_many() {
+fn many_missing_producers_are_all_named() {
     let state = State::default();
     let error = pipeline(&in_flight(&["a", "b", "c", "d", "e"], false), &state).unwrap_err();
     let message = "plugin 's-a': it reads InFlightLoad from the plugin 'a', which is not declared";
@@ -46,7 +46,7 @@ fn missing_producers_are_named_however_many() {
 }
 
 #[test]
-fn missing_attributes_are_named_however_many() {
+fn many_missing_attributes_are_all_named() {
     let scorer = |number: usize| {
         format!(
             "- {{name: s{number}, type: endpoint-attribute-scorer, parameters: {{attributeKey: a{number}, algorithm: {{type: linear_lower_is_better}}}}}}\n"
@@ -61,7 +61,7 @@ fn missing_attributes_are_named_however_many() {
 }
 
 #[test]
-fn there_can_be_so_many_producers() {
+fn number_of_producers_is_bounded() {
     let state = State::default();
     let error = pipeline(&in_flight(&["a", "b", "c", "d", "e"], true), &state).unwrap_err();
     assert_eq!(error.message(), "plugin 's-e': there can be 4 in-flight load producers at most");
@@ -71,7 +71,7 @@ fn there_can_be_so_many_producers() {
 }
 
 #[test]
-fn names_of_earlier_configurations_make_room() {
+fn names_of_earlier_configurations_are_freed() {
     let state = State::default();
     for round in 0..10 {
         let names = ["a", "b", "c", "d"].map(|name| format!("{name}{round}"));
@@ -99,7 +99,7 @@ fn a_request_under_way_keeps_its_counters() {
 }
 
 #[test]
-fn numbers_of_names_that_are_gone_are_forgotten() {
+fn readings_of_removed_names_are_dropped() {
     let state = State::default();
     let all = pool(1, |_, _| ());
     let load = all.view().get(0).load();

@@ -68,7 +68,7 @@ schedulingProfiles:
 /// Header of the filter that takes endpoints by their address.
 pub(crate) const ONLY: &str = "test-epp-endpoint-selection";
 
-/// It takes any of four.
+/// Header that selects any of four.
 const ANY: &[(&str, &str)] = &[(ONLY, "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4")];
 
 pub(crate) struct Pool {
@@ -185,7 +185,7 @@ fn failed_responses_eject_the_picked_endpoint() {
 }
 
 #[test]
-fn an_ejected_endpoint_is_probed_whatever_the_scores_and_comes_back() {
+fn ejected_endpoint_is_probed_despite_its_scores() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     pool.eject(1);
     // It has the longest queue, so that no scorer would ever take it.
@@ -420,7 +420,7 @@ fn failed_pair_ejects_the_decode_endpoint() {
 }
 
 #[test]
-fn a_server_that_finishes_responses_is_not_ejected_for_its_scrapes() {
+fn server_that_finishes_responses_survives_failed_scrapes() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     let health = Arc::clone(pool.endpoint(4).health());
     health.scrape_succeeded();
@@ -528,7 +528,7 @@ fn failing_endpoint_gets_few_requests_and_recovers_soon() {
 }
 
 #[test]
-fn a_stream_that_only_begins_is_no_success() {
+fn stream_without_a_first_token_is_no_success() {
     let pool = Pool::new(BY_QUEUE, &[None; 4]);
     for _ in 0..2 {
         pool.answered(Verdict::Failed(503));

@@ -34,7 +34,7 @@ fn assert_likely(count: usize, rounds: usize, probability: f64) {
 const ROUNDS: usize = 20_000;
 
 #[test]
-fn a_pick_is_as_likely_as_its_total() {
+fn pick_probability_is_proportional_to_the_total() {
     // The last ones make the powers of the formula as it is written all 0.
     for scale in [1.0, 50.0, 1e-3, 1e-9] {
         let totals = [1.0, 2.0, 0.0, 3.0, 4.0, -1.0].map(|total| total * scale);
@@ -48,7 +48,7 @@ fn a_pick_is_as_likely_as_its_total() {
 }
 
 #[test]
-fn later_picks_are_as_likely_among_what_is_left() {
+fn later_picks_are_proportional_among_the_rest() {
     let totals = [1.0, 2.0, 5.0];
     let picks = rounds(&totals, 2, ROUNDS);
     for first in 0..3 {

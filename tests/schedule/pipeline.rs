@@ -78,7 +78,7 @@ dataLayer:
 }
 
 #[test]
-fn engines_are_those_that_are_configured_and_the_built_in_ones() {
+fn configured_engines_extend_the_built_in_ones() {
     let build = |parameters: &str| {
         build(&format!("plugins: [{{type: core-metrics-extractor, parameters: {parameters}}}]\n"))
     };
@@ -277,7 +277,7 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: 1}, {
 }
 
 #[test]
-fn the_implied_profile_holds_what_is_declared_in_order() {
+fn implied_profile_has_the_declared_plugins_in_order() {
     let pipeline = build(
         "plugins: [{name: kv, type: kv-cache-utilization-scorer}, {type: openai-parser}, {type: random-picker}, {name: q, type: queue-scorer}]\n",
     );
@@ -379,7 +379,7 @@ requestHandler: {parsers: [{pluginRef: openai-parser}]}
 }
 
 #[test]
-fn gates_are_read_as_go_reads_booleans() {
+fn feature_gates_are_parsed_as_go_booleans() {
     let gates =
         |list: &str| EndpointPickerConfig::parse(&format!("featureGates: {list}\n")).unwrap().feature_gates;
     assert!(!gates("[]").flow_control && gates("[]").ha_populate_non_leader_datastore);
@@ -454,7 +454,7 @@ dataLayer:
 }
 
 #[test]
-fn lists_of_models_have_a_source_of_their_own() {
+fn model_lists_have_their_own_source() {
     let pipeline = build(
         "
 plugins: [{type: models-data-source, parameters: {scheme: https, insecureSkipVerify: false}}, {type: models-data-extractor}]

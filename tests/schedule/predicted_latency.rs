@@ -150,7 +150,7 @@ fn with_slo(ttft: &str, tpot: &str) -> Request {
 // and a step 15 ms and 0.15 ms per request.
 
 #[test]
-fn endpoints_that_would_miss_the_first_token_are_left_out() {
+fn endpoints_that_would_miss_the_ttft_are_filtered() {
     let pool = running(&tiers("{}"), &[100.0, 10.0, 0.0]);
     assert_eq!(pool.kept(&with_slo("50", "1")), [1, 2], "80, 35 and 30 ms");
     assert_eq!(pool.kept(&with_slo("32", "1")), [2]);
@@ -176,7 +176,7 @@ fn the_time_per_output_token_counts_for_streams_and_where_tokens_are_generated()
 }
 
 #[test]
-fn a_tighter_target_of_a_request_that_runs_there_counts() {
+fn tighter_target_of_a_running_request_counts() {
     let pool = running(&tiers("{streamingMode: true}"), &[10.0, 40.0]);
     let tight = pool.route(&with_slo("1000", "18")).unwrap();
     assert_eq!(tight.decision().primary().picks.as_slice(), [0]);
@@ -189,7 +189,7 @@ fn a_tighter_target_of_a_request_that_runs_there_counts() {
 }
 
 #[test]
-fn the_strategy_says_which_of_the_good_ones_is_taken() {
+fn strategy_selects_among_the_good_endpoints() {
     let pick = |strategy: &str, slo: &Request| {
         let config = tiers("{streamingMode: true}").replace(
             "type: latency-scorer}",
@@ -208,7 +208,7 @@ fn the_strategy_says_which_of_the_good_ones_is_taken() {
 }
 
 #[test]
-fn requests_that_may_be_shed_and_would_miss_their_targets_are_refused() {
+fn sheddable_requests_that_would_miss_targets_are_refused() {
     const CONFIG: &str = "
 plugins:
 - {type: predicted-latency-producer, parameters: {streamingMode: true}}
@@ -287,7 +287,7 @@ fn stream(model: &str, bytes: usize, headers: &[(&str, &str)]) -> Request {
 }
 
 #[test]
-fn a_request_is_booked_once_however_many_plugins_read_the_model() {
+fn request_is_booked_once_for_several_plugins() {
     let config = "
 plugins:
 - {name: latency, type: predicted-latency-producer}
@@ -360,7 +360,7 @@ fn predictions_and_missed_targets_are_counted_by_model() {
 }
 
 #[test]
-fn targets_that_are_no_numbers_are_counted_once_per_request() {
+fn invalid_targets_are_counted_once_per_request() {
     let config = "
 plugins: [{type: predicted-latency-producer}, {type: expected-latency-scorer}, {type: latency-scorer}]
 ";
@@ -376,7 +376,7 @@ plugins: [{type: predicted-latency-producer}, {type: expected-latency-scorer}, {
 }
 
 #[test]
-fn models_that_clients_make_up_have_no_series_of_their_own_for_good() {
+fn invented_models_lose_their_series() {
     let pool = running(&tiers("{}"), &[0.0]);
     for number in 0..1200 {
         assert!(pool.route(&stream(&format!("m{number}"), 4, &[])).is_ok());

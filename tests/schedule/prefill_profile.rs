@@ -96,7 +96,7 @@ fn computed_prompt_is_no_longer_in_flight() {
 }
 
 #[test]
-fn a_parameter_that_names_no_profile_is_noted() {
+fn unknown_profile_name_is_noted() {
     let config = |plugin: &str| {
         format!(
             "

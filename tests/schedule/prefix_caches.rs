@@ -91,7 +91,7 @@ fn repeated_prompt_goes_to_the_same_endpoint() {
 }
 
 #[test]
-fn a_pod_that_comes_back_under_its_name_has_nothing_cached() {
+fn recreated_pod_has_an_empty_cache() {
     let of = |uid: &str| {
         let mut all = at(&["10.0.0.1:8000"]);
         all[0].uid = Some(uid.to_owned());

@@ -93,7 +93,7 @@ fn predicted_and_cached(kept: u32, reports: bool) -> (f64, f64) {
 }
 
 #[test]
-fn predictions_agree_with_a_cache_of_a_quarter_of_what_is_reported() {
+fn predictions_follow_a_cache_smaller_than_reported() {
     let (predicted, cached) = predicted_and_cached(REPORTED / 4, false);
     assert!(predicted > 2.0 * cached, "uncorrected: {predicted} and {cached}");
     let (predicted, cached) = predicted_and_cached(REPORTED / 4, true);
@@ -102,7 +102,7 @@ fn predictions_agree_with_a_cache_of_a_quarter_of_what_is_reported() {
 }
 
 #[test]
-fn a_cache_that_keeps_what_it_reports_loses_nothing() {
+fn predictions_keep_a_cache_as_large_as_reported() {
     let (predicted, cached) = predicted_and_cached(REPORTED, true);
     let ratio = predicted / cached;
     assert!((0.9..1.1).contains(&ratio), "{predicted} and {cached}: {ratio}");

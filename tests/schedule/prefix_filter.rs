@@ -107,7 +107,7 @@ fn without_a_match_all_are_kept() {
 }
 
 #[test]
-fn some_requests_explore_and_the_seed_says_which() {
+fn seed_determines_which_requests_explore() {
     let case = Case::new("{explorationProbability: 0.25}", &[(10, 0), (0, 0)]);
     let explored: Vec<u64> = (0..4000).filter(|seed| case.kept(*seed).len() == 2).collect();
     // Six standard deviations around 1000.

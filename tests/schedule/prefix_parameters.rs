@@ -149,7 +149,7 @@ fn a_producer_of_another_name_has_to_be_declared() {
 }
 
 #[test]
-fn deciding_and_booking_are_one_step_where_tokens_count() {
+fn decisions_by_tokens_book_atomically() {
     let filter = "prefix-cache-affinity-filter";
     for (parameters, books) in
         [("{}", true), ("{maxTTFTPenaltyMs: 0}", false), ("{affinityThreshold: 0}", false)]

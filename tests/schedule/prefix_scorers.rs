@@ -97,7 +97,7 @@ fn no_hit(facts: &Facts, candidates: &Candidates) -> Vec<f32> {
 }
 
 #[test]
-fn a_warm_prompt_is_no_business_of_the_no_hit_scorer() {
+fn no_hit_scorer_ignores_warm_prompts() {
     let all = pool(5, |_, _| {});
     let never_used = [1.0, 0.75, 0.5, 0.25, 0.0];
     let warm = facts(4, 64, &[0, 0, 1]);

@@ -41,7 +41,7 @@ fn loras(endpoints: &[Loras]) -> Candidates {
 }
 
 #[test]
-fn adapters_that_are_no_longer_reported_grow_old() {
+fn unreported_adapters_become_stale() {
     let candidates = loras(&[(Some((&["a"], &[], 2)), Some(0)), (Some((&[], &[], 2)), Some(0))]);
     let score = || column(&LoraAffinityScorer, &asking_for("a"), Facts::NONE, &candidates);
     assert_eq!(score(), [1.0, 0.8]);
@@ -92,7 +92,7 @@ fn with_label(key: &str, values: &[Option<String>]) -> Candidates {
 }
 
 #[test]
-fn the_header_label_scorer_matches_what_is_equal() {
+fn header_label_scorer_matches_equal_values() {
     let params = HeaderLabelParams::decode(&node("{headerName: X-Tenant, labelKey: tenant}")).unwrap();
     let scorer = HeaderLabelAffinityScorer::new(&params);
     let candidates = with_label("tenant", &["a", "b", "A", ""].map(|value| Some(value.to_owned())));

@@ -208,7 +208,7 @@ async fn scrapes_share_one_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_closes_after_each_response_is_no_failure() {
+async fn connection_closed_after_each_response_is_no_failure() {
     let server = Server::start(Does::RespondsAndCloses(page(3, 7))).await;
     let pool = Pool::start(&[&server], ScrapeConfig::default());
     server.more(4).await;
@@ -391,7 +391,7 @@ dataLayer:
 }
 
 #[tokio::test]
-async fn a_configuration_says_what_is_read_of_each_engine() {
+async fn configuration_selects_the_metrics_of_each_engine() {
     let parameters = r#"{
         "engineLabelKey": "engine", "defaultEngine": "sglang",
         "engineConfigs": [

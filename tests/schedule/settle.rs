@@ -30,8 +30,8 @@ fn run(handler: Arc<dyn ProfileHandler>, profiles: Vec<Profile>, record: Record)
     decide(&scheduler, &candidates(&[(None, None); 6]), 1, record).unwrap()
 }
 
-/// Of the pairs of a decode and a prefill endpoint it takes the one with the greatest sum
-/// of totals, where those whose positions are three apart are worth 1 more.
+/// Picks the pair of a decode and a prefill endpoint with the greatest sum of totals, where pairs three
+/// positions apart are worth 1 more.
 struct Pairs;
 
 impl Pairs {

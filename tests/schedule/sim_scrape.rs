@@ -72,7 +72,7 @@ async fn scraped_metrics_match_the_engine_state() {
 }
 
 #[tokio::test]
-async fn every_engine_is_read_in_its_own_words() {
+async fn every_engine_is_read_by_its_metric_names() {
     // What an engine says nothing about has no reading.
     let all = [Some(2.0), Some(1.0), Some(16.0), Some(1000.0)];
     for (name, dialect) in Dialect::ALL {
@@ -118,7 +118,7 @@ async fn every_engine_is_read_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn histograms_of_times_are_read_where_something_learns_from_them() {
+async fn latency_histograms_are_read_only_when_used() {
     for (name, dialect) in Dialect::ALL {
         let engine = EngineConfig { decode_step: Duration::from_millis(1), ..EngineConfig::default() };
         let config = SimConfig { dialect, engine, ..SimConfig::default() };

@@ -139,7 +139,7 @@ fn unreachable_target_reserves_no_endpoint() {
 }
 
 #[test]
-fn loose_requests_stay_where_their_own_target_is_kept() {
+fn loose_requests_keep_their_own_target() {
     let (_, model) = model();
     let candidates = running(&[30.0, 8.0, 0.0]);
     drop(decoding(&model, endpoint(&pool(1, |_, _| {}), 0), 15.5));
@@ -152,7 +152,7 @@ fn loose_requests_stay_where_their_own_target_is_kept() {
 }
 
 #[test]
-fn a_request_stays_away_from_those_whose_targets_it_would_break() {
+fn request_avoids_endpoints_whose_targets_it_would_break() {
     let (_, model) = model();
     let candidates = running(&[30.0, 30.0]);
     let crowd: Vec<_> = (0..30).map(|_| decoding(&model, endpoint(&candidates, 0), 20.0)).collect();
@@ -176,7 +176,7 @@ fn unreachable_targets_do_not_displace_reachable_ones() {
 }
 
 #[test]
-fn scores_stay_in_range_whatever_the_targets_are() {
+fn scores_stay_in_range_for_any_targets() {
     let (_, model) = model();
     let candidates = running(&[0.0, 1e9, f64::NAN]);
     for (ttft, tpot) in [("0.001", "0.001"), ("86400000", "86400000"), ("1", "86400000")] {
@@ -188,7 +188,7 @@ fn scores_stay_in_range_whatever_the_targets_are() {
 }
 
 #[test]
-fn responses_are_expected_to_be_as_long_as_others_of_their_model_and_flow() {
+fn expected_response_length_is_per_model_and_flow() {
     let (_, model) = model();
     let candidates = pool(1, |_, _| {});
     let kind = |flow: &str| model.kind(&asking(&[("x-llm-d-inference-fairness-id", flow)]));

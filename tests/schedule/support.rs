@@ -116,7 +116,7 @@ pub(crate) fn fresh(value: f64) -> Reading {
     Some((value, 0))
 }
 
-/// So many endpoints, made as `change` wants them.
+/// Pool of `count` endpoints, each adapted by `change`.
 pub(crate) fn pool(count: usize, change: impl Fn(usize, &mut EndpointSpec)) -> Candidates {
     let store = Store::default();
     let spec = |index: usize| {

@@ -66,7 +66,7 @@ fn kept(least: MinAffinity, places: &[Place]) -> Vec<u32> {
 const HERE: &str = "h1 r1 z1 g1";
 
 #[test]
-fn the_scorer_follows_its_table() {
+fn topology_scores_match_the_table() {
     let table = [
         ("h1 r1 z1 g1", HERE, 1.0),
         ("h2 r1 z1 g1", HERE, 0.20),
@@ -215,7 +215,7 @@ fn prefill_at(places: &[&'static str], filter: Option<MinAffinity>, weight: f64)
 }
 
 #[test]
-fn a_profile_picks_near_what_another_one_picked() {
+fn profile_picks_near_the_pick_of_another() {
     let places = ["h2 r2 z2 g1", "h2 r2 z1 g1", "h1 r1 z1 g1", "h3 r1 z1 g1"];
     assert_eq!(prefill_at(&places, None, 1.0), "pod-3", "the same host");
     assert_eq!(prefill_at(&places, None, 0.0), "pod-1");
@@ -227,7 +227,7 @@ fn a_profile_picks_near_what_another_one_picked() {
 }
 
 #[test]
-fn places_are_the_same_however_the_membership_changed() {
+fn topology_places_do_not_depend_on_membership_order() {
     let store = Store::default();
     let (here, there) = (place("h1 r1 z1 g1"), place("h2 r1 z1 g1"));
     store.replace(vec![spec(0, &here), spec(1, &there)]);
@@ -252,7 +252,7 @@ fn build(plugins: &str) -> Result<Pipeline, ConfigError> {
 }
 
 #[test]
-fn a_configuration_gets_the_extractor_that_it_needs() {
+fn required_extractor_is_added() {
     let pipeline = build("- type: topology-affinity-scorer\n- type: topology-affinity-filter\n").unwrap();
     let of = |name: &str| pipeline.resolved.plugins.iter().find(|plugin| plugin.name == name);
     assert!(of("topology-extractor").is_some());

@@ -54,7 +54,7 @@ const QUIET: [&str; 7] = [
 ];
 
 #[test]
-fn mistakes_end_with_exit_code_2_and_failures_with_1() {
+fn usage_errors_exit_2_and_failures_exit_1() {
     fails(&["serve", "--grpc-port=many"], 2, "--grpc-port");
     fails(&["serve", "--lora-info-metric=x"], 2, "--lora-info-metric");
     fails(&["serve", "--zap-encoder=xml"], 2, "--zap-encoder");
@@ -174,7 +174,7 @@ fn version_is_printed_as_text_and_json() {
 }
 
 #[test]
-fn shells_and_manuals_know_the_commands() {
+fn completions_and_manual_list_the_commands() {
     for (shell, says) in
         [("bash", "complete -F _usher"), ("zsh", "#compdef usher"), ("fish", "complete -c usher")]
     {
@@ -271,7 +271,7 @@ fn sigterm_drains_and_ends_well() {
 }
 
 #[test]
-fn a_start_is_one_line_with_everything_that_matters() {
+fn start_is_logged_in_one_line() {
     let admin = listener().local_addr().unwrap().to_string();
     let admin_flag = format!("--admin-address={admin}");
     let mut process = Process::start(&[&admin_flag, "--worker-threads=1", "--config-text=plugins: []"]);

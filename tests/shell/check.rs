@@ -42,7 +42,7 @@ schedulingProfiles:
 ";
 
 #[test]
-fn the_text_shows_the_pipeline_and_what_was_defaulted() {
+fn text_shows_the_pipeline_and_its_defaults() {
     let (code, out, err) = check("-", TEXT, Output::Text);
     assert_eq!((code, err.as_str()), (0, ""));
     let expected = "
@@ -123,7 +123,7 @@ fn json_names_the_producer_of_each_attribute() {
 }
 
 #[test]
-fn a_configuration_may_say_where_endpoints_are() {
+fn configuration_may_contain_endpoint_discovery() {
     let text = "plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]\ndataLayer: {discovery: {pluginRef: file-discovery}}\n";
     let (code, out, _) = check("-", text, Output::Json);
     let report = only(&out);
@@ -134,7 +134,7 @@ fn a_configuration_may_say_where_endpoints_are() {
 }
 
 #[test]
-fn numbers_that_grow_old_between_two_readings_are_noted() {
+fn stale_readings_between_scrapes_are_noted() {
     let source = "
 plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}]
 dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]}
@@ -161,7 +161,7 @@ fn negative_weights_are_warned_of() {
 }
 
 #[test]
-fn empty_and_misspelt_lists_of_endpoints_are_told() {
+fn empty_and_misspelt_endpoint_lists_are_reported() {
     let (code, out, err) = check("-", "endpoints: []\n", Output::Text);
     assert_eq!((code, out.as_str()), (0, "<stdin> is valid: 0 endpoints\n"));
     assert!(err.starts_with("warning: <stdin>: there is no endpoint in it: serve "), "{err}");
@@ -172,7 +172,7 @@ fn empty_and_misspelt_lists_of_endpoints_are_told() {
 }
 
 #[test]
-fn deprecated_types_say_what_to_use() {
+fn deprecated_types_name_their_replacement() {
     let text = "plugins: [{name: t, type: tokenizer}]\n";
     let (_, out, _) = check("-", text, Output::Text);
     assert!(out.contains("\n  t: tokenizer (line 1) (deprecated, use token-producer)\n"), "{out}");
@@ -196,7 +196,7 @@ fn an_empty_configuration_is_the_built_in_one() {
 }
 
 #[test]
-fn the_text_says_how_requests_wait() {
+fn text_explains_request_queueing() {
     let text = "featureGates: [flowControl]\nflowControl: {maxBytes: 1Mi, defaultRequestTTL: 0s, noEndpointRequestTTL: 90s, enableEviction: true}\n";
     let (code, out, err) = check("-", text, Output::Text);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -468,7 +468,7 @@ fn check_at(admin: &str) -> (u8, Value, String) {
 }
 
 #[test]
-fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
+fn constants_far_from_learned_speeds_are_warned_of() {
     let group = |accelerator: &str, throughput: f64| {
         json!({
             "accelerator": accelerator, "role": "", "samples": 300, "prefill_throughput": throughput,
@@ -489,7 +489,7 @@ fn constants_far_from_what_a_running_picker_has_learned_are_warned_of() {
 }
 
 #[test]
-fn a_picker_that_has_learned_nothing_is_noted() {
+fn picker_without_learned_speeds_is_noted() {
     let (thread, url) = admin(&json!({"peak_prefill_throughput": 5000.0, "groups": []}).to_string());
     let (code, report, err) = check_at(&url);
     thread.join().unwrap();

@@ -85,7 +85,7 @@ fn unreadable_tokenizer_files_are_named() {
 }
 
 #[test]
-fn which_of_several_producers_counts_is_noted() {
+fn effective_producer_of_several_is_noted() {
     let producer = |name: &str| format!("- {{type: precise-prefix-cache-producer, name: {name}}}\n");
     let tokens =
         |name: &str| format!("- {{type: token-producer, name: {name}, parameters: {{vllm: {{}}}}}}\n");

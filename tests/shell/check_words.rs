@@ -78,7 +78,7 @@ fn the_text_fits_terminals_of_60_80_and_100_columns() {
 }
 
 #[test]
-fn known_bad_combinations_are_found_and_good_ones_are_not() {
+fn only_bad_plugin_combinations_are_reported() {
     let profile = |plugins: &str, refs: &str| {
         format!("plugins: [{plugins}]\nschedulingProfiles: [{{name: main, plugins: [{refs}]}}]\n")
     };
@@ -117,7 +117,7 @@ fn compare(old: &Path, new: &str, output: Output) -> (u8, String) {
 }
 
 #[test]
-fn a_default_that_is_written_out_is_no_change() {
+fn explicit_default_is_no_change() {
     let (code, out) = compare(Path::new("deploy/config/default.yaml"), "", Output::Json);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &report["comparison"]["changes"]), (0, &serde_json::json!([])), "{report:#}");
@@ -180,7 +180,7 @@ schedulingProfiles:
 }
 
 #[test]
-fn a_plugin_that_only_acts_after_decisions_is_a_change() {
+fn post_decision_plugin_is_a_change() {
     let folder = tempfile::tempdir().unwrap();
     let with = "
 plugins:
@@ -199,7 +199,7 @@ schedulingProfiles:
 }
 
 #[test]
-fn picks_by_chance_are_no_winners() {
+fn random_picks_do_not_count_as_wins() {
     let folder = tempfile::tempdir().unwrap();
     let endpoints = folder.path().join("endpoints.yaml");
     std::fs::write(
@@ -231,7 +231,7 @@ fn only_two_configurations_are_compared() {
 }
 
 #[test]
-fn prompts_are_tried_on_endpoints_that_are_idle_and_busy() {
+fn prompts_are_tried_on_idle_and_busy_endpoints() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("endpoints.yaml");
     std::fs::write(

@@ -13,7 +13,7 @@ fn limited(text: &str) -> Output {
 }
 
 #[test]
-fn tests_that_hang_are_ended_and_named() {
+fn hanging_tests_are_ended_and_named() {
     let hung = "echo 'test one ... ok'
         for name in two three; do echo \"test $name has been running for over 60 seconds\"; done
         echo 'test two ... ok'

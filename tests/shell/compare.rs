@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const USHER: &str = env!("CARGO_BIN_EXE_usher");
 
-/// Of anything here.
+/// Longest wait for anything here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The server with the emptiest KV cache; no two have the same.
@@ -51,7 +51,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_picker_agrees_with_itself_where_nothing_is_left_to_chance() {
+fn deterministic_picker_agrees_with_itself() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", BY_CACHE);
     let report = report(&usher(), &["--config-file", &config]);
@@ -78,7 +78,7 @@ fn random_picks_count_as_chance() {
 }
 
 #[test]
-fn another_configuration_differs_beyond_chance_and_says_how() {
+fn different_configuration_differs_beyond_chance() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", BY_CACHE);
     // The fullest first: never the same server.
@@ -122,7 +122,7 @@ fn another_configuration_differs_beyond_chance_and_says_how() {
 }
 
 #[test]
-fn statuses_and_headers_are_kinds_of_their_own() {
+fn statuses_and_headers_are_separate_differences() {
     let folder = tempfile::tempdir().unwrap();
     let config = write(folder.path(), "config.yaml", BY_CACHE);
     let nobody = write(

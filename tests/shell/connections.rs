@@ -128,7 +128,7 @@ async fn read_frame(stream: &mut TcpStream) -> Frame {
 }
 
 #[tokio::test]
-async fn pings_are_answered_however_many_there_are() {
+async fn many_pings_are_answered() {
     let server = Running::plain();
     let mut stream = greet(&server).await;
     let mut answered = 0_u64;
@@ -164,7 +164,7 @@ async fn pings_are_answered_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn clients_that_hang_up_in_crowds_leave_the_connection_usable() {
+async fn mass_disconnects_leave_the_connection_usable() {
     let server = Running::plain();
     let mut stream = greet(&server).await;
     // 500 calls that are reset right after their headers, in one write: POST, http, "/".

@@ -108,7 +108,7 @@ fn every_flag_is_accepted_in_every_form() {
 }
 
 #[test]
-fn flags_that_named_metrics_are_refused_with_the_way_out() {
+fn removed_metric_name_flags_name_their_replacement() {
     for name in [
         "total-queued-requests-metric",
         "total-running-requests-metric",
@@ -122,7 +122,7 @@ fn flags_that_named_metrics_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn the_arguments_that_charts_render_start_a_server() {
+fn rendered_chart_arguments_start_a_server() {
     let settings = serve(&[
         "--pool-name",
         "llama",

@@ -53,7 +53,7 @@ async fn both_ports_respond_over_tls_and_in_plain_text() {
 }
 
 #[tokio::test]
-async fn list_names_the_service_and_watch_tells_of_changes() {
+async fn health_list_names_the_service_and_watch_streams_changes() {
     let server = Running::plain();
     for port in [server.health_port, server.extproc] {
         let channel = plain(port).await;
@@ -71,7 +71,7 @@ async fn list_names_the_service_and_watch_tells_of_changes() {
     }
 }
 
-/// Whoever watches doesn't keep a server from stopping.
+/// Open watches don't keep a server from stopping.
 #[tokio::test]
 async fn a_watch_ends_with_the_server() {
     let server = Running::plain();

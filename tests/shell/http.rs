@@ -75,7 +75,7 @@ async fn rest(mut stream: TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn the_oldest_that_have_not_asked_make_room_for_others() {
+async fn oldest_silent_connections_are_closed_first() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let _server = HttpServer::start(listener, Routes::new().with_index()).unwrap();

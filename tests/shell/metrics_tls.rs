@@ -142,7 +142,7 @@ async fn begin(
 }
 
 #[tokio::test]
-async fn events_come_over_tls_to_those_with_a_certificate_only() {
+async fn event_stream_needs_a_client_certificate() {
     const PAGE: Asset = Asset { path: "/", content_type: "text/html", text: "" };
     let (folder, ours, clients) = (tempdir().unwrap(), Authority::new(), Authority::new());
     let feed = Feed::new(Arc::default(), || {

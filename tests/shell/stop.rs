@@ -49,7 +49,7 @@ async fn an_open_stream_is_finished_before_the_server_ends() {
 }
 
 #[tokio::test]
-async fn the_drain_window_still_accepts_and_a_second_stop_cuts_everything_short() {
+async fn drain_window_accepts_until_a_second_stop() {
     let server = Running::start(None, Duration::from_secs(600));
     let probe = plain(server.health_port).await;
     assert_eq!(check(&probe, "").await, ServingStatus::Serving);
@@ -84,7 +84,7 @@ async fn a_stop_from_a_terminal_skips_the_window() {
 }
 
 #[tokio::test]
-async fn a_second_stop_closes_streams_that_do_not_end() {
+async fn second_stop_closes_open_streams() {
     let server = Running::plain();
     let mut call = Call::open(&plain(server.extproc).await).await;
     server.stopper.stop(Stop::Drain);
@@ -96,7 +96,7 @@ async fn a_second_stop_closes_streams_that_do_not_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_drain_window_lasts_as_long_as_it_was_set() {
+async fn drain_window_lasts_its_configured_time() {
     let window = Duration::from_secs(30);
     let server = Running::start(None, window);
     let start = tokio::time::Instant::now();

@@ -41,7 +41,7 @@ async fn a_self_signed_certificate_serves_http2_from_the_start() {
 }
 
 #[tokio::test]
-async fn versions_and_suites_are_those_of_the_settings() {
+async fn tls_versions_and_suites_match_the_settings() {
     let suite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
     let settings = TlsSettings { tls12_suites: Some(vec![suite]), ..TlsSettings::default() };
     let server = Running::start(Some(settings), Duration::ZERO);

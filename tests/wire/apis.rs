@@ -258,7 +258,7 @@ async fn invalid_request_of_each_api_is_refused() {
 }
 
 #[tokio::test]
-async fn a_path_that_no_parser_claims_is_refused() {
+async fn unclaimed_path_is_refused() {
     let parsers = "--config-text=requestHandler: {parsers: [{pluginRef: openai-parser}]}";
     let picker = Picker::start(&ONE, &[parsers]).await;
     let (status, text) =
@@ -308,7 +308,7 @@ async fn a_model_is_replaced_and_restored() {
 }
 
 #[tokio::test]
-async fn a_response_without_its_body_is_read_as_its_path_says() {
+async fn response_without_a_body_is_read_by_its_api() {
     let picker = Picker::start(&ONE, &[ALL]).await;
     let mut stream = picker.stream().await;
     stream.send(headers(&[(":path", "/vllm.grpc.engine.VllmEngine/Generate")], false));

@@ -186,7 +186,7 @@ async fn keda_gets_the_desired_replicas() {
 }
 
 #[tokio::test]
-async fn standing_still_is_counted_in_seconds() {
+async fn frozen_time_is_counted_in_seconds() {
     let spec =
         "interval: 1s, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}";
     // Nobody responds there.
@@ -199,7 +199,7 @@ async fn standing_still_is_counted_in_seconds() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_at_zero_brings_a_pod_which_takes_it() {
+async fn queued_request_scales_from_zero_and_is_served() {
     let group = Group::start(&[], &from_zero(), &[WAITS]).await;
     let before = group.plan("a plan", |_| true).await;
     assert_eq!((&before["plan"]["total"], &before["waiting"]), (&json!(0), &json!(0)));
@@ -317,7 +317,7 @@ async fn any_metric_of_a_page_is_read_while_a_rule_names_it() {
 }
 
 #[tokio::test]
-async fn unknown_numbers_end_the_start_and_are_named() {
+async fn unknown_metric_names_are_startup_errors() {
     for (metric, parts) in [
         ("queue_dept", &["policy 'x': unknown metric 'queue_dept'", "did you mean `queue_depth`?"][..]),
         (

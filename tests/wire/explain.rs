@@ -208,7 +208,7 @@ async fn explain_errors_name_their_reason() {
 }
 
 #[tokio::test]
-async fn a_request_of_a_file_is_explained_without_a_picker() {
+async fn request_file_is_explained_without_a_picker() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -257,7 +257,7 @@ endpoints:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn responses_that_a_gateway_does_not_show_are_not_cut_off() {
+async fn hidden_responses_do_not_count_as_aborted() {
     const NONE: i32 = 0;
     const FULL_DUPLEX: i32 = 4;
     let picker = Picker::start(&TWO, &[]).await;

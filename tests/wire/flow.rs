@@ -60,7 +60,7 @@ async fn until_waiting(picker: &Picker, count: usize) {
 }
 
 #[tokio::test]
-async fn a_crowd_before_an_empty_pool_is_served_by_all_that_come() {
+async fn queued_requests_are_served_by_all_new_endpoints() {
     let (picker, file) = picker(&config(100_000, ""), 0).await;
     let connections = join_all((0..8).map(|_| picker.connect())).await;
     let mut crowd = Vec::new();
@@ -85,7 +85,7 @@ async fn a_crowd_before_an_empty_pool_is_served_by_all_that_come() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_makes_room_for_the_next() {
+async fn disconnected_client_frees_its_slot() {
     let (picker, _file) = picker(&config(1, "maxRequests: 1"), 1).await;
     let connection = picker.connect().await;
     let mut first = post(&connection).await;
@@ -127,7 +127,7 @@ async fn queued_request_ends_at_ttl_and_at_shutdown() {
 }
 
 #[tokio::test]
-async fn a_body_that_was_on_its_way_is_served_while_the_picker_stops_if_it_fits() {
+async fn uploading_body_is_served_during_shutdown() {
     let (picker, _file) = picker(&config(1, "defaultRequestTTL: 0s"), 1).await;
     let connection = picker.connect().await;
     let (begin, rest) = PROMPT.split_at(10);

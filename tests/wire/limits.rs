@@ -64,7 +64,7 @@ async fn a_reply_over_the_limit_ends_its_stream_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_is_too_large_is_counted_as_it_ends() {
+async fn overlarge_refusal_is_counted_by_its_outcome() {
     let flags = ["--grpc-max-send-msg-size=50", "--enable-grpc-stream-metrics"];
     let picker = Picker::start(&[], &flags).await;
     let mut stream = picker.stream().await;
@@ -74,7 +74,7 @@ async fn a_refusal_that_is_too_large_is_counted_as_it_ends() {
 }
 
 #[tokio::test]
-async fn headers_that_are_too_large_are_answered_with_413() {
+async fn overlarge_headers_are_answered_with_413() {
     let picker = Picker::start(&ONE, &[]).await;
     let connection = picker.connect().await;
     let long = "x".repeat(3 << 20);
@@ -95,7 +95,7 @@ async fn headers_that_are_too_large_are_answered_with_413() {
 }
 
 #[tokio::test]
-async fn names_in_bodies_that_are_too_long_are_answered_with_the_field_s_name() {
+async fn overlong_names_in_bodies_are_refused_with_their_field() {
     let picker = Picker::start(&ONE, &[]).await;
     for (path, field, rest) in [
         ("/v1/completions", "model", r#""prompt":"x""#),

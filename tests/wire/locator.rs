@@ -61,7 +61,7 @@ async fn candidates_can_be_found_elsewhere() {
 }
 
 #[tokio::test]
-async fn without_a_ttl_requests_are_served_all_the_same() {
+async fn requests_are_served_without_a_locator_ttl() {
     let picker = Picker::start(&ONE, &["--locator-ttl=0s", "--locator-max-subsets=1"]).await;
     for _ in 0..3 {
         let mut stream = picker.stream().await;

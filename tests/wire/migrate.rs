@@ -252,7 +252,7 @@ pub(crate) async fn pages() -> &'static [String; 2] {
 }
 
 #[tokio::test]
-async fn every_family_is_shown_or_missing_as_its_row_says_and_others_are_the_same() {
+async fn metric_families_match_their_migration_rows() {
     let rows = table("Metrics");
     let known: Vec<&str> = families().map(|(name, _)| name).collect();
     assert_known(&rows, &known);

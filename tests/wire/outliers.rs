@@ -14,8 +14,7 @@ const FOUR: [(&str, &str, u16); 4] =
 /// Destination of requests for which `a` is picked.
 const A: &str = "127.0.0.1:1";
 
-/// Everybody gets requests, whatever they are. Nobody listens at these endpoints, so
-/// requests alone are to count.
+/// All endpoints get requests. No server listens at them, so requests alone are to count.
 const REQUESTS_ONLY: &[&str] = &["--sick-pods", "--sick-after-failed-scrapes=0", RANDOM];
 const RANDOM: &str = "--config-text=\
 plugins: [{type: random-picker}]\n\
@@ -155,7 +154,7 @@ async fn statuses_unrelated_to_health_eject_no_endpoint() {
 }
 
 #[tokio::test]
-async fn a_call_that_ends_before_its_first_message_is_a_failure() {
+async fn grpc_call_without_a_message_is_a_failure() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     until("a demotion", async || {

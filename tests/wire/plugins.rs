@@ -113,7 +113,7 @@ async fn held_requests_are_answered_when_their_window_ends() {
 }
 
 #[tokio::test]
-async fn a_named_session_stays_where_it_is() {
+async fn named_session_stays_at_its_endpoint() {
     let plugins = "{type: agent-identity}, {type: session-affinity-filter, parameters: {strategy: session_id, sessionIdConfig: {sources: [{header: x-session-id}, {attribute: agent-identity}]}}}";
     let picker = picker(&FOUR, plugins).await;
     let sessions = [("x-session-id", "sess-A"), ("x-claude-code-session-id", "agent-B")];

@@ -131,7 +131,7 @@ async fn a_group_starts_from_no_pods_by_a_query() {
 }
 
 #[tokio::test]
-async fn without_a_server_of_queries_a_rule_never_fires() {
+async fn query_rule_never_fires_without_prometheus() {
     let group = Group::start(&[("d-1", "decode", 1)], &by_rule(), &[]).await;
     group.ticks(2.0).await;
     let row = group.outcome("NoData").await;

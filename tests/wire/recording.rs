@@ -146,7 +146,7 @@ async fn requests_under_way_and_refused_ones_are_recorded() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_a_usage_error() {
+fn unusable_recording_file_is_a_usage_error() {
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("notes.txt");
     std::fs::write(&other, "my notes\n").unwrap();

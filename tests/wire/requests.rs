@@ -78,7 +78,7 @@ async fn scores_are_sent_when_asked_for() {
 }
 
 #[tokio::test]
-async fn a_body_leaves_as_it_came_in_chunks_that_gateways_take() {
+async fn body_is_relayed_unchanged_in_bounded_chunks() {
     let picker = Picker::start(&ONE, &[]).await;
     let prompt = "x".repeat(299_000);
     let text = format!(r#"{{ "prompt" : "{prompt}", "model":"m" , "n":1e2}}"#);
@@ -202,7 +202,7 @@ async fn refusals_carry_status_reason_and_body() {
 }
 
 #[tokio::test]
-async fn messages_that_make_no_sense_end_the_stream_with_a_status() {
+async fn invalid_messages_end_the_stream_with_a_status() {
     let picker = Picker::start(&ONE, &[]).await;
     let table = [
         (vec![body("x", true)], Code::FailedPrecondition),
@@ -221,7 +221,7 @@ async fn messages_that_make_no_sense_end_the_stream_with_a_status() {
 }
 
 #[tokio::test]
-async fn a_gateway_without_full_duplex_gets_its_responses_one_by_one() {
+async fn gateway_without_full_duplex_gets_one_reply_per_message() {
     let picker = Picker::start(&ONE, &[]).await;
     let mut stream = picker.stream().await;
     let mut first = headers(&POST, false);
@@ -242,7 +242,7 @@ async fn a_gateway_without_full_duplex_gets_its_responses_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_nothing_behind() {
+async fn disconnected_client_leaves_no_state() {
     let picker = Picker::start(&ONE, &["--enable-grpc-stream-metrics"]).await;
     for stage in 0..4 {
         let mut stream = picker.stream().await;
@@ -270,7 +270,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn half_closing_ends_the_stream_well() {
+async fn half_close_ends_the_stream_with_ok() {
     let picker = Picker::start(&ONE, &[]).await;
     let mut stream = picker.stream().await;
     stream.send(headers(&POST, false));

@@ -32,7 +32,7 @@ async fn only_our_own_header_is_set() {
 
 /// A model server that encodes its responses could not be read.
 #[tokio::test]
-async fn a_response_that_is_read_is_asked_for_without_an_encoding() {
+async fn parsed_response_is_requested_unencoded() {
     let picker = Picker::start(&TWO, &[]).await;
     let (gzip, none) = (Some(("accept-encoding", "gzip")), None);
     let cases = [
@@ -52,7 +52,7 @@ async fn a_response_that_is_read_is_asked_for_without_an_encoding() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_encoded_passes_as_it_is_and_is_counted() {
+async fn encoded_response_passes_unchanged_and_is_counted() {
     let picker = Picker::start(&TWO, &[]).await;
     let text = r#"{"model":"t","usage":{"prompt_tokens":7}}"#;
     let restored = text.replace("\"t\"", "\"m\"");
@@ -73,7 +73,7 @@ async fn a_response_that_is_encoded_passes_as_it_is_and_is_counted() {
 }
 
 #[tokio::test]
-async fn json_passes_as_it_comes_and_its_usage_is_counted() {
+async fn json_passes_unchanged_and_its_usage_is_counted() {
     let picker = Picker::start(&TWO, &[]).await;
     let (mut stream, _) = routed(&picker, &[]).await;
     stream.send(response_headers(&JSON, false));

@@ -145,7 +145,7 @@ impl Picker {
         line.rsplit(' ').next()?.parse().ok()
     }
 
-    /// Tells it to finish the open streams and to end.
+    /// Asks it to finish the open streams and to end.
     pub fn stop(&self) {
         self.stopper.stop(Stop::Now);
     }

@@ -85,7 +85,7 @@ fn only<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 }
 
 #[tokio::test]
-async fn a_request_is_a_tree_of_spans_below_its_callers() {
+async fn request_spans_are_children_of_the_caller() {
     let collector = Collector::start().await;
     let variables = [("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")];
     let picker = picker(TWO, &url(collector.address), &[CONFIG], &variables).await;
@@ -168,7 +168,7 @@ async fn a_request_is_a_tree_of_spans_below_its_callers() {
 }
 
 #[tokio::test]
-async fn a_refusal_and_a_client_that_goes_away_are_errors() {
+async fn refusal_and_disconnect_are_span_errors() {
     let collector = Collector::start().await;
     let always = [("OTEL_TRACES_SAMPLER", "always_on")];
     let picker = picker("", &url(collector.address), &["--allow-empty-endpoints"], &always).await;
@@ -216,7 +216,7 @@ async fn only_sampled_spans_are_exported_and_contexts_pass_on() {
 }
 
 #[tokio::test]
-async fn nothing_is_added_to_requests_while_nothing_is_traced() {
+async fn untraced_requests_get_no_headers() {
     let collector = Collector::start().await;
     for (variables, flags) in [
         (vec![], vec![CONFIG]),
@@ -236,7 +236,7 @@ async fn nothing_is_added_to_requests_while_nothing_is_traced() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_down_or_hangs_costs_no_request() {
+async fn unreachable_or_hanging_collector_fails_no_request() {
     // One refuses connections, the other takes them and never responds.
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = taken.local_addr().unwrap();

@@ -14,7 +14,7 @@ const MOST: f64 = 1e15;
 pub struct Amount(i128);
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// The number, unless it is none (NaN). Infinite and very large ones are the largest there is.

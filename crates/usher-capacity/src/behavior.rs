@@ -125,7 +125,7 @@ impl Behavior {
         Limited { total, reasons, panics }
     }
 
-    /// Nothing is known that asks for another size: what there is counts as what is asked for, so that no
+    /// Records the current size as the recommendation while no number asks for another one, so that no
     /// window is over before it has begun.
     pub fn record_current(&self, past: &mut Past, current: u32, now: Duration) {
         past.recommended.push(now, current, self.memory());
@@ -243,7 +243,7 @@ mod tests {
     /// kthena's table (`revision_test.go`), but for selections that it doesn't know, bounds, which are not
     /// looked at here, and panic from nothing, which there is none of.
     #[test]
-    fn kthenas_table_holds() {
+    fn matches_kthenas_test_table() {
         let table = [
             // growing, shrinking, size, asked for, asked for before, size before, what comes out
             (pace(2, 100, false), pace(2, 20, false), 7, 7, None, None, 7),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_keeps_what_was_asked_for() {
+    fn stabilization_windows_keep_past_recommendations() {
         let mut behavior = only(pace(100, 0, false), pace(100, 0, false));
         behavior.down.stabilization = S(60);
         behavior.up.stabilization = S(30);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_an_absent_block() {
+    fn defaults_equal_an_absent_block() {
         let behavior = Behavior::default();
         let mut past = Past::default();
         assert_eq!(behavior.limit(&mut past, 10, 100, S(0)).total, 20);

@@ -23,7 +23,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Nothing at all.
+    /// No pressure.
     pub const NONE: Self = Self { value: 0, target: 1 };
 
     /// The pressure of a value; what is below 0 is none. Without a target above 0 there is none, too.

@@ -94,19 +94,19 @@ impl FromIterator<f64> for Values {
 /// Progress of a pod on its way up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodState {
-    /// It waits at a scheduling gate of ours.
+    /// `true` if it waits at Usher's scheduling gate.
     pub is_gated: bool,
-    /// It has a node.
+    /// `true` if it has a node.
     pub is_scheduled: bool,
     /// Its containers run.
     pub is_running: bool,
-    /// It is in the pool, and its metrics are fresh.
+    /// `true` if it is in the pool and its metrics are fresh.
     pub is_serving: bool,
     /// No node takes it.
     pub is_unschedulable: bool,
-    /// It is of an older revision.
+    /// `true` if it is of an older revision.
     pub is_outdated: bool,
-    /// It is about to go, and gets no new requests.
+    /// `true` if it is about to be deleted and gets no new requests.
     pub is_leaving: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Plan {
     /// `true` if pods that need another domain go there as well.
     #[serde(skip)]
     pub moves: bool,
-    /// Why the next step has no place to go to.
+    /// Missing room in each domain, if the next step fits into none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfalls: Option<Shortfalls>,
     /// The step that doesn't come up, and what it waits for.
@@ -174,7 +174,7 @@ pub struct RuleStage {
 /// Outcome of a rule in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RuleOutcome {
-    /// It changes its role.
+    /// Changes its role.
     Fired,
     /// Its value is on the other side of its threshold.
     Quiet,
@@ -182,7 +182,7 @@ pub enum RuleOutcome {
     NoData,
     /// Too few of the ready pods have the number.
     Coverage,
-    /// It fired a short while ago.
+    /// Fired a short while ago.
     Cooldown,
     /// Its step would leave the bounds, or the role is there already.
     Bound,
@@ -190,7 +190,7 @@ pub enum RuleOutcome {
     Lost,
 }
 
-/// Why a role has the size that it has. The order is that of the steps.
+/// Reason for the size of a role. The order is that of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub enum Reason {
     /// Raised to the minimum of the role or the group.
@@ -233,7 +233,7 @@ pub enum Reason {
     Band,
     /// The bands can't be kept by a group of this size.
     BandUnsatisfied,
-    /// It moves by one pod at most while the group's size stays: not worth it.
+    /// Changes by at most one pod are skipped while the group's size stays.
     DeadBand,
     /// The ratio between two roles asks for more pods or fewer.
     Ratio,
@@ -241,7 +241,7 @@ pub enum Reason {
     RatioUnsatisfied,
     /// Scale-down waits until the other roles' new pods are ready.
     GrowFirst,
-    /// It gets there step by step.
+    /// Changes step by step.
     Step,
     /// No domain of the layer has room for the step; where one is only preferred, no larger one either.
     NoDomain,
@@ -283,7 +283,7 @@ pub enum Condition {
     TopologyUnsatisfied,
     /// Groups wait for each other's room.
     Deadlock,
-    /// Somebody else changes replicas again and again.
+    /// Another controller or user changes replicas again and again.
     ForeignWriter,
     /// Sizes stay, as pods are being updated.
     Paused,
@@ -295,11 +295,11 @@ pub enum Condition {
     TargetConflict,
     /// The policy says that nothing is to be written.
     Suspended,
-    /// Nobody is elected to act, and there may be several replicas.
+    /// No replica is elected to act, and there may be several.
     NoLeaderElection,
     /// An autoscaler or an owner is there for what a role scales, or that can't be found out.
     OtherScaler,
-    /// Something else that controls what a role scales may not be seen: it is known by what it writes.
+    /// The owner of a role's target may not be read; a foreign owner is known by its writes.
     OwnerUnknown,
     /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
     Unobserved,
@@ -360,7 +360,7 @@ impl Condition {
 }
 
 impl Plan {
-    /// Why the next step has no place to go to, in a sentence.
+    /// Describes in a sentence the missing room of the next step, if it fits into no domain.
     pub fn shortfall(&self) -> Option<String> {
         let found = self.shortfalls.as_ref()?;
         let pods = |counts: &[u32]| {

@@ -163,7 +163,7 @@ mod tests {
 
     /// The defects D1 and D2 of the specification, and its order of preferences.
     #[test]
-    fn the_nearest_pair_that_holds_is_found() {
+    fn nearest_pair_that_keeps_the_ratio_is_found() {
         let wide = bounds((0, 100), (0, 100));
         let table = [
             // Over real numbers it could be kept, over pods it can't.
@@ -188,7 +188,7 @@ mod tests {
 
     /// kthena's table (`disaggregated_ratio_test.go`), but for the row without a ratio.
     #[test]
-    fn kthenas_table_holds() {
+    fn matches_kthenas_test_table() {
         let (quarter, wide) = (|| ratio("0.25", "1"), bounds((0, 8), (0, 16)));
         let table = [
             ((2, 4), quarter(), wide, Some((2, 4))),
@@ -209,7 +209,7 @@ mod tests {
 
     /// Against all pairs, with ratios compared by their own arithmetic.
     #[test]
-    fn no_pair_is_better() {
+    fn found_pair_is_the_nearest() {
         for (low, high) in
             [((1, 4), (1, 1)), ((1, 2), (1, 2)), ((3, 5), (2, 3)), ((0, 1), (2, 1)), ((5, 2), (3, 1))]
         {

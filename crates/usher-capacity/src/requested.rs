@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_start_are_not_taken_back_at_once() {
+    fn starting_pods_are_not_removed_at_once() {
         let mut desired = by_size();
         assert_eq!(desired(0, 2, 24.0).1, 6);
         assert_eq!(desired(15, 2, 4.0).1, 6, "five minutes have to ask for less");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_never_come_count_for_ten_minutes() {
+    fn pods_never_created_count_for_ten_minutes() {
         let mut desired = by_size();
         assert_eq!(desired(0, 2, 24.0).1, 6);
         assert_eq!(desired(599, 2, 60.0).1, 12, "the limit is that of six");

@@ -31,7 +31,7 @@ pub struct Rule {
 /// The number of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Number {
-    /// Of the ready pods of its role.
+    /// Aggregate over the ready pods of the rule's role.
     OfPods {
         /// Index of the signal among the policy's.
         signal: usize,
@@ -42,7 +42,7 @@ pub enum Number {
     },
     /// Number of waiting requests.
     Waiting,
-    /// Of a query.
+    /// Value of a Prometheus query.
     External(String),
 }
 
@@ -148,8 +148,8 @@ impl Cooldowns {
         }
     }
 
-    /// Nobody knows which rules fired more than so long before `now`: those that remove pods rest, as if they
-    /// had then.
+    /// Notes that rules may have fired more than `ago` before `now` unseen: those that remove pods rest as
+    /// if they had fired then.
     pub fn begin_unknown(&mut self, ago: Duration, now: Duration) {
         self.unknown = Some(Ago { ago, at: now });
     }

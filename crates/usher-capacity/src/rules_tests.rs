@@ -65,7 +65,7 @@ fn comparators_thresholds_and_steps() {
 }
 
 #[test]
-fn a_clamp_goes_to_the_bound_and_never_back() {
+fn clamped_step_stops_at_the_bound() {
     use RuleOutcome::{Bound, Fired};
     let table = [
         (4, 3, 5, Fired),
@@ -133,7 +133,7 @@ fn numbers_of_several_pods() {
 }
 
 #[test]
-fn numbers_that_no_pod_has() {
+fn rules_use_waiting_requests_and_query_values() {
     let waiting = Rule { number: Number::Waiting, ..rule(Comparator::GreaterThan, 3.0, 1) };
     let mut inputs = Inputs { waiting: 4, ..Inputs::default() };
     assert_eq!(apply_to(std::slice::from_ref(&waiting), 1, &inputs), (2, vec![RuleOutcome::Fired]));
@@ -168,7 +168,7 @@ fn one_rule_fires_for_a_role_and_up_wins() {
 }
 
 #[test]
-fn a_rule_rests_for_its_cooldown() {
+fn rule_does_not_fire_during_its_cooldown() {
     let rules = [rule(Comparator::GreaterThan, 5.0, 1)];
     let mut cooldowns = Cooldowns::default();
     cooldowns.start(0, S(100));
@@ -185,7 +185,7 @@ fn a_rule_rests_for_its_cooldown() {
 }
 
 #[test]
-fn pods_go_only_by_the_numbers_of_all() {
+fn scale_down_needs_the_numbers_of_all_pods() {
     let nan = f64::NAN;
     let down = rule(Comparator::LessThan, 1.0, -1);
     let covered = |coverage| Rule {
@@ -208,7 +208,7 @@ fn pods_go_only_by_the_numbers_of_all() {
 }
 
 #[test]
-fn a_role_keeps_its_pods_while_a_rule_that_adds_some_lacks_its_number() {
+fn missing_scale_up_number_prevents_scale_down() {
     let down = rule(Comparator::LessThan, 1.0, -1);
     let up = Rule { number: Number::External("backlog".to_owned()), ..rule(Comparator::GreaterThan, 5.0, 1) };
     let of_another = Rule { role: 1, ..up.clone() };

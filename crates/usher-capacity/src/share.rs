@@ -171,7 +171,7 @@ mod tests {
 
     /// The sum is kept, bounds are kept, and each share is less than one from its quota.
     #[test]
-    fn a_million_random_splits_break_no_rule() {
+    fn a_million_random_splits_keep_the_rules() {
         let mut rng = StdRng::seed_from_u64(948);
         for case in 0..1_000_000 {
             let roles = rng.random_range(1..=4);

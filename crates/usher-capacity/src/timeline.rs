@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_say_what_is_wrong() {
+    fn broken_timeline_lines_have_an_error() {
         for (line, part) in [
             ("", "EOF"),
             ("{\"t\": 1\n", "EOF while parsing an object, at column 7"),

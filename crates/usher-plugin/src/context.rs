@@ -57,7 +57,7 @@ pub enum Part {
     Decode,
 }
 
-/// Why no endpoint was chosen. `Display` is the message for the client.
+/// Reason that no endpoint was chosen. `Display` is the message for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// The filters of a profile left no candidate.
@@ -85,11 +85,11 @@ impl ScheduleError {
 /// Outcome of a profile in the decision under way.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// It has not run.
+    /// The profile has not run.
     Waiting,
-    /// It picked at least one endpoint.
+    /// The profile picked at least one endpoint.
     Picked(Run),
-    /// It found nothing.
+    /// The profile found no endpoint.
     Failed(ScheduleError),
 }
 

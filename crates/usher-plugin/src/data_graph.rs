@@ -148,7 +148,7 @@ mod tests {
     use DataType::{PrefixCacheMatchInfo, SessionId, TokenizedPrompt};
 
     #[test]
-    fn the_same_data_has_the_same_number() {
+    fn equal_data_has_one_number() {
         let mut graph = DataGraph::default();
         let read = graph.read(TokenizedPrompt, "a", "scorer", true);
         assert_eq!(graph.produce(TokenizedPrompt, "a"), read);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_required_data_is_missed() {
+    fn only_missing_required_data_is_reported() {
         let mut graph = DataGraph::default();
         graph.read(PrefixCacheMatchInfo, "prefix", "optional", false);
         assert_eq!(graph.missing(), None);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn producers_come_behind_those_that_they_read() {
+    fn producers_are_ordered_after_their_inputs() {
         let mut graph = DataGraph::default();
         graph.produce(TokenizedPrompt, "tokens");
         graph.produce(PrefixCacheMatchInfo, "prefix");

@@ -8,7 +8,7 @@ use usher_core::endpoints::{Candidates, Endpoint};
 /// Part of a decision that is kept beside the picks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Record {
-    /// Nothing; costs nothing.
+    /// Off; costs no time.
     #[default]
     No,
     /// The total of each candidate that survived the filters (`--emit-endpoint-scores`).

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_of_which_one_is_enough_is_made_once() {
+    fn shared_follower_is_created_once() {
         let (calls, mut effects) = (Arc::default(), Effects::default());
         effects.follow_once(|| Calls(Arc::clone(&calls)));
         effects.follow_once(|| -> Calls { unreachable!("there is one already") });

@@ -76,7 +76,7 @@ pub trait Admitter: Send + Sync {
     fn admit(&self, cx: &Context<'_>, candidates: &Candidates, rng: &mut dyn Rng) -> Result<(), Denied>;
 }
 
-/// Why a request is not let in.
+/// Message of an admitter that denies a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Denied(pub Cow<'static, str>);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_says_what_its_parameters_are() {
+    fn parameter_rows_come_from_the_struct() {
         let rows = parameters::<Params>();
         let rows: Vec<[&str; 4]> = rows
             .iter()

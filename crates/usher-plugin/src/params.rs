@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_from_their_set() {
+    fn unknown_words_are_refused() {
         let read = |text: &str| word::<Order>(&Node::parse(text).unwrap(), "order");
         for (text, order) in [("{}", Order::First), ("order: ''", Order::First), ("order: last", Order::Last)]
         {

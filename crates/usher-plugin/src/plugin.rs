@@ -67,7 +67,7 @@ pub trait ProfileHandler: Send + Sync {
     /// Returns what the user should know, a sentence each.
     ///
     /// # Errors
-    /// Why it can't do with them.
+    /// The profiles don't fit the handler.
     fn check(&self, _profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         Ok(Vec::new())
     }

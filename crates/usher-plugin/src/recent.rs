@@ -62,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_items_that_stay_are_those_used_last(
+        fn most_recently_used_items_are_kept(
             uses in prop::collection::vec(0u64..20, 0..200),
             capacity in 0usize..15,
             removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),

@@ -33,13 +33,13 @@ pub struct LabelExpression {
 /// Test of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LabelOperator {
-    /// It is there with one of the values.
+    /// Present with one of the values.
     In,
-    /// It is absent, or has another value.
+    /// Absent, or present with another value.
     NotIn,
-    /// It is there.
+    /// Present.
     Exists,
-    /// It is absent.
+    /// Absent.
     DoesNotExist,
 }
 

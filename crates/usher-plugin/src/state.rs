@@ -85,7 +85,7 @@ impl State {
     /// The same for what can't always be made.
     ///
     /// # Errors
-    /// Why it can't be made. It is tried again when it is asked for again.
+    /// The error of the constructor, which is called again at the next request for it.
     pub fn try_of<T: Persistent, E>(
         &self,
         name: &str,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn state_that_nobody_holds_is_forgotten_on_demand() {
+    fn unused_state_is_dropped_on_demand() {
         let state = State::default();
         let held = state.of("held", Swept::default);
         state.of("gone", Swept::default);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn producers_and_attributes_are_few_and_stay_while_they_are_held() {
+    fn producers_and_attributes_are_bounded_and_kept_in_use() {
         let state = State::default();
         let counters: Vec<_> =
             (0..InFlightId::MAX).map(|n| state.in_flight(&n.to_string()).unwrap()).collect();

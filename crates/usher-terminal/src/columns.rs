@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_fit_their_content() {
         let expected = "name    n    state\na       1    fine\nlonger  100  not so fine\n";
         for width in [None, Some(24)] {
             assert_eq!(table(&COLUMNS, &rows(), width), expected);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_gets_rows_in_lines() {
+    fn narrow_terminal_shows_rows_as_lines() {
         let expected = "a\n  n 1, state fine\nlonger\n  n 100, state not\n  so fine\n";
         assert_eq!(table(&COLUMNS, &rows(), Some(19)), expected);
     }

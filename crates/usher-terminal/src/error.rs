@@ -1,6 +1,6 @@
-//! Why a command did not succeed.
+//! Errors of commands.
 
-/// Why a command did not succeed. Texts are one line unless said otherwise: what, where, what to do.
+/// Error of a command. Texts are one line unless said otherwise: problem, place, remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The arguments can't be understood: several lines as clap writes them, with its suggestions.
@@ -10,7 +10,7 @@ pub enum CliError {
     /// The command line, the configuration or another file to start with is wrong. Exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// Something failed that may succeed another time. Exit code 1.
+    /// Failure that may not happen again. Exit code 1.
     #[error("{0}")]
     Failed(String),
     /// Help was asked for, and is no error; or a subcommand is missing, and help is

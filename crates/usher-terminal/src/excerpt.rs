@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_beyond_the_text_is_shown_as_far_as_there_is_one() {
+    fn position_beyond_the_text_is_clamped() {
         assert_eq!(excerpt("a: [", 1, 9), "  1 | a: [\n    |     ^\n");
         assert_eq!(excerpt("a: [", 2, 1), "");
         assert_eq!(excerpt("", 1, 1), "");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn carets_are_under_the_word_behind_characters_of_two_columns_and_of_none() {
+    fn carets_account_for_wide_and_combining_characters() {
         for (text, column) in [
             ("- {name: 模型, tpye: a}", 14),
             ("- {name: 🚀🚀, tpye: a}", 14),
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_two_columns_a_character_has_as_many_carets() {
+    fn word_of_wide_characters_has_two_carets_each() {
         assert_eq!(excerpt("模型: a", 1, 1), "  1 | 模型: a\n    | ^^^^\n");
     }
 
     #[test]
-    fn a_long_line_of_characters_of_two_columns_fits() {
+    fn long_line_of_wide_characters_fits() {
         let text = format!("{}word{}", "模 ".repeat(100), " 模".repeat(100));
         let shown = excerpt(&text, 1, 201);
         let (_, _, beneath) = under(&shown);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_column() {
+    fn byte_order_mark_takes_no_column() {
         assert_eq!(excerpt("\u{feff}kin: a", 1, 1), "  1 | kin: a\n    | ^^^\n");
     }
 

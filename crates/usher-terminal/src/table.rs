@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_below_their_text() {
+    fn long_lines_continue_below_their_text() {
         let long = Line("8, asked for 70 % of what they can do");
         assert_eq!(long.to_string(), "servers        8, asked for 70 % of what they can do\n");
         let expected =

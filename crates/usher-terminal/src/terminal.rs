@@ -25,9 +25,9 @@ pub struct Terminal {
 pub enum Mark {
     /// All is well.
     Ok,
-    /// Something may go wrong.
+    /// May become a problem.
     Warning,
-    /// Something is wrong.
+    /// Problem.
     Wrong,
     /// Not looked at.
     Skipped,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_for_terminals_that_want_them() {
+    fn colours_follow_the_terminal_and_no_color() {
         let table: [(Option<usize>, &[(&str, &str)], bool); 6] = [
             (Some(80), &[], true),
             (Some(80), &[("TERM", "xterm-256color"), ("NO_COLOR", "")], true),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locale_decides_about_characters() {
+    fn locale_decides_about_unicode() {
         let table: [(&[(&str, &str)], bool); 6] = [
             (&[], false),
             (&[("LANG", "C.UTF-8")], true),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_as_long_as_the_terminal_lets_them() {
+    fn lines_use_the_terminal_width() {
         let terminal = of(Some(20), &[]);
         assert_eq!(terminal.wrapped("one two three four", 5), ["one two three", "four"]);
         assert_eq!(

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_too_long_are_named_with_their_width() {
+    fn overlong_lines_are_reported_with_their_width() {
         let found = misfits(&Plain(format!("{} {}", "a".repeat(40), "b".repeat(40))));
         assert_eq!(found.iter().map(|line| &line[..3]).collect::<Vec<_>>(), ["60:", "80:"]);
         assert!(misfits(&Plain("a".repeat(200))).is_empty(), "one word");

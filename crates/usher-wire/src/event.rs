@@ -24,7 +24,7 @@ pub enum Event {
     RequestHeaders {
         /// The headers.
         headers: Headers,
-        /// There is no body.
+        /// `true` if no body follows.
         end_of_stream: bool,
     },
     /// A chunk of the request's body.
@@ -44,7 +44,7 @@ pub enum Event {
         event_stream: bool,
         /// Its body is compressed, or encoded in another way that can't be read.
         encoded: bool,
-        /// There is no body.
+        /// `true` if no body follows.
         end_of_stream: bool,
     },
     /// A chunk of the response's body.

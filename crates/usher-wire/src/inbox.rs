@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_however_they_are_cut(
+        fn messages_are_read_at_any_split(
             lengths in prop::collection::vec(0usize..5000, 0..6),
             cuts in prop::collection::vec(1usize..3000, 1..9),
         ) {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_one_frame_stays_where_it_is() {
+    fn message_in_one_frame_is_not_copied() {
         let frame = Bytes::from(framed(&[b"hello".to_vec()]));
         let mut inbox = Inbox::new(8);
         inbox.push(frame.clone());

@@ -243,7 +243,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_reply_that_is_too_large_ends_the_call() {
+    fn overlarge_reply_ends_the_call() {
         let mut outbox = Outbox::new(4);
         outbox.message(4, |out| out.extend(*b"1234"), [], &[]);
         assert!(outbox.check().is_ok());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_keep_the_memory_that_is_theirs() {
+    fn replies_keep_only_their_own_memory() {
         let budget = Arc::new(Budget::default());
         let room = || {
             let mut room = Reservation::new(&budget, Kind::Bodies);

@@ -26,7 +26,7 @@ fn check(config: &Path) -> Output {
 }
 
 #[test]
-fn check_knows_the_plugin() {
+fn check_accepts_the_plugin() {
     let files = tempfile::tempdir().unwrap();
     let config = files.path().join("config.yaml");
     std::fs::write(&config, CONFIG).unwrap();

@@ -14,14 +14,14 @@ pub(super) struct ReleaseArgs {
     /// Namespace of the pods. By default that of the environment variable NAMESPACE, else "default".
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only pods and workloads with these labels, as of `kubectl -l`. Policies in files are not known here: leave their
-    /// pods out.
+    /// Only pods and workloads that match this label selector, as of `kubectl -l`. Policies in files are not known here:
+    /// leave their pods out.
     #[arg(long, short = 'l', value_name = "SELECTOR", default_value = "")]
     selector: String,
-    /// Include pods and workloads that a CapacityPolicy is for.
+    /// Include pods and workloads of existing CapacityPolicies.
     #[arg(long)]
     all: bool,
-    /// Print these and change nothing.
+    /// Show what would change, and change nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -41,38 +41,71 @@ pub(super) fn run(args: &ReleaseArgs) -> Result<(), CliError> {
         release.run(&cluster).await.map_err(|problem| CliError::Failed(problem.to_string()))
     })?;
     let mut out = io::stdout().lock();
-    let mut failed = 0;
-    let says = |would: &str, does: &str| if args.dry_run { would.to_owned() } else { does.to_owned() };
-    for (pod, released) in &became {
-        let line = match released {
-            Released::Free => format!("{pod}: {}", says("would be let go", "let go")),
-            Released::Unmarked => {
-                format!("{pod}: {}", says("would go no sooner than others", "goes no sooner than others"))
-            }
-            Released::Resumed => format!("{pod}: {}", says("its update would go on", "its update goes on")),
-            Released::Kept { policy, held } if held.is_empty() => format!("{pod}: left to policy {policy}"),
-            Released::Kept { policy, held } => {
-                let why = held.join(", ");
-                format!("{pod}: left to policy {policy}, which stands still ({why}); --all lets it go")
-            }
-            Released::Failed(problem) => {
-                failed += 1;
-                format!("{pod}: {problem}")
-            }
-        };
+    for (object, released) in &became {
+        let line = line(object, released, args.dry_run);
         writeln!(out, "{line}").map_err(|error| CliError::Failed(format!("cannot print: {error}")))?;
     }
     for problem in &unlisted {
-        eprintln!("usher: updates that are held back can't be looked for: {problem}");
+        eprintln!("usher: workloads with a held update can't be listed: {problem}");
     }
     if became.is_empty() {
         eprintln!(
-            "usher: no pod waits at the gate, and nothing else is held, in namespace {}",
+            "usher: no scheduling gate, deletion cost or held update to remove in namespace {}",
             release.namespace
         );
     }
-    match failed {
+    match became.values().filter(|released| matches!(released, Released::Failed(_))).count() {
         0 => Ok(()),
-        failed => Err(CliError::Failed(format!("{failed} of these could not be let go"))),
+        failed => Err(CliError::Failed(format!("{failed} of these could not be patched"))),
+    }
+}
+
+/// Outcome for a pod, by its name, or for a workload, `Kind/name`: the object as of `kubectl`, and its change.
+fn line(object: &str, released: &Released, dry_run: bool) -> String {
+    let kind = if object.contains('/') { "" } else { "pod/" };
+    let done = |change: &str| format!("{change}{}", if dry_run { " (dry run)" } else { "" });
+    let change = match released {
+        Released::Free => done("scheduling gate removed"),
+        Released::Unmarked => done("deletion cost removed"),
+        Released::Resumed => done("rollout resumed"),
+        Released::Kept { policy, held } if held.is_empty() => {
+            format!("unchanged, CapacityPolicy {policy} applies")
+        }
+        Released::Kept { policy, held } => {
+            let why = held.join(", ");
+            format!("unchanged, CapacityPolicy {policy} applies but is blocked ({why}); --all includes it")
+        }
+        Released::Failed(problem) => problem.to_string(),
+    };
+    format!("{kind}{}: {change}", object.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Problem;
+
+    #[test]
+    fn lines_name_the_object_and_its_change() {
+        let kept = |held: &[&str]| Released::Kept {
+            policy: "p".to_owned(),
+            held: held.iter().map(|reason| (*reason).to_owned()).collect(),
+        };
+        let failed = Released::Failed(Problem::NotFound("pods \"d-0\" not found".to_owned()));
+        for (object, released, expected) in [
+            ("d-0", Released::Free, "pod/d-0: scheduling gate removed"),
+            ("d-0", Released::Unmarked, "pod/d-0: deletion cost removed"),
+            ("Deployment/d", Released::Resumed, "deployment/d: rollout resumed"),
+            ("d-0", kept(&[]), "pod/d-0: unchanged, CapacityPolicy p applies"),
+            (
+                "d-0",
+                kept(&["Suspended"]),
+                "pod/d-0: unchanged, CapacityPolicy p applies but is blocked (Suspended); --all includes it",
+            ),
+            ("d-0", failed, "pod/d-0: not found: pods \"d-0\" not found"),
+        ] {
+            assert_eq!(line(object, &released, false), expected);
+        }
+        assert_eq!(line("d-0", &Released::Free, true), "pod/d-0: scheduling gate removed (dry run)");
     }
 }

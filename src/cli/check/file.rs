@@ -40,11 +40,11 @@ pub(super) struct Checked {
 
 /// Result of a check.
 pub(super) enum Outcome {
-    /// It could not be read.
+    /// Unreadable.
     Unreadable(ConfigError),
     /// Errors, at least one, in the order of the file.
     Invalid(Vec<ConfigError>),
-    /// It is valid, but the picker that it is compared with can't be asked.
+    /// Valid, but the picker that it is compared with can't be asked.
     NotCompared(ConfigError),
     Valid(Meaning),
 }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_has_a_line_of_its_own() {
+    fn long_word_gets_its_own_line() {
         let mut report = Report { text: String::new(), width: 80 };
         let long = "x".repeat(100);
         report.wrapped("name  ", &format!("a {long} b"));

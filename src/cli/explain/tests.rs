@@ -73,7 +73,7 @@ endpoint       result               total  queue-scorer  waiting  running  KV ca
 }
 
 #[test]
-fn a_decision_by_kv_events_shows_what_engines_told() {
+fn decision_shows_the_kv_events_of_engines() {
     let mut told = decision();
     for (number, (state, tokens)) in
         [("not heard", None), ("partial", Some(0)), ("in sync", Some(1024)), ("in sync", None)]
@@ -108,7 +108,7 @@ fn a_decision_by_kv_events_shows_what_engines_told() {
 }
 
 #[test]
-fn a_refusal_names_its_reason_and_where_candidates_went() {
+fn refusal_names_its_reason_and_lost_candidates() {
     let mut refused = decision();
     refused["refusal"] = json!({"status": 429, "reason": "rejected-saturated", "message": "no endpoints"});
     (refused["outcome"], refused["request_id"]) = (Value::Null, json!(""));
@@ -156,7 +156,7 @@ fn flags_become_a_query() {
 }
 
 #[test]
-fn a_missing_decision_says_how_far_back_records_go() {
+fn missing_decision_names_the_age_of_the_records() {
     let page = |kept: usize, since: Option<u64>| -> Page {
         let page = json!({
             "version": 1, "recording": true, "kept": kept, "kept_since_unix_ms": since, "sampled_out": 3,

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_the_unit_that_suits() {
+    fn times_have_a_fitting_unit() {
         let table = [
             (0.0, "0 µs"),
             (0.000_45, "450 µs"),
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         let table = [
             (0, "1970-01-01 00:00:00.000 UTC"),
             (951_782_400_000, "2000-02-29 00:00:00.000 UTC"),

@@ -224,7 +224,7 @@ fn verbosity_and_zap_choose_the_level() {
 }
 
 #[test]
-fn the_namespace_comes_from_the_flag_then_the_environment() {
+fn namespace_comes_from_the_flag_then_the_environment() {
     let namespace = |flags, environment| with_namespace(flags, environment).unwrap().pool.namespace;
     assert_eq!(namespace(&["--pool-namespace=a"], Some("b")), "a");
     assert_eq!(namespace(&["--pool-namespace="], Some("b")), "b");
@@ -263,7 +263,7 @@ fn tls_flags() {
 
 /// Flags that are refused, and texts that the error must contain: the flag, and the remedy.
 #[test]
-fn mistakes_name_the_flag_and_what_to_do() {
+fn flag_errors_name_the_flag_and_a_remedy() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--config=a", "--config-text=b"], &["--config-file"]),
         (&["--config-file=a", "--config-text=b"], &["--config-file", "--config-text", "one of them"]),
@@ -324,7 +324,7 @@ fn mistakes_name_the_flag_and_what_to_do() {
 }
 
 #[test]
-fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
+fn flags_without_effect_are_named_once() {
     let all = [
         "--ha-enable-leader-election",
         "--enable-pprof",
@@ -364,7 +364,7 @@ fn flags_without_effect_are_named_once_and_only_if_they_ask_for_something() {
 }
 
 #[test]
-fn the_metrics_port_is_protected_unless_a_flag_says_otherwise() {
+fn metrics_port_is_protected_by_default() {
     let port = |flags: &[&str]| serve(flags).unwrap().metrics_port;
     let default = port(&[]);
     assert!(default.auth && default.tls.is_none());
@@ -430,7 +430,7 @@ fn keda_needs_an_address_and_a_policy() {
 }
 
 #[test]
-fn queries_have_a_server() {
+fn prometheus_address_is_parsed() {
     let policy = "--capacity-policy=p.yaml";
     let read = |url: &str| serve(&[policy, &format!("--prometheus-address={url}")]);
     for (url, tls, host, port, prefix) in [

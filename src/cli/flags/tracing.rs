@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_traced_unless_a_collector_is_named() {
+    fn tracing_needs_a_collector() {
         let collector = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
         assert_eq!(read(&[]), TracingSettings::default());
         assert!(read(&[collector]).export.is_some());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_urls_and_those_of_traces_come_first() {
+    fn traces_endpoint_wins_and_must_be_a_url() {
         let of = |url| export(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]).endpoint;
         let endpoint = |tls, host: &str, port| OtlpEndpoint { tls, host: host.to_owned(), port };
         assert_eq!(export(&[]).endpoint, endpoint(false, "localhost", 4317));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_can_not_be_used_are_remarked_on_and_leave_the_default() {
+    fn unusable_values_are_noted_and_keep_the_default() {
         let settings = read(&[
             ("OTEL_TRACES_EXPORTER", "otlp"),
             ("OTEL_TRACES_SAMPLER", "jaeger_remote"),

@@ -77,13 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_ready_or_has_no_address_is_none() {
+    fn pod_needs_readiness_and_an_address() {
         assert!(endpoints_of(&Pod { ready: false, ..pod() }, &[8000]).is_empty());
         assert!(endpoints_of(&Pod { ip: None, ..pod() }, &[8000]).is_empty());
     }
 
     #[test]
-    fn a_pod_without_endpoints_that_stays_is_starting() {
+    fn living_pod_without_endpoints_is_starting() {
         let idle = |ports: &str| Pod { active_ports: Some(ports.to_owned()), ..pod() };
         let table = [
             (pod(), false),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_says_which_ports_serve() {
+    fn annotation_lists_the_serving_ports() {
         // annotation, endpoints
         let table = [
             (None, "ns/a-rank-0@10.0.0.1:8000#0 ns/a-rank-1@10.0.0.1:8002#1 "),

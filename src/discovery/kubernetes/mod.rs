@@ -52,7 +52,7 @@ pub enum Membership {
 /// State of the pool as a whole, as discovery knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// There is a pool, and its pods and rules are known.
+    /// `true` if the pool exists, and its pods and rules are known.
     pub synced: bool,
     /// Application protocol of its pods, where it says so.
     pub protocol: Option<AppProtocol>,

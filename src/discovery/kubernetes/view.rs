@@ -31,13 +31,13 @@ pub struct PoolName {
 /// Update from the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Of the pool.
+    /// Change of the pool.
     Pool(Change<InferencePool>),
-    /// Of the pods that were asked for under this number.
+    /// Change of the pods that were asked for under this number.
     Pods(Asked, Change<Pod>),
-    /// Of objectives. Where there are none of that kind, all of them are none.
+    /// Change of objectives. An empty list if the cluster has no such kind.
     Objectives(Change<InferenceObjective>),
-    /// Of rewrites. Where there are none of that kind, all of them are none.
+    /// Change of rewrites. An empty list if the cluster has no such kind.
     Rewrites(Change<InferenceModelRewrite>),
 }
 
@@ -215,7 +215,7 @@ impl PoolView {
         members.pods.values().filter_map(|pod| starting(pod, &members.shape.ports)).collect()
     }
 
-    /// There is a pool, its pods are known, and so are the rules for its requests.
+    /// Returns `true` if the pool exists, and its pods and the rules for its requests are known.
     pub fn is_synced(&self) -> bool {
         self.members.is_some() && self.objectives.is_some() && self.rewrites.is_some()
     }

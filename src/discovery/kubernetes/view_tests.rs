@@ -75,7 +75,7 @@ fn serving() -> PoolView {
 }
 
 #[test]
-fn a_pool_is_whole_when_its_pods_and_rules_are_known() {
+fn pool_is_synced_when_pods_and_rules_are_known() {
     let mut view = PoolView::of_pool(name());
     assert_eq!((view.wants_pods(), view.is_synced()), (None, false));
     view.apply(Input::Pool(Change::All(vec![pool("m", &[8000])])));
@@ -90,7 +90,7 @@ fn a_pool_is_whole_when_its_pods_and_rules_are_known() {
 }
 
 #[test]
-fn pods_come_change_and_go() {
+fn pods_are_added_changed_and_removed() {
     let mut view = serving();
     assert_eq!(addresses(&view), ["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]);
     assert!(view.apply(Input::Pods(1, Change::Put(pod("c", 3)))).endpoints);
@@ -107,7 +107,7 @@ fn pods_come_change_and_go() {
 }
 
 #[test]
-fn a_pool_without_pods_is_whole() {
+fn pool_without_pods_is_synced() {
     let mut view = view();
     view.apply(Input::Pool(Change::Put(pool("m", &[8000]))));
     assert!(view.apply(Input::Pods(1, Change::All(vec![]))).endpoints);
@@ -132,7 +132,7 @@ fn another_selector_keeps_the_old_pods_until_the_new_ones_are_known() {
 }
 
 #[test]
-fn other_ports_count_at_once() {
+fn changed_ports_apply_at_once() {
     let mut view = serving();
     assert!(view.apply(Input::Pool(Change::Put(pool("m", &[8001, 8000])))).endpoints);
     let expected = [
@@ -147,7 +147,7 @@ fn other_ports_count_at_once() {
 }
 
 #[test]
-fn a_pool_that_is_gone_has_no_endpoints_and_asks_anew_when_it_is_back() {
+fn recreated_pool_lists_its_pods_again() {
     let deleting = {
         let mut deleting = pool("m", &[8000]);
         deleting.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
@@ -168,7 +168,7 @@ fn a_pool_that_is_gone_has_no_endpoints_and_asks_anew_when_it_is_back() {
 }
 
 #[test]
-fn a_pool_of_another_name_is_none_of_ours() {
+fn pool_of_another_name_is_ignored() {
     let mut view = serving();
     let mut other = pool("x", &[1]);
     other.metadata.name = "q".to_owned();
@@ -232,7 +232,7 @@ fn rules_outlive_the_pool() {
 }
 
 #[test]
-fn an_age_that_changed_is_a_change_of_the_rules() {
+fn changed_creation_time_changes_the_rules() {
     let mut view = serving();
     view.apply(Input::Rewrites(Change::Put(rewrite("r", "v2"))));
     let mut again = rewrite("r", "v2");
@@ -269,11 +269,11 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens in the cluster, and however late the results about pods come: at
-    /// the end there are exactly the endpoints of the cluster; in between never an
-    /// endpoint that belongs to neither the pool before nor the pool now.
+    /// Any changes in the cluster, and results about pods however late: at the end there are exactly the
+    /// endpoints of the cluster; in between never an endpoint that belongs to neither the pool before nor
+    /// the pool now.
     #[test]
-    fn endpoints_are_those_of_the_cluster(events in proptest::collection::vec((event(), any::<bool>()), 1..60)) {
+    fn endpoints_converge_to_the_cluster(events in proptest::collection::vec((event(), any::<bool>()), 1..60)) {
         let mut view = view();
         let mut pool_now: Option<(u8, u16)> = None;
         let mut pods: BTreeMap<u8, (u8, bool)> = BTreeMap::new();
@@ -351,7 +351,7 @@ proptest! {
 }
 
 #[test]
-fn pods_that_start_are_known_and_are_no_endpoints() {
+fn starting_pods_are_known_but_not_endpoints() {
     let mut view = serving();
     let endpoints = addresses(&view);
     let names = |view: &PoolView| view.starting().iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_have_their_time_and_their_ca() {
+    fn certificate_validity_and_ca_are_checked() {
         let made = |until: i32| {
             let mut params = CertificateParams::new(vec!["picker".to_owned()]).unwrap();
             (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));

@@ -39,9 +39,9 @@ pub enum Destination {
     Metadata,
     /// To the first of a picker's list that works.
     List {
-        /// It looks at the header.
+        /// `true` if the header is read.
         header: bool,
-        /// It looks at the metadata.
+        /// `true` if the metadata is read.
         metadata: bool,
     },
 }
@@ -49,7 +49,7 @@ pub enum Destination {
 /// Certificates that are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Validation {
-    /// Anybody's.
+    /// Any certificate.
     #[default]
     None,
     /// Certificates that this certificate authority signed: PEM.

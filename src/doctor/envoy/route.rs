@@ -24,7 +24,7 @@ pub struct Route {
     pub name: String,
     /// Clusters that it leads to.
     pub clusters: Vec<String>,
-    /// It is for requests for which a picker has chosen.
+    /// `true` if it takes only requests for which a picker has chosen.
     pub needs_destination: bool,
     /// Time for a whole response, seconds; 0 is without an end.
     pub timeout: f64,

@@ -15,7 +15,7 @@ const MOST: usize = 64 << 20;
 /// Reads the state of Envoy from its admin interface. `port` is that of the gateway, if it is one of its own.
 ///
 /// # Errors
-/// Why it says nothing.
+/// Text for a check that is skipped: the admin interface can't be read, or isn't Envoy's.
 pub(super) async fn look(client: &HttpClient, port: Option<u16>) -> Seen<Envoy> {
     let info = client.json("/server_info", MOST).await?;
     let version = version(text(&info, "version"));
@@ -44,7 +44,7 @@ pub(super) async fn listens(client: &HttpClient, port: u16) -> bool {
 /// Hosts of all clusters.
 ///
 /// # Errors
-/// Why they are not known.
+/// Text for a check that is skipped: the admin interface can't be read.
 pub(super) async fn hosts(client: &HttpClient) -> Seen<BTreeMap<String, Vec<Host>>> {
     let page = client.json("/clusters?format=json", MOST).await?;
     let of = |cluster: &Value| {

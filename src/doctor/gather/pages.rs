@@ -94,7 +94,7 @@ pub(super) fn since(mut now: PickerPage, before: &PickerPage) -> PickerPage {
 /// Reads Usher's endpoints from its admin port.
 ///
 /// # Errors
-/// Why that is not known.
+/// Text for a check that is skipped: the port can't be read, or isn't Usher's.
 pub(super) async fn admin(client: &HttpClient) -> Seen<Vec<Known>> {
     let page = client.json("/endpoints", MOST).await?;
     if !page.get("endpoints").is_some_and(Value::is_array) {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_text_is_one_short_line() {
+    fn client_text_is_logged_as_one_short_line() {
         assert_eq!(Shown("a\nb\u{1b}[31m").to_string(), "a b [31m");
         assert_eq!(Shown(&"x".repeat(256)).to_string(), "x".repeat(256));
         assert_eq!(Shown(&"é".repeat(300)).to_string(), "é".repeat(256) + "…");

@@ -88,7 +88,7 @@ pub struct Violation(&'static str);
 /// End of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyEnd {
-    /// There was none.
+    /// No body.
     Headers,
     /// With the flag on the last chunk.
     Flag,

@@ -47,9 +47,9 @@ impl Exchange {
         }
     }
 
-    /// Nothing more is there to read for now. Where some of the request is missing, the task that
-    /// `waker` wakes is to be told when that takes too long, or others need the room. Not while
-    /// replies are `unsent`: the rest may be there, and isn't read before the gateway takes them.
+    /// Notes that all arrived data is read. If some of the request is missing, the task of `waker` is woken
+    /// when that takes too long, or others need the room. Not while replies are `unsent`: the rest may have
+    /// arrived, and isn't read before the gateway takes them.
     #[inline]
     pub fn on_pending(&mut self, waker: &Waker, unsent: bool) {
         if unsent {

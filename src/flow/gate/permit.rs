@@ -36,7 +36,7 @@ impl Permit {
         self.since
     }
 
-    /// It belongs to a crowd that waited for endpoints, which are to get equal shares.
+    /// Returns `true` if it belongs to a crowd that waited for endpoints, which are to get equal shares.
     pub(in crate::flow) fn spreads(&self) -> bool {
         self.spread
     }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_end_has_its_status_and_reason() {
+    fn every_outcome_has_its_status_and_reason() {
         let table = [
             (Outcome::RejectedCapacity, 429, "rejected-saturated", Some(1)),
             (Outcome::RejectedNoEndpoints, 503, "rejected-no-endpoints", None),

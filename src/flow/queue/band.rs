@@ -23,7 +23,7 @@ pub(super) struct Band {
     pub(super) priority: i32,
     pub(super) rules: BandRules,
     is_listed: bool,
-    /// It is known that requests of this priority may come.
+    /// `true` if requests of this priority are known to be possible.
     is_known: bool,
     /// Number and bytes of the requests that wait.
     pub(super) waiting: Count,

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fullest_stage_counts_with_what_is_on_its_way() {
+    fn saturation_is_of_the_fullest_stage_with_dispatched_requests() {
         let level = |saturation, per_request, per_byte| Level { saturation, per_request, per_byte };
         let pool = Capacity::new([level(0.5, 0.1, 0.0), level(0.6, 0.01, 0.001)]);
         let at = |requests, bytes| pool.saturation(Count { requests, bytes });

@@ -34,7 +34,7 @@ pub(super) struct Evictions {
     pub(super) target: u64,
 }
 
-/// Why running requests would have to go.
+/// Demand that running requests have to make room for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     /// Priority of the band that is blocked.

@@ -1,8 +1,7 @@
 //! When waiting ends by itself.
 //!
-//! There are two regimes: with endpoints a request waits for room, without it waits for an
-//! endpoint, and each has its own longest wait. A change of regime starts the wait of
-//! everybody anew, as what they waited for has changed.
+//! Two regimes: with endpoints a request waits for room, without it waits for an endpoint, and each has its
+//! own longest wait. A change of regime restarts all waits, as what they waited for has changed.
 
 use std::collections::BTreeSet;
 

@@ -65,7 +65,7 @@ pub(super) struct Memory {
 #[derive(Debug)]
 pub(super) struct Flows {
     /// By the hashes of their names, which clients choose, each as long as headers may be.
-    /// Nobody knows the seed, so names can hardly be made to collide; two that do share a flow.
+    /// The seed is secret, so names can hardly be made to collide; two that do share a flow.
     by_name: HashMap<u128, u32, BuildHasherDefault<AsItIs>>,
     seed: u64,
     places: Vec<Place>,
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_without_memory_goes_with_its_last_request() {
+    fn flow_without_history_is_removed_with_its_last_request() {
         let mut flows = Flows::new(None);
         for number in 0..50_000u32 {
             let flow = flows.enter(&number.to_string(), 0);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart_however_long() {
+    fn long_flow_names_are_distinguished() {
         let mut flows = Flows::new(None);
         let long = |end: &str| "x".repeat(1_000_000) + end;
         let (first, other) = (flows.enter(&long("a"), 0), flows.enter(&long("b"), 0));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_flows_are_bounded_and_those_that_wait_stay() {
+    fn remembered_flows_are_bounded_and_waiting_ones_stay() {
         let mut flows = Flows::new(Some(Memory { ttl: u64::MAX, sweep: u64::MAX }));
         let waiting = flows.enter("waits", 0);
         for number in 0..5 * MAX_IDLE as u64 {

@@ -149,7 +149,7 @@ mod tests {
     proptest! {
         /// A line is a sorted map, be it short or long.
         #[test]
-        fn a_line_is_a_map(
+        fn queue_line_matches_a_map(
             events in prop::collection::vec(event(), 1..200),
             emptied in any::<bool>(),
         ) {

@@ -60,14 +60,14 @@ pub enum Action {
     Dispatch {
         /// The request.
         ticket: Ticket,
-        /// It belongs to a crowd that waited for endpoints: they are to get equal shares.
+        /// `true` if it belongs to a crowd that waited for endpoints: they are to get equal shares.
         spread: bool,
     },
     /// Refuse it. Its ticket is not known any more.
     Reject {
         /// The request.
         ticket: Ticket,
-        /// Why.
+        /// Reason.
         outcome: Outcome,
     },
     /// End it: it runs, and others need the room.

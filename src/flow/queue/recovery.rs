@@ -15,7 +15,7 @@ pub(super) struct Recovery {
     endpoints: usize,
     /// When the first of them came.
     began: Nanos,
-    /// Nothing is dispatched before, and who came before belongs to the crowd.
+    /// End of the pause in dispatching; requests that came before belong to the crowd.
     pub(super) until: Nanos,
 }
 

@@ -25,7 +25,7 @@ impl Ticket {
 pub(super) enum Stage {
     /// In the queue.
     Waiting,
-    /// It may go, and what it takes of the pool doesn't show there yet.
+    /// Dispatched, and not yet visible in the pool's load.
     Granted,
     /// The room that it takes shows in the pool's numbers.
     Booked,

@@ -18,7 +18,7 @@ const REVIEW: Duration = Duration::from_secs(4);
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// Everybody whose name is known is in this group.
+/// Group of all authenticated users.
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// The user who sends a request, as Kubernetes knows them.
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_says_all_that_is_known_of_the_user() {
+    fn access_review_has_all_user_attributes() {
         let extra = BTreeMap::from([("k".to_owned(), vec!["v".to_owned()])]);
         let info = UserInfo {
             username: Some("u".to_owned()),

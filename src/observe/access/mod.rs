@@ -38,10 +38,10 @@ const RIGHTS: CacheTtl = CacheTtl { yes: Duration::from_secs(300), no: Duration:
 /// The same complaint is logged so often at most.
 const COMPLAINT: Duration = Duration::from_secs(300);
 
-/// Why somebody may not read.
+/// Reason that a client may not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is not known who they are: no token and no certificate, or a token of nobody.
+    /// User unknown: no token and no certificate, or an invalid token.
     Unauthenticated,
     /// This user has no right to it.
     Denied(String),
@@ -128,7 +128,7 @@ impl Access {
     /// Takes at most 18 seconds, and 8 unless many reviews are under way.
     ///
     /// # Errors
-    /// Why not.
+    /// The user is unknown or has no right, or the API server could not be asked.
     pub async fn check(
         &self,
         headers: &HeaderMap,

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_refusals_push_out_nobody() {
+    fn review_cache_is_bounded_and_refusals_evict_no_grant() {
         let mut cache = ReviewCache::new(LASTING);
         cache.put(key(0), Some("ann"), at(0));
         for number in 1..=3 * MOST {

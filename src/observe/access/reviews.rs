@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_ask_the_same_share_one_review() {
+    async fn equal_requests_share_one_review() {
         let (clock, count) = (Clock::stopped(), Arc::new(AtomicUsize::new(0)));
         let reviews = reviews(&clock, 4);
         let ask = || reviews.ask(KEY, || slow(Arc::clone(&count), Ok(Some(7))));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_review_that_fails_is_made_again_and_forgets_nothing() {
+    async fn failed_review_is_retried_and_keeps_the_cache() {
         let (clock, count) = (Clock::stopped(), Arc::new(AtomicUsize::new(0)));
         let reviews = reviews(&clock, 4);
         let down = || Err(Problem::Unreachable("refused".to_owned()));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reviews_take_turns_and_who_gets_none_in_time_is_told() {
+    async fn queued_review_times_out_with_an_error() {
         let clock = Clock::stopped();
         let reviews = reviews(&clock, 2);
         let started = tokio::time::Instant::now();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_of_those_who_wait_for_it() {
+    async fn panicking_review_is_an_error_for_its_waiters() {
         let reviews = reviews(&Clock::stopped(), 1);
         let ask = |panics: bool| {
             reviews.ask(KEY, move || async move {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_sent_until_the_endpoints_are_others() {
+    fn only_changes_are_sent_for_the_same_endpoints() {
         const MAX_AGE: Duration = Duration::from_secs(2);
         let mut known = Known { max_age: MAX_AGE, model: None, events: None };
         let store = Store::default();

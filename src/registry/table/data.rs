@@ -63,9 +63,9 @@ pub(super) static ROWS: &[PluginType] = &[
 /// Sources of data about endpoints.
 #[derive(Clone, Debug)]
 pub(in crate::registry) enum Source {
-    /// It is polled.
+    /// Polled at an interval.
     Polled(SourceParams),
-    /// It tells of changes, which plugins here hear of from discovery.
+    /// Sends changes, which plugins here get from discovery.
     Notifications,
 }
 

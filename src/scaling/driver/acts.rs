@@ -20,7 +20,7 @@ pub(super) struct Acting {
     pub(super) policy: Arc<Policy>,
     pub(super) latest: Latest,
     pub(super) was_stuck: bool,
-    /// Why nothing is to be written.
+    /// Condition that keeps it from writing.
     pub(super) frozen: Option<Condition>,
 }
 

@@ -112,7 +112,7 @@ fn left(generation: i64, role: &serde_json::Value) -> Known {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_takes_over_only_pods_that_were_let_through() {
+async fn new_leader_takes_over_only_admitted_pods() {
     let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});
     let role = |selector: &str, target: &str| {
@@ -182,7 +182,7 @@ async fn lost_lease_is_shown_at_once_and_written_on_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
+async fn overlong_acts_resume_soon_and_do_not_count_as_failed() {
     let fake = Fake::default();
     fake.deployment("d", 80, &json!({}));
     for number in 0..80 {
@@ -210,7 +210,7 @@ async fn acts_that_take_up_their_time_go_on_soon_and_have_not_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_policies_let_replacements_through() {
+async fn refused_policies_admit_replacements() {
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
     let role = json!({"min": 4, "max": 4, "scaleTargetRef": target});
     let spec = |more: serde_json::Value| {
@@ -268,7 +268,7 @@ async fn refused_policies_let_replacements_through() {
 
 /// States in which nothing can be written, as the API server brings them about.
 #[tokio::test(start_paused = true)]
-async fn policies_that_cannot_write_let_replacements_through() {
+async fn policies_unable_to_write_admit_replacements() {
     let hpas = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
     let hpa = json!({"items": [{"metadata": {"name": "h"}, "spec": {"scaleTargetRef":
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}]});

@@ -22,7 +22,7 @@ const RELEASE_SOON: Duration = Duration::from_secs(1);
 const OBSERVED_SOON: Duration = Duration::from_secs(1);
 const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 
-/// Why nothing is written while the lease is not renewed, of policies that were ticked before and of others.
+/// Message of policies that write nothing while the lease is not renewed: ticked before, and new ones.
 const LEASE_LOST: &str =
     "nothing is written: the lease was not renewed in time, and another replica may lead by now";
 const LEASE_NEW: &str =

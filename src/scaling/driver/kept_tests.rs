@@ -273,7 +273,7 @@ fn number_outlasts_edit_and_leader_change_without_data() {
 }
 
 #[test]
-fn growth_that_is_under_way_goes_on_after_an_edit_of_something_else() {
+fn growth_continues_after_an_unrelated_edit() {
     let pods = |d: u8, starting: u8| Pods {
         ready: [d, 4],
         starting: [starting, 0],
@@ -299,7 +299,7 @@ fn growth_that_is_under_way_goes_on_after_an_edit_of_something_else() {
 }
 
 #[test]
-fn pods_that_a_step_gives_back_are_not_asked_for_again() {
+fn pods_removed_by_a_trim_are_not_requested_again() {
     let rules = format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1));
     let steps = |then: &str| {
         format!(

@@ -124,7 +124,7 @@ fn acting(api: &Arc<Api>) -> Live {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_without_a_response_hold_no_other_policy_up() {
+async fn hanging_reads_do_not_delay_other_policies() {
     let api = Arc::new(Api::default());
     let policies = [
         policy("away", "apiVersion: example.com/v1, kind: Engine", ""),
@@ -143,7 +143,7 @@ async fn reads_without_a_response_hold_no_other_policy_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_without_a_response_hold_others_up_less_and_less() {
+async fn hanging_writes_delay_others_less_and_less() {
     let api = Arc::new(Api::default());
     let policies = [policy("fast", DEPLOYMENT, ""), policy("stuck", DEPLOYMENT, "")].join("---\n");
     drive(&policies, acting(&api), async |_, _| {
@@ -156,7 +156,7 @@ async fn writes_without_a_response_hold_others_up_less_and_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_act_beside_those_whose_writes_have_no_response() {
+async fn policies_act_beside_hanging_writes() {
     let api = Arc::new(Api::default());
     let stuck = (0..6).map(|number| policy(&format!("stuck{number}"), DEPLOYMENT, ""));
     let policies: Vec<String> = stuck.chain([policy("fast", DEPLOYMENT, "")]).collect();
@@ -170,7 +170,7 @@ async fn policies_act_beside_those_whose_writes_have_no_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_is_heard_while_writes_have_no_response() {
+async fn policy_can_be_paused_during_hanging_writes() {
     let api = Arc::new(Api::default());
     let stuck = |more: &str| policy("stuck", DEPLOYMENT, more);
     drive(&stuck(""), acting(&api), async |say, plan_store| {

@@ -34,8 +34,8 @@ pub(super) struct Running {
     /// Since when it is known.
     pub(super) born: Duration,
     pub(super) latest: Option<Arc<Latest>>,
-    /// Why it could not be ticked at the last look, and what is told of that: the first look at new objects
-    /// finds lists that nobody has read yet, and isn't worth a word.
+    /// Condition that kept it from being ticked at the last look, and how it is reported: the first look at
+    /// new objects finds lists that were not read yet, and is not reported.
     pub(super) stopped: Option<Condition>,
     pub(super) held: Option<Held>,
     /// The look that is under way.

@@ -68,7 +68,7 @@ fn desired(running: &mut Running, live: &Live, at: Duration, queue: f64) -> (u32
 }
 
 #[test]
-fn a_restart_and_a_new_leader_wait_for_the_window_before_they_remove_pods() {
+fn scale_down_waits_for_the_window_after_restart_and_election() {
     let live = live(8);
     let group = group("total: {metrics: [{name: queue_depth, target: 4}]}");
     let mut now = S(7);
@@ -188,7 +188,7 @@ fn idle_rule(metric: &str) -> Group {
 }
 
 #[test]
-fn a_restart_does_not_forget_when_rules_fired() {
+fn rule_cooldowns_survive_a_restart() {
     let group = idle_rule("queue_depth");
     let status = |at: &str| PolicyStatus {
         observed_generation: Some(3),
@@ -250,7 +250,7 @@ fn cooldowns_outlast_an_edit() {
 }
 
 #[test]
-fn a_rule_whose_write_fails_after_an_edit_does_not_rest() {
+fn failed_write_starts_no_cooldown_after_an_edit() {
     let group = idle_rule("queue_depth");
     for (unwritten, fires) in [(&[0][..], 0), (&[], 59)] {
         let mut running = Running::new(group.clone(), S(0));
@@ -262,7 +262,7 @@ fn a_rule_whose_write_fails_after_an_edit_does_not_rest() {
 }
 
 #[test]
-fn after_a_restart_no_rule_takes_pods_from_under_running_requests() {
+fn rules_keep_busy_pods_after_a_restart() {
     for metric in ["in_flight", "ttft"] {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
@@ -289,7 +289,7 @@ fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: 
 }
 
 #[test]
-fn requests_of_others_keep_pods() {
+fn requests_of_other_pickers_keep_pods() {
     for metric in ["in_flight", "ttft"] {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
@@ -329,7 +329,7 @@ fn unscraped_model_servers_count_as_busy() {
 }
 
 #[tokio::test]
-async fn the_log_says_once_that_a_step_is_stuck_and_once_that_it_goes_on() {
+async fn stuck_step_is_logged_once_and_so_is_its_end() {
     let (log, _guard) = Lines::start();
     let mut driver = driver(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec: {roles: {decode: {min: 8, max: 8}}, deploy: {steps: {decode: 8}, batchTimeout: 60s}}\n",
@@ -354,7 +354,7 @@ async fn the_log_says_once_that_a_step_is_stuck_and_once_that_it_goes_on() {
 
 /// Two groups that hold half of the room each, and each wait for the other half.
 #[tokio::test]
-async fn of_groups_that_block_each_other_the_younger_gives_way() {
+async fn younger_of_deadlocked_groups_gives_way() {
     let text = |name: &str| {
         format!(
             "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{roles: {{{name}: {{min: 8, max: 8}}}}, deploy: {{steps: {{{name}: 4}}, batchTimeout: 60s}}}}\n"
@@ -392,7 +392,7 @@ async fn of_groups_that_block_each_other_the_younger_gives_way() {
 }
 
 #[test]
-fn rules_that_were_not_carried_out_do_not_count() {
+fn rules_without_a_write_start_no_cooldown() {
     let (group, live) = (idle_rule("queue_depth"), live(3));
     let mut running = Running::new(group.clone(), S(0));
     live.clock.set(S(5));

@@ -266,7 +266,7 @@ impl Driver {
         self.show(place, latest, was_stuck);
     }
 
-    /// Of groups that hold the room that others need, the younger give way at their next tick.
+    /// Lets the younger of groups that hold each other's room give way at their next tick.
     pub(super) fn part_those_that_block_each_other(&mut self) {
         let stuck = |running: &Running| {
             let stuck = running.latest.as_ref()?.plan.stuck.clone()?;

@@ -118,7 +118,7 @@ async fn ready_pods_of_a_trimmed_step_get_no_requests_before_they_are_evicted() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_budget_keeps_gets_requests_until_it_can_go() {
+async fn pod_kept_by_a_disruption_budget_gets_requests() {
     let fake = server();
     let (mut driver, _, goes) = acting(&fake, SPEC);
     let scene = Scene::new(&fake, &mut driver);

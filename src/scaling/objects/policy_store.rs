@@ -17,7 +17,7 @@ use crate::scaling::groups::{Groups, Sources, UNELECTED};
 /// Number of problems that a verdict tells at most.
 const TOLD: usize = 3;
 
-/// Why a policy belongs to no picker that could.
+/// Message of a policy that belongs to several pools.
 const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; write a policy for each, or name the pool with spec.poolRef";
 
 /// Longest text of a verdict. Names in it are anybody's.
@@ -26,16 +26,16 @@ const LONGEST: usize = 2000;
 /// Update from the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// Of policies. Where there are none of that kind, all of them are none.
+    /// Change of policies. An empty list if the cluster has no such kind.
     Policies(Change<PolicyObject>),
-    /// Of topologies.
+    /// Change of topologies.
     Topologies(Change<TopologyObject>),
 }
 
 /// Extent of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing that counts.
+    /// No relevant change.
     Nothing,
     /// Statuses of policies, not their specifications.
     Status,
@@ -87,7 +87,7 @@ struct StoredPolicy {
     verdict: Option<Verdict>,
 }
 
-/// Why a version of a policy can't be used.
+/// Verdict on a version of a policy that can't be used.
 struct Refusal {
     reason: &'static str,
     message: String,
@@ -104,7 +104,7 @@ impl PolicyStore {
             .collect()
     }
 
-    /// Of the picker of this pool. Nothing is known yet.
+    /// Store for the picker of this pool. Nothing is known yet.
     pub fn new(pool: String) -> Self {
         Self { pool, ..Self::default() }
     }

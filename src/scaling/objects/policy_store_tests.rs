@@ -124,7 +124,7 @@ fn out_of_range_values_are_replaced_and_reported() {
     );
 }
 
-/// Why nothing is written for each policy in force.
+/// Condition that keeps each policy in force from writing.
 fn frozen(policy_store: &mut PolicyStore) -> Vec<(String, Option<Condition>)> {
     let groups = policy_store.settle(&sources());
     groups.groups.iter().map(|group| (group.policy.name.clone(), group.frozen)).collect()
@@ -200,7 +200,7 @@ fn a_policy_without_pool_follows_its_targets_pods() {
 }
 
 #[test]
-fn a_policy_that_is_paused_is_in_force_and_frozen() {
+fn paused_policy_is_accepted_and_frozen() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let mut spec = scaling("x");
     spec["paused"] = json!(true);
@@ -210,7 +210,7 @@ fn a_policy_that_is_paused_is_in_force_and_frozen() {
 }
 
 #[test]
-fn where_several_replicas_could_act_nothing_is_written() {
+fn nothing_is_written_without_leader_election() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let mut spec = scaling("x");
     spec["mode"] = json!("Apply");
@@ -240,7 +240,7 @@ fn policies_of_other_pools_are_ignored() {
 }
 
 #[test]
-fn a_topology_gives_its_layers_to_those_that_name_it() {
+fn topology_sets_the_layers_of_its_policies() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let spec = json!({"roles": {"a": {"max": 4}}, "deploy": {"steps": {"a": 1}, "topology": {"clusterTopology": "racks", "layer": "rack"}}});
     put(&mut policy_store, object("one", 1, spec));

@@ -41,7 +41,7 @@ pub struct StatusWriter {
 }
 
 impl StatusWriter {
-    /// Of the policies of a namespace.
+    /// Writer for the policies of a namespace.
     pub fn new(
         cluster: Cluster,
         namespace: String,

@@ -42,7 +42,7 @@ enum Heard {
 }
 
 impl Surveyor {
-    /// Of the topologies of these names.
+    /// Surveyor for the topologies of these names.
     pub fn new(
         cluster: Cluster,
         wanted: watch::Receiver<BTreeSet<String>>,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_due_when_the_nodes_labels_say_something_else() {
+    fn changed_node_labels_update_the_topology_status() {
         let wanted = BTreeSet::from(["racks".to_owned()]);
         let (second, mut survey) = (Duration::from_secs(1), Survey::default());
         survey.apply(Heard::Topologies(Change::All(vec![topology()])));

@@ -66,9 +66,9 @@ pub(super) struct WrittenStatuses(HashMap<String, WrittenStatus>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventOutcome {
     Done,
-    /// It was refused.
+    /// Refused.
     Refused,
-    /// There was no response: there will be none for others either.
+    /// No response, and none to expect for others either.
     Unanswered,
 }
 
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_could_not_be_written_is_tried_again_while_its_reason_holds() {
+    fn failed_event_is_retried_while_its_reason_holds() {
         let (mut written, times) = (WrittenStatuses::default(), times());
         let refused = Plans { policies: Vec::new(), objects: [known("Invalid")].into() };
         let first = written.due(&refused, SECOND, &times).remove(0);

@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 /// Longest text of a server that is passed on.
 const MOST_SAID: usize = 200;
 
-/// Why a response is no number.
+/// Error of a response that isn't one number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
-    /// It isn't what the API responds with.
+    /// Not a response of the Prometheus API.
     #[error("the response is not one of the Prometheus API: {0}; is that the server's base URL?")]
     Malformed(String),
     /// The server says what is wrong with the query.
@@ -55,7 +55,7 @@ struct Sample {
 /// The one number of a response's body.
 ///
 /// # Errors
-/// Why it has none.
+/// The query failed, or its result isn't one finite number.
 pub(super) fn number(body: &[u8]) -> Result<f64, ResponseError> {
     let malformed = |error: serde_json::Error| ResponseError::Malformed(clipped(&error.to_string()));
     let envelope: Envelope = serde_json::from_slice(body).map_err(malformed)?;

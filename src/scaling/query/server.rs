@@ -30,16 +30,16 @@ const MOST_BYTES: usize = 1 << 20;
 /// A token is shorter.
 const MOST_TOKEN_BYTES: u64 = 64 << 10;
 
-/// Why a query has no response. Without the query, and without what it was asked with.
+/// Error of a query without a response. Has neither the query nor the credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// There is no token to show.
+    /// No token to send.
     #[error("the token can't be used: {0}; check --prometheus-token-file")]
     Token(String),
     /// No connection.
     #[error("can't connect ({0}); check --prometheus-address")]
     Connect(#[source] io::Error),
-    /// There is a connection, but TLS fails on it.
+    /// Connected, but TLS fails.
     #[error("no TLS ({0}); check --prometheus-ca-file and the server's certificate")]
     Tls(#[source] io::Error),
     /// The connection broke, or what came is no HTTP.
@@ -53,7 +53,7 @@ pub enum QueryError {
     Status {
         /// With which status.
         status: StatusCode,
-        /// And what it said, where it said it as the API does.
+        /// Error of the Prometheus API in the response, if it has one.
         complaint: Option<String>,
     },
     /// More than one number ever is.
@@ -128,7 +128,7 @@ impl Server {
     /// Asks an instant query.
     ///
     /// # Errors
-    /// Why there is no number.
+    /// No connection, no response in time, or a response that isn't one number.
     pub async fn ask(&self, query: &str) -> Result<f64, QueryError> {
         timeout(TIMEOUT, self.exchange(query)).await.unwrap_or(Err(QueryError::Timeout))
     }

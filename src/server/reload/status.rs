@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_that_of_sha256sum() {
+    fn hash_matches_sha256sum() {
         assert_eq!(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 

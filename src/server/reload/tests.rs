@@ -133,7 +133,7 @@ fn send(dispatcher: &Arc<Dispatcher>, prompt: &str) -> Routed {
 }
 
 #[test]
-fn files_that_cannot_be_used_leave_the_old_configuration_running() {
+fn invalid_files_leave_the_old_configuration_running() {
     let mut fixture = Fixture::new(PREFIX);
     let hash = fixture.page()["sha256"].clone();
     let truncated = &PREFIX[..PREFIX.find("weight: 3}").unwrap()];
@@ -220,7 +220,7 @@ fn a_thousand_bad_files_leave_nothing_behind() {
 }
 
 #[test]
-fn state_and_series_of_plugins_that_are_gone_are_dropped() {
+fn state_and_series_of_removed_plugins_are_dropped() {
     let mut fixture = Fixture::new(PREFIX);
     for number in 0..20 {
         let text = PREFIX.replace(

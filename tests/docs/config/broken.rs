@@ -1,4 +1,4 @@
-//! Whatever is written, there is a result, and an error is one line.
+//! Any text gives a result, and an error is one line.
 
 use proptest::prelude::*;
 

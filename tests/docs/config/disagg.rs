@@ -32,7 +32,7 @@ fn is_noted(pipeline: &Pipeline, text: &str) -> bool {
 }
 
 #[test]
-fn the_order_of_stages_is_read_as_it_may_be_written() {
+fn stage_order_is_read_in_every_spelling() {
     let decode =
         ["decode-first", "decode", "decodeFirst", "decode_first", "decodefirst", "DecodeFirst", "''", "~"];
     let prefill =
@@ -128,7 +128,7 @@ fn unsupported_handler_parameters_are_refused() {
 }
 
 #[test]
-fn deciders_have_to_be_declared_and_to_be_deciders() {
+fn decider_references_need_a_declared_decider() {
     let undeclared = "it refers to the undeclared plugin";
     let table = [
         (DISAGG, "{deciders: {prefill: ^nothing-here}}", undeclared, "declare it"),

@@ -117,7 +117,7 @@ flowControl:
 }
 
 #[test]
-fn negative_priorities_can_have_rules_of_their_own() {
+fn negative_priorities_can_have_their_own_rules() {
     let rules = rules(
         "
 flowControl:
@@ -131,7 +131,7 @@ flowControl:
 }
 
 #[test]
-fn a_limit_that_is_never_reached_is_noted() {
+fn unreachable_limit_is_noted() {
     let notes = |section: &str| pipeline(section).notes;
     let note = "maxRequests of priority 3 is never reached";
     let section =
@@ -165,7 +165,7 @@ flowControl: {{usageLimitPolicyPluginRef: static-usage-limit-policy}}
 }
 
 #[test]
-fn a_detector_whose_numbers_grow_old_between_two_readings_is_noted() {
+fn detector_with_stale_readings_between_scrapes_is_noted() {
     let [slow, fast] = [1000, 50].map(Duration::from_millis);
     let notes = |detector: &str, source: &str, tick| {
         let text = format!(

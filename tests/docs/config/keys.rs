@@ -3,7 +3,7 @@
 use super::assert_marked;
 
 #[test]
-fn the_version_has_to_be_known() {
+fn unknown_api_versions_are_refused() {
     let table = [
         ("kind: ^Pod\n", "kind 'Pod' is not known", "write kind: EndpointPickerConfig"),
         ("apiVersion: ^llm-d.ai/v2\n", "apiVersion 'llm-d.ai/v2' is not known", "llm-d.ai/v1alpha1"),
@@ -20,7 +20,7 @@ fn the_version_has_to_be_known() {
 }
 
 #[test]
-fn feature_gates_have_to_be_known() {
+fn unknown_feature_gates_are_refused() {
     let table = [
         ("featureGates: [^sorcery]\n", "unknown feature gate 'sorcery'", "known here: flowControl, ha"),
         ("featureGates: [^flowcontrol]\n", "unknown feature gate", "did you mean `flowControl`?"),
@@ -40,7 +40,7 @@ fn feature_gates_have_to_be_known() {
 }
 
 #[test]
-fn plugins_need_a_type_and_a_name_of_their_own() {
+fn plugins_need_a_type_and_a_unique_name() {
     let table = [
         ("plugins:\n- ^name: x\n", "plugin 'x' is missing a type", ""),
         ("plugins:\n- ^{name: x, type: ''}\n", "plugin 'x' is missing a type", ""),
@@ -67,7 +67,7 @@ fn plugins_need_a_type_and_a_name_of_their_own() {
 }
 
 #[test]
-fn profiles_need_a_name_of_their_own() {
+fn profiles_need_a_unique_name() {
     let table = [
         ("schedulingProfiles: [^{plugins: []}]\n", "a scheduling profile is missing a name", "name: default"),
         ("schedulingProfiles: [{name: ^''}]\n", "a scheduling profile is missing a name", "name: default"),

@@ -3,7 +3,7 @@
 use super::{assert_marked, build};
 
 #[test]
-fn types_have_to_be_registered() {
+fn plugin_types_must_be_registered() {
     let table = [
         (
             "plugins:\n- type: ^queue-score\n",
@@ -27,7 +27,7 @@ fn types_have_to_be_registered() {
 }
 
 #[test]
-fn profiles_refer_to_what_there_is() {
+fn profile_references_must_exist() {
     let table = [
         (
             "plugins: [{type: queue-scorer}]\nschedulingProfiles:\n- name: a\n  plugins:\n  - pluginRef: ^queue-scores\n",

@@ -12,7 +12,7 @@ fn assert_line_refused(line: &str, message: &str, hint: &str) {
 }
 
 #[test]
-fn parsers_have_to_be_parsers() {
+fn parser_references_need_a_parser() {
     let table = [
         (
             "requestHandler: {parsers: [{pluginRef: ^queue-scorer}]}",
@@ -40,7 +40,7 @@ fn parsers_have_to_be_parsers() {
 }
 
 #[test]
-fn the_saturation_detector_has_to_be_one() {
+fn saturation_detector_reference_needs_a_detector() {
     let not_one =
         "flowControl.saturationDetector refers to 'queue-scorer', which is not a saturation detector";
     let nothing = "flowControl.saturationDetector refers to the undeclared plugin";
@@ -66,7 +66,7 @@ fn the_saturation_detector_has_to_be_one() {
 }
 
 #[test]
-fn the_data_layer_refers_to_what_fits() {
+fn data_layer_references_need_the_right_kind() {
     let table = [
         (
             "dataLayer: {discovery: {pluginRef: ^queue-scorer}}",
@@ -167,14 +167,14 @@ const FLOW: [(&str, &str, &str); 7] = [
 ];
 
 #[test]
-fn flow_control_refers_to_what_fits() {
+fn flow_control_references_need_the_right_kind() {
     for (line, message, hint) in FLOW {
         assert_line_refused(line, message, hint);
     }
 }
 
 #[test]
-fn without_its_gate_flow_control_is_not_looked_at() {
+fn flow_control_is_ignored_without_its_gate() {
     for (line, ..) in FLOW {
         let pipeline = build(&format!("{}\n", line.replace('^', ""))).expect(line);
         let note = "flowControl has no effect without the feature gate flowControl";
@@ -183,7 +183,7 @@ fn without_its_gate_flow_control_is_not_looked_at() {
 }
 
 #[test]
-fn data_that_is_read_has_to_be_produced() {
+fn consumed_data_needs_a_producer() {
     let scorer = |producer: &str| {
         format!(
             "plugins:\n- {{type: queue-scorer}}\n- {{name: busy, type: active-request-scorer, parameters: {{inFlightLoadProducerName: {producer}}}}}\n"

@@ -41,7 +41,7 @@ fn needs_experimental(example: &str) -> bool {
 }
 
 #[test]
-fn every_example_is_valid_and_says_which_flag_it_needs() {
+fn every_example_is_valid_and_names_its_flags() {
     for example in examples() {
         let text = std::fs::read_to_string(path(&example)).unwrap();
         let config = EndpointPickerConfig::parse(&text).unwrap_or_else(|error| panic!("{example}: {error}"));
@@ -128,7 +128,7 @@ async fn scenario(example: &str) {
 }
 
 #[tokio::test]
-async fn every_example_does_what_it_is_for() {
+async fn every_example_has_its_effect() {
     let examples = examples();
     assert!(examples.iter().any(|example| example == "default"));
     for example in examples {

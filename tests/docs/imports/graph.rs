@@ -44,7 +44,7 @@ fn reached_from(from: usize, next: &BTreeMap<usize, Vec<usize>>) -> BTreeSet<usi
 }
 
 #[test]
-fn a_ring_is_found_whole() {
+fn import_ring_is_found() {
     let import = |from, to| Import { from, to, names: BTreeSet::new() };
     let imports =
         [import(0, 1), import(1, 2), import(2, 1), import(2, 3), import(4, 0), import(5, 6), import(6, 5)];

@@ -19,7 +19,7 @@ pub struct Import {
 /// Names in a module.
 #[derive(Default)]
 struct Names {
-    /// Of what it defines, modules aside.
+    /// Items that it defines, modules aside.
     defined: BTreeSet<String>,
     uses: Vec<Use>,
     /// Paths of at least two names, as they are written.
@@ -184,7 +184,7 @@ struct Resolver<'a> {
 /// Target of a path, by the place of a module.
 enum Target {
     Module(usize),
-    /// Something that this module defines.
+    /// An item that this module defines.
     Item(usize),
 }
 

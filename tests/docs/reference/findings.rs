@@ -5,7 +5,7 @@ use usher::doctor::Severity;
 use super::page::{assert_written, row};
 
 #[test]
-fn every_finding_of_the_doctor_has_its_row() {
+fn every_doctor_finding_has_its_row() {
     let mut written = "| finding | | why it matters | what to do |\n|---|---|---|---|\n".to_owned();
     for rule in usher::doctor::rules::ALL {
         let severity = match rule.severity {

@@ -28,7 +28,7 @@ fn named() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_header_of_the_code_is_named_and_no_other() {
+fn header_reference_matches_the_code() {
     let named = named();
     let literals: BTreeSet<String> =
         literals(&FOLDERS).into_iter().flatten().map(|text| text.to_ascii_lowercase()).collect();

@@ -109,7 +109,7 @@ async fn on_two_racks(server: &Server) -> Group {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
+async fn step_goes_to_one_rack_and_the_next_follows_when_it_is_up() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_two_racks(&server).await;
     let _picker = group.picker(&server, &[]).await;
@@ -128,9 +128,9 @@ async fn a_step_goes_to_one_rack_and_the_next_when_it_is_up() {
     assert_eq!(group.replicas("decode").await, 8, "pods at gates exist");
 }
 
-/// Whoever leads next finds pods that have to go to one rack, and takes that for where they were sent.
+/// The next leader finds pods that have to go to one rack, and takes that for where they were sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_the_next_step_goes_where_there_is_room() {
+async fn next_step_goes_to_a_rack_with_room_after_a_restart() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_two_racks(&server).await;
     let mut picker = group.picker(&server, &[]).await;
@@ -155,7 +155,7 @@ async fn after_a_restart_the_next_step_goes_where_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_that_fits_nowhere_waits_at_its_gate() {
+async fn step_without_room_waits_at_its_gate() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_racks(&server).await;
     node(&group, "small", "r1", 5).await;
@@ -183,7 +183,7 @@ async fn make_again(group: &Group, names: &[String]) {
 
 /// A rack goes while pods of a step run there and others wait for its nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_of_a_rack_without_nodes_go_to_another_that_has_room_for_all() {
+async fn pods_of_a_rack_without_nodes_move_to_one_with_room() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_two_racks(&server).await;
     let picker = group.picker(&server, &["--metrics-endpoint-auth=false"]).await;
@@ -218,7 +218,7 @@ async fn pods_of_a_rack_without_nodes_go_to_another_that_has_room_for_all() {
 
 /// A group of one step, which has all the pods that it may have, runs in a rack that nodes go from one by one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_of_a_rack_that_takes_none_goes_where_all_of_the_rack_have_room() {
+async fn pod_of_a_closed_rack_moves_to_one_with_room_for_all() {
     let Some(server) = Server::with_nodes().await else { return };
     let one_step = |spec: String| {
         spec.replace("min: 8, max: 16", "min: 4, max: 4").replace("min: 4, max: 8", "min: 2, max: 2")
@@ -302,7 +302,7 @@ async fn pod_with_own_volume_stays_when_another_role_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_without_pods_begins_where_there_is_room() {
+async fn group_without_pods_begins_in_a_domain_with_room() {
     let Some(server) = Server::with_nodes().await else { return };
     let group = on_racks(&server).await;
     node(&group, "tight", "r2", 7).await;

@@ -246,9 +246,9 @@ async fn replacements_pass_their_gate_in_every_state() {
     }
 }
 
-/// Nothing is read there of how many pods there are to be.
+/// Numbers of replicas are not read in this mode.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recommend_lets_replacements_through_that_come_late() {
+async fn recommend_admits_late_replacements() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &pair("")).await;
     group.ready_pods("decode", 0..4).await;

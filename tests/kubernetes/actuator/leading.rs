@@ -12,7 +12,7 @@ use crate::support::eventually;
 const ELECTS: &str = "--ha-enable-leader-election";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_leader_goes_on_in_the_middle_of_a_step() {
+async fn next_leader_continues_a_step() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &pair("")).await;
     group.workload("Deployment", "decode", 0).await;
@@ -121,7 +121,7 @@ async fn a_restart_changes_nothing_in_any_state() {
 }
 
 #[test]
-fn apply_needs_an_election_or_the_word_that_there_is_one_replica() {
+fn apply_needs_leader_election_or_the_single_replica_flag() {
     let mut policy = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     let text = "{apiVersion: usher.dev/v1alpha1, kind: CapacityPolicy, metadata: {name: p}, spec: {mode: Apply, roles: {a: {min: 1, max: 2}}}}";
     std::io::Write::write_all(&mut policy, text.as_bytes()).unwrap();

@@ -88,7 +88,7 @@ async fn replicas_follow_the_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_right_that_is_missing_is_named() {
+async fn missing_right_is_named() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &pair("")).await;
     group.workload("Deployment", "decode", 0).await;

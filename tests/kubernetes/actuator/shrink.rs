@@ -104,7 +104,7 @@ async fn a_smaller_role_loses_idle_pods_after_their_last_response() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_never_come_to_an_end_go_after_the_timeout() {
+async fn pods_that_never_drain_are_removed_at_the_timeout() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, of(SPEC));
     group.workload("Deployment", "decode", 3).await;
@@ -141,7 +141,7 @@ async fn the_picker_drains_before_it_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disruption_budget_holds_pods_that_are_given_back() {
+async fn disruption_budget_delays_scale_down() {
     let Some(server) = Server::shared().await else { return };
     let (group, policy) = (Group::new(server, SPEC).await, of(SPEC));
     group.workload("Deployment", "decode", 2).await;

@@ -121,7 +121,7 @@ impl<'a> Replicas<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_no_version_of_the_cluster_two_write() {
+async fn only_one_replica_writes_at_any_version() {
     let Some(server) = Server::audited().await else { return };
     let group = group(&server).await;
     let mut replicas = Replicas::new(&server, &group);
@@ -152,7 +152,7 @@ async fn at_no_version_of_the_cluster_two_write() {
 /// As a Deployment rolls out: who leads hands over to the first of a newer revision, lingers, and is told to
 /// end; and whoever leads may crash at any time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_no_version_of_the_cluster_two_write_while_revisions_are_rolled_out() {
+async fn only_one_replica_writes_during_rollouts() {
     let Some(server) = Server::audited().await else { return };
     let group = group(&server).await;
     let mut replicas = Replicas::new(&server, &group);

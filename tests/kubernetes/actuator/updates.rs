@@ -48,7 +48,7 @@ async fn revise(group: &Group, role: &str, numbers: std::ops::Range<u32>, revisi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_update_goes_on_after_a_restart_and_leaves_partitions_as_they_were() {
+async fn update_continues_after_a_restart_and_restores_partitions() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &spec()).await;
     for (role, pods) in [("decode", 8), ("prefill", 4)] {

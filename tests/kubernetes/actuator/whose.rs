@@ -28,7 +28,7 @@ pub(super) async fn is_gated(group: &Group, name: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_models_pods_with_the_same_role_are_neither_counted_nor_let_through() {
+async fn pods_of_another_model_are_neither_counted_nor_admitted() {
     let Some(server) = Server::shared().await else { return };
     let group = Group::new(server, &pair("")).await;
     group.workload("Deployment", "decode", 8).await;

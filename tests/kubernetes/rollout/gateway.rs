@@ -16,7 +16,7 @@ const CONFIGURATION: &str = "original-dst.yaml";
 /// By what a gateway judges a picker that Kubernetes says is ready.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Judges {
-    /// It asks the picker for its health, too.
+    /// By the picker's health service.
     Health,
     /// By nothing, as most gateways.
     Nothing,

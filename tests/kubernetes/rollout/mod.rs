@@ -20,7 +20,7 @@ use workload::{Deployment, Strategy};
 /// Strategy of the chart for one replica: the new one is ready before the old one goes.
 const ONE: Strategy = Strategy { replicas: 1, max_surge: 1, max_unavailable: 0 };
 
-/// Of replicas that elect a leader only one is ever available.
+/// Two replicas that elect a leader: only one is ever available.
 const TWO: Strategy = Strategy { replicas: 2, max_surge: 1, max_unavailable: 1 };
 
 /// Rolls a deployment out twice, the second time back, under load through two Envoys: one

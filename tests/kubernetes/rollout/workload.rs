@@ -35,7 +35,7 @@ struct Pod {
     /// As the kubelet's last probe said.
     ready: bool,
     probe: Instant,
-    /// It was told to end.
+    /// `true` once it was told to end.
     ends: bool,
 }
 

@@ -81,7 +81,7 @@ async fn a_closed_loop_counts_requests_chunks_and_endpoints() {
 }
 
 #[tokio::test]
-async fn an_open_loop_sends_when_due_and_says_how_late_it_was() {
+async fn open_loop_sends_when_due_and_reports_lateness() {
     let (usher, _) = usher(&[]).await;
     for arrivals in ["even", "poisson"] {
         let report = load(
@@ -108,7 +108,7 @@ async fn an_open_loop_sends_when_due_and_says_how_late_it_was() {
 }
 
 #[tokio::test]
-async fn a_run_of_a_duration_measures_that_long() {
+async fn run_measures_for_its_duration() {
     let (usher, _) = usher(&[]).await;
     let report = load(usher.address, &["--duration=300ms", "--warm-up=100ms", "--concurrency=2"]).await;
     let requests = &report["requests"];

@@ -39,7 +39,7 @@ async fn an_empty_pool_refuses_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_loses_its_requests_and_refuses_the_rest() {
+async fn killed_server_fails_running_and_later_requests() {
     let mut fake = Fake::start(Fault::Hangs(10));
     let child = spawn(&fake.address.to_string(), &["--requests=40", "--concurrency=10"]);
     // Ten are answered, and ten wait for it.

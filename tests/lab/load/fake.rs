@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     NoDestination,
     /// The exchange ends with this status when the request's headers come.
     Ends(Code),
-    /// It ends well when the request's headers come.
+    /// Ends well when the request's headers come.
     EndsEarly,
     /// This status, and a text.
     Refuses(i32),

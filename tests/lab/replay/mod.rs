@@ -183,7 +183,7 @@ fn hidden_targets_still_judge_requests() {
 }
 
 #[test]
-fn targets_in_headers_are_told_to_the_picker() {
+fn header_targets_are_sent_to_the_picker() {
     let config = "deploy/config/expected-latency.yaml";
     let classes = ["--latency-class", "1s/20ms", "--latency-class", "1h/1h"];
     let workload = ["--workload", "poisson", "--requests", "400", "--config-file", config];
@@ -195,7 +195,7 @@ fn targets_in_headers_are_told_to_the_picker() {
 }
 
 #[test]
-fn the_table_compares_and_tells_once_what_is_ignored() {
+fn table_lists_ignored_features_once() {
     let arguments = ["--trace", TRACE, "--requests", "40", "--speed", "2", "--config-file", DEFAULT];
     let files = Files::new();
     let found = "plugins: [{type: queue-scorer}, {type: file-discovery, parameters: {path: a}}]
@@ -273,7 +273,7 @@ fn ignored_flow_control_is_noted() {
 }
 
 #[test]
-fn servers_share_the_work_where_the_configuration_says_so() {
+fn disaggregated_servers_share_the_work() {
     let files = Files::new();
     let servers = files.write(
         "servers.yaml",
@@ -450,7 +450,7 @@ fn input_errors_name_the_file() {
 }
 
 #[test]
-fn the_page_shows_what_its_command_prints() {
+fn page_matches_the_output_of_its_command() {
     let page = include_str!("../../../docs/guide/replay.md");
     let command: String =
         page.split("    usher replay ").nth(1).unwrap().split("\n\n").next().unwrap().replace("\\\n", "");

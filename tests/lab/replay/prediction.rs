@@ -50,7 +50,7 @@ fn enough(bands: &[BandAccuracy]) -> Vec<BandAccuracy> {
 }
 
 #[test]
-fn times_are_predicted_at_every_load_whatever_is_configured() {
+fn times_are_predicted_at_every_load() {
     for (utilization, wrong) in [(0.4, 3.0), (0.7, 1.0 / 3.0)] {
         let (report, _) = replayed(Workload::HalfShared, utilization, RATE * wrong, true);
         for (time, bands) in [("ttft", &report.prediction.ttft), ("tpot", &report.prediction.tpot)] {
@@ -70,7 +70,7 @@ fn times_are_predicted_at_every_load_whatever_is_configured() {
 }
 
 #[test]
-fn responses_in_one_piece_teach_what_streams_teach() {
+fn unstreamed_responses_teach_the_same_speeds() {
     let (streams, _) = replayed(Workload::HalfShared, 0.5, RATE, true);
     for wrong in [3.0, 1.0 / 3.0] {
         let (whole, tpot) = replayed(Workload::HalfShared, 0.5, RATE * wrong, false);

@@ -76,7 +76,7 @@ fn report_shows_measured_beside_replayed_latencies() {
 }
 
 #[test]
-fn the_report_says_what_was_fitted_and_left_out() {
+fn report_lists_fitted_and_skipped_constants() {
     let files = Files::new();
     let path = files.write("recording.jsonl", &(recording() + "{\"request\":{\"at_"));
     let report = text(&["--recording", &path, "--config", DEFAULT]);
@@ -126,7 +126,7 @@ fn file_of_another_format_is_a_usage_error_in_a_line() {
 }
 
 #[test]
-fn picks_that_the_engines_refuse_and_a_damaged_file_before_are_told() {
+fn refused_picks_and_a_damaged_rotated_file_are_reported() {
     let files = Files::new();
     let endpoint = json!({"at_us": 0, "id": 0, "name": "default/pod-0", "address": "10.0.0.1:8000",
         "block_size": 16, "num_blocks": 4});
@@ -146,7 +146,7 @@ fn picks_that_the_engines_refuse_and_a_damaged_file_before_are_told() {
 }
 
 #[tokio::test]
-async fn a_picker_records_what_replay_reads() {
+async fn recording_of_a_picker_is_replayable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording.jsonl").display().to_string();
     let record = format!("--record={path}");

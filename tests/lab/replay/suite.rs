@@ -39,7 +39,7 @@ fn run(more: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn results_that_are_kept_are_not_made_again() {
+fn stored_results_are_reused() {
     let files = Files::new();
     let path = files.write("results.jsonl", "");
     let kept = || std::fs::read_to_string(&path).unwrap();
@@ -81,7 +81,7 @@ fn a_table_for_each_case_and_a_summary_name_all_policies() {
 }
 
 #[test]
-fn where_roles_are_apart_policies_that_know_them_run_too() {
+fn separate_roles_add_disaggregated_policies() {
     let arguments = [
         "--suite",
         "--seeds",

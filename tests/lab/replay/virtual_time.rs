@@ -211,7 +211,7 @@ fn prompt_refused_by_prefill_is_computed_by_decode() {
 }
 
 #[test]
-fn a_turn_comes_a_pause_after_the_response_before_it() {
+fn turn_follows_a_pause_after_the_previous_response() {
     let first = Arrival { response: Some(9), ..arrival(0, &[1], 64, 32) };
     let prompt = first.prompt.iter().copied().chain(first.response()).collect();
     let second = Arrival { at: 500 * MS, after: [0].into(), prompt, output_tokens: 1, ..Arrival::default() };
@@ -247,7 +247,7 @@ fn requests_after_a_refused_one_still_arrive() {
 }
 
 #[test]
-fn a_server_that_joins_later_gets_nothing_before() {
+fn late_server_gets_no_request_before_it_joins() {
     let mut servers = Server::equal(2, &engine());
     servers[1].joins = 1000 * MS;
     let arrivals: Vec<Arrival> = (0..20).map(|n| arrival(n * 100, &[u64::from(n)], 10, 1)).collect();

@@ -80,7 +80,7 @@ fn every_baseline_runs_under_its_name() {
 }
 
 #[test]
-fn a_server_that_joins_later_gets_requests_from_then_on() {
+fn late_server_gets_requests_once_it_joins() {
     let files = Files::new();
     let shares = |joins: &str| -> Vec<u64> {
         let text = format!("servers:\n- {{count: 3}}\n- {{name: cold, joinsAfter: {joins}}}\n");

@@ -47,7 +47,7 @@ async fn disagg(at: SocketAddr) -> Value {
 }
 
 #[tokio::test]
-async fn a_prompt_is_computed_where_the_header_says() {
+async fn prompt_is_computed_at_the_header_endpoint() {
     for protocol in [Http1, Http2] {
         let group = pair(EngineConfig::instant(), DisaggConfig::default(), 1.0).await;
         let [prefiller, decoder] = addresses(&group);
@@ -230,7 +230,7 @@ fn images(count: usize) -> Value {
 }
 
 #[tokio::test]
-async fn images_are_encoded_where_the_header_says() {
+async fn images_are_encoded_at_the_header_endpoint() {
     let disagg_config = DisaggConfig {
         roles: vec![Role::Decode, Role::Encode, Role::Encode, Role::Prefill],
         image_time: Duration::from_secs(100),
@@ -283,7 +283,7 @@ async fn unknown_stage_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_frees_both_servers() {
+async fn disconnected_client_frees_both_servers() {
     let slow = Duration::from_secs(3600);
     // What takes an hour, and by which number of the decoder a test sees that it has begun.
     let prefill = EngineConfig { prefill_tokens_per_second: 0.01, ..EngineConfig::instant() };

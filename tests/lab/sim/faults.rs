@@ -11,7 +11,7 @@ use usher::sim::{EngineConfig, SimConfig};
 use crate::sim::support::*;
 
 #[tokio::test]
-async fn a_request_can_ask_for_a_status_a_delay_or_be_wrong_about_it() {
+async fn request_header_injects_status_and_delay_faults() {
     let group = instant().await;
     let at = group.addresses()[0];
     for protocol in [Http1, Http2] {

@@ -67,7 +67,7 @@ fn topic(at: SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_that_come_and_go_are_told_and_replayed() {
+async fn stored_and_removed_blocks_are_published_and_replayable() {
     for form in [Form::Array, Form::Map] {
         let (group, port, replay) = server(form).await;
         let at = group.addresses()[0];
@@ -162,7 +162,7 @@ async fn messages_are_lost_and_mixed_up_on_request() {
 }
 
 #[tokio::test]
-async fn servers_tell_the_tokens_of_prompts() {
+async fn servers_render_prompts_as_tokens() {
     let group = instant().await;
     let at = group.addresses()[0];
     let [first, second] = [u32::from_le_bytes(*b"abcd"), u32::from(b'e')];

@@ -15,7 +15,7 @@ use xxhash_rust::xxh64::xxh64;
 use crate::sim::support::*;
 
 #[tokio::test]
-async fn servers_name_themselves_and_the_models_they_have() {
+async fn servers_report_their_name_and_models() {
     let config = SimConfig { loras: vec!["food".into()], strict_models: true, ..SimConfig::default() };
     let group = servers(config, 3).await;
     for (index, address) in group.addresses().iter().enumerate() {
@@ -60,7 +60,7 @@ async fn a_repeated_prompt_is_cached_and_answered_alike() {
 }
 
 #[tokio::test]
-async fn a_response_that_comes_back_as_a_message_is_in_the_cache() {
+async fn response_reused_as_a_message_is_cached() {
     let group = instant().await;
     let at = group.addresses()[0];
     let mut body = prompt(100);
@@ -89,7 +89,7 @@ async fn a_response_that_comes_back_as_a_message_is_in_the_cache() {
 }
 
 #[tokio::test]
-async fn a_response_ends_by_itself_where_the_request_says() {
+async fn response_stops_at_the_requested_length() {
     let group = instant().await;
     let at = group.addresses()[0];
     for (limit, tokens, generated, reason) in
@@ -306,7 +306,7 @@ async fn bad_requests_are_refused_as_vllm_refuses_them() {
 }
 
 #[tokio::test]
-async fn a_starting_server_says_so() {
+async fn starting_server_responds_with_503() {
     let config = SimConfig { startup: Duration::from_secs(86_400), ..SimConfig::default() };
     let group = servers(config, 1).await;
     let at = group.addresses()[0];

@@ -20,7 +20,7 @@ const COMPARE: [&str; 11] = [
 ];
 
 #[test]
-fn a_policy_is_compared_with_an_hpa_and_with_pods_that_stay() {
+fn policy_is_compared_with_hpa_and_fixed_replicas() {
     let run = || {
         let output = usher(&[&COMPARE[..], &["--output=json"]].concat(), "");
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");

@@ -11,7 +11,7 @@ use crate::capacity::program::usher;
 const ACCEPT: &str = "USHER_ACCEPT";
 
 #[test]
-fn the_chart_has_what_the_types_say() {
+fn crds_of_the_chart_match_the_types() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/chart/crds");
     let mut names = Vec::new();
     for definition in definitions() {

@@ -34,7 +34,7 @@ fn example(after: &str) -> Value {
 }
 
 #[test]
-fn the_line_becomes_the_plan() {
+fn documented_timeline_line_gives_the_documented_plan() {
     let line = example("## A timeline");
     let arguments =
         ["simulate", "--policy", "deploy/capacity/rules.yaml", "--timeline", "-", "--output", "json"];
@@ -124,7 +124,7 @@ fn every_metric_is_in_the_reference() {
 }
 
 #[test]
-fn the_commands_are_understood() {
+fn documented_commands_are_valid() {
     let blocks = PAGE.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
     let mut seen = 0;
     for command in blocks.map(|block| block.replace("\\\n", " ")) {

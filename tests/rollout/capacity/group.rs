@@ -72,7 +72,7 @@ fn invalid_policies_are_refused_with_position() {
 }
 
 #[test]
-fn rules_that_make_no_sense_are_refused_and_odd_ones_noted() {
+fn invalid_rules_are_refused_and_odd_ones_noted() {
     let table = [
         ("threshold: 1\n", "threshold: 5\n", "adds pods from 5 on and 'down-on-idle' removes them up to 5"),
         ("name: down-on-idle", "name: up-on-queue", "spec.rules.1.name 'up-on-queue' is there twice"),

@@ -84,7 +84,7 @@ impl Full {
 }
 
 #[test]
-fn roles_shrink_for_those_that_a_full_cluster_has_no_room_for() {
+fn roles_shrink_for_roles_without_room_in_the_cluster() {
     let mut cluster = Full::new(&spec(""), 20, [10, 10]);
     let first = cluster.tick(20, [1.0, 3.0]);
     let goals: Vec<u32> = first.roles.iter().map(|role| role.goal).collect();
@@ -105,7 +105,7 @@ fn roles_shrink_for_those_that_a_full_cluster_has_no_room_for() {
 }
 
 #[test]
-fn roles_shrink_for_those_that_no_required_domain_has_room_for() {
+fn roles_shrink_for_roles_without_room_in_a_domain() {
     let topology = "topology: {layers: [rack], constraint: Required}";
     let steps = format!("deploy: {{steps: {{d: 2, p: 2}}, {topology}}}\n");
     for has_gates in [false, true] {
@@ -129,7 +129,7 @@ fn roles_shrink_for_those_that_no_required_domain_has_room_for() {
 }
 
 #[test]
-fn a_group_larger_than_its_cluster_shares_what_there_is() {
+fn group_larger_than_its_cluster_shares_the_room() {
     let mut cluster = Full::new(&spec(""), 20, [18, 2]);
     let mut least = 20;
     for _ in 0..480 {
@@ -142,7 +142,7 @@ fn a_group_larger_than_its_cluster_shares_what_there_is() {
 }
 
 #[test]
-fn pods_that_wait_for_others_to_grow_do_not_count_for_the_size() {
+fn pods_waiting_for_growth_do_not_count_for_the_size() {
     // 20 are within the tolerance of 22: counted as the group's size they would be kept, and grown upon.
     let mut cluster = Full::new(&spec(""), 20, [10, 10]);
     for tick in 0..38 {
@@ -198,7 +198,7 @@ fn pod_that_never_starts_blocks_no_role_after_a_restart() {
 }
 
 #[test]
-fn roles_shrink_with_each_step_that_others_have_grown() {
+fn roles_shrink_as_others_grow_step_by_step() {
     let steps = "deploy: {steps: {d: 2, p: 2}}\n";
     let mut cluster = Full::new(&spec(steps), 100, [16, 4]);
     for _ in 0..40 {
@@ -214,11 +214,11 @@ fn roles_shrink_with_each_step_that_others_have_grown() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Whatever is asked for and however much room there is: the written sum is never more than the plan's and
-    /// one step of both roles, or without steps what roles grow by and isn't ready, and no pod that serves goes for
-    /// more than one that was to come, also where other processes go on.
+    /// For any goals and any room the written sum is never more than the plan's and one step of both roles,
+    /// or without steps the growth that isn't ready, and no pod that serves goes for more than one that was
+    /// to come, also where other processes go on.
     #[test]
-    fn the_sum_is_bounded_in_a_cluster_without_room(
+    fn total_is_bounded_in_a_full_cluster(
         from in (1u32..20, 1u32..20),
         room in 1u32..50,
         step in 1u32..4,

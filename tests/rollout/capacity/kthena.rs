@@ -20,7 +20,7 @@ fn group(min: u32, max: u32, tolerance: u32, metrics: &str) -> Group {
     ))
 }
 
-/// So many ready pods with this number; null: without it.
+/// Ready pods with this number; null: without it.
 fn ready(count: u32, value: impl Into<Value>) -> (&'static str, u32, bool, Value) {
     ("a", count, true, json!({"a": value.into()}))
 }

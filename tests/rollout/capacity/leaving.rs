@@ -83,7 +83,7 @@ fn a_size_reached_by_steps_is_not_undone() {
 
 /// A group whose size nothing sets: what pressure says a moment later doesn't stop what drains.
 #[test]
-fn pods_that_drain_are_none_that_do_not_respond() {
+fn draining_pods_do_not_count_as_missing() {
     let policy = policy(
         "roles: {d: {min: 1, max: 12}, p: {min: 1, max: 12}}\n\
          coordination: {mode: Preferred, pressure: {d: [{metric: q, target: 1}], p: [{metric: q, target: 1}]}}",

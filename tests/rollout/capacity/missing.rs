@@ -57,7 +57,7 @@ fn without_the_pressure_of_all_roles_the_shares_stay() {
 }
 
 #[test]
-fn the_total_stays_while_shares_follow_what_is_known() {
+fn total_stays_while_shares_follow_known_pressure() {
     let mut group = Group::new(&pair("Preferred"));
     let pods = [("d", 4, true, json!({"q": 1})), ("p", 4, true, json!({"q": 9}))];
     let plan = group.tick(0, &counts(4, 4), &pods, &json!({}));
@@ -66,7 +66,7 @@ fn the_total_stays_while_shares_follow_what_is_known() {
 }
 
 #[test]
-fn a_missing_metric_lets_grow_and_not_shrink() {
+fn missing_metric_allows_growth_only() {
     let spec = "roles: {a: {min: 1, max: 20}}\n\
         total: {metrics: [{name: queue_depth, target: 4}, {name: kv, target: 0.5}]}\n\
         behavior: {scaleDown: {stabilization: 0s}}";
@@ -98,7 +98,7 @@ fn without_numbers_only_a_minimum_holds() {
 }
 
 #[test]
-fn without_numbers_a_ratio_moves_nothing_that_a_minimum_does_not() {
+fn missing_numbers_keep_sizes_despite_a_ratio() {
     let spec = "roles: {d: {min: 1, max: 16}, p: {min: 1, max: 16}}\n\
         total: {metrics: [{name: queue_depth, target: 4}]}\n\
         coordination: {ratio: {numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}";
@@ -117,7 +117,7 @@ fn without_numbers_a_ratio_moves_nothing_that_a_minimum_does_not() {
 
 /// A rule of one role knows its number, that of the other doesn't.
 #[test]
-fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
+fn ratio_holds_beside_a_role_without_numbers() {
     let rule = |role: &str, step: i32| {
         format!(
             "{{name: {role}, role: {role}, metric: {role}, comparator: GREATER_THAN, threshold: 5, step: {step}}}"
@@ -151,7 +151,7 @@ fn a_ratio_holds_beside_a_role_whose_number_is_missing() {
 
 /// Steps that take too long, of a group whose numbers are missing.
 #[test]
-fn an_outage_gives_no_pod_back() {
+fn outage_removes_no_pod() {
     for (success, ready) in [("Serving", [8, 4]), ("Ready", [7, 4]), ("Ready", [6, 3])] {
         let spec = format!(
             "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 8}}}}\n\
@@ -281,9 +281,9 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
-    /// Whatever the policy, however its roles stand and whatever was known before.
+    /// Holds for any policy, replicas and earlier numbers.
     #[test]
-    fn nothing_known_changes_nothing(case in case()) {
+    fn missing_numbers_change_no_replicas(case in case()) {
         let mut group = Group::new(&case.spec);
         let mut counts = case.counts.clone();
         let names = ["a", "b", "c"];

@@ -8,7 +8,7 @@ use usher::capacity::{History, Inputs, Pod, PodState, Reason, tick};
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 #[test]
-fn an_outage_is_no_part_of_the_window_of_shrinking() {
+fn outage_does_not_count_in_the_scale_down_window() {
     let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {a: {min: 1, max: 9}}\n  total: {metrics: [{name: queue_depth, target: 4}]}\n  behavior: {scaleDown: {stabilization: 300s}}\n";
     let policy = file::parse(text).unwrap().remove(0).policy;
     let mut history = History::resumed(6, S(0));

@@ -194,7 +194,7 @@ fn out_of_range_values_are_replaced_and_counted() {
 
 /// Metadata as kubectl writes it and as users add it beside a policy is accepted; misspelt keys are not.
 #[test]
-fn metadata_is_that_of_any_object() {
+fn any_object_metadata_is_accepted() {
     let named = document(AB).replace(
         "{name: p}",
         "{name: p, namespace: there, labels: {team: x}, annotations: {example.com/why: 'a test'}}",

@@ -95,7 +95,7 @@ fn desired(line: &Value, role: &str) -> u64 {
 }
 
 #[test]
-fn the_outage_changes_no_number_and_no_window() {
+fn outage_changes_neither_size_nor_window() {
     let lines = simulated("pd", "outage");
     for line in &lines {
         let (t, total) = (line["t"].as_u64().unwrap(), line["total"].as_u64().unwrap());
@@ -111,7 +111,7 @@ fn the_outage_changes_no_number_and_no_window() {
 }
 
 #[test]
-fn the_full_cluster_is_shared_anew_step_by_step() {
+fn full_cluster_is_redistributed_in_steps() {
     let lines = simulated("pd", "full");
     let first = (desired(&lines[0], "prefill"), desired(&lines[0], "decode"));
     assert!(first.0 > 4 && first.1 == 8, "{}", lines[0]);
@@ -127,7 +127,7 @@ fn the_full_cluster_is_shared_anew_step_by_step() {
 }
 
 #[test]
-fn the_restart_ends_no_cooldown() {
+fn cooldowns_survive_the_restart() {
     let lines = simulated("rules", "restart");
     let fired: Vec<u64> = lines
         .iter()
@@ -140,7 +140,7 @@ fn the_restart_ends_no_cooldown() {
 }
 
 #[test]
-fn a_broken_line_ends_the_run_after_those_before_it() {
+fn broken_line_ends_the_run_after_valid_ones() {
     let first = line(0, 9.0).replace("{\"endpoints\"", "{\"replicas\":{\"decode\":1},\"endpoints\"");
     for (second, says) in [
         ("{\"t\": 15, \"replica\": {}}", "<stdin>"),

@@ -37,7 +37,7 @@ fn rests(spec: &str) {
 }
 
 #[test]
-fn bounds_and_what_waits_hold_beside_rules() {
+fn bounds_and_waiting_requests_apply_beside_rules() {
     let mut group = Group::new(QUEUE);
     let plan = group.tick(0, &json!({"decode": 0}), &[], &json!({}));
     assert_eq!((desired(&plan), plan.roles[0].reasons[0]), (vec![1], Reason::Min));

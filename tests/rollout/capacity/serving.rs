@@ -33,7 +33,7 @@ fn a_busy_role_keeps_its_last_pod() {
 }
 
 #[test]
-fn a_request_between_two_ticks_begins_the_window_anew() {
+fn request_between_ticks_restarts_the_window() {
     let sent = |sent: u64| json!({"sent": {"a": sent}});
     let ticks = [(0, sent(7)), (290, sent(8)), (589, sent(8)), (590, sent(8))];
     for spec in [TOTAL, RULES] {
@@ -42,7 +42,7 @@ fn a_request_between_two_ticks_begins_the_window_anew() {
 }
 
 #[test]
-fn a_plan_says_that_the_last_pod_serves() {
+fn last_serving_pod_is_a_reason_in_the_plan() {
     for spec in [TOTAL, RULES] {
         let mut group = Group::new(spec);
         let more = json!({"busy": ["a"]});
@@ -55,7 +55,7 @@ fn a_plan_says_that_the_last_pod_serves() {
 }
 
 #[test]
-fn giving_pods_back_leaves_the_last_one_that_serves() {
+fn scale_down_keeps_the_last_serving_pod() {
     // Without a prefill pod no group is whole, and all decode pods exceed those that are.
     let spec = "roles: {decode: {min: 4, max: 4}, prefill: {min: 2, max: 2}}\n\
         deploy: {steps: {decode: 4, prefill: 2}, batchTimeout: 60s, onTimeout: Trim}";
@@ -71,7 +71,7 @@ fn giving_pods_back_leaves_the_last_one_that_serves() {
 }
 
 #[test]
-fn a_last_pod_that_is_not_ready_and_still_responds_is_not_given_back() {
+fn unready_last_pod_is_kept_while_it_responds() {
     let spec = "roles: {decode: {min: 4, max: 4}, prefill: {min: 2, max: 2}}\n\
         deploy: {steps: {decode: 4, prefill: 2}, batchTimeout: 60s, onTimeout: Trim}";
     let last = |current: u32, work: Value| {

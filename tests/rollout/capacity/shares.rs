@@ -78,7 +78,7 @@ fn a_role_shrinks_as_the_other_gets_ready() {
 
 /// A group whose size nothing sets keeps it while one role stands in for the other, and when it no longer has to.
 #[test]
-fn a_group_of_kept_size_is_as_large_after_its_shares_moved() {
+fn group_size_is_kept_after_shares_moved() {
     let shares = "roles: {d: {min: 1, max: 9}, p: {min: 1, max: 9}}\n\
         coordination: {mode: Preferred, preferredRatio: {d: {max: 50}, p: {max: 50}}}";
     let mut group = Group::new(shares);
@@ -120,7 +120,7 @@ fn a_lost_scrape_does_not_make_the_plan_jump() {
 }
 
 #[test]
-fn a_role_of_which_a_pod_does_not_respond_loses_no_share() {
+fn unresponsive_pod_costs_its_role_no_share() {
     let total = "total: {metrics: [{name: load, source: prometheus, target: 1}]}\n";
     for (size, state) in [("", "StaleData"), (total, "")] {
         let mut group = Group::new(&format!(
@@ -162,7 +162,7 @@ fn move_of_one_pod_is_within_the_dead_band() {
 }
 
 #[test]
-fn the_ratio_holds_whatever_coordinates() {
+fn ratio_holds_with_any_coordination() {
     for mode in ["Off", "Preferred"] {
         let spec = format!(
             "roles: {{d: {{min: 1, max: 16}}, p: {{min: 1, max: 8}}}}\n\
@@ -180,7 +180,7 @@ fn the_ratio_holds_whatever_coordinates() {
 
 /// Bounds go before the ratio: where no numbers keep it while requests wait, pods start all the same.
 #[test]
-fn a_ratio_that_nothing_keeps_does_not_keep_a_group_at_zero() {
+fn unsatisfiable_ratio_does_not_keep_a_group_at_zero() {
     let spec = "roles: {d: {max: 2}, p: {max: 8}}\n\
         total: {metrics: [{name: queue_depth, target: 4}]}\n\
         coordination: {ratio: {numerator: d, denominator: p, max: \"1:9\"}}";

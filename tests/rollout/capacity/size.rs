@@ -7,7 +7,7 @@ use usher::capacity::{Condition, Reason, State};
 const ONE: &str = "roles: {a: {min: 1, max: 20}}\ntotal: {metrics: [{name: queue_depth, target: 4}, {name: kv, target: 0.5}]}\nbehavior: {scaleDown: {stabilization: 0s}}";
 
 #[test]
-fn the_metric_that_asks_for_most_counts() {
+fn largest_recommendation_of_the_metrics_counts() {
     let mut group = Group::new(ONE);
     let pods = |queue: f64, kv: f64| [("a", 4, true, json!({"queue_depth": queue, "kv": kv}))];
     let plan = group.tick(0, &json!({"a": 4}), &pods(6.0, 0.5), &json!({}));
@@ -76,7 +76,7 @@ fn waiting_requests_start_at_least_one_pod() {
     assert!(plan.roles[0].reasons.contains(&Reason::Waiting));
 }
 
-/// Nothing changes back and forth while the load is the same, whatever it is.
+/// Sizes don't change back and forth under any constant load.
 #[test]
 fn a_constant_load_settles() {
     for load in 0..80u32 {
@@ -101,7 +101,7 @@ fn a_constant_load_settles() {
 
 /// A bound or limit that held a size is among its reasons, and one that did not is not.
 #[test]
-fn a_bound_is_the_reason_where_it_holds_against_a_limit() {
+fn bound_is_the_reason_where_it_overrides_a_limit() {
     use Reason::{Cost, DownLimit, Max, Metric, Min, Tolerance, Waiting};
     let spec = "roles: {a: {min: 8, max: 9}}\ntotal: {metrics: [{name: queue_depth, target: 4}]}\nbehavior: {scaleDown: {instances: 1, percent: 0}}";
     for (current, expected, reasons) in

@@ -51,7 +51,7 @@ async fn crowd(pool: &Pool) -> Vec<Sent> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_before_an_empty_pool_is_shared_by_the_endpoints_that_come() {
+async fn requests_queued_before_an_empty_pool_are_spread() {
     // With little room at each, and with room for all of them at one.
     for max_concurrency in [10, 100, 100_000] {
         let pool = Pool::new(&config(max_concurrency, ""), 0);
@@ -64,7 +64,7 @@ async fn a_crowd_before_an_empty_pool_is_shared_by_the_endpoints_that_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_endpoint_does_not_get_what_the_next_ones_could_share() {
+async fn first_endpoint_does_not_get_the_whole_queue() {
     let pool = Pool::new(&config(100_000, ""), 0);
     let crowd = crowd(&pool).await;
     for endpoints in 1..=4 {
@@ -76,7 +76,7 @@ async fn the_first_endpoint_does_not_get_what_the_next_ones_could_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_endpoint_takes_its_part_of_what_still_waits() {
+async fn late_endpoint_gets_its_share_of_the_queue() {
     let pool = Pool::new(&config(10, ""), 0);
     let crowd = crowd(&pool).await;
     pool.scale(1);
@@ -91,7 +91,7 @@ async fn a_late_endpoint_takes_its_part_of_what_still_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_go_again_leave_the_crowd_where_it_was() {
+async fn removed_endpoints_leave_the_queue_unchanged() {
     let pool = Pool::new(&config(100, ""), 0);
     let crowd = crowd(&pool).await;
     for _ in 0..3 {
@@ -107,7 +107,7 @@ async fn endpoints_that_go_again_leave_the_crowd_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_goes_away_leaves_nothing() {
+async fn disconnected_clients_leave_an_empty_queue() {
     let pool = Pool::new(&config(1, "priorityBands: [{priority: 0, maxRequests: 20000}]"), 1);
     let running = pool.pass(of("a", 0)).await;
     let crowd: Vec<Sent> = (0..10_000).map(|number| pool.send(of(&format!("flow-{number}"), 0))).collect();

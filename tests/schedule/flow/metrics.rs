@@ -70,7 +70,7 @@ async fn queue_metrics_are_exported_under_both_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_requests_waited_is_shown_by_how_it_ended() {
+async fn queue_durations_are_exported_by_outcome() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", 0)).await;
     let (waits, gone) = (pool.send(of("a", 0)), pool.send(of("a", 0)));
@@ -196,7 +196,7 @@ async fn idle_models_free_their_label() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn demand_is_that_of_the_model_however_many_flows_there_are() {
+async fn demand_is_summed_over_the_flows_of_a_model() {
     let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 0);
     // Its series is that which others share later on.
     let other = pool.send(asking_for("other", "other"));
@@ -218,7 +218,7 @@ async fn demand_is_that_of_the_model_however_many_flows_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_counted_as_other_has_its_own_demand_when_there_is_room() {
+async fn model_counted_as_other_gets_its_own_demand_later() {
     let (log, _guard) = Lines::start();
     let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
     let ask = |number: usize, flow: &str| asking_for(&format!("model-{number}"), flow);
@@ -249,7 +249,7 @@ async fn a_model_that_counted_as_other_has_its_own_demand_when_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_series_that_was_made_while_demand_was_full_counts_at_its_model_later() {
+async fn series_made_while_full_counts_at_its_model_later() {
     let pool = Pool::new(&config(100_000, "noEndpointRequestTTL: 0s"), 1);
     for number in 0..1000 {
         drop(pool.pass(asking_for(&format!("model-{number}"), "a")).await);
@@ -277,7 +277,7 @@ async fn a_series_that_was_made_while_demand_was_full_counts_at_its_model_later(
 }
 
 #[tokio::test(start_paused = true)]
-async fn flows_of_models_that_have_no_label_make_room_for_others() {
+async fn flows_of_unlabelled_models_are_evicted() {
     let pool = Pool::new(&config(100_000, ""), 1);
     let long = "m".repeat(300);
     for number in 0..1200 {

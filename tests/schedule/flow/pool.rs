@@ -85,7 +85,7 @@ impl Pool {
         pool
     }
 
-    /// So many endpoints: 10.0.0.1, 10.0.0.2 …
+    /// Sets the number of endpoints: 10.0.0.1, 10.0.0.2 …
     pub(crate) fn scale(&self, endpoints: u8) {
         let spec = |i: u8| EndpointSpec::new(format!("pod-{i}"), ([10, 0, 0, i], 8000));
         self.store.replace((1..=endpoints).map(spec).collect());

@@ -167,7 +167,7 @@ impl ProfileHandler for All {
 }
 
 #[test]
-fn a_session_may_be_that_of_another_profile() {
+fn session_affinity_may_name_another_profile() {
     let (all, metrics) = (candidates(&[(None, None); 3]), metrics());
     let profile = |name: &str, only: u32| {
         let mut builder = Profile::builder(name, &metrics);

@@ -199,7 +199,7 @@ async fn invalid_values_are_refused_counted_and_logged_once() {
 }
 
 #[tokio::test]
-async fn bytes_behind_a_response_end_the_connection_and_nothing_else() {
+async fn extra_bytes_after_a_response_only_close_the_connection() {
     let server = Server::start(|_| {
         let mut steps = ok(&page(3));
         steps.push(Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()));
@@ -228,7 +228,7 @@ async fn scrape_failures_are_logged_once_per_change() {
 }
 
 #[tokio::test]
-async fn connections_that_are_refused_are_counted_in_a_row() {
+async fn consecutive_refused_connections_are_counted() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -70,7 +70,7 @@ async fn query_is_sent_with_the_prefix_and_current_token() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_used_is_not_repeated() {
+async fn unusable_token_is_not_quoted() {
     let server = Server::start(|_| ok(TWO)).await;
     let folder = tempfile::tempdir().unwrap();
     let file = |text: &[u8]| -> PathBuf {

@@ -124,7 +124,7 @@ const SELECTED: &str = "GET /metrics/?name%5B%5D=vllm:num_requests_waiting&name%
     &name%5B%5D=vllm:lora_requests_info HTTP/1.1";
 
 #[tokio::test]
-async fn only_the_metrics_in_use_are_asked_for() {
+async fn only_metrics_in_use_are_requested() {
     let server = Server::start(|_| ok(&page(3))).await;
     let pool = Pool::start(&[server.address], selecting());
     server.more(4).await;
@@ -137,7 +137,7 @@ async fn only_the_metrics_in_use_are_asked_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_understand_is_asked_for_whole_pages() {
+async fn server_without_metric_filters_is_asked_for_whole_pages() {
     let lacking = || ok("vllm:num_requests_waiting 9\n");
     let unknown = || vec![Step::Send(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n".to_vec())];
     let odd: [fn() -> Vec<Step>; 2] = [lacking, unknown];

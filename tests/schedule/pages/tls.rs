@@ -82,7 +82,7 @@ fn over(settings: &TlsSettings) -> ScrapeConfig {
 }
 
 #[tokio::test]
-async fn certificates_are_checked_where_that_is_wanted() {
+async fn certificates_are_verified_when_configured() {
     let files = Files::make();
     // the server's certificate, whether it wants one, verify, show one, is it read
     let table = [
@@ -108,7 +108,7 @@ async fn certificates_are_checked_where_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_a_failure_of_tls() {
+async fn plain_text_server_is_a_tls_failure() {
     let server = Server::start(|_| ok(&page(3))).await;
     let files = Files::make();
     let pool = Pool::start(&[server.address], over(&files.settings(false, false)));
@@ -118,7 +118,7 @@ async fn a_server_without_tls_is_a_failure_of_tls() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_files_are_named() {
     let files = Files::make();
     let load = |ca: Option<&str>, client: Option<(&str, &str)>| {
         let settings = TlsSettings {

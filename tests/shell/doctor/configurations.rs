@@ -53,7 +53,7 @@ async fn the_configurations_of_the_repository_are_sound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_choice_that_is_ignored_is_found() {
+async fn ignored_destination_is_found() {
     let back = Back::start(&[]).await;
     // Usher is asked, and all requests go to a server that it does not know.
     back.usher.set_endpoints(&back.servers.addresses[1..]).await;
@@ -79,7 +79,7 @@ async fn a_choice_that_is_ignored_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picker_that_is_down_is_found_in_either_mode() {
+async fn unreachable_picker_is_found_in_either_mode() {
     for (mode, path) in [("true", "picker-not-in-path"), ("false", "gateway-fails")] {
         let mut back = Back::start(&[]).await;
         let mode = format!("failure_mode_allow: {mode}");
@@ -97,7 +97,7 @@ async fn a_picker_that_is_down_is_found_in_either_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_that_is_empty_or_has_a_dead_server_is_found() {
+async fn empty_pool_and_dead_server_are_found() {
     let back = Back::start(&[]).await;
     let envoy = back.envoy(ORIGINAL_DST, &[]).await;
     back.usher.set_endpoints(&[]).await;

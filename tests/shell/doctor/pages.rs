@@ -40,7 +40,7 @@ async fn metrics_of_servers_are_compared_with_their_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picker_without_tls_and_a_port_that_is_none() {
+async fn picker_without_tls_and_invalid_port_are_found() {
     let back = Back::start(&["--secure-serving=false"]).await;
     let plain = back.usher.address.to_string();
     let found = examined(&["--picker", &plain]).await;
@@ -60,7 +60,7 @@ async fn a_picker_without_tls_and_a_port_that_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_read_the_cause_with_what_needs_it() {
+async fn text_shows_each_cause_with_its_consequences() {
     let picker = nobody().to_string();
     let said = doctor(&["--picker", &picker]).await;
     assert_eq!((said.code, said.stderr.as_str()), (1, ""));

@@ -144,7 +144,7 @@ fn sent(expression: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
+async fn panels_have_data_and_alerts_fire_on_their_fault() {
     if !is_installed() {
         return;
     }
@@ -276,7 +276,7 @@ async fn panels_have_data_and_alerts_fire_when_their_fault_is_made() {
 }
 
 #[test]
-fn alerts_fire_on_numbers_made_up_for_them() {
+fn alerts_fire_on_synthetic_series() {
     if !is_installed() {
         return;
     }
@@ -291,7 +291,7 @@ fn alerts_fire_on_numbers_made_up_for_them() {
 }
 
 #[test]
-fn alerts_say_what_is_wrong_and_where_to_read_on() {
+fn alerts_have_a_description_and_a_runbook() {
     let guide = std::fs::read_to_string(GUIDE).unwrap();
     for rule in rules() {
         let name = &rule.name;
@@ -325,7 +325,7 @@ fn dashboards_can_be_installed_side_by_side() {
 }
 
 #[test]
-fn minutes_become_seconds_and_nothing_else_changes() {
+fn test_rules_scale_minutes_to_seconds() {
     let rules = "expr: deriv(m5_m[10m:1m]) > 5 # 5 more\n  for: 2m\n  x: llm_d[5m]";
     assert_eq!(hurried(rules), "expr: deriv(m5_m[10s:1s]) > 5 # 5 more\n  for: 2s\n  x: llm_d[5s]");
 }

@@ -65,7 +65,7 @@ const CUT: &str = "[...document.querySelectorAll('input[placeholder]')].filter((
 }).map((field) => field.placeholder)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_width_shows_all_of_an_endpoint() {
+async fn every_width_shows_all_endpoint_fields() {
     let roles = ["both", "decode", "decode", "decode"];
     let Some(stack) = Stack::start_with_roles(&roles, &[]).await else { return };
     let browser = &stack.browser;
@@ -107,7 +107,7 @@ async fn every_width_shows_all_of_an_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_scrolls_can_be_scrolled_by_keys() {
+async fn scrollable_areas_are_keyboard_accessible() {
     let Some(stack) = Stack::start(&[super::state::ALL]).await else { return };
     let browser = &stack.browser;
     stack.exchange("r-1", "m").await;
@@ -133,7 +133,7 @@ async fn what_scrolls_can_be_scrolled_by_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_phone_needs_no_scrolling_to_the_side() {
+async fn phone_layout_has_no_horizontal_scrolling() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     stack.exchange(&"a-long-id-".repeat(12), &"a-long-model-".repeat(8)).await;

@@ -10,7 +10,7 @@ use crate::wire::Connection;
 const LISTED: &str = "document.querySelectorAll('#list-rows tr').length";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decision_appears_and_opens_into_what_explain_prints() {
+async fn decision_opens_to_the_explain_output() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     browser
@@ -64,7 +64,7 @@ async fn a_decision_appears_and_opens_into_what_explain_prints() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_explanation_does_not_replace_that_of_another() {
+async fn late_explanation_does_not_replace_a_newer_one() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     for id in ["first", "second"] {
@@ -103,7 +103,7 @@ async fn a_late_explanation_does_not_replace_that_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keyboard_is_enough() {
+async fn page_is_usable_by_keyboard() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     for number in 0..12 {
@@ -143,7 +143,7 @@ async fn a_keyboard_is_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_clients_choose_stay_text() {
+async fn client_chosen_names_are_escaped() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     let hostile = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";

@@ -31,7 +31,7 @@ async fn ask(servers: &Servers, index: usize, body: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn known_caches_and_engines_that_are_not_heard_are_shown() {
+async fn known_caches_and_silent_engines_are_shown() {
     let events = listener().local_addr().unwrap();
     let config = format!(
         "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{kvEventsConfig: {{zmqEndpoint: 'tcp://{events}'}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}]"

@@ -89,7 +89,7 @@ async fn browsers_get_the_page_and_others_the_list_of_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_of_a_strangers_dns_is_refused_on_loopback() {
+async fn foreign_dns_name_is_refused_on_loopback() {
     let (_usher, admin) = start(&[], &[]).await;
     for (host, status) in [("attacker.example", 403), ("localhost:9095", 200), ("127.0.0.1:9095", 200)] {
         for (method, path) in [("GET", "/"), ("GET", "/decisions"), ("PUT", "/log-level")] {
@@ -105,7 +105,7 @@ async fn a_name_of_a_strangers_dns_is_refused_on_loopback() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_begin_with_all_and_go_on_with_changes() {
+async fn event_stream_sends_the_state_then_changes() {
     let (_usher, admin) = start(&[], &[]).await;
     let mut stream = begin(admin, "GET", "/events", "text/event-stream").await;
     let text = read_events(&mut stream, 2).await;

@@ -31,7 +31,7 @@ fn replace(path: &Path, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_follows_the_pool_and_says_what_is_off() {
+async fn page_follows_the_pool_and_names_disabled_features() {
     let Some(stack) = Stack::start(&["--decision-records=0"]).await else { return };
     let browser = &stack.browser;
     browser.until(&format!("{PROBLEMS}.includes('Nothing is wrong')")).await;
@@ -69,7 +69,7 @@ async fn the_page_follows_the_pool_and_says_what_is_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queues_plans_speeds_and_troubles_are_shown() {
+async fn queues_plans_speeds_and_problems_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.yaml");
     std::fs::write(&policy, POLICY).unwrap();
@@ -104,7 +104,7 @@ async fn queues_plans_speeds_and_troubles_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_that_failed_is_on_top_until_it_is_repaired() {
+async fn failed_reload_is_shown_on_top_until_repaired() {
     const GOOD: &str = "plugins: [{type: queue-scorer}]\n";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("epp.yaml");
@@ -122,7 +122,7 @@ async fn a_reload_that_failed_is_on_top_until_it_is_repaired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_survives_a_server_that_goes_away() {
+async fn page_survives_a_server_outage() {
     let Some(mut stack) = Stack::start(&[]).await else { return };
     stack.exchange("before", "m").await;
     stack.browser.until("document.querySelector('#list-rows').innerText.includes('before')").await;
@@ -138,7 +138,7 @@ async fn the_page_survives_a_server_that_goes_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_stream_is_told_and_tried_again() {
+async fn refused_event_stream_is_reported_and_retried() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     // A tab that isn't visible listens no more.

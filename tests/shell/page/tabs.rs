@@ -6,7 +6,7 @@ use super::serving::{LISTENERS, begin, read_events};
 const LIVE: &str = "document.querySelector('#connection')?.dataset.state === 'live'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tab_that_comes_back_is_updating_and_not_cut_off() {
+async fn returning_tab_shows_updating_instead_of_disconnected() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     let becomes = async |state: &str| {
@@ -70,7 +70,7 @@ async fn ten_windows_share_one_stream_and_all_stay_live() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_browser_without_shared_workers_gets_a_stream_of_its_own() {
+async fn browser_without_shared_workers_gets_its_own_stream() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     let without = serde_json::json!({"source": "delete window.SharedWorker"});

@@ -32,7 +32,7 @@ async fn a_role_without_a_working_endpoint_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prompts_whose_cached_tokens_are_not_told_do_not_count() {
+async fn prompts_without_reported_cached_tokens_do_not_count() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     let connection = Connection::to(stack.usher.address).await;
@@ -48,7 +48,7 @@ async fn prompts_whose_cached_tokens_are_not_told_do_not_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whole_responses_have_a_time_and_first_tokens_a_reason_for_none() {
+async fn missing_first_token_times_have_a_reason() {
     let Some(stack) = Stack::start(&[]).await else { return };
     let browser = &stack.browser;
     browser.until(&format!("{}.includes('no response ended')", tile("whole"))).await;

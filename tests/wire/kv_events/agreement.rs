@@ -55,7 +55,7 @@ fn finding(picker: &Picker) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn tokens_of_another_vocabulary_are_found() {
+async fn tokens_of_another_vocabulary_are_detected() {
     for agrees in [true, false] {
         let (servers, at, port) = simulated().await;
         // To the engine four bytes are a token, and one to the other.
@@ -86,7 +86,7 @@ async fn tokens_of_another_vocabulary_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prompts_that_an_engine_keeps_apart_are_found() {
+async fn engine_side_cache_separation_is_detected() {
     let mut a = Engine::at(A, 0).await;
     let flag = config(&format!("podDiscoveryConfig: {{socketPort: {}}}", a.port), "");
     let picker = Picker::start(&[("a", A, 8000)], &[&flag]).await;

@@ -11,7 +11,7 @@ fn decision(picker: &Picker, id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_explanation_says_what_engines_held() {
+async fn explanation_shows_cached_blocks_of_engines() {
     let mut a = Engine::at(A, 0).await;
     let picker = picker(&format!("socketPort: {}", a.port), "").await;
     connected(&picker, &mut a, "a").await;
@@ -43,7 +43,7 @@ async fn an_explanation_says_what_engines_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_kv_events_an_explanation_says_nothing_of_them() {
+async fn explanation_without_kv_events_omits_them() {
     let picker = Picker::start(&[("a", A, 8000)], &[]).await;
     exchange_of(&picker, "r", "200", r#"{"model":"m","prompt":[1,2,3,4]}"#).await;
     assert_eq!(decision(&picker, "r")["detailed"][0]["kv_events"], Value::Null);

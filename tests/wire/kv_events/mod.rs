@@ -95,7 +95,7 @@ async fn destinations_of(picker: &Picker, path: &str, text: &str) -> Vec<String>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_go_where_their_blocks_are() {
+async fn requests_go_to_endpoints_with_their_blocks() {
     let mut a = Engine::at(A, 0).await;
     let mut b = Engine::at(B, a.port).await;
     let picker = picker(&format!("socketPort: {}", a.port), "").await;
@@ -142,7 +142,7 @@ async fn requests_go_where_their_blocks_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gap_without_replay_drops_what_was_held() {
+async fn gap_without_replay_drops_cached_blocks() {
     let mut a = Engine::at(A, 0).await;
     let picker = picker(&format!("socketPort: {}", a.port), "").await;
     connected(&picker, &mut a, "a").await;
@@ -158,7 +158,7 @@ async fn a_gap_without_replay_drops_what_was_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_missed_is_replayed() {
+async fn missed_messages_are_replayed() {
     let mut a = Engine::at(A, 0).await;
     a.replays().await;
     // Before anybody listens.
@@ -187,7 +187,7 @@ async fn speculative_blocks_keep_a_conversation_together() {
 }
 
 #[test]
-fn a_frame_that_claims_too_much_ends_its_connection() {
+fn overlong_frame_length_closes_the_connection() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = TcpListener::bind((A, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -215,7 +215,7 @@ fn a_frame_that_claims_too_much_ends_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_counts_by_the_tokens_that_a_server_tells() {
+async fn text_prompts_use_tokens_rendered_by_a_server() {
     let renderer = Renderer::start(true);
     let mut b = Engine::at(B, 0).await;
     // Long, as this machine may be busy.
@@ -241,7 +241,7 @@ async fn text_counts_by_the_tokens_that_a_server_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_says_nothing_holds_a_request_no_longer_than_it_may() {
+async fn silent_tokenizer_server_delays_a_request_up_to_its_timeout() {
     let renderer = Renderer::start(false);
     let port = Engine::at(A, 0).await.port;
     let more = format!(
@@ -257,7 +257,7 @@ async fn a_server_that_says_nothing_holds_a_request_no_longer_than_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engines_may_connect_by_themselves() {
+async fn engines_may_connect_to_the_central_socket() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("tcp://127.0.0.1:{port}");
     // Where connections to it come from.

@@ -24,7 +24,7 @@ pub fn post(at: SocketAddr, path: &str, body: &serde_json::Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn what_is_known_is_right_whatever_happens_to_messages() {
+async fn known_blocks_are_correct_despite_message_faults() {
     for form in [Form::Array, Form::Map] {
         let listeners = [(); 3].map(|()| TcpListener::bind((A, 0)).unwrap());
         let [at, port, replay] = [0, 1, 2].map(|number: usize| listeners[number].local_addr().unwrap());

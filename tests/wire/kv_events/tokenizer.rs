@@ -32,7 +32,7 @@ fn count(picker: &Picker, result: &str) -> Option<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_counts_by_the_tokens_that_usher_finds() {
+async fn text_prompts_use_tokens_of_the_local_tokenizer() {
     let reference = reference();
     let chat = &reference["chats"][1];
     assert_eq!(chat["template"], "chatml");
@@ -66,7 +66,7 @@ async fn text_counts_by_the_tokens_that_usher_finds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_template_refuses_is_served_and_counted() {
+async fn chat_refused_by_the_template_is_served_and_counted() {
     let port = Engine::at(A, 0).await.port;
     let picker = picker_by(port, &format!(", timeout: 30s, chatTemplate: {FOLDER}/turns.jinja")).await;
     let body = r#"{"model":"m","messages":[{"role":"assistant","content":"I begin."}]}"#;

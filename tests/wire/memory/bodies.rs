@@ -60,7 +60,7 @@ async fn first_served(open: &mut Vec<Stream>) -> Stream {
 }
 
 #[tokio::test]
-async fn bodies_above_the_budget_are_refused_and_room_comes_back() {
+async fn bodies_above_the_budget_are_refused_until_memory_is_freed() {
     let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     assert_eq!(process.metric("usher_memory_budget_bytes"), (medium_budget() * MI) as f64);
@@ -123,7 +123,7 @@ async fn is_refused(mut stream: Stream) -> Option<bool> {
 /// 384 MiB come at once to a process with a medium budget. A connection may be closed for that, as the one with
 /// the most unread data.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whatever_bodies_come() {
+async fn memory_stays_below_the_budget_for_any_bodies() {
     // The ends come when most of all bodies is there, which takes a loaded machine a while.
     let process = Process::start(medium_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();

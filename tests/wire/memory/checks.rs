@@ -57,7 +57,7 @@ async fn incomplete_health_checks_are_bounded() {
 
 /// More empty frames than HTTP/2 lets a client send.
 #[tokio::test]
-async fn a_connection_to_a_small_port_that_we_end_is_counted_and_logged() {
+async fn closed_small_port_connection_is_counted_and_logged() {
     let process = Process::start(small_budget(), 1, &[]);
     let mut raw = Raw::connect(process.health, 1 << 20);
     raw.call(1, "/grpc.health.v1.Health/Check");
@@ -70,7 +70,7 @@ async fn a_connection_to_a_small_port_that_we_end_is_counted_and_logged() {
 
 /// More clients than a small port serves, each of which says nothing.
 #[tokio::test]
-async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
+async fn silent_connections_block_no_health_check_or_scrape() {
     let process = Process::start(small_budget(), 1, &[]);
     let mut silent = Vec::new();
     for address in [process.health, process.metrics] {
@@ -91,7 +91,7 @@ async fn silent_connections_keep_no_health_check_and_no_scrape_out() {
 
 /// More connections than the port for health has room for, each of which has said enough.
 #[tokio::test]
-async fn one_address_s_connections_push_out_no_other_s() {
+async fn connections_of_one_address_close_no_others() {
     let process = Process::start(small_budget(), 1, &[]);
     let mut gateway = Raw::connect_from(ELSEWHERE, process.health, 1 << 20);
     assert!(gateway.is_alive());
@@ -108,7 +108,7 @@ async fn one_address_s_connections_push_out_no_other_s() {
 
 /// More watchers than there is room for, on each port that has health.
 #[tokio::test]
-async fn watchers_of_health_leave_requests_alone() {
+async fn health_watchers_do_not_affect_requests() {
     const CONNECTIONS: usize = 256;
     const WATCHERS: usize = 16;
     let process = Process::start(small_budget(), 1, &[]);
@@ -142,7 +142,7 @@ async fn watchers_of_health_leave_requests_alone() {
 
 /// Watchers that leave no window for what they are told.
 #[tokio::test]
-async fn watchers_that_read_nothing_make_room_for_others() {
+async fn health_watchers_that_read_nothing_are_closed() {
     const CONNECTIONS: u32 = 40;
     const WATCHERS: u32 = 16;
     let process = Process::start(small_budget(), 1, &[]);
@@ -168,7 +168,7 @@ async fn watchers_that_read_nothing_make_room_for_others() {
 
 /// More watchers on one port than it has room for, and before them one on another.
 #[tokio::test]
-async fn watchers_of_one_port_end_none_of_another() {
+async fn watchers_of_one_port_close_none_of_another() {
     let process = Process::start(small_budget(), 1, &[]);
     let watch = |address, watchers: u32| {
         let mut raw = Raw::connect(address, 1 << 20);

@@ -93,7 +93,7 @@ async fn late_small_frames_end_no_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_we_end_is_counted_and_logged_with_its_reason() {
+async fn closed_connection_is_counted_and_logged_with_its_reason() {
     let process = Process::start(256, 1, &[]);
     let mut raw = Raw::connect(process.extproc, 1 << 20);
     raw.open(1);

@@ -13,7 +13,7 @@ const SILENT: usize = 1000;
 const BYTES: usize = 60 << 10;
 
 #[tokio::test]
-async fn the_process_stays_below_its_budget_however_long_handshakes_are() {
+async fn memory_stays_below_the_budget_for_long_handshakes() {
     let process = Process::start(small_budget(), 1, &[TLS]);
     // A ClientHello of 65,535 bytes, in records of 16 KiB.
     let mut hello = Vec::new();

@@ -78,7 +78,7 @@ async fn connections_with_a_request_and_those_of_other_addresses_stay() {
 
 /// More connections than the process may have open files, none of which leaves when it is told to.
 #[tokio::test]
-async fn idle_connections_leave_files_to_others() {
+async fn idle_connections_free_file_descriptors() {
     const FILES: usize = 512;
     let process = Process::start_with_files(FILES, 256, 1, &[]);
     let mut idle = Vec::new();
@@ -104,7 +104,7 @@ async fn idle_connections_leave_files_to_others() {
 
 /// More connections than may be opening at a time, none of which says anything.
 #[tokio::test]
-async fn silent_connections_keep_no_gateway_out() {
+async fn silent_connections_block_no_gateway() {
     let process = Process::start(small_budget(), 1, &[]);
     let _silent: Vec<_> = (0..1200).map(|_| TcpStream::connect(process.extproc).unwrap()).collect();
     is_healthy(process.extproc).await;

@@ -6,7 +6,7 @@ use crate::support::{string, with_subset};
 /// Larger than any field that serves a purpose.
 const LONG: usize = 20 * MI;
 
-/// So many of them, one as long as [`LONG`] all together.
+/// Copies of an element that are as long as [`LONG`] together.
 fn many(element: &str) -> String {
     element.repeat(LONG / element.len())
 }
@@ -162,12 +162,12 @@ async fn ends(mut stream: Stream, what: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whichever_field_is_long() {
+async fn memory_stays_below_the_budget_for_long_openai_fields() {
     stays_below_its_budget(bodies()).await;
 }
 
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whichever_field_of_another_api_is_long() {
+async fn memory_stays_below_the_budget_for_long_fields_of_other_apis() {
     stays_below_its_budget(other_bodies()).await;
 }
 
@@ -218,7 +218,7 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
 
 /// Names in headers: a gateway may send more than any client should.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whichever_header_is_long() {
+async fn memory_stays_below_the_budget_for_long_headers() {
     // Those that are read here, and others. An objective is read where the pool has any, which a file of
     // endpoints can't: that is a test of the exchange's.
     const READ: [&str; 6] = [

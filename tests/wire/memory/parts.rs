@@ -13,7 +13,7 @@ const MESSAGE: usize = 4 * MI;
 
 /// 128 MiB come in parts of messages, and none of them is complete.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whatever_passes_through() {
+async fn memory_stays_below_the_budget_for_relayed_messages() {
     let process = Process::start(medium_budget(), 1, &[]);
     let limit = process.limit();
     let message = headers(&[(":method", "GET"), (":path", "/v1/models")], true).encode_to_vec();

@@ -18,7 +18,7 @@ pub struct Process {
     pub health: SocketAddr,
     pub metrics: SocketAddr,
     endpoints: PathBuf,
-    /// Of its log, since it serves.
+    /// Lines of its log since it serves.
     lines: Arc<Mutex<Vec<String>>>,
     _folder: tempfile::TempDir,
 }

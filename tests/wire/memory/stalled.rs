@@ -17,7 +17,7 @@ async fn stall(process: &Process, count: usize) -> Vec<Stream> {
 }
 
 #[tokio::test]
-async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
+async fn stalled_body_is_refused_and_its_memory_freed() {
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=1s"]);
     let mut stalled = stall(&process, 4).await;
     // One without any body, too.
@@ -46,7 +46,7 @@ async fn a_body_without_progress_is_answered_and_its_memory_given_back() {
 
 /// More of them than there is memory for.
 #[tokio::test]
-async fn stalled_bodies_make_room_for_others() {
+async fn stalled_bodies_are_shed_for_others() {
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
     let stalled = stall(&process, 60).await;

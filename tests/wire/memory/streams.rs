@@ -6,7 +6,7 @@ use super::*;
 const STREAMS: usize = 12_000;
 
 #[tokio::test]
-async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
+async fn memory_stays_below_the_budget_for_many_streams() {
     // The ends come when all streams are open, which takes a loaded machine a while.
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
@@ -39,7 +39,7 @@ async fn the_process_stays_below_its_budget_however_many_streams_are_open() {
     assert_eq!(process.logged("ended with GOAWAY"), 0, "{:#?}", process.warnings());
 }
 
-/// Whoever opens a stream need not send anything to hold it.
+/// A client that opens a stream need not send anything to hold it.
 #[tokio::test]
 async fn silent_streams_stay_below_the_memory_budget() {
     const SILENT: usize = 15_000;

@@ -68,7 +68,7 @@ async fn unread_data_stays_below_the_memory_budget() {
 /// Uploads that go on to nobody, as their gateway takes no replies, on a connection that others use,
 /// while bodies take all memory.
 #[tokio::test]
-async fn stalled_streams_go_before_their_connection() {
+async fn stalled_streams_are_reset_before_the_connection_closes() {
     const STALLED: u32 = 80;
     let process = Process::start(small_budget(), 1, &["--body-idle-timeout=10m"]);
     let limit = process.limit();
@@ -119,7 +119,7 @@ async fn stalled_streams_go_before_their_connection() {
 
 /// Requests with bodies in small frames, all of which are there before the connection is first read.
 #[tokio::test]
-async fn a_burst_that_streams_read_next_closes_no_connection() {
+async fn burst_that_is_read_soon_closes_no_connection() {
     const STREAMS: u32 = 400;
     // Twice as many in all as h2 leaves unread.
     const FRAMES: usize = 300;

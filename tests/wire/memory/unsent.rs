@@ -16,7 +16,7 @@ fn connect(process: &Process, window: u32) -> Raw {
 
 /// 96 MB that are to be relayed, each message in one frame, to a gateway that takes a KB of each stream.
 #[tokio::test]
-async fn relayed_messages_that_are_not_taken_stay_within_the_budget() {
+async fn unread_relayed_messages_stay_within_the_budget() {
     const STREAMS: u32 = 800;
     let process = Process::start(small_budget(), 1, &[]);
     let limit = process.limit();

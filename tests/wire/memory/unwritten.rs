@@ -45,7 +45,7 @@ async fn is_bounded(call: fn(&mut Raw, u32)) {
 }
 
 #[tokio::test]
-async fn replies_that_clients_leave_in_their_sockets_are_bounded() {
+async fn replies_unread_in_client_sockets_are_bounded() {
     is_bounded(|raw, stream| {
         raw.call(stream, PROCESS);
         raw.request(stream, &[(":path", "/")], true);
@@ -55,7 +55,7 @@ async fn replies_that_clients_leave_in_their_sockets_are_bounded() {
 }
 
 #[tokio::test]
-async fn refused_calls_of_clients_that_read_nothing_are_bounded() {
+async fn refused_calls_of_silent_clients_are_bounded() {
     is_bounded(|raw, stream| {
         raw.call(stream, "/no.such.Service/Call");
         raw.frame(DATA, END_STREAM, stream, &[0; 5]);
@@ -64,13 +64,13 @@ async fn refused_calls_of_clients_that_read_nothing_are_bounded() {
 }
 
 #[tokio::test]
-async fn resets_that_clients_leave_in_their_sockets_are_bounded() {
+async fn resets_unread_in_client_sockets_are_bounded() {
     is_bounded(|raw, stream| raw.broken(stream, PROCESS)).await;
 }
 
 /// Trailers that are hundreds of bytes on their way, and sixteen thousand in memory.
 #[tokio::test]
-async fn trailers_that_nobody_reads_are_bounded() {
+async fn unread_trailers_are_bounded() {
     const CONNECTIONS: usize = 40;
     const STREAMS: u32 = 100;
     let process = Process::start(small_budget(), 1, &[]);

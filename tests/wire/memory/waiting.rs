@@ -8,7 +8,7 @@ const FLOW_CONTROL: &str = "--config-text={featureGates: [flowControl], \
 
 /// 200 MiB wait for an endpoint of a process with a small budget.
 #[tokio::test]
-async fn the_process_stays_below_its_budget_whatever_waits() {
+async fn memory_stays_below_the_budget_for_queued_requests() {
     let process = Process::start(small_budget(), 0, &[FLOW_CONTROL]);
     let limit = process.limit();
     let connections = process.connections(4).await;

@@ -1,4 +1,4 @@
-//! Something that is wrong with a policy.
+//! Errors in a policy.
 
 use std::time::Duration;
 

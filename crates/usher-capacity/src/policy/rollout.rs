@@ -34,25 +34,25 @@ pub struct DeploySpec {
 /// When a pod counts as up.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum SuccessSpec {
-    /// It has a node.
+    /// Bound to a node.
     Scheduled,
     /// Its containers run.
     Running,
-    /// It is ready.
+    /// Ready by its condition.
     Ready,
-    /// It is in the pool, and its metrics are fresh.
+    /// In the pool, with fresh metrics.
     Serving,
 }
 
 /// Action on a step that takes too long.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum TimeoutSpec {
-    /// It stays as it is.
+    /// The step stays as it is.
     #[default]
     Hold,
     /// Pods beyond whole usable groups are deleted, and created again later.
     Trim,
-    /// It ends, until other sizes are asked for.
+    /// The step is given up until other sizes are asked for.
     Fail,
 }
 

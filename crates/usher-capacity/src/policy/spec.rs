@@ -57,7 +57,7 @@ pub struct Spec {
     pub pool_ref: Option<PoolRef>,
     /// Use of the plans: only shown, or also carried out.
     pub mode: Mode,
-    /// Nothing is written while this is so. Pods still pass their gate, and the status is told.
+    /// Stops all writes while `true`. Pods still pass their gate, and the status is updated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Time between two ticks; 15 s when absent.
@@ -406,9 +406,9 @@ pub enum Comparator {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBound {
-    /// Nothing.
+    /// The step is skipped.
     #[default]
     Skip,
-    /// It goes as far as the bound.
+    /// The step is cut to the bound.
     Clamp,
 }

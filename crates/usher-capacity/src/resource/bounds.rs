@@ -14,7 +14,7 @@ type Bound = (&'static str, Value);
 /// Longest name of a role, a rule or a metric, so that the cost of a rule is bounded.
 const LONGEST_NAME: u64 = 253;
 
-/// Of CapacityPolicy's `spec`.
+/// Bounds of CapacityPolicy's `spec`.
 pub(super) fn policy() -> Vec<Bound> {
     let pods = json!({"minimum": 0, "maximum": MOST_PODS});
     let at_least_one = json!({"minimum": 1, "maximum": MOST_PODS});
@@ -173,13 +173,13 @@ pub(super) fn policy() -> Vec<Bound> {
     bounds
 }
 
-/// Of ClusterTopology's `spec`.
+/// Bounds of ClusterTopology's `spec`.
 pub(super) fn topology() -> Vec<Bound> {
     let at_least_one = json!({"minItems": 1});
     vec![("", json!({"required": ["layers"]})), ("layers", layers()), ("layers", at_least_one)]
 }
 
-/// Of the lists in a `status`: each is told apart by a key.
+/// Keys of the lists in a `status`, by which server-side apply tells their elements apart.
 pub(super) fn policy_status() -> Vec<Bound> {
     let keyed = |key: &str| json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]});
     vec![

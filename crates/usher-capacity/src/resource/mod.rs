@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bound_has_its_place() {
+    fn every_bound_names_a_field() {
         let policy = schema::<Spec, PolicyStatus>(bounds::policy(), bounds::policy_status());
         assert!(policy.1.is_empty(), "{:?}", policy.1);
         let topology =
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(spec["mode"]["enum"], json!(["Recommend", "Apply"]));
         let said = spec["deploy"]["properties"]["success"]["description"].as_str().unwrap();
         assert!(
-            said.contains("`Ready` when absent") && said.contains("`Scheduled`: It has a node"),
+            said.contains("`Ready` when absent") && said.contains("`Scheduled`: Bound to a node"),
             "{said}"
         );
         assert_eq!(spec["roles"]["additionalProperties"]["properties"]["max"]["maximum"], 1_000_000);

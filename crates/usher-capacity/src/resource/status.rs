@@ -116,7 +116,7 @@ pub struct RuleStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_trigger_time: Option<String>,
-    /// Why it did not fire in the last tick: Quiet, NoData, Coverage, Cooldown, Bound or Lost. Absent: it
+    /// Reason not to fire in the last tick: Quiet, NoData, Coverage, Cooldown, Bound or Lost. Absent: it
     /// fired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_skip_reason: Option<String>,
@@ -136,7 +136,7 @@ pub struct LastWrite {
     pub from: u32,
     /// Replicas since.
     pub to: u32,
-    /// Why it was written.
+    /// Reason for the write.
     pub reason: String,
 }
 
@@ -157,9 +157,9 @@ pub struct StatusCondition {
     /// Since when it is so.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// Why, in one word.
+    /// Reason in one word.
     pub reason: String,
-    /// Why, in a sentence.
+    /// Message in one sentence.
     pub message: String,
 }
 
@@ -168,9 +168,9 @@ pub struct StatusCondition {
 pub struct Verdict {
     /// `true` if it is in force.
     pub is_accepted: bool,
-    /// Why, in one word.
+    /// Reason in one word.
     pub reason: &'static str,
-    /// Why, in a sentence.
+    /// Message in one sentence.
     pub message: String,
 }
 
@@ -183,7 +183,8 @@ pub struct StatusInput<'a> {
     pub verdict: &'a Verdict,
     /// The last tick; `None`: there was none yet.
     pub ticked: Option<Ticked<'a>>,
-    /// Why there was no other since, and that in a sentence; `None`: there was.
+    /// Condition that has kept it from ticking since, with a message in one sentence; `None`: it has
+    /// ticked.
     pub held: Option<(Condition, &'a str)>,
 }
 

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_in_two_zones_breaks_containment_across_layers_that_are_absent_too() {
+    fn containment_is_checked_across_absent_layers() {
         let status = of(
             &[
                 ("n1", &[("host", "n1"), ("rack", "r1"), ("zone", "a")]),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_tells_of_few_and_no_nodes_are_unknown() {
+    fn message_names_few_nodes_and_no_nodes_are_unknown() {
         let names: Vec<String> = (0..9).map(|number| format!("n{number}")).collect();
         let nodes: Vec<(&str, &[(&str, &str)])> = names.iter().map(|name| (name.as_str(), &[][..])).collect();
         let status = of(&nodes, &["zone"]);

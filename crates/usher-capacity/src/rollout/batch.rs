@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_begins_when_the_one_before_is_up() {
+    fn next_step_begins_when_the_previous_one_is_up() {
         let steps = [4, 2];
         for (decode, prefill, expected) in [
             // (there, up), (there, up) of 32 and 16

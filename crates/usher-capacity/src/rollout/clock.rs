@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_growth_beyond_the_best_counts() {
+    fn only_a_new_maximum_resets_the_clock() {
         let mut clock = Clock::default();
         let mut look = |up: u32, at: u64| clock.look(&[4], &[up], false, s(0), s(at)).as_secs();
         assert_eq!([look(1, 100), look(1, 160), look(2, 170), look(1, 200)], [0, 60, 0, 30]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn adding_nodes_is_excused_for_a_while() {
+    fn clock_stops_while_nodes_are_added_with_a_limit() {
         let mut clock = Clock::default();
         let mut look = |up: u32, adds: bool, at: u64| clock.look(&[4], &[up], adds, s(100), s(at)).as_secs();
         assert_eq!([look(0, true, 0), look(0, true, 60), look(0, false, 90)], [0, 0, 30]);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_younger_gives_way() {
+    fn younger_group_gives_way() {
         let pair = [waiting("r1", 3, 3, 10), waiting("r1", 3, 3, 20)];
         assert_eq!(give_way(&pair), [1]);
         let same = [waiting("r1", 3, 3, 10), waiting("r1", 3, 3, 10)];

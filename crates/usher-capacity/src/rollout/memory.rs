@@ -1,7 +1,7 @@
 //! Memory of a group's machine.
 //!
-//! It is little: which pods there are says which step a group is at, so that a restart goes on where it
-//! was. What is remembered is time, and what may not be asked for again at once.
+//! Little is remembered: the pods show which step a group is at, so that a restart continues there. Memory
+//! holds times, and requests that must not be repeated at once.
 
 use std::time::Duration;
 
@@ -94,9 +94,9 @@ impl Memory {
         self.is_deployed = Some(true);
     }
 
-    /// Somebody else left the group like this: in that state, with these goals. What is only remembered, and
-    /// can't be seen of pods, goes on: a group that was given up stays so, and one that was up is not
-    /// brought up again because a pod of it isn't ready.
+    /// Takes over a group that another replica left in this state with these goals. State that pods don't
+    /// show continues: a group that was given up stays so, and one that was up is not brought up again
+    /// because a pod of it isn't ready.
     pub fn resume(&mut self, state: State, goals: &[u32]) {
         match state {
             State::Idle => {

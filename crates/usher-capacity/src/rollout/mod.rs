@@ -81,26 +81,26 @@ pub enum Pace {
 /// When a pod counts as up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Success {
-    /// It has a node.
+    /// Bound to a node.
     Scheduled,
     /// Its containers run.
     Running,
-    /// It says that it is ready.
+    /// Ready by its condition.
     #[default]
     Ready,
-    /// It is in the pool, and its metrics are fresh.
+    /// In the pool, with fresh metrics.
     Serving,
 }
 
 /// Action on a step that takes too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// It stays as it is, and goes on when pods come up.
+    /// The step stays as it is, and continues when pods come up.
     #[default]
     Hold,
     /// Pods beyond whole usable groups are deleted, and created again later.
     Trim,
-    /// It ends, until other sizes are asked for.
+    /// The step is given up until other sizes are asked for.
     Fail,
 }
 

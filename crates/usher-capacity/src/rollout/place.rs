@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn wider_layers_are_for_what_is_preferred() {
+    fn wider_layers_need_a_preferred_constraint() {
         let known = layers(&[("r1", [4, 1]), ("r2", [1, 0])], &[("z1", [5, 1]), ("z2", [8, 8])]);
         let missing = |domain: &str, missing: [u32; 2]| Shortfall {
             domain: domain.to_owned(),

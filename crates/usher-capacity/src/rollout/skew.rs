@@ -114,7 +114,7 @@ mod tests {
     /// The tables of RBG's coordination tests, by (goal, there, up). Where theirs have one pod more (286, 151,
     /// 16 and 56), that is what floating point makes of 0.9 + 0.05.
     #[test]
-    fn rbgs_tables_hold() {
+    fn matches_rbgs_test_tables() {
         type Roles = &'static [(u32, u32, u32)];
         const TABLE: [(u32, Roles, &[u32]); 14] = [
             (5, &[(300, 0, 0), (100, 0, 0)], &[15, 5]),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinking_is_the_mirror() {
+    fn shrinking_mirrors_growing() {
         let (from, late) = ([20, 10], [true, false]);
         let mut there = from;
         let mut seen = Vec::new();

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_updated_side_by_side() {
+    fn roles_are_updated_in_parallel() {
         let update = |max_skew, max_unavailable| Update { max_skew, max_unavailable };
         for (decode, prefill, with, expected) in [
             (counts(40, 0, 0, 0), counts(20, 0, 0, 0), update(10, 5), [2, 1]),

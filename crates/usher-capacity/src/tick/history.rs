@@ -172,7 +172,8 @@ impl History {
         serves.collect()
     }
 
-    /// Of a group that somebody else sized until now, and that has `total` pods: windows begin now.
+    /// History of a group that another replica sized until now, and that has `total` pods: windows begin
+    /// now.
     pub fn resumed(total: u32, now: Duration) -> Self {
         Self { past: Past::resumed(total, now), ..Self::default() }
     }
@@ -182,8 +183,8 @@ impl History {
         self.cooldowns.resume(rule, ago, now);
     }
 
-    /// Nobody knows which rules fired more than so long before `now`: those that remove pods rest for their
-    /// cooldown.
+    /// Notes that rules may have fired more than `ago` before `now` unseen: those that remove pods rest for
+    /// their cooldown.
     pub fn begin_unknown_rules(&mut self, ago: Duration, now: Duration) {
         self.cooldowns.begin_unknown(ago, now);
     }

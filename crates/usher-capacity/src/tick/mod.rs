@@ -225,7 +225,7 @@ impl<'a> Tick<'a> {
         (Some(size), limited.panics)
     }
 
-    /// Why a role without a minimum has a pod.
+    /// Reason for the pod of a role without a minimum.
     fn floor(&self) -> Reason {
         if self.inputs.waiting > 0 { Reason::Waiting } else { Reason::Serving }
     }
@@ -351,8 +351,8 @@ impl<'a> Tick<'a> {
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
     }
 
-    /// A role that no rule is about changes with its partner, and where no number of any rule is known nothing does.
-    /// Of roles that rest at zero no number can be known.
+    /// Keeps roles without a rule: each changes with its partner only, and none does while no number of any
+    /// rule is known. Roles at zero pods can't have a number and don't count.
     fn blind_without_rules(&mut self, rules: &[Rule], stages: &[RuleStage]) {
         let has_pods = |place: usize| self.plan.roles.get(place).is_some_and(|role| role.current > 0);
         let numbers = || {

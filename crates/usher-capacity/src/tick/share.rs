@@ -60,7 +60,7 @@ impl Tick<'_> {
         }
     }
 
-    /// Nothing is known that could change a number.
+    /// Keeps all roles within their bounds, as no number is known that could change them.
     fn stay(&mut self) {
         self.blind.fill(true);
         self.clamp_roles();

@@ -21,7 +21,7 @@ pub struct ConfigError {
     about_value: bool,
     message: String,
     hint: Option<String>,
-    /// It may pass without a change of the file.
+    /// `true` if it may pass without a change of the file.
     temporary: bool,
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_stays() {
+    fn first_position_of_an_error_is_kept() {
         let position = |line| Position { line, column: 1 };
         let error = ConfigError::at(position(3), "bad").or_at(position(1)).hint("do it well").in_plugin("p");
         assert_eq!(error.in_file("f.yaml"), "f.yaml:3:1: plugin 'p': bad (do it well)");

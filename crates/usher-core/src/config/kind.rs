@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_says_its_kind() {
+    fn document_kind_is_detected() {
         use FileKind::{Config, Endpoints, Other, Policy};
         // document, kind, column
         let table = [
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_kind_is_named_with_the_flag_that_takes_it() {
+    fn wrong_kind_error_names_the_right_flag() {
         let at = Position { line: 1, column: 7 };
         let error = FileKind::Policy.instead_of(&FileKind::Config, at).in_file("f");
         let want = "f:1:7: this is a CapacityPolicy, not an EndpointPickerConfig (serve takes it as --capacity-policy)";

@@ -14,7 +14,7 @@ pub struct Node {
 /// A value of the JSON model, which is what configurations are made of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// `null`, or an empty value.
     Null,
     /// `true` or `false`.
     Bool(bool),

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn values_know_their_places() {
+    fn values_have_their_positions() {
         let root = Node::parse("# comment\na: 1\nb:\n  - {c: \"x\", d: 'on'}\n  - yes\n").unwrap();
         let place = |node: &Node| (node.at.line, node.at.column);
         assert_eq!((root.entries()[1].at.line, root.entries()[1].at.column), (3, 1));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_yaml() {
+    fn json_is_parsed_as_yaml() {
         let root = Node::parse(r#"{"a": [1, 2.5, null, "\u00e9"], "b": {}}"#).unwrap();
         let Value::List(items) = &root.get("a").unwrap().value else { panic!("not a list") };
         let values: Vec<_> = items.iter().map(|n| n.value.clone()).collect();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_and_merges_repeat_what_they_name() {
+    fn aliases_and_merge_keys_are_resolved() {
         let root = Node::parse("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: *a\nd: !!str 7\n").unwrap();
         let b = root.get("b").unwrap();
         assert_eq!(

@@ -63,7 +63,7 @@ mod tests {
     use crate::config::Node;
 
     #[test]
-    fn broken_syntax_says_where_and_what_to_do() {
+    fn syntax_errors_have_position_and_hint() {
         // text, place, message, hint
         let table = [
             ("a: [", "1:4", "unclosed bracket '['", "add the closing ']'"),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_indent_nothing_but_json() {
+    fn tabs_may_indent_json_only() {
         let table = [
             ("\ta: 1\n", "1:1"),
             (" \ta: 1\n", "1:2"),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_as_go_writes_them() {
+    fn durations_are_parsed_as_in_go() {
         let table = [
             ("0", 0),
             ("50ms", 50_000),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_as_kubernetes_writes_them() {
+    fn quantities_are_parsed_as_in_kubernetes() {
         let table = [
             ("0", 0),
             ("500", 500),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn booleans_as_go_reads_them() {
+    fn booleans_are_parsed_as_in_go() {
         assert_eq!(parse_bool("T"), Ok(true));
         assert_eq!(parse_bool("False"), Ok(false));
         assert!(parse_bool("yes").is_err());

@@ -251,7 +251,7 @@ mod tests {
     use super::Role;
 
     #[test]
-    fn roles_follow_the_table_of_the_field() {
+    fn roles_match_llm_d_router_labels() {
         // label, encode, prefill, decode
         let table = [
             (None, false, false, true),

@@ -22,7 +22,7 @@ impl EngineState {
         Some(f64::from_bits(self.started.load(Relaxed))).filter(|seconds| *seconds > 0.0)
     }
 
-    /// It sleeps, for which it gave up its KV cache, or is awake.
+    /// Sets whether the engine sleeps, for which it drops its KV cache, or is awake.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Relaxed);
     }

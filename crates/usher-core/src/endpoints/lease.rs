@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_were_cleared_come_first() {
+    fn cleared_slots_are_reused_first() {
         let mut leases = Leases::of([10, 11, 12]);
         let [a, b, c] = ["a", "b", "c"].map(|name| leases.take(name).unwrap());
         drop(a);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_moves_and_is_given_back() {
+    fn share_moves_and_is_released() {
         let id = InFlightId::new(1).unwrap();
         let (a, b) = (Arc::new(Load::default()), Arc::new(Load::default()));
         let counts = |load: &Load| (load.in_flight_of(id).requests(), load.in_flight_of(id).tokens());

@@ -56,7 +56,7 @@ mod tests {
     use super::Slots;
 
     #[test]
-    fn a_number_is_reused_only_after_every_holder_let_go() {
+    fn slot_is_reused_only_after_its_last_holder() {
         let slots = Slots::default();
         let (a, b) = (slots.take(), slots.take());
         assert_eq!((a.number(), b.number()), (0, 1));

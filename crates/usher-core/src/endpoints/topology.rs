@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_shared_place_counts() {
+    fn narrowest_shared_layer_counts() {
         let here = ["host-1", "rack-1", "zone-1", "region-1"];
         // "-": no label
         let table = [

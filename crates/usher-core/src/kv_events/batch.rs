@@ -23,10 +23,10 @@ pub enum Dialect {
 /// Reason why nothing of a payload can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// It ends within a value, or is no MessagePack.
+    /// Payload that ends within a value, or that is not MessagePack.
     #[error("payload ends within a value")]
     Cut,
-    /// It is MessagePack, but nothing with a list of events.
+    /// MessagePack without a list of events.
     #[error("payload has no list of events")]
     NoEvents,
 }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn models_adapters_and_orders_share_nothing() {
+    fn models_adapters_and_order_change_all_keys() {
         let key = |chain: Chain, tokens: [u32; 2]| {
             let mut chain = chain;
             tokens.into_iter().for_each(|token| chain.push(token));

@@ -55,7 +55,7 @@ pub enum Reply<'a> {
         /// The batch. See [`Batch`](super::Batch).
         payload: &'a [u8],
     },
-    /// There are no more.
+    /// End of the replay.
     End,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_are_short() {
+    fn long_topics_are_refused() {
         let number = &7u64.to_be_bytes()[..];
         for (len, is_read) in [(MAX_TOPIC, true), (MAX_TOPIC + 1, false)] {
             let topic = vec![b'a'; len];

@@ -20,14 +20,14 @@ enum Event {
     Engine(Step),
     /// Its process ends, and with it the connection.
     Restart,
-    /// It gives up its cache without a word.
+    /// The engine drops its cache and publishes no event.
     Sleep,
     Wake,
     /// Messages in flight are lost, the next one arrives twice, or behind the one after it.
     Lose(usize),
     Repeat,
     Swap,
-    /// So many live messages, or replies, arrive.
+    /// Delivers this many live messages, or replies.
     Deliver(usize),
     Reply(usize),
     /// The engine has no room for its next message, and uses its number.
@@ -265,7 +265,7 @@ impl World {
         self.step(&Step::Clear);
     }
 
-    /// Nothing more goes wrong, and one more message is sent: without it nobody could know of a lost last one.
+    /// Ends all faults and sends one more message: without it a lost last message would go unnoticed.
     fn come_to_rest(&mut self) {
         self.connect();
         if self.asleep {
@@ -311,9 +311,9 @@ proptest! {
         prop_assert!(!world.held.is_empty(), "it saw the last messages");
     }
 
-    /// Whatever is on its way.
+    /// Holds for any events in flight.
     #[test]
-    fn nothing_is_held_of_a_removed_endpoint(events in events(), at: prop::sample::Index, replays: bool) {
+    fn removed_endpoint_holds_no_blocks(events in events(), at: prop::sample::Index, replays: bool) {
         let mut world = World::new(Engine::new(4, 100, true), 4, replays, true);
         let (before, after) = events.split_at(at.index(events.len() + 1));
         before.iter().for_each(|event| world.handle(event));

@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_another_encoder_writes(value in values()) {
+        fn values_of_another_encoder_are_read(value in values()) {
             let bytes = written(&value);
             let mut reader = Reader::new(&bytes);
             prop_assert_eq!(read(&mut reader), Ok(value));
@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shorter_payload_is_cut(value in values(), at: prop::sample::Index) {
+        fn truncated_payload_is_cut(value in values(), at: prop::sample::Index) {
             let bytes = written(&value);
             prop_assert_eq!(Reader::new(&bytes[..at.index(bytes.len())]).skip(), Err(Cut));
         }

@@ -98,7 +98,7 @@ mod tests {
     use super::Skip;
 
     #[test]
-    fn every_reason_has_a_name_of_its_own() {
+    fn reason_names_are_unique() {
         let names: BTreeSet<&str> = Skip::ALL.iter().map(|skip| skip.name()).collect();
         assert_eq!(names.len(), Skip::ALL.len());
         assert_eq!(Skip::ALL.iter().collect::<BTreeSet<_>>().len(), Skip::ALL.len());

@@ -144,7 +144,7 @@ impl Zmtp {
     /// Goes on with the handshake. Returns whether it is over; then no byte behind it was taken.
     ///
     /// # Errors
-    /// Why the connection has to be given up.
+    /// The connection violates ZMTP or a limit, and has to be closed.
     pub fn read_handshake(&mut self, input: &mut BytesMut) -> Result<bool, ZmtpError> {
         if self.state == State::Greeting {
             if !self.greeting(input)? {
@@ -167,7 +167,7 @@ impl Zmtp {
     /// Reads the next message from what came in, and takes what it read. `None`: more has to come.
     ///
     /// # Errors
-    /// Why the connection has to be given up.
+    /// The connection violates ZMTP or a limit, and has to be closed.
     pub fn read(&mut self, input: &mut BytesMut) -> Result<Option<Frames>, ZmtpError> {
         if !self.read_handshake(input)? {
             return Ok(None);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_zmtp_is_refused() {
+    fn other_protocols_than_zmtp_are_refused() {
         use ZmtpError::*;
         let plain = [&greeting()[..12], b"PLAIN", &[0; 47]].concat();
         let table: [(&[u8], ZmtpError); 9] = [
@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_depend_on_how_they_come(bytes in prop::collection::vec(0..8u8, 0..400), cut in 1..50usize) {
+        fn any_bytes_are_read_alike_at_any_split(bytes in prop::collection::vec(0..8u8, 0..400), cut in 1..50usize) {
             let all = [greeting(), ready(b"PUB"), bytes].concat();
             let whole = read(&mut Zmtp::new(Socket::Subscriber, 64), &all);
             let (mut zmtp, mut input, mut messages) = (Zmtp::new(Socket::Subscriber, 64), BytesMut::new(), Vec::new());

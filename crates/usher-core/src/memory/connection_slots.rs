@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_connections_that_are_open_are_free() {
+    fn open_connections_free_their_opening_slots() {
         let mut slots = ConnectionSlots::new(2);
         let peer = |last| IpAddr::from([10, 0, 0, last]);
         let mut add = |last| {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn places_of_those_that_have_ended_are_free() {
+    async fn ended_connections_free_their_slots() {
         let (mut slots, begun) = (ConnectionSlots::new(2), Arc::new(AtomicBool::new(true)));
         let ended = tokio::spawn(async {});
         let handle = ended.abort_handle();

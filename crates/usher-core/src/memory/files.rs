@@ -23,7 +23,7 @@ pub fn raise_limit() -> Option<u64> {
     }
 }
 
-/// Nothing says so here.
+/// Unknown on other systems.
 #[cfg(not(target_os = "linux"))]
 pub fn raise_limit() -> Option<u64> {
     None
@@ -92,7 +92,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_limit_is_the_highest_that_the_process_may_have() {
+    fn file_limit_is_raised_to_the_hard_limit() {
         let limit = raise_limit();
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn streams_that_do_not_end_once_they_are_given_up_are_reset() {
+    async fn abandoned_streams_that_do_not_end_are_reset() {
         let budget = Arc::new(Budget::default());
         let room = ConnectionRoom::new(&budget, Windows::LARGEST);
         let end = Arc::new(Notify::new());

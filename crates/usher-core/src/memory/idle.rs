@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_makes_room() {
+    fn longest_idle_connection_is_closed_first() {
         // An eighth is 2 MiB: 64 idle connections, and a sixteenth of that are four.
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let mut rooms: Vec<_> = (0..64).map(|_| open(&budget, 1)).collect();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_with_many_connections_make_room_first() {
+    fn addresses_with_most_connections_are_closed_first() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let mut rooms: Vec<_> = (0..2).map(|_| open(&budget, 1)).collect();
         rooms.extend((0..300).map(|_| open(&budget, 2)));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_an_address_stays_until_connections_take_twice_as_much() {
+    fn last_connection_of_an_address_is_closed_at_twice_the_limit() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let mut rooms: Vec<_> = (0..127).map(|last| open(&budget, last)).collect();
         rooms.push(open(&budget, 7));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_makes_no_room_for_itself() {
+    fn new_connection_is_not_closed_for_itself() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let rooms: Vec<_> = (0..64).map(|_| open(&budget, 1)).collect();
         let _busy: Vec<_> = rooms.iter().map(|room| OpenStream::new(room.unread())).collect();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_make_room_where_places_are_short() {
+    fn idle_connections_are_closed_when_slots_run_out() {
         let budget = Arc::new(Budget::unlimited(None));
         let gateway = open(&budget, 1);
         let _request = OpenStream::new(gateway.unread());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_are_being_opened_push_no_open_ones_out() {
+    fn opening_connections_close_no_open_ones() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let mut opening = super::super::Reservation::new(&budget, Kind::Connections);
         opening.set(2 * MI);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ports_have_places_of_their_own() {
+    fn small_ports_have_their_own_connection_slots() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let small: Vec<_> = (0..10).map(|_| ConnectionRoom::new(&budget, Windows::SMALLEST)).collect();
         assert_eq!(budget.used(Kind::Connections), 0);

@@ -30,7 +30,7 @@ fn limit_is_the_budget_minus_uncounted_memory() {
 }
 
 #[test]
-fn a_storm_costs_room_for_some_seconds_only() {
+fn allocation_burst_lowers_the_limit_for_seconds_only() {
     let mut meter = Meter::new(PROCESS);
     assert_eq!(read(&mut meter, 0, 100, 0, 0).limit, limit_for(1350));
     // Bodies take twice what is counted, and go; the allocator keeps some for a moment.
@@ -54,7 +54,7 @@ fn a_storm_costs_room_for_some_seconds_only() {
 }
 
 #[test]
-fn nothing_grows_where_resident_memory_is_near_the_budget() {
+fn limit_does_not_grow_near_the_budget() {
     let mut meter = Meter::new(PROCESS);
     read(&mut meter, 0, 100, 0, 0);
     // resident, counted, pending; what may be counted

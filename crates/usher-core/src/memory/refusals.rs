@@ -67,7 +67,7 @@ mod tests {
     use crate::memory::Budget;
 
     #[test]
-    fn refused_streams_have_a_sixteenth_of_the_limit_and_some_time() {
+    fn refused_streams_are_bounded_in_memory_and_time() {
         let budget = Budget::new(16 * 10 * Budget::STREAM, 0);
         let refused: Vec<_> = (0..15).map(|_| budget.refuse_stream()).collect();
         let ended = |streams: &[RefusedStream]| streams.iter().filter(|one| one.end().is_cancelled()).count();

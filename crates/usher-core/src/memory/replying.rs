@@ -27,7 +27,7 @@ pub(super) const SLOWEST: u32 = 1 << 10;
 pub struct Replying {
     /// Times that it was asked for a reply.
     asked: AtomicU32,
-    /// It had none when it was asked last.
+    /// `true` if the stream had no reply when it was last polled for one.
     is_waiting: AtomicBool,
     /// Bytes of its replies that were handed on and aren't written, and of all that were written.
     unsent: AtomicU64,
@@ -43,7 +43,7 @@ pub struct Replying {
     /// Data that arrives on it is dropped.
     is_deaf: AtomicBool,
     task: OnceLock<AbortHandle>,
-    /// It is reset: by this.
+    /// `true` once the stream is reset.
     is_reset: AtomicBool,
     /// By this it is reset as well.
     end: OnceLock<CancellationToken>,
@@ -64,7 +64,7 @@ impl Replying {
         let _ = self.task.set(task);
     }
 
-    /// It is reset when this is cancelled.
+    /// Resets the stream when `end` is cancelled.
     pub fn ends_with(&self, end: CancellationToken) {
         // A stream has one.
         let _ = self.end.set(end);
@@ -75,7 +75,7 @@ impl Replying {
         self.is_reset.load(Relaxed) || self.end.get().is_some_and(CancellationToken::is_cancelled)
     }
 
-    /// It has read data, of so many bytes.
+    /// Notes that the stream has read data, in bytes.
     #[inline]
     pub fn read(&self, bytes: i64) {
         self.unread.fetch_sub(bytes, Relaxed);
@@ -193,8 +193,8 @@ struct Open {
     /// Streams whose headers have arrived and that haven't begun, in this order. HTTP/2 doesn't say the
     /// number of one that begins, but begins them in the order in which they came.
     coming: VecDeque<Arc<Replying>>,
-    /// So many of those were read by HTTP/2 in this turn of the connection. They begin before its end,
-    /// except for those that HTTP/2 refuses itself.
+    /// Number of those that HTTP/2 read in this turn of the connection. They begin before its end, except
+    /// for those that HTTP/2 refuses itself.
     were_read: usize,
     turn: u64,
     /// From so many on, those that are over are taken out before another comes.

@@ -31,9 +31,9 @@ impl SmallPort {
 
     /// Counts a request of so many bytes. When `end` is cancelled it has to end.
     ///
-    /// It always has room: a health check is to be answered whatever the pressure, and takes no time.
-    /// So the oldest requests make room where those of the port take more than its share, which are
-    /// watches, requests that are never complete and responses that nobody reads.
+    /// Always has room: a health check has to be answered under any pressure, and takes no time. The oldest
+    /// requests make room where those of the port take more than its share; these are watches, requests
+    /// that are never complete and responses that nobody reads.
     pub fn begin(&self, bytes: u64, end: CancellationToken) -> SmallCall {
         self.begin_among(&self.calls, small::calls_share(&self.budget), bytes, end)
     }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_requests_make_room() {
+    fn oldest_requests_are_ended_first() {
         // A sixteenth is 5 MiB, of which a twentieth is for the requests of a port.
         let budget = Arc::new(Budget::of_process(80 << 20, None));
         let ends: Vec<_> = (0..12).map(|_| CancellationToken::new()).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_port_end_none_of_another() {
+    fn requests_of_one_port_end_none_of_another() {
         let budget = Arc::new(Budget::of_process(80 << 20, None));
         let ends: Vec<_> = (0..101).map(|_| CancellationToken::new()).collect();
         let (quiet, busy) = (SmallPort::new(&budget), SmallPort::new(&budget));

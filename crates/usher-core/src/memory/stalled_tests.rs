@@ -25,7 +25,7 @@ fn stream(room: &ConnectionRoom, bytes: u64) -> Stream {
     (stream, task)
 }
 
-/// So much is unread on the connection.
+/// Sets the unread bytes of the connection.
 fn settle(room: &mut ConnectionRoom, bytes: u64) {
     let unread = Arc::clone(room.unread());
     unread.add(bytes as i64 - unread.bytes() as i64);
@@ -38,7 +38,7 @@ fn reset(streams: &[Stream]) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn streams_that_stall_are_reset_before_a_connection_is_closed() {
+async fn stalled_streams_are_reset_before_the_connection() {
     let budget = Arc::new(Budget::of_process(128 * MI, None));
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let mut streams: Vec<_> = (0..68).map(|_| stream(&room, EACH)).collect();
@@ -89,7 +89,7 @@ async fn streams_with_the_most_unread_data_go_first() {
 }
 
 #[tokio::test]
-async fn a_stream_that_stalled_before_and_goes_on_is_not_reset() {
+async fn resumed_stream_is_not_reset() {
     let budget = Arc::new(Budget::of_process(16 * MI, None));
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams = [stream(&room, EACH), stream(&room, EACH)];
@@ -126,7 +126,7 @@ fn unsent(stream: &Stream, bytes: u64) -> Unsent {
 }
 
 #[tokio::test]
-async fn streams_whose_replies_are_not_taken_are_reset_when_memory_is_used_up() {
+async fn streams_with_unread_replies_are_reset_when_memory_is_full() {
     let budget = Arc::new(Budget::of_process(64 * MI, None));
     let room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams: Vec<_> = (0..4).map(|_| stream(&room, 0)).collect();
@@ -185,7 +185,7 @@ async fn a_connection_on_which_nothing_can_be_written_is_closed() {
 }
 
 #[tokio::test]
-async fn streams_that_stall_are_reset_without_a_budget_too() {
+async fn stalled_streams_are_reset_without_a_budget() {
     let budget = Arc::new(Budget::default());
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams: Vec<_> = (0..33).map(|_| stream(&room, 4 * MI)).collect();
@@ -198,7 +198,7 @@ async fn streams_that_stall_are_reset_without_a_budget_too() {
 }
 
 #[tokio::test]
-async fn streams_that_stall_are_reset_before_small_frames_end_their_connection() {
+async fn stalled_streams_are_reset_before_small_frames_close_the_connection() {
     let budget = Arc::new(Budget::of_process(1024 * MI, None));
     let mut rooms = [0, 1].map(|_| ConnectionRoom::new(&budget, Windows::LARGEST));
     let streams: Vec<_> =

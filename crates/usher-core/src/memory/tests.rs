@@ -10,7 +10,7 @@ fn budget(limit: u64) -> Arc<Budget> {
     Arc::new(Budget::new(limit, limit / 3))
 }
 
-/// Of a request that may push out all others.
+/// Priority of a request that may push out all others.
 fn any() -> Option<i32> {
     Some(i32::MAX)
 }
@@ -35,7 +35,7 @@ fn reservation_counts_until_dropped() {
 }
 
 #[test]
-fn what_can_be_done_without_leaves_an_eighth() {
+fn optional_reservations_leave_an_eighth_free() {
     let budget = budget(160);
     let (mut one, mut other) = (bodies(&budget), bodies(&budget));
     assert_eq!(one.grow_aside(141), Err(Full));
@@ -63,7 +63,7 @@ fn open_streams_may_slightly_exceed_the_limit() {
 
 /// However many streams come and are refused.
 #[test]
-fn a_running_request_has_room_for_its_message_in_a_flood_of_streams() {
+fn running_request_has_memory_in_a_flood_of_streams() {
     let budget = budget(160 * Budget::STREAM);
     let refused: Vec<_> =
         (0..1000).filter(|_| !budget.open_stream()).map(|_| budget.refuse_stream()).collect();
@@ -165,7 +165,7 @@ fn kinds_share_the_budget() {
 }
 
 #[test]
-fn reservations_that_are_joined_count_as_one() {
+fn joined_reservations_count_as_one() {
     let budget = budget(100);
     let (mut held, mut other) = (bodies(&budget), bodies(&budget));
     held.grow_to(70, any).unwrap();
@@ -339,8 +339,8 @@ fn memory_freed_while_shedding_is_used_at_once() {
 }
 
 proptest! {
-    /// Whatever is reserved, refused, joined and dropped in whichever order: the numbers
-    /// are those of a plain list, never above the limit, and zero in the end.
+    /// Reservations, refusals, joins and drops in any order keep the numbers of a plain list, never above
+    /// the limit, and zero in the end.
     #[test]
     fn counters_match_the_held_reservations(
         steps in prop::collection::vec((0..6usize, 0..4u8, 0..400u64), 0..80),
@@ -399,7 +399,7 @@ fn threads_at_once_never_hold_more_than_the_limit() {
 }
 
 #[test]
-fn the_limit_of_a_container_is_found() {
+fn container_memory_limit_is_found() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let write = |path: &str, text: &str| {

@@ -62,7 +62,7 @@ impl Unread {
         u64::try_from(self.small.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Of a new connection.
+    /// Unread data of a new connection.
     pub(super) fn new(idle: Idle) -> Self {
         Self {
             bytes: AtomicI64::new(0),
@@ -263,7 +263,7 @@ impl Idle {
         self.bytes.load(Relaxed)
     }
 
-    /// It counts so many bytes now.
+    /// Sets the bytes that it counts.
     pub(super) fn set_bytes(&self, bytes: u64) {
         self.bytes.store(bytes, Relaxed);
     }

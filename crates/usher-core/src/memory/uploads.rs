@@ -23,12 +23,12 @@ pub struct Upload {
     task: Option<Id>,
 }
 
-/// Why a body is given up.
+/// Reason to give up a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// No data for too long.
     Idle,
-    /// It was slower than others, and memory is needed.
+    /// Slower than others while memory is needed.
     Slow,
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_progress_is_given_up() {
+    fn body_without_progress_is_aborted() {
         let budget = Budget::default();
         let start = Instant::now();
         let stalls = budget.begin_upload(100, 0, Waker::noop());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_streams_make_room_for_new_streams() {
+    fn silent_streams_are_shed_for_new_streams() {
         let budget = Arc::new(Budget::new(160 * Budget::STREAM, 0));
         let start = Instant::now();
         let mut silent = Vec::new();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_bodies_make_room() {
+    fn slowest_bodies_are_shed_first() {
         let budget = Arc::new(Budget::new(800_000, u64::MAX));
         let start = Instant::now();
         let begin = || {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_bodies_make_no_room_for_lower_priorities() {
+    fn slow_bodies_are_not_shed_for_lower_priorities() {
         let budget = Arc::new(Budget::new(800, u64::MAX));
         let start = Instant::now();
         let priorities = [3, 1, 2, -1, 0, 1, 0, 0];

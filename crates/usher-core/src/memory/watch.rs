@@ -30,7 +30,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 pub(super) struct Seen {
     meter: Meter,
-    /// It was said that the process alone takes nearly all.
+    /// `true` once the log has the warning that the process alone takes nearly all memory.
     warned: bool,
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resident_pages_are_the_second_number() {
+    fn resident_pages_are_the_second_field_of_statm() {
         assert_eq!(resident_pages(b"12345 678 90 1 0 234 0\n"), Some(678));
         for nonsense in [&b""[..], b"1", b"1 x", b"1 -2", &[0xff, b' ', b'1']] {
             assert_eq!(resident_pages(nonsense), None);

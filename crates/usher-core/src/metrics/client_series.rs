@@ -97,7 +97,7 @@ impl Hasher for ShortHasher {
 #[derive(Debug)]
 struct Entry<S> {
     series: Arc<S>,
-    /// It was looked up since the last sweep.
+    /// `true` if it was looked up since the last sweep.
     used: AtomicBool,
     /// When a sweep last found it used.
     used_at: Instant,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_series_make_room_and_those_in_use_stay() {
+    fn idle_series_are_evicted_and_used_ones_stay() {
         let (table, gone, start) = (ClientSeries::new(MAX_LABEL_VALUES), RefCell::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let held = ask(&table, "held", start, &gone);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn series_that_are_asked_for_while_they_leave_are_back() {
+    fn series_requested_during_eviction_are_restored() {
         let (table, gone, start) = (ClientSeries::new(MAX_LABEL_VALUES), RefCell::default(), Instant::now());
         fill(&table, "model", MAX_LABEL_VALUES, start, &gone);
         let series = Arc::downgrade(&ask(&table, "model-0", start, &gone));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_that_do_not_stay_and_idle_series_leave_in_the_background() {
+    async fn transient_keys_and_idle_series_are_swept() {
         let (table, gone) = (ClientSeries::new(100), RefCell::default());
         fill(&table, "gone", 40, Instant::now(), &gone);
         fill(&table, "idle", 60, Instant::now(), &gone);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_other() {
+    fn long_label_value_counts_as_other() {
         let table = ClientSeries::<String, ()>::new(MAX_LABEL_VALUES);
         let longest = "x".repeat(MAX_LABEL_BYTES);
         assert_eq!(table.label(&longest, "models"), longest);

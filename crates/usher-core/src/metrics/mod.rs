@@ -165,7 +165,7 @@ pub const OTHER: &str = "other";
 pub struct Overflow(AtomicBool);
 
 impl Overflow {
-    /// Something counts as `other`. `of`: what has no series left.
+    /// Logs once that values count as `other`. `of`: the kind of values that have no series left.
     pub fn warn(&self, of: &'static str) {
         if !self.0.load(Relaxed) && !self.0.swap(true, Relaxed) {
             tracing::warn!(

@@ -29,7 +29,7 @@ impl Span {
         Self { bounds: Arc::clone(bounds), counts, total: AtomicU64::new(0) }
     }
 
-    /// It took so long.
+    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let bucket = self.bounds.partition_point(|bound| *bound < duration);
         if let Some(count) = self.counts.get(bucket) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_that_of_the_prometheus_crate() {
+    fn output_matches_the_prometheus_crate() {
         let bounds = [0.0001, 0.0005, 0.001, 0.25, 60.0];
         let labels = ["flow", "about"];
         let (ours, theirs) = (Registry::new(), Registry::new());

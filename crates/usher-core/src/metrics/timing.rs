@@ -65,7 +65,7 @@ pub fn part() -> usize {
 }
 
 impl Timing {
-    /// It took so long.
+    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let part = &self.parts[part()];

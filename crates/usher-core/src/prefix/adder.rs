@@ -23,9 +23,9 @@ pub struct AdderCounts {
 
 /// The queue in front of a [`PrefixIndex`], and the thread that empties it.
 ///
-/// Whoever owns the index starts one adder for it and keeps both for as long as the index
-/// should learn; both outlive a configuration. The thread is named `prefix-adder`; it ends
-/// when the adder is dropped, after what is queued by then.
+/// The owner of the index starts one adder for it and keeps both for as long as the index should learn;
+/// both outlive a configuration. The thread is named `prefix-adder`; it ends when the adder is dropped,
+/// after what is queued by then.
 pub struct Adder {
     way: Way,
     index: Arc<PrefixIndex>,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_found_after_a_flush_and_gone_after_a_sweep() {
+    fn pushed_blocks_are_found_after_a_flush_until_swept() {
         let (store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
         let adder = Adder::start(Arc::clone(&index)).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_counts_and_stops_growing_where_the_budget_has_no_room() {
+    fn index_stops_growing_at_the_memory_budget() {
         let (_, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::new(400_000, 200_000));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));

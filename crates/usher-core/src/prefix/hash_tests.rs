@@ -78,7 +78,7 @@ fn seed_of(model: &str, salt: Option<&str>) -> u64 {
 ///     return (product ^ product >> 64) & 2**64 - 1
 /// ```
 #[test]
-fn hashes_are_those_of_another_implementation() {
+fn hashes_match_another_implementation() {
     let text = |bytes: usize| ('a'..='z').cycle().take(bytes).collect::<String>();
     let plain = json!({"model": "m", "prompt": text(300)});
     let salted = json!({"model": "m", "prompt": text(300), "cache_salt": "s"});

@@ -180,11 +180,11 @@ pub enum Ending {
     /// Its response is complete.
     #[default]
     Complete,
-    /// It was cut off.
+    /// Cut off.
     CutOff,
     /// The gateway didn't show its response.
     Unseen,
-    /// It was under way when the picker stopped.
+    /// Still running when the picker stopped.
     UnderWay,
 }
 
@@ -202,7 +202,7 @@ pub struct Outcome {
     /// Endpoint that served it, where it isn't the first pick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<u32>,
-    /// It was served by somebody whom the pool doesn't know.
+    /// `true` if the server that served it is not in the pool.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_served_elsewhere: bool,
     /// Time to the first token; `None` of a response that doesn't come token by token.

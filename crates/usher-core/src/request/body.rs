@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_in_tiny_pieces_is_kept_together_and_others_where_they_are() {
+    fn tiny_body_chunks_are_merged_and_others_kept() {
         let mut body = Body::default();
         for byte in 0..100_000u32 {
             body.push(Bytes::copy_from_slice(&[byte as u8]));

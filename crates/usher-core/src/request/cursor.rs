@@ -63,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_reads_what_a_copy_would(
+        fn cursor_matches_a_contiguous_copy(
             chunks in prop::collection::vec(0usize..3000, 0..6),
             places in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4000), 0..12),
         ) {

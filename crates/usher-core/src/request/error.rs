@@ -1,11 +1,11 @@
-//! Why a request can't be routed.
+//! Errors of requests that can't be routed.
 
 use thiserror::Error;
 
 use super::headers::MAX_NAME;
 use super::json::JsonError;
 
-/// Why a request can't be routed. Every variant is answered with 400.
+/// Error of a request that can't be routed. Every variant is answered with 400.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ParseError {
     /// No parser of the configuration claims the path, and none takes everything.

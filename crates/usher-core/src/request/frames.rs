@@ -13,20 +13,20 @@ const HEAD: usize = 5;
 /// Treatment of a length-delimited field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enter {
-    /// It means nothing, or its place is enough.
+    /// Skip it: the field is unknown, or its place is enough.
     Skip,
-    /// It is a message: tell of its fields. Deeper than [`MAX_DEPTH`] it is skipped.
+    /// Pass on the fields of the message. Deeper than [`MAX_DEPTH`] it is skipped.
     Message,
     /// Hand over its bytes.
     Bytes,
 }
 
-/// Why a frame can't be read.
+/// Error of a frame that can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameError {
-    /// It is compressed, or no frame at all.
+    /// Compressed, or not a frame.
     Flag(u8),
-    /// It holds no message.
+    /// Not a protobuf message.
     Malformed,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Frames {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// So many bytes of a frame's head are there, and what they say.
+    /// Part of a frame's head: the bytes that have arrived, and their values.
     Head { have: usize, flag: u8, len: usize },
     /// A varint, of which this is there.
     Varint { what: What, value: u64, shift: u32 },

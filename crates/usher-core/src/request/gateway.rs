@@ -27,10 +27,10 @@ pub struct Attribute {
 /// Endpoint that served a request, as the gateway says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Served {
-    /// It sent no metadata of the namespace that would say so.
+    /// No metadata of the namespace arrived.
     #[default]
     Unknown,
-    /// It sent the namespace, without the key.
+    /// The namespace arrived without the key.
     Missing,
     /// This address, as it was written.
     By(String),

@@ -177,7 +177,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn the_last_of_a_name_counts_whatever_its_case() {
+    fn last_header_of_a_name_counts_in_any_case() {
         let headers: Headers =
             [("X-Id", "1"), ("other", "x"), ("x-id", "2"), ("x-none", "")].into_iter().collect();
         assert_eq!(headers.text("x-id"), Some("2"));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn large_headers_count_and_can_have_memory_of_their_own() {
+    fn large_headers_count_and_can_own_their_memory() {
         for (len, counted) in [(0, 0), (4095, 0), (4096, 4096), (60_000, 60_000)] {
             let block = Bytes::from(vec![b'x'; len]);
             let mut headers = Headers::of(block.clone());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_too_long_are_ignored() {
+    fn overlong_names_in_headers_are_ignored() {
         let (long, longest) = ("x".repeat(MAX_NAME + 1), "y".repeat(MAX_NAME));
         let headers: Headers =
             [("X-Long", long.as_str()), ("x-longest", &longest), ("x-other", &long)].into_iter().collect();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_that_are_too_long_are_known_however_many_there_are() {
+    fn every_overlong_name_in_headers_is_noted() {
         let long = "x".repeat(MAX_NAME + 1);
         let names: Vec<_> = (0..200).map(|number| format!("x-{number}")).collect();
         let headers: Headers = names.iter().map(|name| (name.as_str(), long.as_str())).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_where_they_lie() {
+    fn headers_are_read_without_a_copy() {
         let mut headers = Headers::of(Bytes::from_static(b"..a=1,b=22;"));
         assert!(headers.is_empty());
         headers.push(2..3, 4..5);

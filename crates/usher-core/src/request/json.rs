@@ -52,7 +52,7 @@ pub trait Sink {
     fn token(&mut self, token: Token, span: Span, head: &[u8]);
 }
 
-/// Why a body is not JSON.
+/// Error of a body that is not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonError {
     /// Offset of the byte that is wrong.

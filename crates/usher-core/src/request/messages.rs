@@ -26,7 +26,7 @@ pub(super) struct BlockFormat {
 pub(super) enum Place {
     /// Nowhere.
     None,
-    /// It is the type.
+    /// The block's type.
     Type,
     /// Text.
     Text(u8),

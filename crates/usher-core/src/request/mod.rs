@@ -92,7 +92,7 @@ pub struct Request {
     pub agent: Option<String>,
     /// When its headers came; `None`: just now.
     pub received: Option<Instant>,
-    /// It has no body, so it is for no model and doesn't wait for one.
+    /// `true` if it has no body, so that it is for no model and is not queued.
     pub skips_queue: bool,
     /// Its body is relayed unread, and its end has yet to come.
     pub is_uploading: bool,

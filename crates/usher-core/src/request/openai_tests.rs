@@ -28,7 +28,7 @@ fn a_chat_is_tools_then_role_and_content_of_each_message() {
 }
 
 #[test]
-fn a_block_says_what_its_type_names() {
+fn content_block_is_read_by_its_type() {
     use PartKind::*;
     // block, what is read of it
     let table: [(&str, &[(PartKind, &str)]); 9] = [
@@ -60,7 +60,7 @@ fn a_completion_has_text_texts_or_tokens() {
 }
 
 #[test]
-fn members_are_read_wherever_they_stand() {
+fn members_are_read_in_any_order() {
     let text = r#"{"max_tokens":5,"str\u0065am":true,"other":{"model":"no"},"prompt":"x",
                    "cache_salt":"s","model":"na\u006de"}"#;
     let (parsed, body) = parse(Api::Completions, text).unwrap();
@@ -79,7 +79,7 @@ fn a_name_may_hold_a_backslash() {
 }
 
 #[test]
-fn the_output_cap_is_the_first_that_counts() {
+fn first_valid_output_cap_counts() {
     let cap = |api, member: &str| {
         let base = r#""prompt":"x","messages":[{"role":"user"}]"#;
         parse(api, format!("{{{base},{member}}}")).unwrap().0.max_output_tokens

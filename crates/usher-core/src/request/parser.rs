@@ -52,8 +52,8 @@ impl RequestParser {
         self.reading.is_some()
     }
 
-    /// Why the request can't be routed, whatever comes of its body: what [`finish`](Self::finish)
-    /// would say.
+    /// Error that [`finish`](Self::finish) is going to return whatever the rest of the body is; `None` if
+    /// there is none yet.
     #[inline]
     pub fn problem(&self) -> Option<ParseError> {
         self.reading.as_ref()?.problem()

@@ -58,7 +58,7 @@ fn the_new_header_wins_over_the_old_one() {
 }
 
 #[test]
-fn a_request_that_passes_through_is_not_read() {
+fn pass_through_request_is_not_parsed() {
     let headers = [(":path", "/tokenize"), ("x-llm-d-model-name-rewrite", "t")];
     let request = parse(&headers, "not json").unwrap();
     assert_eq!((request.model.as_str(), request.target_model.as_str()), ("", ""));
@@ -66,7 +66,7 @@ fn a_request_that_passes_through_is_not_read() {
 }
 
 #[test]
-fn names_have_a_bound() {
+fn model_names_are_bounded() {
     let named = |member: &str, name: &str| format!(r#"{{"model":"m","prompt":"x","{member}":"{name}"}}"#);
     for field in ["model", "cache_salt"] {
         for longest in
@@ -315,7 +315,7 @@ fn by_rules(
 }
 
 #[test]
-fn a_rule_for_the_body_s_model_goes_before_the_header() {
+fn rule_for_the_model_of_the_body_precedes_the_header() {
     let gold = r#"{"model":"gold","prompt":"x"}"#;
     let tin = r#"{"model":"tin","prompt":"x"}"#;
     let none = r#"{"prompt":"x"}"#;

@@ -56,7 +56,7 @@ impl Reading {
         }
     }
 
-    /// Why it is no request of its API, whatever comes.
+    /// Error that no further chunk can repair; `None` if there is none yet.
     #[inline]
     pub(super) fn problem(&self) -> Option<ParseError> {
         match self {

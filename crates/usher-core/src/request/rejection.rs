@@ -1,4 +1,4 @@
-//! Why a request is not sent to a model server, and what its client is told.
+//! Rejections: requests that are not sent to a model server, and the response that the client gets instead.
 
 use std::borrow::Cow;
 
@@ -67,7 +67,7 @@ pub const SATURATED: &str = "rejected-saturated";
 /// Value of the reason header when a running request was given up.
 const EVICTED: &str = "evicted";
 
-/// Why the client gets no response from a model server.
+/// Response to a client whose request gets none from a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Kind of refusal.
@@ -108,7 +108,7 @@ impl Rejection {
         Self { reason: Some(SATURATED), retry_after: Some(1), ..Self::new(Code::ResourceExhausted, message) }
     }
 
-    /// It ran, and was given up for a request of higher priority.
+    /// Rejection of a running request that was evicted for one of higher priority.
     pub fn evicted() -> Self {
         Self { reason: Some(EVICTED), ..Self::new(Code::Evicted, "request evicted by flow control") }
     }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_restored_however_the_response_is_cut() {
+    fn model_names_are_restored_at_any_split() {
         let table = [
             (r#"{"id":"1","model":"back\"end","x":2}"#, r#"{"id":"1","model":"public","x":2}"#),
             (r#"{"model" : "back\"end"}"#, r#"{"model" : "public"}"#),

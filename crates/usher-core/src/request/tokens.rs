@@ -75,7 +75,7 @@ enum Ids {
     Packed(Varint),
     Tagged {
         varint: Varint,
-        /// It is not an id, but the key of one.
+        /// `true` if it is the key of an id.
         is_key: bool,
     },
 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_in_both_encodings_wherever_they_are_cut() {
+    fn ids_are_read_in_both_encodings_at_any_split() {
         let want: Vec<u32> = (0..3000).map(|id| id * 1_431_655).collect();
         let json = format!("[ {}\n]", want.iter().map(u32::to_string).collect::<Vec<_>>().join(" ,"));
         let (mut packed, mut tagged) = (Vec::new(), Vec::new());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_spellings_are_ids_too() {
+    fn unusual_number_spellings_are_ids() {
         assert_eq!(ids(PartKind::Tokens, b"[1e2,5.0,0,4294967295]", 99), [100, 5, 0, u32::MAX]);
         assert_eq!(ids(PartKind::Tokens, b"[]", 99), [0_u32; 0]);
         // More than 32 bits, a number of more than ten bytes, and one without an end.

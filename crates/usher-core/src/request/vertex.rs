@@ -56,8 +56,8 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
-    /// Why its only frame can't be read, or the JSON in it. That isn't known before its end, as a
-    /// field that comes twice counts as it came last.
+    /// Error in its only frame, or in the JSON of it. Unknown before its end, as the last occurrence of a
+    /// repeated field counts.
     pub(super) fn problem(&self) -> Option<ParseError> {
         first_frame(Some(self.request.result?)).err().or_else(|| self.request.json.problem())
     }

@@ -30,7 +30,7 @@ fn a_prediction_is_a_chat_or_a_response() {
 }
 
 #[test]
-fn of_several_bodies_the_last_counts() {
+fn last_of_several_bodies_counts() {
     let body = |json: &str| PredictRequest::around(json);
     let message = [
         prost::Message::encode_to_vec(&body("{broken")),

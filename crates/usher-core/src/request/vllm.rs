@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_cap_is_that_of_the_last_sampling_params() {
+    fn last_sampling_params_set_the_output_cap() {
         let table = [
             (r#"{"max_tokens":5}"#, Some(5)),
             (r#"{"max_tokens":5},"sampling_params":{}"#, None),

@@ -80,7 +80,7 @@ impl Reading {
         self.frames.feed(chunk, &mut self.request);
     }
 
-    /// Why its only frame can't be read, once that is known.
+    /// Error in its only frame, once it is known.
     pub(super) fn problem(&self) -> Option<ParseError> {
         first_frame(Some(self.request.result?)).err()
     }
@@ -178,7 +178,7 @@ pub(super) struct UsageReading {
 #[derive(Debug)]
 struct ResponseFrames {
     generates: bool,
-    /// Of the current frame.
+    /// Usage in the current frame.
     usage: Usage,
     found: Usage,
 }

@@ -82,7 +82,7 @@ fn the_prompt_is_ids_or_text() {
 }
 
 #[test]
-fn ids_that_are_written_one_by_one_are_one_part() {
+fn unpacked_ids_are_one_part() {
     let mut input = Vec::new();
     prost::encoding::uint32::encode_repeated(2, &[1, 300, u32::MAX], &mut input);
     prost::encoding::string::encode(1, &"one two".to_owned(), &mut input);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_those_of_the_apis() {
+    fn bodies_match_their_apis() {
         let body = |api, stream| -> Value {
             let style = Style { api, model: "m".to_owned(), stream };
             serde_json::from_slice(&style.body("a\n", 3)).unwrap()

@@ -18,7 +18,7 @@ use usher_core::request::usage::{Usage, UsageScanner};
 const SERVED: HeaderName = HeaderName::from_static("x-gateway-destination-endpoint-served");
 const POD: HeaderName = HeaderName::from_static("x-inference-pod");
 
-/// Why a picker refused a request.
+/// Header with the reason for which a picker refused a request.
 const REASON: HeaderName = HeaderName::from_static("x-llm-d-request-dropped-reason");
 
 /// A request that takes longer than this has failed.

@@ -1,8 +1,8 @@
-//! Why no load could be made.
+//! Errors of a load that could not be made.
 
 use std::path::PathBuf;
 
-/// Why no load could be made. Its text is one line.
+/// Error of a load that could not be made. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// No server listens there.
@@ -37,15 +37,15 @@ pub enum LoadError {
         /// Error of reading or parsing it.
         reason: String,
     },
-    /// There is no such process, or no way to ask.
+    /// The process doesn't exist, or the system can't measure it.
     #[error("can't watch process {pid}: {reason}")]
     Process {
         /// Its id.
         pid: u32,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// It was ended during the warm-up.
+    /// Interrupted during the warm-up.
     #[error("interrupted before anything was measured")]
     Interrupted,
 }

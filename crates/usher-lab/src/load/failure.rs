@@ -1,4 +1,4 @@
-//! Why a request failed.
+//! Failures of requests.
 
 use std::borrow::Cow;
 

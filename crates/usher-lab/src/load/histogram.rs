@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_are_those_of_the_sorted_values(
+        fn percentiles_match_sorted_values(
             // As many small ones as large ones.
             values in prop::collection::vec((any::<u64>(), 0u32..64).prop_map(|(v, shift)| v >> shift), 1..300),
             p in 0f64..=1.0,

@@ -118,7 +118,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_uses_something() {
+    fn own_process_uses_cpu_and_memory() {
         let before = usage(std::process::id()).unwrap();
         assert!(before.memory > 0 && before.peak_memory > 0);
         // Ends as soon as it has used more, whatever the kernel counts in.
@@ -127,7 +127,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_process_that_is_none_is_an_error() {
+    fn missing_process_is_an_error() {
         let process = Process { name: "x".to_owned(), pid: u32::MAX };
         let error = Watched::new(&process).unwrap_err().to_string();
         assert!(error.contains("4294967295") && error.contains("no such process"), "{error}");

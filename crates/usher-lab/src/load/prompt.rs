@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_as_many_prompts_as_fit_and_each_group_as_often() {
+    fn prompt_pool_fills_the_limit_with_equal_groups() {
         let table = [
             (900, 0, 1024),
             (32 << 10, 0, 1024),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_how_much_is_answered_unless_the_user_does() {
+    fn trace_row_sets_the_output_unless_a_flag_does() {
         let row = Row { timestamp: 5, input_length: 3, output_length: 70, hash_ids: vec![1] };
         let most = |output| body(&packer(output).row(&row, 0))["max_tokens"].clone();
         assert_eq!((most(None), most(Some(2))), (70.into(), 2.into()));

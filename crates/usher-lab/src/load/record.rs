@@ -37,9 +37,9 @@ pub(super) struct Started {
 pub struct Numbers {
     /// Measured requests that were due.
     pub due: u64,
-    /// Of those, the ones with a good end.
+    /// Number of these with a good end.
     pub completed: u64,
-    /// And with another one.
+    /// Number of these with another end.
     pub failed: u64,
     /// Good ends within the measured time, also of requests that began before it.
     pub ended_in_time: u64,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_is_measured_counts() {
+    async fn only_measured_requests_count() {
         let mut numbers = Numbers::default();
         let (now, bad) = (Instant::now(), Err(Failure::protocol("x")));
         let warm_up = [(); 2].map(|()| numbers.begin(now, false));

@@ -18,7 +18,7 @@ pub struct Settings {
     pub requests: Option<u64>,
     /// Open exchanges that an open loop may have.
     pub max_in_flight: usize,
-    /// Of all randomness: texts, arrivals, request ids.
+    /// Seed of all randomness: texts, arrivals, request ids.
     pub seed: u64,
     /// Prompts of the requests.
     pub prompts: Prompts,

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_text_and_shorter_ones_are_its_start() {
+    fn seed_determines_the_text_and_its_prefixes() {
         let text = |seed, count| {
             let mut text = String::new();
             words(seed, count, &mut text);

@@ -35,7 +35,7 @@ pub struct Row {
     pub hash_ids: Vec<u64>,
 }
 
-/// Why a trace can't be read.
+/// Error of a trace that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// A line that is not a request, in Mooncake's format.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_of_azures_format_share_nothing() {
+    fn azure_trace_rows_share_no_prefix() {
         let text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n\
                     2023-11-30 23:59:59.9799600,1025,10\r\n\
                     2023-12-01 00:00:01.0319600,512,8\r\n";
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_row_is_named() {
+    fn invalid_trace_line_is_named() {
         for line in ["2023-11-16 18:17:03,12", "x,1,2", "2023-11-16 18:17:03,-1,2"] {
             let error = parse(&format!("{AZURE_HEADER}\n\n{line}\n"), 9).unwrap_err().to_string();
             assert!(error.starts_with(&format!("line 3: {line:?} is no ")), "{error}");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_no_model_takes_is_an_error_before_it_takes_memory() {
+    fn overlong_prompt_is_refused_before_it_takes_memory() {
         let mooncake = r#"{"timestamp":0,"input_length":1,"output_length":4000000000,"hash_ids":[]}"#;
         assert!(matches!(parse(mooncake, 9), Err(TraceError::TooLong { line: 1 })));
         let azure = format!("{AZURE_HEADER}\n2023-11-16 18:17:03,99999999999999,1\n");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_blocks_is_what_the_blocks_hold() {
+    fn prompt_length_is_capped_by_its_blocks() {
         assert_eq!(row(10_000, &[5]).prompt(0).len(), 2048);
         assert_eq!(row(10, &[5, 6]).prompt(0).len(), 40);
     }

@@ -32,10 +32,10 @@ pub type Build<'a> = dyn Fn(
     + Sync
     + 'a;
 
-/// Why a configuration can't be run.
+/// Error of a configuration that can't be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// It is not valid.
+    /// The configuration is not valid.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// Its metrics can't be registered.

@@ -16,11 +16,11 @@ const RATE: f64 = 15_000.0;
 /// Mean lengths of requests, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Demand {
-    /// Of a prompt, not in a cache.
+    /// Tokens of a prompt that are not in a cache.
     pub(super) computed: f64,
-    /// Of a prompt.
+    /// Tokens of a prompt.
     pub(super) prompt: f64,
-    /// Of a response.
+    /// Tokens of a response.
     pub(super) output: f64,
 }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_asked_or_answered_before_has_to_be_computed() {
+    fn repeated_prompts_and_responses_are_not_computed_again() {
         let response = Piece { seed: 9, tokens: 50 };
         let mut third = arrival(&[1, 2], 50, None);
         third.prompt = third.prompt.iter().copied().chain([response]).collect();

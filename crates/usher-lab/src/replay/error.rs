@@ -1,4 +1,4 @@
-//! Why there was no replay.
+//! Errors of replays.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use usher_core::config::ConfigError;
 /// Longest time in which requests come.
 pub(super) const LONGEST: Duration = Duration::from_secs(720 * 3600);
 
-/// Why there was no replay. Its text is one line.
+/// Error of a replay. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A configuration is not valid.
@@ -24,7 +24,7 @@ pub enum ReplayError {
     /// No requests.
     #[error("a replay needs at least one {0}")]
     Nothing(&'static str),
-    /// It would take for ever.
+    /// Requests over more hours than a replay may have.
     #[error(
         "the last request comes {} hours after the first, and a replay has {} hours at most; give less of the trace, or let it come faster",
         .0.as_secs() / 3600,

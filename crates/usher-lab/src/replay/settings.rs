@@ -19,7 +19,7 @@ pub struct Settings {
     /// Names that the user gave, and policies that decide. Decisions are compared with those of
     /// the first.
     pub policies: Vec<(String, Policy)>,
-    /// Of all that is random, but for the arrivals and the servers.
+    /// Seed of everything random, except for the arrivals and the servers.
     pub seed: u64,
     /// Responses are streams; `false`: they come whole.
     pub streams: bool,

@@ -44,7 +44,7 @@ pub struct Size {
 }
 
 impl Default for Size {
-    /// Of the runs of the suite.
+    /// Size of the suite's runs.
     fn default() -> Self {
         Self { servers: 8, seconds: 80.0, requests: (600.0, 6000.0) }
     }
@@ -188,7 +188,7 @@ pub struct Cell {
     pub engine: ModelKind,
     /// Share of what the servers can do with good caches that is asked for.
     pub utilization: f64,
-    /// Of everything random, the constants of the engines included.
+    /// Seed of everything random, the constants of the engines included.
     pub seed: u64,
 }
 

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_response_is_not_good_however_soon_it_begins() {
+    fn slow_response_with_a_fast_first_token_is_not_good() {
         let slow = Fate { last: Some(Duration::from_millis(101)), ..fate(Some(0), 10, 0) };
         let summary = summary(vec![slow, fate(Some(0), 10, 0)], vec![slow; 2]);
         assert_eq!(summary.goodput.requests, 1);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_gone_through_again_and_again() {
+    fn lists_are_cycled_through() {
         let names = |list: &str| list.split_terminator(',').map(str::to_owned).collect();
         let config = DisaggConfig {
             roles: vec![Role::Prefill, Role::Decode],

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_narrowest_shared_place_counts() {
+    fn narrowest_shared_layer_counts() {
         let here = ["h1", "r1", "z1", "g1"];
         let table = [
             (here, here, Layer::Host),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_come_when_the_clock_says_so() {
+    async fn tokens_appear_at_their_simulated_time() {
         for (scale, last) in [(1.0, 130), (10.0, 13)] {
             let start = Instant::now();
             let mut ticket = live(scale).submit(request(4), Wake::Every(1)).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_token_wakes_and_then_every_so_many() {
+    async fn listener_wakes_at_the_first_token_and_every_interval() {
         let mut ticket = live(1.0).submit(request(9), Wake::Every(3)).unwrap();
         let mut woken = Vec::new();
         while ticket.progress.changed().await.is_ok() {

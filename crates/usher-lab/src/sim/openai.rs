@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_limit_wins_and_usage_is_off_by_default() {
+    fn max_completion_tokens_wins_and_usage_is_off_by_default() {
         let body = br#"{"prompt":"","max_tokens":5,"max_completion_tokens":7,"stream":true}"#;
         let call = parse(Api::Completions, body).unwrap();
         assert_eq!((call.max_tokens, call.stream, call.include_usage), (Some(7), true, false));

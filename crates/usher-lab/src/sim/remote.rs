@@ -123,7 +123,7 @@ impl RemoteStats {
     }
 }
 
-/// Why another server did not do its part.
+/// Error of another server that did not do its part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemoteError {
     #[error("the header names no server that may be called")]
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_numbers_and_nothing_else() {
+    fn remote_addresses_must_be_numeric() {
         let table = [
             ("127.0.0.1:80", vec![Some("127.0.0.1:80")]),
             ("[::1]:80, 10.0.0.1:9", vec![Some("[::1]:80"), Some("10.0.0.1:9")]),

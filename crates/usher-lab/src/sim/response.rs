@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn events_have_one_token_first_and_then_as_many_as_the_interval() {
+    fn events_hold_one_token_first_then_the_interval() {
         let response = response(Api::Chat, Finish::Length);
         let mut stream = String::new();
         response.events(0, 9, 3, true, &mut stream);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_says_the_same_however_it_is_cut() {
+    fn stream_is_the_same_at_any_split() {
         for api in Api::ALL {
             let response = response(api, Finish::Stop);
             let mut once = String::new();

@@ -28,7 +28,7 @@ use super::timer::Timer;
 const MAX_STREAMS: u32 = 4096;
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// Why servers did not start.
+/// Error of servers that did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A setting is out of range.
@@ -37,7 +37,7 @@ pub enum StartError {
     /// A listener can't be used.
     #[error("simulated server: a listener can't be used: {0}")]
     Listener(#[from] io::Error),
-    /// There is no socket for KV events.
+    /// The socket for KV events can't be opened.
     #[error("simulated server: {0}")]
     KvEvents(#[from] SocketError),
 }

@@ -80,7 +80,7 @@ impl Histogram {
 pub struct Stats {
     /// Prompt tokens looked up in the KV cache.
     pub prefix_queries: u64,
-    /// Of these, tokens that were there.
+    /// Number of these that were cached.
     pub prefix_hits: u64,
     /// Requests thrown out of the batch for want of blocks, to be computed anew.
     pub preemptions: u64,

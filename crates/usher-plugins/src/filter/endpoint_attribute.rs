@@ -48,10 +48,10 @@ pub struct EndpointAttributeFilterParams {
 /// Treatment of an endpoint whose number is missing, stale or not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnMissing {
-    /// It is kept.
+    /// The endpoint is kept.
     #[default]
     Pass,
-    /// It is removed.
+    /// The endpoint is removed.
     Fail,
 }
 

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn some_requests_explore_and_the_seed_says_which() {
+    fn seed_determines_which_requests_explore() {
         let headrooms = [Some((0.1, 0.1)), Some((-0.1, 0.1))];
         let explored = (0..4000).filter(|seed| kept(0.25, &headrooms, *seed) == [1]).count();
         // Six standard deviations around 1000.

@@ -48,9 +48,9 @@ pub struct BandAccuracy {
 /// Accuracy of the latest predictions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Of times to a first token.
+    /// Accuracy of times to a first token.
     pub ttft: Vec<BandAccuracy>,
-    /// Of mean times from one output token to the next.
+    /// Accuracy of mean times from one output token to the next.
     pub tpot: Vec<BandAccuracy>,
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_and_coverage_are_of_the_band() {
+    fn median_and_coverage_are_per_band() {
         let accuracy = Accuracy::default();
         for n in 1..=9 {
             // 10 % to 90 % too long; the bound holds for all but the last two.

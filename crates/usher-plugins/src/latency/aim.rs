@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_target_of_those_that_are_there_counts() {
+    fn tightest_target_in_use_counts() {
         let (one, other) = (backlog(), backlog());
         assert_eq!(one.targets().tightest(), None);
         let loose = Aim::new(&one, 0.1);

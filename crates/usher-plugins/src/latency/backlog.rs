@@ -28,9 +28,9 @@ const PATIENCE: f64 = 10.0;
 const PATIENCE_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// Share that counts of what should be computed by now of a prompt whose first token hasn't come.
-/// It was sent as a number of tokens: how long it really takes, in chunks beside others and with
-/// attention to all before, is known when it is over. Of 0, 1/2 and 1 this did best; see
-/// [`cost`](super::cost) for where that was looked at.
+/// The prompt was sent as a number of tokens: the time that it takes, in chunks beside others and with
+/// attention to all before, is known when it is over. The best of 0, 1/2 and 1; see [`cost`](super::cost)
+/// for the measurement.
 const PROGRESS: f64 = 0.5;
 
 /// Streams with fewer steps say little about the time of a step.

@@ -127,7 +127,7 @@ pub struct Booked {
     /// The first token says when the prompt was computed. Otherwise it leaves the backlog
     /// as time passes.
     is_counted: bool,
-    /// It is in the backlog.
+    /// `true` if it is in the backlog.
     waits: bool,
     first_token: Option<Duration>,
     prompt: u64,

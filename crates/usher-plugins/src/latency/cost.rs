@@ -47,7 +47,7 @@ pub struct Speed {
     pub first_per_request: f64,
     /// Per prompt token: `τ`.
     pub per_token: f64,
-    /// Of a step that decodes: `a`.
+    /// Duration of a step that decodes: `a`.
     pub step: f64,
     /// More of that per request in it: `b`.
     pub step_per_request: f64,
@@ -269,7 +269,7 @@ mod tests {
     };
 
     #[test]
-    fn every_term_is_its_formula() {
+    fn cost_terms_match_their_formulas() {
         let state = State { queued: 0.1, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
         let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let pool = Pool::new(2.0, 0.5, 3.0);

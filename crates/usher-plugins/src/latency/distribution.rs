@@ -53,8 +53,8 @@ pub struct Distribution {
     slopes: [AtomicU32; POINTS - 1],
     /// Inverse scales of the exponentials beyond the first and the last quantile.
     falls: [AtomicU32; 2],
-    /// Of the ratio itself: its median, beyond what a target is kept with [`ENOUGH`], and beyond what
-    /// there is nothing.
+    /// Points of the ratio itself: its median, the ratio beyond which a target is kept with [`ENOUGH`], and
+    /// the one beyond which there is nothing.
     median: AtomicU32,
     enough: AtomicU32,
     sure: AtomicU32,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_are_those_of_the_plain_formula() {
+    fn probabilities_match_the_plain_formula() {
         let distribution = Distribution::default();
         for number in 0..400 {
             let quantiles = quantiles(number);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn exponential_is_near_that_of_the_library() {
+    fn exponential_is_close_to_the_library() {
         for n in 0..=700u16 {
             let scales = f32::from(n) / 100.0;
             assert!(scales >= NOWHERE || (far(scales) - (-scales).exp()).abs() < 1e-4, "{scales}");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_endpoints_look_equal() {
+    fn equal_endpoints_have_equal_factors() {
         for endpoint in 0..50u64 {
             let mut factor = Factor::default();
             for n in 0..200 {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_endpoint_is_known_after_some_requests() {
+    fn slow_endpoint_is_detected_after_some_requests() {
         let mut factor = Factor::default();
         for n in 0..20 {
             factor.observe(3.0 * noise(n).exp());

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_beyond_all_sizes_before_moves_the_prediction_little() {
+    fn outlier_of_a_new_size_moves_the_prediction_little() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
         for seed in 0..50 {
             let mut fit = Fit::new(truth, [0.0; 3]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_becomes_slower_is_followed() {
+    fn fit_follows_an_engine_that_slows_down() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
         let mut fit = fitted(truth, truth, 0.1, 500);
         let slower = truth.map(|value| value * 2.0);

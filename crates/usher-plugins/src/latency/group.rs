@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn another_expectation_counts_until_something_is_learned() {
+    fn expected_speed_counts_until_one_is_learned() {
         let group = Group::new(1000.0);
         group.expect(2000.0);
         assert_eq!(group.speed().per_token, 1.0 / 2000.0);

@@ -35,7 +35,8 @@ impl Hits {
         HitRatios([self.0[0].value(), self.0[1].value()])
     }
 
-    /// Of a prompt this share, 0..=1, was cached, and all but `uncached` tokens seemed to be.
+    /// Learns from a prompt of which this share, 0..=1, was cached, while all but `uncached` tokens were
+    /// expected to be.
     pub(super) fn observe(&self, uncached: u64, prompt: u64, cached: f64) {
         if uncached == 0 || prompt == 0 || cached.is_nan() {
             return;
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn responses_that_are_cached_too_make_prompts_shorter() {
+    fn cached_responses_lower_the_expected_prefill() {
         let hits = Hits::default();
         assert_eq!((hits.likely(700, 2000), hits.likely(0, 2000), hits.likely(1, 1)), (700, 0, 1));
         // Of 700 tokens of a continued conversation 500 were generated there.

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_near_those_of_the_responses() {
+    fn length_quantiles_approach_those_of_responses() {
         for (samples, times) in [(60, 1.6), (500, 1.3), (3000, 1.3)] {
             let mut length = Length::default();
             for n in 0..samples {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_follow_responses_that_become_longer() {
+    fn length_quantiles_follow_longer_responses() {
         let mut length = Length::default();
         (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64, 200.0));
         assert!(length.high.exp() < 110.0, "{length:?}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_make_room() {
+    fn least_recently_used_lengths_are_evicted() {
         let lengths = Lengths::default();
         let kind = |n: usize| lengths.kind("m", &n.to_string());
         for n in 0..MOST {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_wrong_is_forgotten_soon() {
+    fn wrong_length_is_forgotten_soon() {
         for before in [0, 1, 100] {
             let lengths = Lengths::default();
             let kind = lengths.kind("m", "f");

@@ -90,7 +90,7 @@ impl Link {
         self.tokens.fetch_add(tokens, Relaxed);
     }
 
-    /// So many tokens are there, or will never come.
+    /// Removes tokens that have arrived or never will.
     pub(super) fn take(&self, tokens: i64) {
         self.tokens.fetch_sub(tokens, Relaxed);
     }

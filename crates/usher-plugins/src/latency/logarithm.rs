@@ -33,7 +33,7 @@ mod tests {
     use usher_core::random::mix;
 
     #[test]
-    fn logarithms_are_those_of_the_library() {
+    fn logarithms_match_the_library() {
         for n in 0..20_000u64 {
             // All positive normal numbers are equally likely, by their bits.
             let number = f64::from_bits((1 << MANTISSA) + mix(n) % ((0x7ff << MANTISSA) - (1 << MANTISSA)));

@@ -6,8 +6,8 @@
 //! of streams come, the bookings teach the speeds: `fit` the times of a group of endpoints
 //! that should be equal, `factor` how much one of them differs.
 //!
-//! There is one [`Model`] of a pool. Whatever plugin reads it does so through a [`Reader`],
-//! and the first of them books the request.
+//! A pool has one [`Model`]. Plugins read it through a [`Reader`] each, and the first of them books the
+//! request.
 
 mod accuracy;
 mod aim;

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_and_transfers_that_grow_alike_do_not_drift() {
+    fn correlated_prompts_and_transfers_do_not_drift() {
         // Nothing is cached, so that one is always so many times the other.
         let (prefill, decode) = (endpoint(), endpoint());
         let draw = |n: u64| (mix(n) >> 11) as f64 / (1u64 << 53) as f64;

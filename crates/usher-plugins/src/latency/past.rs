@@ -35,7 +35,7 @@ impl Past {
         self.cached -= cached;
     }
 
-    /// So many prompt tokens are computed.
+    /// Adds prompt tokens that were computed.
     pub(super) fn compute(&mut self, tokens: f64, now: Duration) {
         self.pass(now);
         self.computed += tokens;

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_known_after_some_readings_with_others_waiting() {
+    fn slots_are_learned_while_requests_wait() {
         let mut plateau = Plateau::default();
         let mut at = 0;
         let mut note = |running, waiting| {

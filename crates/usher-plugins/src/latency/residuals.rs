@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_sample_is_below_the_ninetieth_percentile_nine_times_in_ten() {
+    fn ninety_percent_of_new_samples_are_below_p90() {
         let residuals = Residuals::default();
         let mut below = 0;
         for n in 0..4000 {

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_wrong_is_forgotten_soon() {
+    fn wrong_count_is_forgotten_soon() {
         let scale = TokenScale::default();
         (0..100).for_each(|_| scale.observe(1000, 1000));
         scale.observe(u64::MAX, 1000);

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_forgotten_when_none_of_them_comes_any_more() {
+    fn unused_target_classes_are_forgotten() {
         let recent = Recent::default();
         let at = Duration::from_secs;
         recent.note(0.02, at(0));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_to_be_headers() {
+    fn agent_header_names_must_be_valid() {
         let table = [
             ("{additionalSessionHeaders: ['x y']}", "'x y' can't be the name of a header", 29),
             ("{additionalSessionHeaders: x}", "expected a list", 28),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is in the headers, the first cookie of the name counts.
+        /// The first cookie of the name counts, whatever else is in the headers.
         #[test]
         fn cookies_equal_their_reference(headers in vec(vec(("(sid|SID|other|)", "[a-z=\" ]{0,4}"), 0..4), 0..4)) {
             let text = |pairs: &Vec<(String, String)>| {
@@ -179,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes in vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_accepted(bytes in vec(any::<u8>(), 0..64)) {
             let mut headers = Headers::of([b"cookie".as_slice(), &bytes].concat().into());
             headers.push(0..6, 6..6 + bytes.len());
             prop_assert!(cookie(&headers, "sid").is_none_or(|value| bytes.len() >= value.len() + 4));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_place_is_given() {
+    fn exactly_one_session_source_is_required() {
         let table = [
             ("{}", "exactly one of headerName and cookieName", 1),
             ("{headerName: '', cookieName: ''}", "exactly one of headerName and cookieName", 1),

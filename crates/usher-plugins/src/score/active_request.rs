@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formula_of_the_field() {
+    fn scores_match_llm_d_router() {
         let table: [(&[u32], &str, &[f32]); 7] = [
             (&[0, 1, 4], "{}", &[1.0, 0.75, 0.0]),
             (&[3, 3], "{}", &[0.0, 0.0]),

@@ -136,9 +136,9 @@ const BORDER: f64 = 0.3;
 /// Range in an endpoint's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Range {
-    /// It has none.
+    /// Label missing.
     None,
-    /// It is no range.
+    /// Label that is not a range.
     Broken,
     /// From the first to the second number of tokens, both included.
     Tokens(u64, u64),

@@ -27,8 +27,8 @@ pub(super) struct Choice {
 /// Scores the endpoints where most requests keep their targets 0.5 to 1, and others less than
 /// that.
 ///
-/// Of the former, as long as they don't cost much more than the cheapest of them, those go first
-/// that are good for the fewest tighter classes: they are no loss to these, and the cost decides
+/// Endpoints of the first group that cost little more than the cheapest of them are ranked by how few
+/// tighter classes they are good for, the fewest first: they are no loss to these, and the cost decides
 /// among them. Where all are good for some, the deepest batch goes first, so that soon there is
 /// one that isn't. Costs that differ by less than `equal` seconds are equal.
 pub(super) fn rank(choices: &[Choice], equal: f64, out: &mut [f32]) {
@@ -86,26 +86,26 @@ mod tests {
     }
 
     #[test]
-    fn the_chance_decides_before_the_cost() {
+    fn probability_outranks_the_cost() {
         let all = [choice(0.2, 0.0, 1.0), choice(0.9, 0.0, 9.0), choice(0.5, 0.0, 2.0)];
         assert_eq!(order(&all), (vec![1, 2, 0], 1.0));
     }
 
     #[test]
-    fn where_chances_are_equal_or_enough_the_cost_decides() {
+    fn cost_decides_between_sufficient_probabilities() {
         let all = [choice(0.96, 0.0, 9.0), choice(1.0, 0.0, 8.0), choice(0.94, 0.0, 3.0)];
         assert_eq!(order(&all), (vec![2, 1, 0], 1.0));
         assert_eq!(order(&[choice(0.001, 0.0, 9.0), choice(0.0, 0.0, 3.0)]), (vec![1, 0], 1.0));
     }
 
     #[test]
-    fn a_request_does_not_go_where_others_would_miss_their_targets() {
+    fn request_avoids_endpoints_where_others_would_miss_targets() {
         let all = [choice(1.0, 0.3, 1.0), choice(1.0, 0.0, 5.0), choice(0.4, 2.0, 1.0)];
         assert_eq!(order(&all), (vec![1, 0, 2], 1.0));
     }
 
     #[test]
-    fn endpoints_that_are_lost_to_tighter_classes_go_first_by_cost() {
+    fn endpoints_useless_to_tighter_classes_go_first_by_cost() {
         let serving = |serves, choice| Choice { serves, ..choice };
         let all = [
             serving(1, choice(1.0, 0.0, 1.0)),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_batch_packs_where_all_are_good_for_tighter_classes() {
+    fn deepest_batch_is_packed_if_all_serve_tighter_classes() {
         let deep = |ms: f64, cost| Choice { serves: 1, depth: ms / 1000.0, ..choice(1.0, 0.0, cost) };
         assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 1.4), deep(15.3, 1.2)]).0[0], 1);
         assert_eq!(order(&[deep(15.0, 1.0), deep(15.6, 9.0), deep(15.3, 1.2)]).0[0], 2);

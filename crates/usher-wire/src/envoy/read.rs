@@ -290,7 +290,7 @@ fn read_headers(message: &Bytes, map: &Runs<'_>) -> Result<Headers, Malformed> {
 #[derive(Default)]
 struct ResponseHead {
     status: ResponseStatus,
-    /// It is a stream of events.
+    /// `true` for `text/event-stream`.
     event_stream: bool,
     encoded: bool,
 }

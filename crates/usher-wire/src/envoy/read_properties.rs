@@ -291,7 +291,7 @@ enum Level {
     ValueEntry,
     Value,
     List,
-    /// Nothing below is a message that is read.
+    /// No message below is read.
     Flat,
 }
 

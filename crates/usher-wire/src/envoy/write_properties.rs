@@ -215,7 +215,7 @@ fn reply() -> impl Strategy<Value = Reply> {
 
 proptest! {
     #[test]
-    fn replies_are_decoded_as_what_was_meant(replies in vec(reply(), 0..8)) {
+    fn replies_are_decoded_by_an_independent_decoder(replies in vec(reply(), 0..8)) {
         let mut out = Outbox::new(usize::MAX);
         replies.iter().for_each(|reply| write(reply.clone(), &mut out));
         let mut sent = out.take();

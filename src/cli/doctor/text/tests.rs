@@ -71,7 +71,7 @@ fn lines_fit_into_the_terminal() {
 }
 
 #[test]
-fn marks_and_colours_are_those_of_the_terminal() {
+fn marks_and_colours_follow_the_terminal() {
     let terminal = Terminal { width: Some(80), unicode: true, colour: false };
     let plain = text(&away(), terminal);
     for mark in ["  ✓ envoy-admin", "  ! fail-mode", "  ✗ picker", "  – rbac, pool", "\n✗ picker-unreachable"]

@@ -32,7 +32,7 @@ pub struct Pod {
     pub node: Option<IpAddr>,
     /// Its condition `Ready` is true, and it is not being deleted.
     pub ready: bool,
-    /// It is being deleted, or has ended: it will not be ready again.
+    /// `true` if it is being deleted or has ended: it won't be ready again.
     pub leaves: bool,
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_ready_when_its_condition_says_so_and_nobody_deletes_it() {
+    fn pod_is_ready_by_its_condition_unless_deleted() {
         let read = |metadata: &str, status: &str| -> Pod {
             let text =
                 format!(r#"{{"metadata":{{"name":"a"{metadata}}},"spec":{{}},"status":{{{status}}}}}"#);

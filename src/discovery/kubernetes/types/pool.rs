@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_of_the_future_is_kept() {
+    fn unknown_app_protocol_is_kept() {
         let read = |text: &str| serde_json::from_str::<AppProtocol>(text).unwrap();
         assert_eq!(read(r#""http""#), AppProtocol::Http);
         assert_eq!(read(r#""h3""#), AppProtocol::Other("h3".to_owned()));

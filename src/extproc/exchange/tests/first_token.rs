@@ -50,7 +50,7 @@ fn begin_response(event_stream: bool) -> Event {
 }
 
 #[test]
-fn first_tokens_are_seen_only_where_responses_are_shown_as_they_come() {
+fn first_tokens_are_seen_only_in_streamed_responses() {
     let table = [
         (None, true, "stream"),
         (None, false, "no stream"),
@@ -111,7 +111,7 @@ fn followers_are_notified_once_of_the_first_token() {
 }
 
 #[test]
-fn grpc_response_is_a_stream_where_one_was_asked_for() {
+fn grpc_response_is_a_stream_when_requested() {
     let chunk = |token_ids: &[u32]| {
         let chunk = Chunk { token_ids: token_ids.to_vec(), prompt_tokens: 3, ..Chunk::default() };
         Bytes::from(framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) }))
@@ -161,7 +161,7 @@ fn time_per_token_counts_from_the_first_token_and_ttft_from_the_first_byte() {
 }
 
 #[test]
-fn responses_that_are_cut_off_count_by_events_or_bytes() {
+fn aborted_responses_count_by_events_or_bytes() {
     let chat = "/v1/chat/completions";
     let token = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" Hi\"},\"finish_reason\":null}]}\n\n";
     // Whether it is a stream of events, its chunks, and the tokens of 100 of them.

@@ -86,7 +86,7 @@ fn parts_are_copied_from_half_of_the_limit_on() {
 }
 
 #[test]
-fn large_headers_count_with_the_body_that_they_wait_for() {
+fn large_headers_count_with_their_body() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let long = "v".repeat(60_000 - ":path/v1/completionsx-long".len());
     let large = [COMPLETION[0], ("x-long", &long)];
@@ -202,7 +202,7 @@ fn a_passed_through_part_is_refused_a_sixteenth_above_the_limit() {
 }
 
 #[test]
-fn a_message_that_passes_through_counts_until_it_is_written() {
+fn relayed_message_counts_until_it_is_written() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&[(":path", "/other")], false)).unwrap();
@@ -249,7 +249,7 @@ fn parser_memory_counts_with_the_body() {
 }
 
 #[test]
-fn a_name_that_is_too_long_is_counted_by_its_header() {
+fn overlong_name_is_counted_by_its_header() {
     let mut harness = Harness::new(1);
     let long = "x".repeat(MAX_NAME + 1);
     let sent = [("X-Request-Id", long.as_str()), ("x-other", &long)];
@@ -393,7 +393,7 @@ fn shedding_uses_the_priority_of_the_new_request() {
 }
 
 #[test]
-fn a_stream_without_room_is_refused_before_its_first_message() {
+fn stream_beyond_the_budget_is_refused_before_its_first_message() {
     let budget = Arc::new(Budget::new(ROOM, 0));
     let mut all = Reservation::new(&budget, Kind::Bodies);
     all.set(2 * ROOM);

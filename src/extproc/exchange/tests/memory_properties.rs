@@ -56,10 +56,10 @@ impl Stream {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever happens to some streams, in whichever order they end: parts of messages count, never
-    /// more than the budget and a sixteenth of it, and nothing in the end.
+    /// Any moves of several streams that end in any order: parts of messages count, never more than the
+    /// budget and a sixteenth of it, and nothing in the end.
     #[test]
-    fn everything_is_given_back(
+    fn all_memory_is_released(
         moves in prop::collection::vec((0..4usize, any_move()), 0..60),
         unwritten in 0..3usize,
     ) {

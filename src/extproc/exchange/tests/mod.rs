@@ -204,7 +204,7 @@ fn a_body_may_end_by_flag_by_an_empty_message_or_by_trailers() {
 }
 
 #[test]
-fn rules_say_the_priority_and_the_model_and_what_they_chose_is_counted() {
+fn rules_set_priority_and_model_and_are_counted() {
     let mut harness = Harness::new(1);
     let target = Target { model: "m-v2".to_owned(), weight: None };
     let rule = RewriteRule { models: Some(vec!["m".to_owned()]), targets: vec![target] };
@@ -231,7 +231,7 @@ fn rules_say_the_priority_and_the_model_and_what_they_chose_is_counted() {
 }
 
 #[test]
-fn a_last_message_that_comes_twice_counts_once() {
+fn duplicate_last_message_counts_once() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     assert_eq!(kinds(&harness.send(body(PROMPT, true)).unwrap()), ["headers", "body27!"]);
@@ -298,7 +298,7 @@ fn a_body_over_the_limit_is_refused_before_it_ends() {
 }
 
 #[test]
-fn a_body_that_will_be_too_large_is_refused_on_its_headers() {
+fn overlarge_content_length_is_refused_on_the_headers() {
     let length = |length: &str, end| headers(&[POST[0], ("Content-Length", length)], end);
     let (most, more) = (LIMIT.to_string(), (LIMIT + 1).to_string());
     for too_large in [more.as_str(), &"9".repeat(40), &format!("000{more}")] {
@@ -338,7 +338,7 @@ fn usage_and_duration_are_counted_when_the_response_ends() {
 }
 
 #[test]
-fn a_response_that_is_cut_off_counts_its_usage_and_gives_its_booking_back() {
+fn aborted_response_counts_its_usage_and_releases_its_booking() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     harness.send(body(PROMPT, true)).unwrap();
@@ -374,7 +374,7 @@ fn the_booking_moves_to_the_endpoint_that_served() {
 }
 
 #[test]
-fn a_gateway_that_responds_itself_ends_the_question() {
+fn local_reply_of_the_gateway_cancels_the_decision() {
     let mut harness = Harness::new(1);
     harness.send(headers(&POST, false)).unwrap();
     let step = harness.exchange.on_message(message(body(PROMPT, true)), Instant::now()).unwrap();
@@ -388,7 +388,7 @@ fn a_gateway_that_responds_itself_ends_the_question() {
 }
 
 #[test]
-fn a_response_that_comes_early_is_read_as_its_path_says() {
+fn early_response_is_read_by_the_api_of_its_path() {
     // path, tokens that are counted
     let table = [("/v1/completions", Some(7.0)), ("/tokenize", None), ("/v1/completions/render", None)];
     for (path, want) in table {

@@ -1,4 +1,4 @@
-//! Whatever a gateway sends, in whatever order.
+//! Any messages of a gateway, in any order.
 
 use super::*;
 use proptest::prelude::*;
@@ -34,10 +34,10 @@ fn any_modes() -> impl Strategy<Value = Option<Modes>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a gateway sends: no panic, and replies only in the order that it
-    /// can take, each after the message that it responds to.
+    /// Any messages of a gateway cause no panic, and replies only in the order that it can take, each after
+    /// the message that it responds to.
     #[test]
-    fn replies_are_in_order_whatever_comes(
+    fn replies_are_in_order_for_any_messages(
         modes in any_modes(),
         events in prop::collection::vec(any_event(), 0..10),
         endpoints in 0u8..3,

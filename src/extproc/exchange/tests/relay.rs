@@ -120,7 +120,7 @@ fn a_local_reply_drops_the_kept_body() {
 }
 
 #[test]
-fn a_path_that_no_parser_claims_is_refused_on_its_headers() {
+fn unclaimed_path_is_refused_on_the_headers() {
     let mut harness = Harness::with_parsers(1, &[ParserKind::OpenAi]);
     let replies = harness.send(headers(&OTHER, false)).unwrap();
     let [Reply::Immediate(rejection)] = &replies[..] else { panic!("{replies:?}") };

@@ -20,7 +20,7 @@ fn begin(budget: &Arc<Budget>, priority: i32) -> Harness {
 }
 
 #[test]
-fn a_slow_body_makes_room_for_its_priority_and_higher_ones() {
+fn slow_body_is_shed_for_equal_or_higher_priorities() {
     // Priorities of the slow body and of the one that needs room.
     for (slow, comes, gives_up) in [(0, 0, true), (1, 0, false), (-1, 0, true), (5, 4, false), (5, 9, true)] {
         let budget = Arc::new(Budget::new(97_000 + 2 * Budget::STREAM, 0));
@@ -33,7 +33,7 @@ fn a_slow_body_makes_room_for_its_priority_and_higher_ones() {
 }
 
 #[test]
-fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
+fn partial_headers_time_out_and_silent_streams_stay() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let (mut partial, mut silent) = (Harness::within(1, &budget), Harness::within(1, &budget));
     silent.exchange.on_pending(Waker::noop(), false);
@@ -58,7 +58,7 @@ fn headers_that_stop_in_the_middle_are_answered_and_silent_streams_stay() {
 }
 
 #[test]
-fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
+fn partial_message_of_a_running_request_times_out() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&[(":path", "/v1/completions")], true)).unwrap();
@@ -81,7 +81,7 @@ fn a_message_of_a_running_request_that_stops_in_the_middle_ends_it() {
 
 /// The rest of a message is not read while the gateway has no window for replies.
 #[test]
-fn a_message_is_not_late_while_replies_before_it_are_not_taken() {
+fn message_does_not_time_out_behind_unread_replies() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&[(":path", "/v1/completions")], true)).unwrap();

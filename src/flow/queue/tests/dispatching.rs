@@ -77,7 +77,7 @@ fn dispatched_requests_count_until_they_are_booked() {
 }
 
 #[test]
-fn shares_that_are_not_exact_fill_a_pool_exactly() {
+fn inexact_shares_fill_a_pool_exactly() {
     for room in 1..60 {
         let mut pool = Pool::new(&FlowControlRules::default(), room);
         for shown in 0..room {
@@ -93,7 +93,7 @@ fn shares_that_are_not_exact_fill_a_pool_exactly() {
 }
 
 #[test]
-fn higher_priorities_go_first_and_bands_come_with_their_requests() {
+fn higher_priorities_go_first_and_bands_are_created_on_demand() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     for (name, priority) in [("low", -7), ("mid", 0), ("high", 9), ("top", i32::MAX), ("bottom", i32::MIN)] {
         pool.enqueue(name, "f", priority);
@@ -203,7 +203,7 @@ fn a_blocked_band_blocks_those_below_it() {
 }
 
 #[test]
-fn a_threshold_of_its_own_lets_the_pool_fill_so_far() {
+fn band_threshold_limits_the_saturation() {
     for (threshold, count) in [(0.5, 2), (1.0, 4), (1.5, 6), (0.0, 0)] {
         let usage_limit = UsageLimit::Static(StaticUsageLimitParams { threshold });
         let rules = FlowControlRules { usage_limit, ..FlowControlRules::default() };
@@ -268,7 +268,7 @@ fn soft_ceiling_has_no_wakeup_for_an_empty_queue() {
 }
 
 #[test]
-fn a_crowd_waits_until_the_endpoints_have_settled() {
+fn waiting_crowd_is_dispatched_after_endpoints_settle() {
     let mut pool = Pool::new(&FlowControlRules::default(), 8);
     pool.queue.set_endpoints(pool.now, 0);
     for name in ["a", "b", "c"] {

@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// It shows in the pool.
+    /// Shows a dispatched request in the pool's load.
     pub(super) fn book(&mut self, name: &str) {
         self.queue.booked(self.now, self.tickets[name]);
         self.shown += 1;

@@ -26,7 +26,7 @@ enum Event {
     Pass(u64),
     Endpoints(usize),
     Room(u64),
-    /// So many bytes, of those of at most this priority.
+    /// Sheds this many bytes, of requests of at most this priority.
     Shed(u64, i32),
     Close,
 }

@@ -47,7 +47,7 @@ fn assert_even(shares: [f64; 4]) {
 }
 
 #[test]
-fn round_robin_gives_every_flow_as_many_requests() {
+fn round_robin_serves_every_flow_equally() {
     assert_even(shares(Fairness::RoundRobin, |_, _| 1.0));
 }
 
@@ -83,7 +83,7 @@ fn higher_priorities_are_served_before_lower_ones() {
 }
 
 #[test]
-fn least_service_gives_every_program_as_many_tokens() {
+fn least_service_serves_every_program_equal_tokens() {
     // Requests of one program cost ten times those of another.
     let cost =
         |flow: usize, rng: &mut StdRng| [100.0, 300.0, 500.0, 1000.0][flow] * rng.random_range(0.5..1.5);

@@ -50,7 +50,7 @@ pub struct Cluster {
     room: usize,
     /// Racks of a node each; none: one node has all room.
     racks: usize,
-    /// So many of the next pods never get ready.
+    /// Number of the next pods that never get ready.
     pub duds: u32,
     /// Seconds that a pod takes to get ready, by its number.
     pub startup: fn(u64) -> u64,

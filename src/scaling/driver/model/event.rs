@@ -9,10 +9,10 @@ use super::rival::{Rival, beside};
 use super::server::{Fault, POLICIES, SCALERS};
 use super::trial::Trial;
 
-/// Something that happens.
+/// Event in the model.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// So many times three seconds pass.
+    /// Three seconds pass this many times.
     Pass(u8),
     /// Requests for so many pods come.
     Load(u32),
@@ -20,9 +20,9 @@ pub enum Event {
     Metrics(bool),
     /// The picker ends, and another one starts.
     Restart,
-    /// Somebody writes the replicas of a role.
+    /// Another writer sets the replicas of a role.
     Foreign(usize, u32),
-    /// So many of the next pods never get ready.
+    /// This many of the next pods never get ready.
     Duds(u32),
     /// Nodes for so many pods are there.
     Room(usize),
@@ -50,7 +50,7 @@ pub enum Event {
     Acts(bool),
     /// The workloads' pods are to be of another revision.
     Revise,
-    /// Somebody writes the replicas of a role again and again, or no longer.
+    /// Another writer sets the replicas of a role again and again, or no longer.
     Rival(Option<(usize, u32)>),
     /// Another policy scales a workload of this one while this one is to act, or none does.
     Beside(bool),

@@ -129,7 +129,7 @@ fn waiting_requests_do_not_count_as_pod_metrics() {
 }
 
 #[test]
-fn a_role_that_waits_for_another_shrinks_as_far_as_the_ratio_lets_it() {
+fn waiting_role_shrinks_within_its_ratio() {
     let shape = Shape { steps: Some((1, 1)), has_ratio: true, ..SHAPE };
     run(shape, [3, 4], &[Event::Duds(1)]).unwrap();
     // Also where the ratio doesn't hold.
@@ -160,7 +160,7 @@ fn gated_pods_within_the_goal_are_not_removed() {
 }
 
 #[test]
-fn a_role_does_not_shrink_before_pods_of_the_other_of_its_ratio_have_answered() {
+fn role_shrinks_only_after_its_ratio_partner_drained() {
     let shape = Shape { on_timeout: OnTimeout::Fail, has_ratio: true, drains: true, ..SHAPE };
     let events = [
         Event::Duds(4),
@@ -176,13 +176,13 @@ fn a_role_does_not_shrink_before_pods_of_the_other_of_its_ratio_have_answered() 
 }
 
 #[test]
-fn a_stateful_set_keeps_ready_pods_while_lower_ones_are_not_ready() {
+fn stateful_set_keeps_ready_pods_above_unready_ones() {
     let shape = Shape { has_ratio: true, ..SHAPE };
     run(shape, [1, 2], &[Event::Lose(1, 5), Event::Lose(0, 0), Event::Pass(1)]).unwrap();
 }
 
 #[test]
-fn refused_version_that_pauses_the_policy_is_obeyed() {
+fn refused_version_can_still_pause_the_policy() {
     let shape = Shape { steps: Some((1, 1)), ..SHAPE };
     let events =
         [Event::Pass(6), Event::Refused(true), Event::Paused(true), Event::Load(15), Event::Pass(19)];
@@ -213,7 +213,7 @@ fn missing_numbers_keep_gated_pods_of_a_stuck_update() {
 
 /// One that was held back for a policy which is deleted goes on.
 #[test]
-fn an_update_goes_on_when_its_policy_is_deleted() {
+fn update_resumes_when_its_policy_is_deleted() {
     let shape = Shape {
         steps: Some((1, 1)),
         on_timeout: OnTimeout::Hold,

@@ -50,10 +50,10 @@ impl Rival {
         }
     }
 
-    /// The picker doesn't undo again and again what this one does.
+    /// Checks that the picker doesn't undo this writer's replicas again and again.
     ///
     /// # Errors
-    /// It does.
+    /// The picker does.
     pub fn check(&mut self, written: &[Written], now: u64) -> Result<(), TestCaseError> {
         let path = format!("{}/scale", WORKLOADS[self.role].path());
         // What it wants itself it doesn't undo.

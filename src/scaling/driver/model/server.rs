@@ -40,7 +40,7 @@ pub enum Fault {
     Refused(u16),
     /// Nothing was done, and there is no response.
     Ignored,
-    /// It was carried out, and there is no response.
+    /// The request was carried out, and there is no response.
     Unanswered,
 }
 

@@ -188,7 +188,7 @@ impl Trial {
         self.check_still(now)
     }
 
-    /// Whatever keeps the policy from acting is a condition of its status, and was an event.
+    /// Checks that each condition that keeps the policy from acting is in its status, and was an event.
     fn check_told(&mut self, now: u64) -> Result<(), TestCaseError> {
         let failed = self.cluster.server.failed();
         if failed != self.failed || !(self.present && self.leads && self.acts) {
@@ -341,7 +341,7 @@ impl Trial {
         WORKLOADS.iter().enumerate().all(is_done)
     }
 
-    /// Nothing stands still for long without a word.
+    /// Checks that the group does not stay blocked for long without a condition.
     fn check_still(&mut self, now: u64) -> Result<(), TestCaseError> {
         let plan = self.picker.plan();
         let is_wanted = self.present && self.applied && self.leads;

@@ -15,7 +15,7 @@ use crate::endpoints::{Candidates, Snapshot, SubsetHint};
 #[derive(Clone, Debug)]
 pub(super) struct FetchResult {
     pub(super) candidates: Candidates,
-    /// Of the membership, read before the candidates were looked for.
+    /// Generation of the membership, read before the candidates were looked for.
     pub(super) generation: u64,
 }
 
@@ -26,7 +26,7 @@ type Boxed = Pin<Box<dyn Future<Output = FetchResult> + Send>>;
 pub(super) struct SharedFetch {
     pub(super) fetch: Shared<Boxed>,
     pub(super) number: u64,
-    /// It began with this look-up.
+    /// `true` if this look-up began it.
     pub(super) is_own: bool,
 }
 

@@ -255,7 +255,7 @@ fn concurrent_lookups_stay_within_the_bound() {
 }
 
 #[tokio::test]
-async fn out_of_date_views_make_room_first() {
+async fn outdated_views_are_evicted_first() {
     let clock = Clock::stopped();
     let locator = Arc::new(StoreLocator::new(store_of(1), false));
     // One set of few addresses.
@@ -314,7 +314,7 @@ async fn sweep_removes_outdated_views() {
 }
 
 #[tokio::test]
-async fn hints_that_are_ignored_share_one_view() {
+async fn ignored_hints_share_one_view() {
     let locator = StoreLocator::new(store_of(3), true);
     let cache = cached(Arc::new(locator), LONG, 8);
     for entry in ["10.0.0.1", "10.9.9.9:1", ""] {
@@ -345,7 +345,7 @@ impl PodLocator for Broken {
 }
 
 #[tokio::test]
-async fn a_locator_that_panics_has_no_candidates() {
+async fn panicking_locator_has_no_candidates() {
     for waits in [false, true] {
         let cache = Arc::new(cached(Arc::new(Broken { waits }), LONG, 8));
         let asking: Vec<_> = (0..4).map(|_| ask(&cache, SubsetHint::Missing)).collect();

@@ -13,7 +13,7 @@ use crate::metrics::{PARTS, part};
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) hint: SubsetHint,
-    /// Of the membership, read before the candidates were looked for.
+    /// Generation of the membership, read before the candidates were looked for.
     pub(super) generation: u64,
     /// When they were found, since the start of the clock.
     pub(super) found: Duration,

@@ -38,8 +38,8 @@ impl AwaitedByte {
         }
     }
 
-    /// It is waited for no longer, and that says nothing. Returns whether it already counts
-    /// as failed.
+    /// Stops waiting, which says nothing about the endpoint. Returns whether the request already counts as
+    /// failed.
     pub fn forget(mut self) -> bool {
         self.ended = true;
         self.health.pending().forget(self.slot)

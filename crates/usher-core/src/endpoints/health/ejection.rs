@@ -50,11 +50,11 @@ impl Default for HealthParams {
 /// A failure that counts against an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It responded with this status, or the gateway did because it could not reach it.
+    /// Response with this status, or one of the gateway that could not reach the endpoint.
     Status(u16),
     /// The gateway was served by another endpoint than this one, which it was to try first.
     Elsewhere,
-    /// It could not be scraped.
+    /// Failed scrape.
     Scrape,
     /// No first byte of a response came for longer than its fellows take.
     Timeout,

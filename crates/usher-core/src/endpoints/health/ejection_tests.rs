@@ -101,7 +101,7 @@ fn requests_sent_before_a_state_change_do_not_count() {
 }
 
 #[test]
-fn scrapes_eject_and_bring_back() {
+fn scrapes_eject_and_recover_endpoints() {
     let mut state = EjectionState::default();
     state.scrape_failed(&PARAMS, false, 5);
     state.scrape_failed(&PARAMS, false, 6);
@@ -190,7 +190,7 @@ fn endpoint_refusing_connections_is_not_probed() {
 }
 
 #[test]
-fn a_first_byte_that_comes_late_is_a_success() {
+fn late_first_byte_is_a_success() {
     let mut state = EjectionState::default();
     for _ in 0..3 {
         state.failed(&PARAMS, Failure::Timeout, 5, 2005);
@@ -287,8 +287,8 @@ fn params() -> impl Strategy<Value = HealthParams> {
 }
 
 proptest! {
-    /// Whatever happens: ejected and recovered for a reason, one probe at a time, no storm
-    /// of probes, and always a way back.
+    /// Any events: endpoints are ejected and recover for a reason, with one probe at a time, no storm of
+    /// probes, and always a way back.
     #[test]
     fn ejection_and_recovery_always_have_a_reason(params in params(), events in events()) {
         let mut state = EjectionState::default();

@@ -57,8 +57,8 @@ impl Health {
         self.due_ms().is_some()
     }
 
-    /// From when on it may be probed, in milliseconds of the detector's clock; `u64::MAX` while it
-    /// refuses connections; `None`: it isn't ejected.
+    /// Earliest time of the next probe, in milliseconds of the detector's clock; `u64::MAX` while the
+    /// endpoint refuses connections; `None` if it isn't ejected.
     pub fn due_ms(&self) -> Option<u64> {
         Some(self.due_ms.load(Relaxed)).filter(|due_ms| *due_ms != 0)
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_times_are_those_of_each_class() {
+    fn usual_times_are_per_class() {
         let mut times = FirstBytes::default();
         let short = RequestClass::of(900, true, None);
         (0..200).for_each(|_| times.learn(short, 100));

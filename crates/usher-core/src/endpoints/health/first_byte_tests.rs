@@ -90,7 +90,7 @@ fn three_requests_without_a_first_byte_eject() {
 }
 
 #[test]
-fn silent_peers_make_no_endpoint_overdue() {
+fn endpoints_are_not_overdue_while_peers_are_silent() {
     let pool = Pool::new();
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
     let _others: Vec<_> = (0..9).map(|_| pool.send(1, SMALL)).collect();
@@ -110,7 +110,7 @@ fn endpoint_that_responds_is_not_overdue() {
 }
 
 #[test]
-fn pages_that_show_work_are_signs_of_life() {
+fn progress_in_metrics_is_a_sign_of_life() {
     let pool = Pool::new();
     let endpoint = pool.endpoint(0);
     let _awaited: Vec<_> = (0..9).map(|_| pool.send(0, SMALL)).collect();
@@ -184,7 +184,7 @@ fn media_requests_are_judged_by_media_times() {
 }
 
 #[test]
-fn long_waits_that_clients_give_up_are_failures() {
+fn long_waits_ended_by_clients_are_failures() {
     let pool = Pool::new();
     let abort_after = |ms| {
         let awaited = pool.send(0, SMALL);

@@ -40,7 +40,7 @@ struct Slot {
     /// 0: free.
     sent_ms: u64,
     class: RequestClass,
-    /// It counts as failed.
+    /// `true` if it counts as failed.
     failed: bool,
 }
 

@@ -66,7 +66,7 @@ fn ejections_are_counted_and_end_after_four_probes() {
 }
 
 #[test]
-fn a_probe_that_is_dropped_gives_its_place_back() {
+fn dropped_probe_frees_its_slot() {
     let pool = pool(vec![spec("a", 1)]);
     let a = pool.endpoint(0);
     eject(&a, 1);
@@ -106,7 +106,7 @@ fn another_address_is_another_server() {
 }
 
 #[test]
-fn nothing_is_ejected_without_detection() {
+fn no_endpoint_is_ejected_without_detection() {
     let store = Store::default();
     store.replace(vec![spec("a", 1)]);
     let snapshot = store.snapshot();

@@ -15,11 +15,11 @@ pub struct ResponseStatus {
 /// Meaning of a response's status for the server that was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It works.
+    /// Success.
     Good,
-    /// It failed, with this HTTP status or what corresponds to it.
+    /// Failure with this HTTP status, or the one that a gRPC status corresponds to.
     Failed(u16),
-    /// It is the request's or the gateway's doing.
+    /// Caused by the request or the gateway.
     Unclear,
 }
 

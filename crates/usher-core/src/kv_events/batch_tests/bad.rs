@@ -36,7 +36,7 @@ fn payloads_without_events_are_refused() {
 
 /// Each event, and why it is skipped, with the good ones around it delivered.
 #[test]
-fn a_bad_event_costs_only_itself() {
+fn invalid_event_is_skipped_alone() {
     let store = |at: usize, value: Value| {
         let mut values = full();
         values[at] = value;

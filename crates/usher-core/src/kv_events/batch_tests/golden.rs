@@ -60,7 +60,7 @@ fn sglang_arrays_have_salt_and_session_behind_the_medium() {
 
 /// TensorRT-LLM's `BlockStored` in `pyexecutor/kv_cache_events.py` (#17023).
 #[test]
-fn tensorrt_llm_tells_images_by_keys_of_their_own() {
+fn tensorrt_llm_images_have_mm_keys() {
     let key = map(&[("type", "mm_key".into()), ("hash", "cat".into()), ("start_offset", 3.into())]);
     let mut named: Vec<_> = NAMES.into_iter().zip(full()).take(8).collect();
     named.push(("mm_keys", list([list([key]), list([])])));
@@ -71,7 +71,7 @@ fn tensorrt_llm_tells_images_by_keys_of_their_own() {
 }
 
 #[test]
-fn bigrams_count_by_their_first_token() {
+fn bigrams_are_read_as_their_first_token() {
     let pairs = [[97, 98], [98, 99], [99, 100]].map(|pair| numbers(&pair));
     let event = list(["BlockStored".into(), numbers(&[1]), Value::Nil, list(pairs), 3.into()]);
     let [Ok(Owned::Stored(store))] = &decoded(&batch_of(event), Dialect::Sglang)[..] else { panic!() };
@@ -184,7 +184,7 @@ fn other_extra_keys_are_left_out() {
 }
 
 #[test]
-fn reuse_is_told_by_its_origin() {
+fn origin_field_marks_reused_blocks() {
     for (origin, reused) in [("NEW", false), ("REUSED", true)] {
         let mut named: Vec<_> = NAMES.into_iter().zip(full()).collect();
         named.push(("origin", origin.into()));

@@ -135,14 +135,14 @@ fn things(event: &Event<'_>) -> usize {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(events in prop::collection::vec(events(), 0..8), style: u8, form: u8) {
+    fn encoded_batches_are_decoded(events in prop::collection::vec(events(), 0..8), style: u8, form: u8) {
         let payload = encoded(&events, style, form);
         let expected: Vec<_> = events.into_iter().map(Ok).collect();
         prop_assert_eq!(decoded(&payload, Dialect::Vllm), expected);
     }
 
     #[test]
-    fn a_shorter_payload_is_cut(events in prop::collection::vec(events(), 0..8), form: u8, at: prop::sample::Index) {
+    fn truncated_payload_is_cut(events in prop::collection::vec(events(), 0..8), form: u8, at: prop::sample::Index) {
         let payload = encoded(&events, 0, form);
         let cut = &payload[..at.index(payload.len())];
         prop_assert_eq!(Batch::decode(cut, Dialect::Vllm).unwrap_err(), BatchError::Cut);

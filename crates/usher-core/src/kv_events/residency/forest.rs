@@ -28,7 +28,7 @@ pub struct Change {
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) epoch: u64,
-    /// Nothing was left out since the last reset or clear.
+    /// `true` if no event was left out since the last reset or clear.
     pub(super) complete: bool,
     /// Tokens of the engine's blocks, as told last.
     pub(super) block_size: u16,

@@ -17,7 +17,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever the sizes of the blocks are.
+    /// Holds for all block sizes.
     #[test]
     fn stored_blocks_match_the_engine(steps in steps(), size in 1..9usize, block_tokens in 1..9u16) {
         let mut engine = Engine::new(size, 0, true);

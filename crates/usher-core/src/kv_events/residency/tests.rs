@@ -250,7 +250,7 @@ fn invalid_events_are_skipped() {
 }
 
 #[test]
-fn a_source_is_complete_until_something_is_not_known() {
+fn source_is_complete_until_a_block_is_unknown() {
     let mut bench = Bench::of_tokens(4);
     for (kind, tokens, skip, complete) in [
         ("BlockMoved", "abcd", Err(Skip::UnknownEvent), false),
@@ -270,7 +270,7 @@ fn a_source_is_complete_until_something_is_not_known() {
 }
 
 #[test]
-fn adapters_salts_and_images_share_nothing() {
+fn adapters_salts_and_images_share_no_blocks() {
     let extra = |values: &[&[&str]]| {
         let keys = values.iter().map(|keys| Value::Array(keys.iter().map(|key| (*key).into()).collect()));
         ("extra_keys", Value::Array(keys.collect()))
@@ -307,7 +307,7 @@ fn adapters_salts_and_images_share_nothing() {
 }
 
 #[test]
-fn smaller_blocks_count_when_all_of_ours_is_there() {
+fn smaller_blocks_count_when_they_fill_ours() {
     let mut bench = Bench::of_tokens(4);
     bench.store("ab", 2, None, &[1], &[]).unwrap();
     assert!(bench.held.is_empty());
@@ -372,7 +372,7 @@ fn a_hash_with_another_content_is_another_block() {
 }
 
 #[test]
-fn epochs_and_removed_sources_are_over() {
+fn events_of_old_epochs_and_removed_sources_are_ignored() {
     let mut bench = Bench::of_tokens(4);
     let other = bench.residency.add_source();
     bench.store("abcd", 4, None, &[1], &[]).unwrap();
@@ -398,7 +398,7 @@ fn epochs_and_removed_sources_are_over() {
 }
 
 #[test]
-fn the_coldest_tails_make_room() {
+fn coldest_tails_are_evicted_first() {
     let bytes = 40 * Settings::BYTES_PER_BLOCK;
     let block_tokens = NonZeroU16::new(1).unwrap();
     let mut bench = Bench::new(Settings { bytes, block_tokens, ..Settings::default() });
@@ -421,7 +421,7 @@ fn the_coldest_tails_make_room() {
 }
 
 #[test]
-fn cold_blocks_make_room_before_stores_that_wait() {
+fn cold_blocks_are_evicted_before_pending_stores() {
     let bytes = 40 * Settings::BYTES_PER_BLOCK;
     let block_tokens = NonZeroU16::new(1).unwrap();
     let mut bench = Bench::new(Settings { bytes, block_tokens, ..Settings::default() });
@@ -443,7 +443,7 @@ fn cold_blocks_make_room_before_stores_that_wait() {
 }
 
 #[test]
-fn blocks_that_nobody_holds_are_remembered_for_a_while() {
+fn unheld_blocks_are_remembered_for_a_while() {
     let block_tokens = NonZeroU16::new(1).unwrap();
     let mut bench = Bench::new(Settings { remembered: 3, block_tokens, ..Settings::default() });
     for (hash, text) in (0..10).zip(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]) {

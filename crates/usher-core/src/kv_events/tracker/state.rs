@@ -59,7 +59,7 @@ pub(super) struct Cooldown {
     pub(super) until_ms: u64,
     /// Length of the next one.
     pub(super) next_ms: u64,
-    /// Something is missing that a replay might bring.
+    /// `true` if blocks are missing that a replay might bring.
     pub(super) unsatisfied: bool,
 }
 

@@ -119,7 +119,7 @@ fn first_message_starts_in_sync() {
 }
 
 #[test]
-fn a_later_message_begins_a_part() {
+fn late_first_message_makes_the_cache_partial() {
     let mut bench = Bench::connected(PLAIN);
     assert_eq!(bench.live(1, 7), ["reset 1", "apply 1/7 in 1", "in sync"]);
     assert_eq!(bench.live(1, 8), ["apply 1/8 in 1"]);
@@ -127,7 +127,7 @@ fn a_later_message_begins_a_part() {
 }
 
 #[test]
-fn a_gap_without_replay_drops_all() {
+fn gap_without_replay_drops_all_blocks() {
     let mut bench = Bench::at(PLAIN, 3);
     assert_eq!(bench.live(1, 4), ["reset 2", "apply 1/4 in 2"]);
     assert_eq!(bench.tracker.counts().gaps, 1);
@@ -181,7 +181,7 @@ fn duplicates_are_no_restart() {
 }
 
 #[test]
-fn numbers_that_go_back_are_a_restart() {
+fn lower_sequence_number_is_a_restart() {
     let mut bench = Bench::at(PLAIN, 3);
     let restarted = ["reset 2", "out of sync", "reset 3 complete", "apply 2/0 in 3", "in sync"];
     assert_eq!(bench.live(2, 0), restarted);
@@ -233,7 +233,7 @@ fn a_new_connection_without_replay_needs_the_same_process() {
 }
 
 #[test]
-fn a_buffer_that_begins_later_brings_a_part() {
+fn replay_with_a_gap_makes_the_cache_partial() {
     let mut bench = Bench::connected(REPLAYING);
     assert_eq!(bench.replayed(1, 1, 40), ["reset 1", "apply 1/40 in 1"]);
     assert_eq!(bench.input(Input::ReplayEnded { replay: 1 }), ["in sync"]);
@@ -245,7 +245,7 @@ fn a_buffer_that_begins_later_brings_a_part() {
 }
 
 #[test]
-fn an_engine_without_a_buffer_tells_what_comes() {
+fn engine_without_a_replay_buffer_starts_with_live_messages() {
     let mut bench = Bench::connected(REPLAYING);
     assert_eq!(bench.input(Input::ReplayEnded { replay: 1 }), ["in sync"]);
     assert_eq!(bench.live(1, 0), ["reset 1 complete", "apply 1/0 in 1"]);
@@ -272,7 +272,7 @@ fn an_engine_without_a_buffer_tells_what_comes() {
 }
 
 #[test]
-fn a_replay_that_misses_messages_is_asked_for_once_more() {
+fn incomplete_replay_is_requested_again() {
     let mut bench = Bench::at(REPLAYING, 3);
     bench.live(1, 6);
     bench.replayed(2, 1, 2);
@@ -315,7 +315,7 @@ fn a_silent_replay_socket_does_not_stop_live_messages() {
 }
 
 #[test]
-fn a_replay_without_end_is_given_up() {
+fn endless_replay_is_aborted() {
     let mut bench = Bench::connected(REPLAYING);
     bench.input(Input::ReplayBegan { replay: 1 });
     for sequence in 0..20 {
@@ -396,7 +396,7 @@ fn blocks_of_a_disconnected_engine_are_dropped() {
 }
 
 #[test]
-fn a_replay_shows_that_a_silent_engine_had_nothing_to_say() {
+fn replay_confirms_that_a_silent_engine_is_idle() {
     let mut bench = Bench::at(REPLAYING, 3);
     bench.input(Input::Served { requests: 100 });
     assert_eq!(bench.tick_after(10_000), ["out of sync", "connect 2"]);
@@ -407,7 +407,7 @@ fn a_replay_shows_that_a_silent_engine_had_nothing_to_say() {
 }
 
 #[test]
-fn a_removed_endpoint_is_over() {
+fn removed_endpoint_ignores_inputs() {
     let mut bench = Bench::at(REPLAYING, 3);
     bench.live(1, 5);
     assert_eq!(bench.input(Input::Removed), ["stop replay", "reset 2", "close"]);
@@ -427,7 +427,7 @@ fn a_removed_endpoint_is_over() {
 }
 
 #[test]
-fn what_could_not_be_read_drops_what_it_may_have_changed() {
+fn unreadable_message_drops_all_blocks() {
     let mut bench = Bench::at(PLAIN, 3);
     assert_eq!(bench.input(Input::Unreadable { epoch: 1 }), ["reset 2"]);
     assert!(bench.input(Input::Unreadable { epoch: 1 }).is_empty(), "dropped since");
@@ -435,7 +435,7 @@ fn what_could_not_be_read_drops_what_it_may_have_changed() {
 }
 
 #[test]
-fn a_restart_that_is_told_ends_the_connection() {
+fn reported_restart_ends_the_connection() {
     let mut bench = Bench::at(PLAIN, 3);
     assert_eq!(bench.input(Input::Restarted), ["reset 2", "out of sync", "connect 2"]);
     let late = Input::Message { connection: 1, sequence: 3, payload: payload(1, 3) };

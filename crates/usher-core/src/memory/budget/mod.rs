@@ -95,7 +95,7 @@ pub struct Budget {
     promised: AtomicU64,
     // Taken to shed, by one thread at a time; the others go on.
     shedding: Mutex<()>,
-    /// Something found no room since somebody last looked, or only what others made.
+    /// `true` if a reservation failed, or only fitted after shedding, since the last look.
     was_full: AtomicBool,
     refused: AtomicU64,
     shed: AtomicU64,

@@ -13,8 +13,8 @@ impl Budget {
     /// A stream was opened, and counts until it is [closed](Self::close_stream). Returns whether
     /// there is room for it; it is to be [refused](Self::refuse_stream) where there is none.
     ///
-    /// There may be somewhat more of them than the limit says: nobody knows the priority of a
-    /// request before its headers are read, and those of a high one find room then.
+    /// The limit may be exceeded somewhat: the priority of a request is not known before its headers are
+    /// read, and those of a high one find room then.
     pub fn open_stream(&self) -> bool {
         self.used[Kind::Streams as usize].0.fetch_add(Self::STREAM, Relaxed);
         let total = self.grown();

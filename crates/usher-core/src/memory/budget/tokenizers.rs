@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Budget, Kind, UNCOUNTED};
 use crate::memory::Reservation;
 
-/// There is no room for a tokenizer; all in bytes.
+/// Error of a tokenizer that doesn't fit into the budget; all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
     /// Memory that it may take.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_get_a_third_of_what_tokenizers_leave() {
+    fn prefix_index_gets_a_third_beside_tokenizers() {
         let budget = Arc::new(Budget::of_process(256 * MI, None));
         assert_eq!(budget.prefix_index(), 64 * MI);
         let _tokenizer = budget.reserve_tokenizer(102 * MI, 102 * MI).unwrap();

@@ -29,7 +29,7 @@ fn found(index: &PrefixIndex, snapshot: &Arc<Snapshot>, prompt: &[u64]) -> Vec<u
 }
 
 #[test]
-fn another_process_finds_what_was_exported() {
+fn exported_blocks_are_found_by_another_process() {
     let (here, there) = (pool(&["a", "b", "c"]), pool(&["c", "b", "a"]));
     let (from, to) = (index(100), index(0));
     let start = from.mark();
@@ -50,7 +50,7 @@ fn another_process_finds_what_was_exported() {
 }
 
 #[test]
-fn an_export_goes_on_where_the_last_one_ended() {
+fn export_continues_after_the_last_one() {
     let here = pool(&["a", "b"]);
     let from = index(100);
     let mut mark = from.mark();
@@ -108,7 +108,7 @@ fn reader_that_missed_changes_gets_a_full_export() {
 }
 
 #[test]
-fn an_origin_is_known_as_long_as_it_reports() {
+fn origin_expires_when_it_stops_reporting() {
     let here = pool(&["a"]);
     let to = index(0);
     let a = here.endpoints()[0].id();
@@ -130,7 +130,7 @@ fn an_origin_is_known_as_long_as_it_reports() {
 }
 
 #[test]
-fn origins_are_few_and_their_places_are_used_again() {
+fn origins_are_bounded_and_their_slots_reused() {
     let here = pool(&["a"]);
     let to = index(0);
     let report = [Held { endpoint: Arc::clone(here.endpoints()[0].id()), hashes: vec![1, 2] }];
@@ -150,7 +150,7 @@ fn origins_are_few_and_their_places_are_used_again() {
 }
 
 #[test]
-fn what_is_remembered_takes_what_is_said() {
+fn change_log_stays_within_its_documented_memory() {
     let room = 1000;
     let pool = pool(&["a", "b"]);
     let [one, other] = [&pool.endpoints()[0], &pool.endpoints()[1]];

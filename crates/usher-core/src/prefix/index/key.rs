@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_finds_a_hash_that_has_it(hash: u64) {
+        fn key_round_trips_through_its_hash(hash: u64) {
             let key = Key::of(hash);
             prop_assert_eq!(Key::of(key.hash()), key);
             prop_assert_eq!(Key::from_bits(key.bits()), key);

@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn it_grows_as_far_as_its_room_takes_and_shrinks_when_it_is_half_empty() {
+fn list_grows_to_its_limit_and_shrinks_when_half_empty() {
     let mut recent = Recent::default();
     let room = 31_250;
     for block in 0..room as u64 {

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_says_what_was_put_in() {
+    fn set_returns_its_members() {
         assert_eq!(Set::one(0).holders(), Holders::One(0));
         assert_eq!(Set::one(FREE).holders(), Holders::One(FREE));
         for form in (0..LISTS).map(Form::List).chain([Form::Map]) {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_form_is_taken() {
+    fn set_uses_its_smallest_representation() {
         // slots, width, form
         let table = [
             (2, 1, Form::Map),

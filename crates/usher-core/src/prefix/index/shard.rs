@@ -20,11 +20,11 @@ pub(super) struct Shard {
     cells: Cells,
 }
 
-/// Why the table can't take another slot.
+/// Shortage that keeps the table from taking another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
     Places,
-    /// So many cells in a row.
+    /// Consecutive cells, this many.
     Cells(usize),
     /// A bit map of so many cells.
     Width(usize),

@@ -58,7 +58,7 @@ fn held(table: &Table, tag: Tag) -> BTreeSet<u16> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
     #[test]
-    fn a_shard_is_a_map_of_sets((steps, slots) in (2..=SLOTS.len()).prop_flat_map(|n| (steps(n), Just(n)))) {
+    fn shard_matches_a_map_of_sets((steps, slots) in (2..=SLOTS.len()).prop_flat_map(|n| (steps(n), Just(n)))) {
         let mut shard = Shard::new();
         let mut map = BTreeMap::<u64, BTreeSet<u16>>::new();
         for step in steps {
@@ -106,7 +106,7 @@ proptest! {
 
 /// A part of a set's words can be asked for: what is known of other candidates is left out.
 #[test]
-fn a_part_of_a_set_is_written_alone() {
+fn words_of_a_set_can_be_read_alone() {
     for slots in [vec![70], vec![3, 70, 200], (0..128).chain([200]).collect()] {
         let mut shard = Shard::new();
         for slot in &slots {

@@ -353,7 +353,7 @@ fn a_smaller_index_takes_no_more_than_it_was_asked_to() {
 /// Sets grow and shrink, blocks move and tables are made anew while others look: whoever
 /// holds a prompt all the time is always found with all of it, and who never had it never.
 #[test]
-fn lookups_beside_changes_find_what_stays() {
+fn concurrent_lookups_find_unchanged_prompts() {
     const BLOCKS: u64 = 1000;
     let pool = Pool::of(0..140);
     let endpoints = pool.snapshot.endpoints();
@@ -406,7 +406,7 @@ fn lookups_beside_changes_find_what_stays() {
 /// Adding to an endpoint while it is removed leaves nothing behind that is not counted, and
 /// the slot is free in the end.
 #[test]
-fn endpoints_that_go_while_others_add_leave_nothing() {
+fn endpoints_removed_during_additions_leave_no_blocks() {
     let pool = Pool::of(0..3);
     let index = PrefixIndex::new(Limits { entries: 250, ..Limits::default() });
     std::thread::scope(|scope| {

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_say_how_long_and_how_large_a_video_is() {
+    fn video_headers_give_duration_and_size() {
         let (fps, seconds, size) =
             ("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution");
         let table: [(&[(&str, &str)], u64); 11] = [

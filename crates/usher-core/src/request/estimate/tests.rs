@@ -103,7 +103,7 @@ fn media_begin_at_a_token_and_repeat_their_hash() {
 }
 
 #[test]
-fn escapes_do_not_change_what_an_image_is() {
+fn escaped_image_url_has_the_same_identity() {
     let body = |url: &str| {
         format!(
             r#"{{"model":"m","messages":[{{"content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#

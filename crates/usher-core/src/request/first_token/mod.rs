@@ -18,8 +18,8 @@ use super::vllm_grpc;
 
 /// Finds the first generated content in the chunks of a streamed response.
 ///
-/// It keeps no text: between two chunks there are the states of two scanners, at most
-/// 64 bytes of one JSON scalar, and one bit per level of nesting (at most 10,000).
+/// Keeps no text: between two chunks there are the states of two scanners, at most 64 bytes of one JSON
+/// scalar, and one bit per level of nesting (at most 10,000).
 #[derive(Debug)]
 pub struct FirstTokenReader(Reader);
 

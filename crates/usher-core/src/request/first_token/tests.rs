@@ -214,7 +214,7 @@ fn lines_of_a_stream_may_end_and_begin_in_every_way() {
 }
 
 #[test]
-fn text_that_is_no_event_is_no_token() {
+fn text_outside_of_events_is_no_token() {
     let streams = [
         format!(": {TOKEN}\n\n"),
         format!("event: {TOKEN}\n\n"),
@@ -359,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken(stream in prop::collection::vec(any::<u8>(), 0..200), size in 1usize..20) {
+    fn any_bytes_are_accepted(stream in prop::collection::vec(any::<u8>(), 0..200), size in 1usize..20) {
         for api in [Api::Responses, Api::VllmGrpcGenerate] {
             let at = found_in(api, &stream, &[1]);
             let end = at.map(|at| (at.div_ceil(size) * size).min(stream.len()));
@@ -398,7 +398,7 @@ fn seen<'a>(api: Api, chunks: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
 }
 
 #[test]
-fn the_events_of_a_stream_tell_how_many_tokens_it_has() {
+fn stream_events_are_counted_as_tokens() {
     let words = [" a", " token", "s", ".", " Generated", "\\n\\n", " the", " of"];
     let one: Vec<&str> = words.iter().cycle().take(200).copied().collect();
     let five: Vec<String> = one.chunks(5).map(|words| words.concat()).collect();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_priority_is_that_of_the_objective_in_the_headers() {
+    fn priority_follows_the_objective_header() {
         let objectives = [("batch", -1), ("chat", 10)].map(|(name, p)| (name.to_owned(), p)).into();
         let book = RuleBook::new(Rules { objectives, ..Rules::default() });
         // headers, priority

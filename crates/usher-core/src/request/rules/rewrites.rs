@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_without_a_usable_target_is_none() {
+    fn rule_without_a_usable_target_is_ignored() {
         let objects = [
             object("a", "", vec![rule(&["gold"], &[("", Some(3))]), rule(&["tin"], &[])]),
             object("b", "", vec![rule(&["gold"], &[("v2", None)])]),

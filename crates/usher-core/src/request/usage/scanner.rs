@@ -5,9 +5,8 @@
 //! are cut into chunks. Text that a model generated can't be mistaken for it, as
 //! quotes inside a JSON string are escaped.
 //!
-//! Of an event stream it sees the events' lines one after the other: an object
-//! that is spread over several `data:` lines, which no model server does, is not
-//! found.
+//! An event stream is read line by line: an object that is spread over several `data:` lines, which no
+//! model server does, is not found.
 
 use std::sync::LazyLock;
 
@@ -70,7 +69,7 @@ pub struct UsageScanner {
 
 #[derive(Debug)]
 enum State {
-    /// So many bytes of the name stood at the end of the last chunk, or a backslash.
+    /// Number of bytes of the name at the end of the last chunk, or a backslash.
     Search {
         matched: usize,
         backslash: bool,
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_found_however_the_response_is_cut() {
+    fn usage_is_found_at_any_split() {
         // text, prompt, completion, cached
         type Row = (&'static str, Option<u64>, Option<u64>, Option<u64>);
         let table: [Row; 15] = [

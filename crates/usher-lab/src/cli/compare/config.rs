@@ -9,7 +9,7 @@ use usher_core::config::{ConfigError, Node, Value as Written};
 
 const DISCOVERY: &str = "file-discovery";
 
-/// Of `metrics-data-source`: where the metrics of real servers are.
+/// Parameters of `metrics-data-source` that say where the metrics of real servers are.
 const ELSEWHERE: [&str; 5] = ["port", "scheme", "caCertPath", "clientCertPath", "clientKeyPath"];
 
 /// The configuration as JSON with the endpoints of a file, and what was changed besides.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_come_from_the_file_and_all_else_stays() {
+    fn only_the_endpoints_of_the_configuration_change() {
         let (config, notes) = changed(
             "plugins:\n- {type: queue-scorer}\n- {name: mine, type: file-discovery, parameters: {path: a}}\n\
              schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: 2.5}]}]\n\

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_are_counted_from_when_they_changed() {
+    async fn scrapes_count_since_the_last_change() {
         let servers = Servers::start(1, 0, 0).await.unwrap();
         servers.set(0);
         let mut stream = TcpStream::connect(servers.addresses()[0]).await.unwrap();

@@ -22,15 +22,15 @@ pub enum Scenario {
     /// Half of the servers compute prompts and half of them decode, in two racks. The
     /// trace is replayed once for each way to pair them, and a table compares these.
     Pd,
-    /// There is no server at first. Requests wait in Usher until servers come up, and a
-    /// table says for how long.
+    /// No server runs at first. Requests wait in Usher until servers come up, and a table shows for how
+    /// long.
     ScaleFromZero,
     /// One of the servers responds with 503 at once for a while, under 200 small requests per
     /// second: once without outlier ejection, and once with it.
     SickPod,
-    /// There is no server at first. The load grows, stays and ends, Usher's capacity policy says
-    /// how many servers there should be, and the demo starts and ends them. A table has a line per
-    /// tick of the policy. Takes three quarters of a minute.
+    /// No server runs at first. The load grows, stays and ends, Usher's capacity policy says how many
+    /// servers there should be, and the demo starts and ends them. A table has a line per tick of the
+    /// policy. Takes three quarters of a minute.
     Autoscale,
     /// Requests share long beginnings, servers have little room for them, and half of them restart in the
     /// middle. A table compares the hits in prefix caches that Usher predicts with those that happen: as it

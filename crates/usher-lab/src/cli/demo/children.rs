@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 /// Script that the group's leader runs.
 const GUARD: &str = "read -r line; kill -KILL 0";
 
-/// Why a child is not running.
+/// Error of a child that is not running.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
     /// The program can't be started.
@@ -36,7 +36,7 @@ pub enum ChildError {
         /// Error of the system.
         reason: io::Error,
     },
-    /// It ended by itself.
+    /// The child ended by itself.
     #[error("{name} ended ({status}){}; its output is in {}", last_words(log), log.display())]
     Ended {
         /// Name of the child.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_ends_is_named_with_its_last_line() {
+    fn ended_child_is_reported_with_its_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("child.log");
         let mut group = Group::new(folder.path()).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_is_ended_is_no_longer_looked_at() {
+    fn stopped_child_is_no_longer_watched() {
         let folder = tempfile::tempdir().unwrap();
         let mut group = Group::new(folder.path()).unwrap();
         let spawn = |group: &mut Group, log| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let mut group = Group::new(folder.path()).unwrap();
         let missing = Command::new("/nowhere/envoy");

@@ -160,7 +160,7 @@ struct Shown {
     text: String,
     /// Requests that were sent.
     requests: usize,
-    /// Of these, requests that did not end as they should.
+    /// Number of these that did not end as they should.
     failed: usize,
 }
 

@@ -17,7 +17,7 @@ pub const DEFAULT_ADMIN: u16 = 9095;
 const FREE: std::ops::Range<u16> = 10_000..30_000;
 const TRIES: usize = 100;
 
-/// Why there are no ports.
+/// Error of a demo that finds no ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// The port is taken.

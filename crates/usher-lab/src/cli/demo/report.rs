@@ -43,7 +43,7 @@ pub(super) trait Side {
     /// Requests that were sent.
     fn requests(&self) -> usize;
 
-    /// Of these, those that did not end as they should.
+    /// Number of these that did not end as they should.
     fn failed(&self) -> usize;
 }
 
@@ -52,7 +52,7 @@ pub(super) fn requests(runs: &[impl Side]) -> usize {
     runs.iter().map(Side::requests).sum()
 }
 
-/// Of these, those that did not end as they should.
+/// Failed requests of all runs.
 pub(super) fn failed(runs: &[impl Side]) -> usize {
     runs.iter().map(Side::failed).sum()
 }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_that_ships_is_whole() {
+    fn shipped_trace_is_complete() {
         let rows = parse(TRACE, usize::MAX).unwrap();
         assert_eq!(rows.len(), 400);
         for row in &rows {

@@ -10,10 +10,10 @@ use crate::load::settings::{Api, Arrivals, Pace, Process, Prompts, Settings, Tar
 use usher_core::config::units::parse_duration;
 use usher_terminal::{Output, split_header};
 
-/// Of a run that says nothing else.
+/// Duration of a run without a flag for it.
 const DURATION: Duration = Duration::from_secs(10);
 
-/// Of all prompts that are kept in memory, 4 bytes each.
+/// Most tokens of all prompts together, which are kept in memory, 4 bytes each.
 const MOST_TOKENS: usize = 1 << 28;
 
 /// Heading of flags that have no meaning for a gateway.

@@ -385,7 +385,7 @@ usher          process 7: CPU 0.990 s, 0.495 cores
     }
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         assert_eq!(Report::new("127.0.0.1:9002", &outcome()).to_string(), TABLE);
     }
 

@@ -33,7 +33,7 @@ const REQUESTS: usize = 10_000;
 /// Most requests that can be asked for; each takes some 100 bytes, and as many for every policy.
 pub const MOST_REQUESTS: u64 = 1_000_000;
 
-/// Why `--rate` is refused, which meant something else than in `usher load`.
+/// Error for `--rate`, which had another meaning than in `usher load`.
 pub const NO_RATE: &str =
     "--rate is requests per second, of usher load; give --speed FACTOR for the trace so many times as fast";
 

@@ -230,7 +230,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn names_are_as_short_as_they_are_unambiguous() {
+    fn names_are_shortened_while_unambiguous() {
         let names = Names(vec![
             "deploy/config/a.yaml",
             "deploy/config/a.yaml",

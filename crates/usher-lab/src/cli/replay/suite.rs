@@ -102,7 +102,7 @@ impl Figures {
 /// A run that is done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Done {
-    /// Of the policies and the limits: results of others don't count.
+    /// Hash of the policies and the limits: results of others don't count.
     key: u64,
     engine: String,
     case: String,

@@ -63,9 +63,9 @@ pub struct RunProgress {
     pub elapsed: Duration,
     /// Requests that were due.
     pub begun: u64,
-    /// Of those, the ones that ended.
+    /// Number of these that ended.
     pub ended: u64,
-    /// Of those, the ones that failed.
+    /// Number of these that failed.
     pub failed: u64,
 }
 

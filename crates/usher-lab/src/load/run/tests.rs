@@ -66,7 +66,7 @@ async fn delayed_generator_reports_late_requests() {
 }
 
 #[tokio::test]
-async fn a_closed_loop_that_is_stopped_begins_nothing() {
+async fn stopped_closed_loop_begins_no_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let run = silence(&listener, 50).await;
     run.stop.cancel();

@@ -49,7 +49,7 @@ fn prompts_share_prefixes_as_their_workload_defines() {
 }
 
 #[test]
-fn a_burst_is_sixty_four_at_one_moment() {
+fn burst_has_sixty_four_simultaneous_requests() {
     let arrivals = Workload::Bursts.arrivals(192, 1, 1);
     let bursts: Vec<&[Arrival]> = arrivals.chunk_by(|a, b| a.at == b.at).collect();
     assert_eq!(bursts.iter().map(|burst| burst.len()).collect::<Vec<_>>(), [64, 64, 64]);
@@ -57,7 +57,7 @@ fn a_burst_is_sixty_four_at_one_moment() {
 }
 
 #[test]
-fn a_turn_repeats_all_before_it_and_waits_for_the_response() {
+fn session_turn_repeats_the_history_and_waits_for_the_response() {
     let arrivals = Workload::Conversations.arrivals(2000, 50, 3);
     assert_eq!(arrivals, Workload::Conversations.arrivals(2000, 50, 3));
     let roots: Vec<_> = arrivals.iter().filter(|arrival| !arrival.follows()).collect();
@@ -79,7 +79,7 @@ fn a_turn_repeats_all_before_it_and_waits_for_the_response() {
 }
 
 #[test]
-fn branches_of_an_agent_run_beside_each_other_and_join() {
+fn agent_branches_run_in_parallel_and_join() {
     let arrivals = Workload::Agents.arrivals(1000, 10, 1);
     let next = |number: u32| arrivals.iter().filter(|arrival| arrival.after.contains(&number)).count();
     assert!((2..=4).contains(&next(0)), "branches after the plan");
@@ -90,7 +90,7 @@ fn branches_of_an_agent_run_beside_each_other_and_join() {
 }
 
 #[test]
-fn documents_are_asked_for_by_their_weight() {
+fn documents_are_requested_by_weight() {
     let counts = firsts(&Workload::Documents.arrivals(20_000, 1, 5));
     let mut counts: Vec<usize> = counts.into_values().collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));

@@ -41,11 +41,11 @@ struct Run {
 /// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It counts.
+    /// Counted.
     Yes,
     /// Its numbers can't be, or nobody knows of which run it is.
     Broken,
-    /// There is no room for it, and for what follows.
+    /// Over the limit, so that the lines after it don't count either.
     Full,
 }
 

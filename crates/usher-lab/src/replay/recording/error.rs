@@ -1,4 +1,4 @@
-//! Why a recording can't be read.
+//! Errors of recordings that can't be read.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum ReadError {
         /// Its reason.
         error: io::Error,
     },
-    /// It doesn't begin as one.
+    /// The first line is no header.
     #[error("{0} is no recording: its first line is no header; give a file that usher serve --record wrote")]
     NoRecording(String),
     /// A later version wrote it.
@@ -34,7 +34,7 @@ pub enum ReadError {
         /// The version.
         version: u32,
     },
-    /// There are too many endpoints.
+    /// More endpoints than a replay may have.
     #[error(
         "{file}:{line}: one endpoint more than the {MOST_SERVERS} that a replay has at most; give less of the recording"
     )]
@@ -44,7 +44,7 @@ pub enum ReadError {
         /// Number of the line, from 1.
         line: usize,
     },
-    /// It is of too long a time.
+    /// Longer than a replay may be.
     #[error(
         "{}:{}: this request comes {} hours after that of {}:{}, and a replay has {} hours at most; leave out the line that is wrong, or give less of the recording",
         last.0,
@@ -62,7 +62,7 @@ pub enum ReadError {
         /// Time between them.
         span: Duration,
     },
-    /// There is no request.
+    /// No request.
     #[error("there is no request in {0}; let usher serve record for a while")]
     Empty(String),
 }

@@ -39,7 +39,7 @@ fn prompts_of_more_blocks_than_a_picker_numbers_are_broken() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_broken_lines() {
+fn lines_with_impossible_numbers_are_broken() {
     let with = |outcome| of(RequestLine { outcome: Some(outcome), ..request(2, 1, 9, &[]) });
     let mut lines = begun();
     lines.extend([
@@ -66,7 +66,7 @@ fn request_beyond_the_span_is_an_error() {
 }
 
 #[test]
-fn headers_that_cannot_be_are_none() {
+fn impossible_headers_are_ignored() {
     for broken in [
         Header { started_unix_ms: u64::MAX, ..header("r") },
         Header { block_tokens: 0, ..header("r") },
@@ -98,7 +98,7 @@ fn more_endpoints_than_a_replay_has_are_an_error() {
 }
 
 #[test]
-fn names_and_caches_that_cannot_be_are_not_taken() {
+fn impossible_names_and_cache_sizes_are_ignored() {
     let Line::Endpoint(good) = endpoint(1) else { unreachable!() };
     let mut long = good.clone();
     long.name = "x".repeat(5000).into();
@@ -116,7 +116,7 @@ fn names_and_caches_that_cannot_be_are_not_taken() {
 }
 
 #[test]
-fn a_file_without_an_end_of_a_line_is_not_read_on() {
+fn file_without_line_ends_is_not_read_on() {
     assert_eq!(
         error(&"/dev/zero".into()),
         "/dev/zero is no recording: its first line is no header; give a file that usher serve --record wrote"
@@ -136,7 +136,7 @@ fn a_file_without_an_end_of_a_line_is_not_read_on() {
 }
 
 #[test]
-fn a_damaged_file_before_is_left_out() {
+fn damaged_rotated_file_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.jsonl");
     let before = folder.path().join("r.jsonl.1");
@@ -160,7 +160,7 @@ fn a_damaged_file_before_is_left_out() {
 }
 
 #[test]
-fn sizes_of_blocks_and_equal_names_have_a_bound_and_differ() {
+fn block_sizes_are_bounded_and_equal_names_are_numbered() {
     let Line::Endpoint(good) = endpoint(1) else { unreachable!() };
     let sized = |size: u32| {
         let address = format!("10.0.0.1:{size}").into();

@@ -104,7 +104,7 @@ fn shared_blocks_are_shared_text() {
 }
 
 #[test]
-fn servers_that_a_restart_does_not_list_have_left() {
+fn servers_not_listed_after_a_restart_have_left() {
     let mut restarted = header("later");
     restarted.started_unix_ms += 60_000;
     let recorded = text(&[
@@ -132,7 +132,7 @@ fn control_characters_of_names_are_not_kept() {
 }
 
 #[test]
-fn outputs_that_are_not_known_are_the_median() {
+fn unknown_output_lengths_are_the_median() {
     let outcome = |ending, output_tokens, seen_tokens| {
         Some(Outcome { ending, output_tokens, seen_tokens, ..Outcome::default() })
     };
@@ -196,7 +196,7 @@ fn file_of_another_format_is_refused_in_a_sentence() {
 }
 
 #[test]
-fn the_file_before_is_read_first_and_each_once() {
+fn rotated_file_is_read_first_and_each_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.jsonl");
     let before = folder.path().join("r.jsonl.1");

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_hashed_for_every_size_that_a_server_has() {
+    fn blocks_are_hashed_for_every_block_size() {
         let requests = requests(&of_trace(&[row(700, &[1, 2]), row(1024, &[1, 3])], 0), &[16, 64, 16]);
         let [one, other] = [0, 1].map(|position| requests.get(position));
         assert_eq!([16, 64, 32].map(|size| one.blocks(size).len()), [43, 10, 0]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_repeated_response_are_those_of_the_next_prompt() {
+    fn repeated_response_has_the_blocks_of_the_next_prompt() {
         let first = Arrival {
             prompt: [Piece { seed: 1, tokens: 100 }].into(),
             output_tokens: 60,

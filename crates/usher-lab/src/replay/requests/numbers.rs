@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_equal_where_hashes_are() {
+    fn block_numbers_are_equal_for_equal_hashes() {
         let mut numbers = Numbers::default();
         let mut replaced = |mut hashes: Vec<u64>| {
             numbers.replace(&mut hashes);

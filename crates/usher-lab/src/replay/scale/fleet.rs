@@ -6,11 +6,11 @@ use std::time::Duration;
 /// Stage of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It starts.
+    /// Starting.
     Starting,
-    /// It takes requests, as the server with this number.
+    /// Takes requests, as the server with this number.
     Serving(usize),
-    /// It takes no more, and has some.
+    /// Finishes its requests and takes no more.
     Leaving(usize),
 }
 
@@ -52,7 +52,7 @@ pub(in crate::replay) struct Change {
 }
 
 impl Fleet {
-    /// So many pods that serve already. Pods cost until `until`.
+    /// Fleet of `size` pods that serve already. Pods cost until `until`.
     pub(in crate::replay) fn new(size: u32, start: Duration, until: Duration) -> Self {
         let pod = |number: u32| Pod { since: Duration::ZERO, stage: Stage::Serving(number as usize) };
         Self {
@@ -193,7 +193,7 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn pods_cost_from_when_they_are_asked_for_until_they_are_gone() {
+    fn pods_cost_from_creation_to_deletion() {
         let mut fleet = Fleet::new(1, S(120), S(1000));
         let change = fleet.resize(3, S(100));
         assert_eq!(change.started, [(1, S(220)), (2, S(220))]);

@@ -33,7 +33,7 @@ pub(in crate::replay) struct Hpa {
 }
 
 impl Hpa {
-    /// Of these metrics, within these bounds.
+    /// HPA with these metrics, within these bounds.
     pub(in crate::replay) fn new(range: Range, metrics: Vec<Target>) -> Self {
         Self { range, metrics, asked: VecDeque::new() }
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_start_have_none() {
+    fn starting_pods_count_as_zero_load() {
         let target = Target { name: "queue_depth".to_owned(), signal: Some(0), target: Amount::whole(4) };
         let mut hpa = Hpa::new(Range { min: 0, max: 20 }, vec![target]);
         let seen = |starting, value| Seen { asked: 2 + starting, starting, pods: vec![[value].into(); 2] };

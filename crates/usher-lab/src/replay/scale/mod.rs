@@ -54,7 +54,7 @@ pub struct ScaleSettings {
     pub scrape_interval: Duration,
     /// Age from which metrics count as missing.
     pub metrics_staleness: Duration,
-    /// Of all that is random.
+    /// Seed of everything random.
     pub seed: u64,
 }
 

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_comes_its_pause_after_the_last_branch() {
+    fn join_waits_its_pause_after_the_last_branch() {
         let arrivals = [arrival(0, &[]), arrival(5, &[0]), arrival(7, &[0]), arrival(1, &[1, 2])];
         let mut chain = Chain::new(&arrivals);
         assert_eq!(chain.ended(0, &arrivals, 100 * MS), [(105 * MS, 1), (107 * MS, 2)]);

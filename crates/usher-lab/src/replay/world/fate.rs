@@ -24,7 +24,7 @@ pub struct Fate {
     pub first: Option<Duration>,
     /// From its arrival to its last token.
     pub last: Option<Duration>,
-    /// It was refused, by the picker or by the server.
+    /// `true` if the picker or the server refused it.
     pub refused: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,

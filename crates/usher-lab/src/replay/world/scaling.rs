@@ -15,7 +15,7 @@ pub(in crate::replay) struct Scaling {
 }
 
 impl Scaling {
-    /// Of the pods of a fleet.
+    /// Scaling of the pods of a fleet.
     pub(in crate::replay) fn new(
         fleet: Fleet,
         sizer: Sizer,

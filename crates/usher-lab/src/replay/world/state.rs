@@ -17,7 +17,7 @@ use crate::sim::{ConfigError, Engine, Links, Output, Place, SimRequest};
 /// Interval at which what is kept for nobody is dropped, as in the server.
 pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
-/// Something that is due. The order of the variants is that of one instant.
+/// Next event. The order of the variants is that of one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// Drop what is of no more use.

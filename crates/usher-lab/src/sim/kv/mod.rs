@@ -60,7 +60,7 @@ const FORGOTTEN: u64 = u64::MAX;
 pub enum KvChange {
     /// The block with this hash is there.
     Stored(u64),
-    /// It is there no more.
+    /// The block with this hash is gone.
     Removed(u64),
 }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_block_goes_first_and_ends_before_beginnings() {
+    fn least_recently_used_blocks_are_evicted_tails_first() {
         let mut cache = KvCache::new(4);
         let first = fill(&mut cache, &[1, 2]);
         let second = fill(&mut cache, &[3, 4]);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_add_up_to_what_is_there() {
+    fn recorded_changes_match_the_cache() {
         let mut cache = KvCache::new(3);
         cache.keep_changes();
         let lease = fill(&mut cache, &[1, 2, 3]);

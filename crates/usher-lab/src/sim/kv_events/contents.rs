@@ -37,7 +37,7 @@ impl Contents {
         }
     }
 
-    /// It is gone.
+    /// Removes the blocks of a request that has ended.
     pub(super) fn leave(&mut self, blocks: &[u64]) {
         for hash in blocks {
             if let Some(content) = self.blocks.get_mut(hash) {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_encodings_are_equivalent() {
         let stored = Event::Stored {
             hashes: vec![u64::MAX, 2],
             parent: Some(7),

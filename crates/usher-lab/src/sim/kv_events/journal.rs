@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_change_what_is_sent_and_not_what_is_kept() {
+    fn faults_change_sent_but_not_kept_messages() {
         assert_eq!(sent(None, 4), [0, 1, 2, 3]);
         assert_eq!(sent(Some(KvEventsFault::Drop), 4), [0, 2]);
         assert_eq!(sent(Some(KvEventsFault::Duplicate), 2), [0, 0, 1, 1]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_fault_sends_what_waited() {
+    fn end_of_a_fault_sends_held_messages() {
         let mut journal = Journal::default();
         journal.set_fault(Some(KvEventsFault::Reorder));
         assert_eq!(journal.add(Bytes::new()), []);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_not_kept() {
+    fn journal_drops_its_oldest_messages() {
         let mut journal = Journal::default();
         (0..KEPT + 2).for_each(|_| drop(journal.add(Bytes::new())));
         let kept = journal.replay(0).unwrap();

@@ -64,7 +64,7 @@ pub struct KvEventsConfig {
     pub target: Target,
 }
 
-/// Why there is no socket for KV events.
+/// Error of a socket for KV events that can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// A port above 65535.

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_follow_each_other_are_one_event() {
+    fn consecutive_blocks_are_one_event() {
         let mut contents = Contents::default();
         contents.enter(&[1, 2, 3], b"abcdefghijklmn", 4, None);
         contents.enter(&[1, 5], b"abcdxxxx", 4, None);

@@ -1,7 +1,7 @@
 //! The engine: continuous batching over a paged KV cache, as a state machine
 //! without sockets and without a clock.
 //!
-//! It works in steps. By default a step takes one token of every request that decodes,
+//! The engine works in steps. By default a step takes one token of every request that decodes,
 //! and prompt tokens of the others up to `max_batched_tokens` (chunked prefill, as in
 //! vLLM's scheduler), first for the requests in the batch, then for those that it admits
 //! in the order of arrival; [`EngineModel::PrefillFirst`] keeps the two apart. Blocks

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sim::link::Transfer;
 
-/// Why a request ends after its last token.
+/// Reason for the end of a request after its last token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// By itself.
@@ -43,7 +43,7 @@ pub struct SimRequest {
     pub blocks: Vec<u64>,
     /// Number of tokens to generate; 0 counts as 1.
     pub output_tokens: u32,
-    /// Why it ends then.
+    /// Reason for its end after these.
     pub finish: Finish,
     /// The LoRA adapter, if any.
     pub adapter: Option<Arc<str>>,
@@ -51,13 +51,13 @@ pub struct SimRequest {
     pub kind: Kind,
 }
 
-/// Why a request was refused.
+/// Error of a request that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// As many wait as may.
     #[error("the waiting queue is full")]
     QueueFull,
-    /// It can never fit.
+    /// Longer than the context.
     #[error("prompt and output are longer than the context of {limit} tokens")]
     TooLong {
         /// Tokens that a request may have.
@@ -68,7 +68,7 @@ pub enum Rejected {
 /// One generated token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Output {
-    /// Of which request.
+    /// Id of the request.
     pub id: u64,
     /// When, since the start of the engine.
     pub at: Duration,
@@ -88,7 +88,7 @@ pub struct EngineState {
     pub running: usize,
     /// Requests waiting for a place in it or for their prompt, as vLLM counts them.
     pub waiting: usize,
-    /// Of these, requests whose prompt is on its way from another engine.
+    /// Number of these whose prompt is on its way from another engine.
     pub receiving: usize,
     /// Share of KV blocks that requests hold, in 0..=1.
     pub kv_usage: f64,

@@ -6,7 +6,7 @@ use usher_core::metrics::register;
 /// Outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It goes to an endpoint that holds its prompt.
+    /// Sent to an endpoint that holds its prompt.
     Sticky,
     /// No candidate holds enough of its prompt.
     NoMatch,

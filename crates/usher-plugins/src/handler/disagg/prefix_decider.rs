@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_follows_its_table() {
+    fn decider_follows_its_table() {
         // nonCachedTokens, promptTokens, tokens, cached blocks of 64, yes.
         let table: [(i64, i64, u64, u32, bool); 14] = [
             (0, 0, 1000, 0, false),
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rule_is_the_one_in_the_book(
+        fn decider_matches_its_documented_rule(
             (non_cached_tokens, prompt_tokens) in (0i64..40, 0i64..80),
             tokens in prop::option::weighted(0.9, prop_oneof![8 => 0u64..200, 1 => Just(u64::MAX)]),
             prefix in prop::option::weighted(

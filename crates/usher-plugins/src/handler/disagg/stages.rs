@@ -72,8 +72,8 @@ impl Stages {
         decode.ok_or_else(|| ScheduleError::NoTarget("failed to find available decode workers".to_owned()))
     }
 
-    /// Of prefill and decode, the one that is placed second sees the first. Who encodes
-    /// has no peer.
+    /// Peer of a profile: of prefill and decode, the one that is placed second sees the first. An encode
+    /// profile has none.
     pub(super) fn peer<'a>(&self, profile: usize, runs: &Runs<'a>) -> Option<&'a Arc<Endpoint>> {
         let Positions { decode, prefill, .. } = self.positions(runs);
         let (first, second) = match self.order {

@@ -33,7 +33,7 @@ const FUNCTIONS: [&str; 4] = ["double", "dyn", "int", "uint"];
 /// The one variable.
 pub(super) const USAGE: &str = "usage";
 
-/// Why a text is no expression.
+/// Error of a text that is not an expression.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) message: String,

@@ -48,7 +48,7 @@ pub(super) enum Kind {
     Truth,
 }
 
-/// Why an expression has no value for a response.
+/// Error of an expression that has no value for a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{0}")]

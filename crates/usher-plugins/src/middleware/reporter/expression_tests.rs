@@ -49,7 +49,7 @@ fn missing_usage_is_zero_and_missing_details_are_absent() {
 }
 
 #[test]
-fn values_that_are_no_64_bit_numbers_are_failures() {
+fn values_beyond_64_bits_are_failures() {
     let table = [
         ("usage.prompt_tokens / 0.0", "does not fit"),
         ("0.0 / 0.0 * usage.prompt_tokens", "does not fit"),
@@ -172,7 +172,7 @@ proptest! {
     /// Compiling may fail, evaluating may fail, neither may panic; and what is left out of
     /// the language stays out.
     #[test]
-    fn nothing_panics(source in source(), prompt: u64, completion: u64, cached: Option<u64>) {
+    fn random_expressions_never_panic(source in source(), prompt: u64, completion: u64, cached: Option<u64>) {
         let variables = Variables::of(&usage(prompt, completion, cached));
         for kind in [Kind::Number, Kind::Truth] {
             let compiled = Expression::compile(&source, kind);

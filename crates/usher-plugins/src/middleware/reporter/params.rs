@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_shown_as_they_are_written() {
+    fn parameters_are_shown_as_written() {
         let params = decode(
             "{attributes: [{key: {name: a}, expression: usage.total_tokens, condition: ''}, {key: {namespace: ns, name: b}, expression: '1', condition: 'true'}]}",
         )

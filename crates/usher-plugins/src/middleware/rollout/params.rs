@@ -55,8 +55,8 @@ pub struct HeaderSelector {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderMode {
-    /// It finds no endpoint in the scope. So it does where those that match are of no
-    /// revision that can serve.
+    /// The request finds no endpoint in the scope. The same holds if all that match are of revisions that
+    /// can't serve.
     #[default]
     Strict,
     /// The header doesn't count.

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_bound_until_it_was_not_used_for_its_time() {
+    fn session_binding_expires_after_idle_time() {
         let (bindings, a) = (bindings(9), Arc::<str>::from("a"));
         assert_eq!(get(&bindings, "s", 1), None);
         bindings.bind("s", None, &a, 1, 100);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_session_makes_room() {
+    fn least_recently_used_session_is_evicted() {
         let (bindings, a) = (bindings(2), Arc::<str>::from("a"));
         for (session, now_ms) in [("first", 1), ("second", 2), ("first", 3), ("third", 4)] {
             bindings.bind(session, None, &a, now_ms, 1000);

@@ -68,7 +68,7 @@ fn reporting() -> Bench {
 }
 
 #[test]
-fn missing_hits_cut_the_factor_by_their_share_and_hits_raise_it_slowly() {
+fn misses_cut_the_factor_and_hits_raise_it_slowly() {
     let bench = reporting();
     bench.window(10, 9);
     assert_eq!(bench.factor(), 1.0, "a block is no clear difference");
@@ -104,7 +104,7 @@ fn the_factor_stays_in_its_range() {
 }
 
 #[test]
-fn requests_decided_before_a_change_do_not_change_the_factor_again() {
+fn requests_decided_before_a_cut_do_not_cut_again() {
     let bench = reporting();
     let under_way: Vec<Forecast> = (0..5 * WINDOW).map(|_| bench.sent(1, 10)).collect();
     for forecast in under_way {
@@ -114,7 +114,7 @@ fn requests_decided_before_a_change_do_not_change_the_factor_again() {
 }
 
 #[test]
-fn a_burst_of_one_new_prompt_says_nothing_about_the_capacity() {
+fn burst_of_one_new_prompt_does_not_change_the_factor() {
     let bench = reporting();
     let burst = |prompt| -> Vec<Forecast> {
         std::iter::once(bench.sent(prompt, 0))
@@ -136,7 +136,7 @@ fn a_burst_of_one_new_prompt_says_nothing_about_the_capacity() {
 }
 
 #[test]
-fn a_request_that_is_dropped_is_not_awaited() {
+fn dropped_request_is_not_awaited() {
     let bench = reporting();
     drop(bench.sent(2, 3));
     let capacity = bench.capacities.of(bench.endpoint.slot());
@@ -209,7 +209,7 @@ fn predictions_are_in_tokens_as_the_engine_counts() {
 }
 
 #[test]
-fn an_endpoint_that_is_gone_leaves_its_slot_and_its_factor() {
+fn removed_endpoint_frees_its_slot_and_factor() {
     let bench = reporting();
     bench.window(10, 0);
     let slot = Arc::clone(bench.endpoint.slot());

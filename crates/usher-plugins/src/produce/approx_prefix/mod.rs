@@ -1,7 +1,6 @@
 //! `approx-prefix-cache-producer`: what of a prompt each endpoint has in its prefix cache.
-//! It learns from its own decisions: what is sent to an endpoint is cached there, until
-//! something else takes the room. How much room there is it learns from responses, which say
-//! how much of a prompt was cached.
+//! Learns from its own decisions: a prompt is cached where it is sent, until others take the room. The room
+//! is learned from responses that report cached tokens.
 
 mod caches;
 mod capacity;

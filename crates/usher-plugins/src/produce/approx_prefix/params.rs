@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_what_is_configured_or_reported_and_never_small() {
+    fn block_size_is_configured_or_reported_within_bounds() {
         // parameters, reported, tokens
         let table = [
             ("{}", None, 64),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_blocks_of_a_request_have_a_bound() {
+    fn blocks_of_a_request_are_bounded() {
         let table = [
             ("{}", 64, 2048),
             ("{}", 100, 1310),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engines_blocks_are_counted_in_those_of_the_index() {
+    fn reported_capacity_is_converted_to_index_blocks() {
         // parameters, reported blocks and their tokens, tokens of the index's, blocks of it
         let table = [
             ("{}", None, None, 64, 31_250),

@@ -86,7 +86,7 @@ fn cancelled_request_does_not_count_in_its_batch() {
 }
 
 #[test]
-fn of_equal_replicas_the_least_busy_is_first() {
+fn least_busy_of_equal_replicas_is_first() {
     let store = store(&["d", "c", "b", "a"]);
     let (window, now) = (window(9), Instant::now());
     let snapshot = store.snapshot();
@@ -118,8 +118,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever comes, leaves and passes: who is placed is who shares a batch and a prompt
-    /// with somebody that stays, and nobody is held beyond the window or the capacity.
+    /// Requests that arrive and leave in any order are placed together exactly if they share a batch and a
+    /// prompt with one that stays, and none is held beyond the window or the capacity.
     #[test]
     fn batches_hold_requests_that_arrived_together(
         events in prop::collection::vec(event(), 0..60),

@@ -98,7 +98,7 @@ fn requests_and_tokens_are_counted_moved_and_released() {
 }
 
 #[test]
-fn priorities_are_series_of_their_own() {
+fn priorities_have_their_own_series() {
     let pool = Pool::new(&["a"]);
     let endpoint = pool.endpoint("a");
     let _guards = [-1, 0, 0].map(|priority| pool.series.count(&endpoint, "f", priority, 3));
@@ -129,7 +129,7 @@ async fn idle_series_are_removed_after_a_while() {
 }
 
 #[test]
-fn the_series_of_an_endpoint_go_with_its_last_request() {
+fn endpoint_series_are_removed_after_the_last_request() {
     let pool = Pool::new(&["a", "b"]);
     let (mut staying, moving) = (pool.count("a", "f", 7), pool.count("b", "f", 1));
     pool.set(&["b"]);

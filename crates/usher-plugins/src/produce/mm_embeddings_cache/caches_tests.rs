@@ -52,7 +52,7 @@ fn images(items: &[u64]) -> Vec<Medium> {
 }
 
 #[test]
-fn an_endpoint_has_what_it_was_sent_last() {
+fn endpoint_cache_keeps_the_latest_media() {
     let pool = Pool::new(&[1, 2, 3]);
     assert_eq!(pool.find(&[1, 2]), [0, 0, 0]);
     pool.record(0, &[1, 2], 2);
@@ -74,7 +74,7 @@ fn only_candidates_match() {
 }
 
 #[test]
-fn the_cache_of_an_endpoint_goes_with_it() {
+fn cache_of_a_removed_endpoint_is_dropped() {
     let pool = Pool::new(&[1, 2]);
     pool.record(0, &[1], 4);
     pool.record(1, &[1, 2], 4);
@@ -139,7 +139,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn caches_are_as_in_the_reference(steps in prop::collection::vec(step(), 0..60), capacity in 0usize..6) {
+    fn caches_match_the_reference(steps in prop::collection::vec(step(), 0..60), capacity in 0usize..6) {
         let mut names = vec![1, 2, 3];
         let pool = Pool::new(&names);
         // The items of each endpoint by its name, the oldest first.

@@ -1,5 +1,5 @@
 //! `mm-embeddings-cache-producer`: which images, videos and clips each endpoint has encoded.
-//! It learns from its own decisions: what is sent to an endpoint is encoded there.
+//! Learns from its own decisions: media are encoded where they are sent.
 
 mod caches;
 mod metrics;

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engines_and_events_may_differ_a_little() {
+    fn cached_tokens_agree_with_events_within_the_slack() {
         let agree = Some(Agreement { compared: 1, ..Agreement::default() });
         let not_cached = Some(Agreement { compared: 1, not_cached: 1, not_told: 0 });
         let not_told = Some(Agreement { compared: 1, not_cached: 0, not_told: 1 });

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_in_blocks_of_another_size_have_other_keys() {
+    fn images_in_other_block_sizes_have_other_keys() {
         let prompt = |items: &[&str]| {
             let item = |hash: &&str| TokenizedItem { offset: 0, length: 9, hash: Arc::from(*hash) };
             let prompt = TokenizedPrompt { ids: vec![0; 99], items: items.iter().map(item).collect() };

@@ -1,9 +1,9 @@
 //! `precise-prefix-cache-producer`: what of a prompt each endpoint has in its KV cache, as its engine tells by
 //! events.
 //!
-//! It needs the tokens of prompts, from a `token-producer` that asks an engine for them or from requests that have
-//! them. Where they are not known, or an endpoint's engine was not heard or may hold more than it told, the match of
-//! `approx-prefix-cache-producer` counts, if the configuration has one.
+//! Needs the tokens of prompts, from a `token-producer` that asks an engine for them or from requests that
+//! have them. Without them, or for an endpoint whose engine was not heard or may hold more than its events
+//! say, the match of `approx-prefix-cache-producer` counts, if the configuration has one.
 
 mod agreement;
 mod caches;
@@ -72,7 +72,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 /// Builds a producer under a plugin's name, whatever its type.
 ///
 /// # Errors
-/// What is wrong with its parameters.
+/// The parameters are invalid.
 pub(crate) fn build_as(
     cx: &mut BuildContext<'_>,
     plugin_type: &str,

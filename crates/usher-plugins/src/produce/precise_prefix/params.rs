@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_llm_d_router() {
+    fn defaults_match_llm_d_router() {
         let settings = decode("{}").unwrap();
         let events = &settings.events;
         assert_eq!((events.block_tokens.get(), events.port, events.replay_port), (16, Some(5557), None));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_count() {
+    fn configured_parameters_take_effect() {
         let block = |text: &str| {
             let text = format!("{{tokenProcessorConfig: {{{text}}}}}");
             decode(&text).unwrap().events.block_tokens.get()

@@ -91,7 +91,7 @@ impl Bench {
 }
 
 #[test]
-fn tiers_weigh_what_is_held() {
+fn held_blocks_are_weighted_by_tier() {
     let mut bench = Bench::new();
     let tokens: Vec<u32> = (0..20).collect();
     let keys = keys_of(&tokens, &[]);
@@ -102,7 +102,7 @@ fn tiers_weigh_what_is_held() {
 }
 
 #[test]
-fn what_is_not_known_is_approximated() {
+fn unknown_caches_use_the_approximate_match() {
     let mut bench = Bench::new();
     bench.holds(0, &keys_of(&[1, 2], &[]), 0);
     bench.knows(0, EngineStatus::Unknown);
@@ -130,7 +130,7 @@ fn salts_and_models_keep_prompts_apart() {
 }
 
 #[test]
-fn items_count_in_every_block_that_they_are_in() {
+fn media_items_change_every_block_they_cover() {
     let hash = Arc::from("cat");
     let prompt = TokenizedPrompt {
         ids: vec![0, 0, 0, 4, 5, 6],
@@ -142,7 +142,7 @@ fn items_count_in_every_block_that_they_are_in() {
 }
 
 #[test]
-fn an_engine_that_is_not_heard_has_nothing() {
+fn engine_without_events_scores_zero() {
     let mut bench = Bench::new();
     bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
     let tokens = of_tokens(&[1, 2, 3, 4]);
@@ -155,7 +155,7 @@ fn an_engine_that_is_not_heard_has_nothing() {
 }
 
 #[test]
-fn an_engine_tells_of_prompts_that_it_lacks() {
+fn missing_prompt_blocks_are_expected_as_events() {
     let bench = Bench::new();
     bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
     assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4, 5]), 0), [0; 0], "it has all full blocks already");
@@ -166,7 +166,7 @@ fn an_engine_tells_of_prompts_that_it_lacks() {
 }
 
 #[test]
-fn an_engine_with_larger_blocks_tells_of_full_ones() {
+fn only_full_engine_blocks_are_expected_as_events() {
     let bench = Bench::new();
     let tokens: Vec<u32> = (0..16).collect();
     bench.holds(0, &keys_of(&tokens[..8], &[]), 0);
@@ -182,7 +182,7 @@ fn an_engine_with_larger_blocks_tells_of_full_ones() {
 }
 
 #[test]
-fn items_that_pile_up_have_no_blocks() {
+fn overlapping_media_items_have_no_blocks() {
     let items = |count: usize, hash: &str| {
         let item = TokenizedItem { offset: 0, length: 4000, hash: Arc::from(hash) };
         PromptTokenIds { prompts: vec![TokenizedPrompt { ids: vec![0; 4000], items: vec![item; count] }] }
@@ -195,7 +195,7 @@ fn items_that_pile_up_have_no_blocks() {
 }
 
 #[test]
-fn several_prompts_are_several_and_text_has_no_blocks() {
+fn each_prompt_has_blocks_and_text_has_none() {
     let size = NonZeroU16::new(2).unwrap();
     let prompt = |ids: &[u32]| TokenizedPrompt { ids: ids.to_vec(), items: vec![] };
     let ids = PromptTokenIds { prompts: vec![prompt(&[1, 2, 3]), prompt(&[4, 5])] };

@@ -163,7 +163,7 @@ impl Labels {
         self.latest(name, seconds);
     }
 
-    /// It was measured.
+    /// Records a measured latency in seconds, and whether it missed its target.
     pub(super) fn measured(&self, kind: Kind, seconds: f64, target: Option<f64>) {
         let (name, violation) = match kind {
             Kind::Ttft => ("ttft", "ttft_slo_violation"),

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_response_without_room_is_given_up() {
+    async fn response_beyond_the_memory_budget_is_aborted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri: Uri =
             format!("http://{}/v1/completions/render", listener.local_addr().unwrap()).parse().unwrap();

@@ -1,11 +1,11 @@
-//! Why a prompt has no tokens.
+//! Failures to tokenize a prompt.
 
 use std::fmt;
 
 use http::StatusCode;
 use usher_core::memory::Full;
 
-/// Why a prompt has no tokens. Says nothing of the prompt.
+/// Failure to tokenize a prompt. The text has nothing of the prompt.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The request has a body that no prompt can be made of, or the response one that has no tokens.
@@ -18,9 +18,9 @@ pub(super) enum Failure {
     Template(String),
     /// The tokenizer in this process refuses the text.
     Refusing,
-    /// It has a word that takes too long.
+    /// The prompt has a word that takes too long.
     LongWord,
-    /// Nobody waits for the tokens any more.
+    /// The request has ended meanwhile.
     Abandoned,
     /// The memory budget has no room for it.
     NoRoom,

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn positive_headroom_goes_by_the_strategy() {
+    fn strategy_orders_positive_headroom() {
         // Both are 0, 0.5 and 1 of their ranges.
         let three = [Some((100.0, 10.0, 1)), Some((200.0, 20.0, 1)), Some((300.0, 30.0, 1))];
         assert_scores("{}", &three, &[1.01, 0.51, 0.01]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn without_predictions_cache_use_queues_and_prefixes_count() {
+    fn without_predictions_kv_cache_queue_and_prefix_count() {
         let mut facts = Facts::default();
         facts.set(Key::new(1), PrefixMatch { total: 10, block_size: 64, matched: vec![5, 0] });
         let loads = [Some((0.0, 0.5)), Some((4.0, 0.25))];

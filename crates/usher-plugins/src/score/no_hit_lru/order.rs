@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_are_gone_are_forgotten() {
+    fn removed_endpoints_are_forgotten() {
         let (store, order) = (pool(&["a", "b", "c"]), ColdOrder::default());
         let before = store.snapshot();
         for index in [1, 0, 2] {

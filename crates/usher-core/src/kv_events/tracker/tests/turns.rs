@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn time_before_its_turn_is_none_of_a_replay() {
+fn queued_time_does_not_count_as_replay_time() {
     // Two at a time, of three seconds each: the last one waits for longer than a replay may take.
     let mut benches: Vec<Bench> = (0..20).map(|_| Bench::connected(REPLAYING)).collect();
     for first in (0..20).step_by(2) {
@@ -28,7 +28,7 @@ fn time_before_its_turn_is_none_of_a_replay() {
 }
 
 #[test]
-fn attempts_have_a_time_together() {
+fn replay_attempts_share_one_timeout() {
     let mut bench = Bench::at(REPLAYING, 1);
     bench.live(1, 40);
     for (attempt, sequence) in (2..).zip(0..6) {

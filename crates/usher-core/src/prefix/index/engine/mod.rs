@@ -49,7 +49,7 @@ impl EngineIndex {
     }
 
     /// An endpoint holds a block in this tier, and in no other, from now on; `None`: it doesn't hold it any more.
-    /// What is in a tier beyond [`EngineIndex::TIERS`] is held nowhere.
+    /// Blocks in a tier beyond [`EngineIndex::TIERS`] don't count as held.
     pub fn set(&self, slot: &Slot, hash: u64, tier: Option<u8>) {
         let Some(number) = number(slot) else { return };
         let key = Key::of(hash);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 /// State of the knowledge about an engine's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineStatus {
-    /// Nothing: it doesn't publish, or was not heard since something was missed.
+    /// Unknown: the engine publishes no events, or was not heard since some were missed.
     #[default]
     Unknown,
-    /// It holds what it told, and perhaps more.
+    /// Some events were missed: the engine holds its published blocks, and perhaps more.
     Partial,
-    /// It holds what it told and nothing else.
+    /// No event was missed: the engine holds its published blocks and no others.
     Complete,
 }
 

@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn finds_what_was_told(steps in steps(), ms in 1..9u64) {
+    fn engine_index_matches_reference_model(steps in steps(), ms in 1..9u64) {
         let pool = Pool::of(0..70);
         let index = EngineIndex::new();
         let weights = TierWeights::default().with(1, 0.8).with(2, 0.5);
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn prompts_are_summed_and_others_are_no_candidates() {
+fn matches_of_prompts_are_summed_over_candidates() {
     let pool = Pool::of(0..3);
     let index = EngineIndex::new();
     let slot = |name| pool.endpoint(name).unwrap().slot();
@@ -104,7 +104,7 @@ fn prompts_are_summed_and_others_are_no_candidates() {
 }
 
 #[test]
-fn a_block_that_an_engine_removes_is_not_expected_any_more() {
+fn removed_block_is_no_longer_speculative() {
     let pool = Pool::of(0..1);
     let index = EngineIndex::new();
     let endpoint = pool.endpoint(0).unwrap();
@@ -123,7 +123,7 @@ fn a_block_that_an_engine_removes_is_not_expected_any_more() {
 }
 
 #[test]
-fn speculation_has_bounds() {
+fn speculative_blocks_are_bounded() {
     let pool = Pool::of(0..1);
     let index = EngineIndex::new();
     let endpoint = pool.endpoint(0).unwrap();
@@ -150,7 +150,7 @@ fn a_status_is_kept_by_slot() {
 }
 
 #[test]
-fn what_is_removed_gives_its_memory_back() {
+fn removed_blocks_free_their_memory() {
     let pool = Pool::of(0..2);
     let index = EngineIndex::new();
     let all = blocks(0..50_000);
@@ -166,7 +166,7 @@ fn what_is_removed_gives_its_memory_back() {
 }
 
 #[test]
-fn speculative_blocks_are_not_told() {
+fn speculative_blocks_are_not_reported_as_held() {
     let (pool, index, prompt) = (Pool::of(0..70), EngineIndex::new(), blocks(0..12));
     let slot = |name: u32| pool.endpoint(name).unwrap().slot();
     for (name, count) in [(1, 5), (66, 12)] {
@@ -180,7 +180,7 @@ fn speculative_blocks_are_not_told() {
 }
 
 #[test]
-fn changes_together_are_as_one_after_the_other() {
+fn batched_changes_equal_single_ones() {
     let (pool, index, prompt) = (Pool::of(0..3), EngineIndex::new(), blocks(0..40));
     let slot = |name: u32| &**pool.endpoint(name).unwrap().slot();
     let all = |tier| prompt.hashes().iter().map(move |hash| (slot(1), *hash, tier)).collect::<Vec<_>>();

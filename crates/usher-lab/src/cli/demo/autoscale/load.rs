@@ -36,7 +36,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// So many requests in all.
+    /// Load of `requests` requests in all.
     pub(super) fn new(requests: usize) -> Self {
         let under = |pair: &[(f64, f64)]| match pair {
             [(from, low), (to, high)] => (to - from) * (low + high) / 2.0,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_as_the_shape_says() {
+    fn arrivals_follow_the_load_shape() {
         let load = Load::new(2000);
         let due = load.due();
         assert_eq!((due.len(), due.last().is_some_and(|last| *last <= END)), (2000, true));

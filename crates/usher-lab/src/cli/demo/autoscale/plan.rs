@@ -17,7 +17,7 @@ pub(super) struct CurrentPlan {
     pub(super) current: usize,
     /// Servers that there should be.
     pub(super) desired: usize,
-    /// Why.
+    /// Reasons for the desired number.
     pub(super) reasons: Vec<String>,
 }
 

@@ -205,7 +205,7 @@ seconds  load/s  waiting  servers  starting  desired  why
 ";
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         let moment = |seconds: f64, load, (waiting, current, starting, desired), reasons: &[&str]| {
             let current_plan = CurrentPlan {
                 age: Duration::ZERO,

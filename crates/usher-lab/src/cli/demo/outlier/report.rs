@@ -33,8 +33,8 @@ pub(super) struct Run {
     well: Part,
     /// While one was broken.
     broken: Part,
-    /// From when it worked again to when Usher treated it as any other; none where nobody
-    /// knew that it was broken.
+    /// Time from the repair until Usher treated the server as any other, milliseconds; `None` if it was
+    /// never ejected.
     recovery_ms: Option<f64>,
     /// While Usher did not yet know that it worked again.
     repaired: Part,
@@ -121,7 +121,7 @@ impl OutlierReport {
         requests(&self.runs)
     }
 
-    /// Of these, those that ended in a way that the broken server doesn't explain.
+    /// Number of these that ended in a way that the broken server doesn't explain.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         let want = "\
 200 requests per second through Envoy and Usher to 3 simulated servers. One of
 them responds with 503 within a millisecond for a while, and then works again.
@@ -236,7 +236,7 @@ its share after that                  0.00 %         66.67 %
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let mut report = report();
         report.runs[1].unexpected.clear();
         let mut says = |without, with| {
@@ -254,7 +254,7 @@ its share after that                  0.00 %         66.67 %
     }
 
     #[test]
-    fn json_has_the_numbers_and_what_the_broken_server_does_not_explain_has_failed() {
+    fn json_counts_unexpected_ends_as_failures() {
         let report = report();
         assert_eq!((report.requests(), report.failed()), (16, 2));
         let json = serde_json::to_value(report).unwrap();

@@ -26,9 +26,9 @@ pub(super) enum Phase {
     Well,
     /// One is broken.
     Broken,
-    /// It works again, and nobody knows.
+    /// The broken one works again, and is still ejected.
     Repaired,
-    /// It is as good as any other.
+    /// The broken one gets requests as any other.
     Recovered,
 }
 

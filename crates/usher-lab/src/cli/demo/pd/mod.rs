@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_joint_pairing_knows_the_servers() {
+    fn joint_pairing_has_the_speeds_of_the_servers() {
         let joint = PAIRINGS.iter().find(|pairing| pairing.name == "joint").unwrap();
         let text = sped_up(joint.config, 12.0);
         for (layer, _, bytes) in LINKS {

@@ -162,7 +162,7 @@ impl PdReport {
         requests(&self.runs)
     }
 
-    /// Of these, requests that did not end with status 200.
+    /// Number of these that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         let want = "\
 A trace, replayed through Envoy and Usher once for each way to pair 2 simulated
 servers that compute prompts with 2 that decode. Trace and servers run 12 times
@@ -319,7 +319,7 @@ independent: 2 × status 200, 1 × status 503, 1 × the response broke off
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let mut report = report();
         report.runs[0].ends = Ends::default();
         report.runs[1].moved_bytes.clear();
@@ -351,7 +351,7 @@ independent: 2 × status 200, 1 × status 503, 1 × the response broke off
     }
 
     #[test]
-    fn a_state_without_a_number_is_an_error_that_names_it() {
+    fn missing_number_in_the_state_is_named() {
         let mut state = state(1, 1, 1, 1);
         state["disaggregation"]["received_bytes"]["zone"] = Value::Null;
         let error = Server::read(&state).unwrap_err().to_string();

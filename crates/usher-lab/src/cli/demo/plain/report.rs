@@ -17,7 +17,7 @@ use usher_terminal::{grouped, paragraph};
 /// A good response has its first token within this time, as in reality.
 const TTFT_MS: f64 = 2000.0;
 
-/// And the tokens after it within so much each.
+/// Longest mean time per output token of a good response.
 const TPOT_MS: f64 = 50.0;
 
 /// Columns of the number behind a bar, with the space before it.
@@ -195,7 +195,7 @@ impl PlainReport {
         requests(&self.runs)
     }
 
-    /// Of these, requests that did not end with status 200.
+    /// Number of these that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
@@ -375,14 +375,14 @@ llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off
     }
 
     #[test]
-    fn the_table_reads_like_this_and_fits_60_columns() {
+    fn table_matches_the_expected_text_in_60_columns() {
         assert_eq!(report().to_string(), TABLE);
         let wide: Vec<&str> = TABLE.lines().filter(|line| line.chars().count() > 60).collect();
         assert_eq!(wide, ["llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off"]);
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let mut report = report();
         report.runs[0].ends = Ends::default();
         let mut says = |default: f64, own: f64| {

@@ -114,7 +114,7 @@ impl PreciseReport {
         requests(&self.runs)
     }
 
-    /// Of these, requests that did not end with status 200.
+    /// Number of these that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         failed(&self.runs)
     }
@@ -233,14 +233,14 @@ failed requests                            0               0
     }
 
     #[test]
-    fn the_table_reads_like_this_and_fits_60_columns() {
+    fn table_matches_the_expected_text_in_60_columns() {
         let text = report([200, 200]).to_string();
         assert_eq!(text, TABLE);
         assert!(text.lines().all(|line| line.chars().count() <= 60));
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let mut alike = report([200, 200]);
         alike.runs[1].off_percent = 50.0;
         assert!(alike.verdict().starts_with("On these servers Usher's estimate did no worse"));

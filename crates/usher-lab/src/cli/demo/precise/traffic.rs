@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts_share_beginnings_only() {
+    fn prompts_share_prefixes_only() {
         let prompt = |number: u64| {
             let body: serde_json::Value = serde_json::from_slice(&body(number, 2)).unwrap();
             let tokens = body["prompt"].as_array().unwrap().iter().map(|token| token.as_u64().unwrap());

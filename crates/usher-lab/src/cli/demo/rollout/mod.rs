@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_steps_more_is_usable_and_all_comes_up() {
+    fn steps_leave_more_usable_groups_than_all_at_once() {
         let report = compare().unwrap();
         let [steps, all] = report.ways() else { panic!("two ways") };
         assert_eq!((steps.last(), all.last()), (8, 8), "there is room for all in the end");

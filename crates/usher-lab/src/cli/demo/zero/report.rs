@@ -66,9 +66,9 @@ pub(in crate::cli::demo) struct ZeroReport {
     waited: u64,
     /// Mean wait of these.
     mean_wait_seconds: Option<f64>,
-    /// Of requests that were due before there were servers.
+    /// First tokens of requests that were due before there were servers.
     early: First,
-    /// Of all others.
+    /// First tokens of all other requests.
     late: First,
     /// Servers and waiting requests over time.
     waiting: Vec<Moment>,
@@ -304,13 +304,13 @@ sim-1         0
     }
 
     #[test]
-    fn the_table_reads_like_this() {
+    fn table_matches_the_expected_text() {
         assert_eq!(report().to_string(), TABLE);
         assert_eq!(misfits(&report()), Vec::<String>::new());
     }
 
     #[test]
-    fn the_verdict_is_what_the_numbers_say() {
+    fn verdict_matches_the_numbers() {
         let report = ZeroReport { ends: Ends::default(), ..report() };
         let expected = "No request was lost: 2 waited in Usher, 1.50 s on average, until there were servers.";
         assert_eq!(report.verdict(), expected);

@@ -1,8 +1,9 @@
 //! Constants with which simulated engines take the times that a recording measured.
 //!
-//! Of the model linear, as its constants are few enough to be found in times of requests: [`regress`] gives a first
-//! estimate from what engines were doing while each request was there, and [`refine`] improves it by replays of the
-//! recorded picks. A request counts with the prompt tokens that were computed, so no cache is simulated.
+//! Only the linear model is fitted, as its constants are few enough to be found in times of requests:
+//! [`regress`] gives a first estimate from the work of the engines while each request was there, and
+//! [`refine`] improves it by replays of the recorded picks. A request counts with the prompt tokens that
+//! were computed, so no cache is simulated.
 
 mod constants;
 mod observe;
@@ -49,7 +50,7 @@ pub struct Fit {
     pub constants: Constants,
     /// Servers that clearly differ.
     pub slower: Vec<Slower>,
-    /// Why nothing was fitted; `None`: it was.
+    /// Reason that nothing was fitted; `None`: it was.
     pub unfitted: Option<String>,
     /// Median error of the first tokens' times in a replay of the recorded picks, as a share of the measured; `None` if
     /// there is none, or it has no end.

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_ends_with_the_steps_that_it_may_take() {
+    fn fit_stops_at_its_step_limit() {
         let observations = Observations { all: vec![observed(100.0, 500.0); 60], servers: 1 };
         let servers = Server::equal(1, &EngineConfig::default());
         let interconnect = Interconnect::default();

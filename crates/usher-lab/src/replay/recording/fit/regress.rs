@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_are_found_beside_outliers_and_are_not_negative() {
+    fn factors_are_nonnegative_and_robust_to_outliers() {
         let row = |n: u32| {
             let terms = [1.0, f64::from(n % 7), f64::from(n % 5)];
             let measured = 3.0 + 2.0 * terms[1] + if n.is_multiple_of(10) { 100.0 } else { 0.0 };

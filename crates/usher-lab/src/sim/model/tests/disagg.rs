@@ -127,7 +127,7 @@ fn transferred_prompt_costs_its_transfer_and_one_step() {
 }
 
 #[test]
-fn a_link_that_costs_nothing_leaves_one_step() {
+fn free_link_leaves_one_step() {
     let free = Links::new([0; 5]).between(&Place::default(), &Place::default(), 1 << 20);
     let mut engine = Engine::new(config()).unwrap();
     engine.arrive(SimRequest { kind: Kind::Decode(free), ..request(1, 100, 2) }, ms(5)).unwrap();
@@ -206,7 +206,7 @@ fn receiving_request_holds_its_adapter_slot() {
 }
 
 #[test]
-fn a_prompt_that_lost_its_blocks_is_computed_here() {
+fn prompt_with_lost_blocks_is_recomputed_locally() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 8, ..config() }).unwrap();
     for id in [1, 2] {
         engine.arrive(decode(id, 48, 40), ms(0)).unwrap();

@@ -75,7 +75,7 @@ fn a_batch_takes_longer_per_step_but_less_per_token() {
 }
 
 #[test]
-fn prefill_in_chunks_lets_decoding_go_on() {
+fn chunked_prefill_does_not_stop_decoding() {
     let mut engine = Engine::new(EngineConfig { max_batched_tokens: 101, ..config() }).unwrap();
     engine.arrive(request(1, 100, 9), ms(0)).unwrap();
     let mut outputs = Vec::new();
@@ -115,7 +115,7 @@ fn a_present_prefix_cuts_the_time_to_the_first_token() {
 }
 
 #[test]
-fn old_prefixes_make_room_for_new_ones() {
+fn old_prefixes_are_evicted_for_new_ones() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 20, ..config() }).unwrap();
     for (id, at) in [(1, 0), (2, 1000), (1, 2000), (3, 3000)] {
         engine.arrive(request(id, 128, 1), ms(at)).unwrap();
@@ -153,7 +153,7 @@ fn request_larger_than_the_kv_cache_is_refused() {
 }
 
 #[test]
-fn when_blocks_run_out_the_last_in_is_computed_anew() {
+fn last_admitted_request_is_preempted_and_recomputed() {
     let mut engine = Engine::new(EngineConfig { num_blocks: 8, ..config() }).unwrap();
     for id in [1, 2] {
         engine.arrive(request(id, 48, 40), ms(0)).unwrap();
@@ -184,7 +184,7 @@ fn an_adapter_without_a_place_is_overtaken() {
 }
 
 #[test]
-fn an_aborted_request_gives_everything_back() {
+fn aborted_request_frees_everything() {
     let mut engine = Engine::new(EngineConfig { max_running: 1, ..config() }).unwrap();
     for id in [1, 2, 3] {
         engine.arrive(request(id, 100, 50), ms(0)).unwrap();
@@ -235,7 +235,7 @@ fn play(config: EngineConfig, workload: &[(u64, u32, u32, u64, bool)]) -> (Vec<O
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_load_ends_in_order_and_gives_all_blocks_back(workload in workload(), seed: u64, blocks in 22..80u32) {
+    fn any_load_ends_in_order_and_frees_all_blocks(workload in workload(), seed: u64, blocks in 22..80u32) {
         let config = EngineConfig {
             num_blocks: blocks, max_running: 6, max_waiting: 10, max_batched_tokens: 64, seed, jitter: 0.3,
             ..config()

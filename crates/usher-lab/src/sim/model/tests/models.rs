@@ -174,7 +174,7 @@ fn histograms_add_up_for_every_model() {
 }
 
 #[test]
-fn everything_takes_as_many_times_as_long_on_a_slower_engine() {
+fn slower_engine_scales_all_times() {
     for kind in ModelKind::ALL {
         let play = |times: u32| {
             let mut config = EngineConfig::drawn(kind, 2);

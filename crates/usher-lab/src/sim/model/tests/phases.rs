@@ -33,7 +33,7 @@ fn of(id: u64, outputs: &[Output]) -> Vec<u64> {
 }
 
 #[test]
-fn decoding_stands_still_while_prompts_are_computed() {
+fn decoding_pauses_during_prefill() {
     let mut engine = Engine::new(config(model())).unwrap();
     engine.arrive(request(1, 100, 5), ms(0)).unwrap();
     engine.advance(ms(110), &mut Vec::new());
@@ -46,7 +46,7 @@ fn decoding_stands_still_while_prompts_are_computed() {
 }
 
 #[test]
-fn whole_prompts_share_a_step_and_a_longer_one_goes_alone() {
+fn whole_prompts_share_a_step_and_long_ones_run_alone() {
     let mut engine = Engine::new(config(model())).unwrap();
     for (id, prompt) in [(1, 40), (2, 60), (3, 250), (4, 10)] {
         engine.arrive(request(id, prompt, 1), ms(0)).unwrap();
@@ -56,7 +56,7 @@ fn whole_prompts_share_a_step_and_a_longer_one_goes_alone() {
 }
 
 #[test]
-fn decoding_has_a_turn_after_so_many_steps_of_prefill() {
+fn decoding_gets_a_turn_after_some_prefill_steps() {
     // steps in a row, when the first request's tokens are there
     let table = [
         (1, [100, 110, 220, 330, 440]),
@@ -93,7 +93,7 @@ fn room_is_reserved_for_a_share_of_the_responses() {
 }
 
 #[test]
-fn the_newest_leaves_the_batch_when_blocks_run_out() {
+fn newest_request_is_preempted_when_blocks_run_out() {
     let config = EngineConfig { num_blocks: 8, ..config(PrefillFirst { reserve_ratio: 0.0, ..model() }) };
     let mut engine = Engine::new(config).unwrap();
     for id in [1, 2] {
@@ -124,7 +124,7 @@ fn cached_is_first(others: u64) -> bool {
 }
 
 #[test]
-fn the_longest_cached_prefix_goes_first_while_few_wait() {
+fn longest_cached_prefix_is_first_in_a_short_queue() {
     assert!(cached_is_first(5));
     assert!(cached_is_first(126));
     assert!(!cached_is_first(127));

@@ -16,7 +16,7 @@ fn engines() -> [EngineConfig; 3] {
 }
 
 #[test]
-fn a_prompt_that_continues_a_response_finds_its_blocks() {
+fn prompt_that_continues_a_response_hits_its_blocks() {
     for config in engines() {
         let mut engine = Engine::new(config).unwrap();
         engine.arrive(chat(1, 100, 60), ms(0)).unwrap();
@@ -70,7 +70,7 @@ fn hashes_of_the_prompt_alone_share_the_prompt_alone() {
 }
 
 #[test]
-fn a_preempted_response_is_recomputed_from_what_is_left_of_it() {
+fn preempted_response_reuses_its_remaining_blocks() {
     for config in engines() {
         let mut engine = Engine::new(EngineConfig { num_blocks: 8, ..config }).unwrap();
         for id in [1, 2] {
@@ -90,7 +90,7 @@ fn a_preempted_response_is_recomputed_from_what_is_left_of_it() {
 }
 
 #[test]
-fn a_response_continues_what_came_from_another_engine() {
+fn response_extends_transferred_blocks() {
     let link =
         crate::sim::Transfer { layer: crate::sim::Layer::Rack, bytes_per_token: 1, bytes_per_second: 0 };
     for config in engines() {

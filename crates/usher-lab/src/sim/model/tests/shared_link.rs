@@ -103,7 +103,7 @@ proptest! {
 
     // Nobody is faster than alone, and nobody slower than all others together make it.
     #[test]
-    fn a_transfer_takes_between_its_own_time_and_that_of_all(
+    fn shared_transfer_time_is_bounded_by_one_and_all(
         arrivals in prop::collection::vec((0..200u64, 1..400u32), 1..20),
     ) {
         let mut engine = engine(true);

@@ -62,7 +62,7 @@ pub struct Decode {
     pub moves: f64,
     /// Seconds that its link is busy with others.
     pub busy: f64,
-    /// It may decode for another endpoint.
+    /// `true` if it may decode for another endpoint.
     pub is_paired: bool,
     /// Permission to do it all.
     pub alone: Alone,
@@ -113,8 +113,8 @@ pub struct Costs<'a, P, D, L> {
 /// The choice by which the fewest requests are expected to miss their latency targets, and of those
 /// the cheapest, among the `k` best of either side. Of sides with equal scores the
 /// cheaper ones are better. If every pair of the best is forbidden, all pairs are looked at.
-/// Of choices that cost the same, one endpoint alone, then the pair with the higher scores; of
-/// equals, the first from `start` on, which should be random. `None` when nothing is allowed.
+/// Equal costs prefer one endpoint alone, then the pair with the higher scores, then the first from `start`
+/// on, which should be random. `None` when nothing is allowed.
 pub fn cheapest<P, D, L>(
     prefill: &(impl Iterator<Item = Side> + Clone),
     decode: &(impl Iterator<Item = Side> + Clone),
@@ -399,7 +399,7 @@ impl Groups {
         groups
     }
 
-    /// Of those that fit a prefill endpoint, one as good as any other, and some more.
+    /// Decode endpoints that may pair with a prefill endpoint, with the best of them and some more.
     fn fitting<'a>(&'a self, prefill: &'a From) -> impl Iterator<Item = &'a To> {
         let own = self.own.get(&prefill.side.position).copied();
         // Who has no revision fits those of all.

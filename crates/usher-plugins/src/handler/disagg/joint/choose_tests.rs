@@ -119,7 +119,7 @@ fn choose(
 const EQUAL: [f64; 5] = [100.0; 5];
 
 #[test]
-fn only_the_best_of_either_side_are_looked_at() {
+fn only_the_k_best_of_either_side_are_considered() {
     let scores: (&[f64], &[f64]) = (&[0.1, 0.9, 0.8], &[0.5, 0.4]);
     let mut drawn = vec![Drawn::default(); 5];
     // The first is cheapest of all, but not among the best.
@@ -129,7 +129,7 @@ fn only_the_best_of_either_side_are_looked_at() {
 }
 
 #[test]
-fn every_part_counts() {
+fn pair_cost_includes_the_transfer() {
     let scores: (&[f64], &[f64]) = (&[1.0, 1.0], &[1.0, 1.0]);
     let mut drawn = [Drawn::rack(1), Drawn::rack(2), Drawn::rack(1), Drawn::rack(3)];
     (drawn[0].prefill, drawn[1].prefill, drawn[2].decode, drawn[3].decode) = (1.0, 5.0, 3.0, 2.0);
@@ -140,7 +140,7 @@ fn every_part_counts() {
 }
 
 #[test]
-fn where_the_best_do_not_fit_together_others_may() {
+fn incompatible_best_endpoints_leave_the_pair_to_others() {
     let scores: (&[f64], &[f64]) = (&[0.1, 0.9], &[0.5, 0.4]);
     let drawn = [1, 2, 3, 1].map(Drawn::rack);
     let required = ways(EQUAL, Nearness::Rack);
@@ -153,7 +153,7 @@ fn where_the_best_do_not_fit_together_others_may() {
 }
 
 #[test]
-fn of_equals_scores_decide_and_then_the_start() {
+fn equal_costs_are_decided_by_scores_then_the_start() {
     let scores: (&[f64], &[f64]) = (&[0.5, 0.5, 0.5], &[0.1, 0.2]);
     let drawn = vec![Drawn::default(); 5];
     let choose = |k, start| choose(scores, &drawn, ways(EQUAL, Nearness::Apart), k, start);
@@ -166,7 +166,7 @@ fn of_equals_scores_decide_and_then_the_start() {
 }
 
 #[test]
-fn the_best_decoder_may_compute_for_the_next_best() {
+fn best_decode_endpoint_may_prefill_for_the_next_best() {
     // The best two fit nobody but themselves; the second computes prompts, and decodes at a price.
     let mut drawn = [Drawn::rack(1), Drawn::rack(2), Drawn::rack(2)];
     (drawn[1].whole, drawn[2].decode) = (Some(9.0), 1.0);
@@ -247,7 +247,7 @@ fn missed_targets_decide_before_costs() {
 }
 
 #[test]
-fn seconds_of_the_way_count_against_the_first_token() {
+fn transfer_time_counts_against_the_ttft_target() {
     let decode = Decode { whole: 20.0, whole_missed: 0.5, ..DECODE };
     // Half a second for the KV cache, and half a second until the link is free.
     let within =
@@ -256,7 +256,7 @@ fn seconds_of_the_way_count_against_the_first_token() {
 }
 
 #[test]
-fn one_endpoint_alone_competes_where_it_may() {
+fn single_endpoint_competes_with_pairs() {
     let decode = DECODE;
     // 2 + 4 + 3 · (0.5 + what is left of 1 s of others after 0.5 s).
     let whole = |whole: f64| two(Decode { whole, ..decode }, Nearness::Apart);
@@ -273,7 +273,7 @@ fn one_endpoint_alone_competes_where_it_may() {
 }
 
 #[test]
-fn of_sides_with_equal_scores_the_cheapest_are_looked_at() {
+fn equal_scores_are_considered_by_cost() {
     let (scores, mut drawn) = ([1.0; 20], vec![Drawn::default(); 40]);
     for (number, drawn) in drawn.iter_mut().enumerate() {
         (drawn.prefill, drawn.decode) = ((number * 7 % 20) as f64, (number * 3 % 20) as f64);
@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn no_pair_is_cheaper(
+    fn chosen_pair_is_the_cheapest(
         drawn in proptest::collection::vec(drawn(), 1..24),
         (prefill, decode) in (scores(24), scores(24)),
         speeds in proptest::array::uniform5(prop_oneof![Just(100.0), 20.0..1000.0f64]),
@@ -424,7 +424,7 @@ proptest! {
     }
 
     #[test]
-    fn the_work_grows_with_the_endpoints_and_not_with_the_pairs(
+    fn work_grows_with_endpoints_instead_of_pairs(
         racks in 1u8..8,
         revisions in 1u32..4,
         endpoints in 50usize..250,

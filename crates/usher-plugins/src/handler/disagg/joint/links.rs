@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_that_are_left_out_are_as_fast_as_the_next_wider_one() {
+    fn missing_layers_are_as_fast_as_the_next_wider_one() {
         let decode = |text: &str| {
             let links = Links::decode(&Node::parse(text).unwrap()).unwrap();
             [links.host, links.rack, links.zone, links.region, links.none]

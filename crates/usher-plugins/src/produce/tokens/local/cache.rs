@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_piece_that_was_used_longest_ago_goes() {
+    fn least_recently_used_piece_is_evicted() {
         let cache = PieceCache::new(3 * (ENTRY + 8), &Arc::default());
         for (text, id) in [("aaaa", 1), ("bbbb", 2), ("cccc", 3)] {
             cache.insert(text, &[id]);

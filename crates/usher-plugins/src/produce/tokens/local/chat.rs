@@ -32,7 +32,7 @@ pub(super) struct Chat {
     truncate_prompt_tokens: Option<IgnoredAny>,
 }
 
-/// Why a chat has no text.
+/// Error of a chat that has no text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ChatFailure {
     /// A field that isn't what it should be, or that changes the prompt in a way that isn't known here.

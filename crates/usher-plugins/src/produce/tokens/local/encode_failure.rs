@@ -1,18 +1,18 @@
-//! Why a text has no tokens.
+//! Failures to tokenize a text in this process.
 
 use super::super::failure::Failure;
 
 /// Bytes of a word at most. Texts have none that long, and each of its bytes takes much memory.
 pub(super) const MAX_WORD: usize = 64 << 10;
 
-/// Why a text has no tokens.
+/// Failure to tokenize a text in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EncodeFailure {
-    /// Nobody waits for them any more.
+    /// The request has ended meanwhile.
     Abandoned,
     /// The tokenizer can't do it.
     Refused,
-    /// It has a word beyond [`MAX_WORD`].
+    /// The text has a word beyond [`MAX_WORD`].
     LongWord,
     /// The memory budget has no room for it.
     NoRoom,

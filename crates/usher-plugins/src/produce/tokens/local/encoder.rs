@@ -57,7 +57,7 @@ impl Encoder {
     /// An encoder that keeps so many bytes of texts and tokens.
     ///
     /// # Errors
-    /// What the tokenizer can't do: encode the letter `a`.
+    /// The tokenizer can't encode the letter `a`.
     pub(super) fn new(tokenizer: Tokenizer, cache: usize, budget: &Arc<Budget>) -> Result<Self, String> {
         Self::with_pieces(tokenizer, PIECE, cache, budget)
     }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_python_s() {
+    fn json_output_matches_python() {
         let table = [
             (r#"{"b":[1,-2.50,true,null],"a":{}}"#, r#"{"b": [1, -2.5, true, null], "a": {}}"#),
             (r#"["<&'>\"\\\n\t\u0001\u007f é\ud83d\ude00"]"#, "[\"<&'>\\\"\\\\\\n\\t\\u0001\u{7f} é😀\"]"),

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_counted_in_all_forms() {
+    fn vocabulary_sizes_are_counted_in_all_forms() {
         let table = [
             (
                 r#"{"model":{"type":"BPE","vocab":{"a":0,"b\u00e9":1},"merges":["a b","c d"]}}"#,

@@ -43,7 +43,7 @@ impl ChatTemplate {
     /// looks as if it expects.
     ///
     /// # Errors
-    /// Where a template can't be read, with the line.
+    /// A template can't be read; the error has the line.
     pub(super) fn compile(
         templates: &[(String, String)],
         format: Option<ContentFormat>,
@@ -70,7 +70,8 @@ impl ChatTemplate {
     /// The text of a chat.
     ///
     /// # Errors
-    /// What the template refuses. It says where, but nothing of the chat.
+    /// The template refuses the chat, or its text is too long. The error has the place, and nothing of the
+    /// chat.
     pub(super) fn render(&self, context: Value, has_tools: bool) -> Result<String, TemplateFailure> {
         let name = if has_tools && self.with_tools { WITH_TOOLS } else { DEFAULT };
         let mut out = Limited::new(MAX_TEXT);
@@ -86,7 +87,7 @@ impl ChatTemplate {
     }
 }
 
-/// Why a template makes no text. Its own message might quote the chat.
+/// Error of a template that makes no text. Its own message might quote the chat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TemplateFailure {
     /// Line and kind of the error that a template ended with.
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_python_s() {
+    fn date_formats_match_python() {
         let now = |format| strftime(format, 1_785_067_445).unwrap();
         assert_eq!(
             now("%d %b %Y %H:%M:%S %a %A %y-%m %B 100%%"),
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_a_bound() {
+    fn rendered_text_is_bounded() {
         let deep = |depth: usize| {
             let json = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
             serde_json::from_str::<Value>(&json).unwrap()
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_over_content_ask_for_parts() {
+    fn loops_over_content_request_content_parts() {
         for source in [
             "{% for m in messages %}{%- for part in m['content'] -%}x{% endfor %}{% endfor %}",
             "{% for m in messages %}{% for c in m.content|selectattr('type') %}x{% endfor %}{% endfor %}",

@@ -59,7 +59,7 @@ fn try_encode(
 }
 
 #[test]
-fn tokens_are_those_of_the_reference() {
+fn tokens_match_the_reference() {
     let reference = json_of("reference.json");
     for (name, is_fast) in [("bytes", true), ("spaces", false)] {
         let encoder = encoder(&json_of(&format!("{name}.json")));
@@ -75,7 +75,7 @@ fn tokens_are_those_of_the_reference() {
 }
 
 #[test]
-fn a_known_type_of_model_is_read_as_any_other() {
+fn known_model_type_parses_like_a_detected_one() {
     let unigram = r#"{"version":"1.0","truncation":null,"padding":null,
         "added_tokens":[{"id":0,"content":"<unk>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
         "normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":null,
@@ -90,7 +90,7 @@ fn a_known_type_of_model_is_read_as_any_other() {
 }
 
 #[test]
-fn chats_are_those_of_the_reference() {
+fn chats_match_the_reference() {
     let special =
         [("bos_token", "<|bos|>"), ("eos_token", "<|eos|>")].map(|(name, text)| (name.into(), text.into()));
     for row in json_of("reference.json")["chats"].as_array().unwrap() {
@@ -168,7 +168,7 @@ proptest! {
 
     /// By pieces, by words and from what was seen before, tokens are those of the whole text from scratch.
     #[test]
-    fn tokens_of_pieces_are_those_of_the_whole(
+    fn tokens_of_pieces_match_the_whole(
         pattern in 0..PATTERNS.len(), nfc: bool, flags: [bool; 4], is_plain: bool, text in text(), more in text(),
     ) {
         let flags = if is_plain { [false; 4] } else { flags };
@@ -184,7 +184,7 @@ proptest! {
 
     /// The same where spaces belong to the words.
     #[test]
-    fn tokens_of_pieces_with_spaces_are_those_of_the_whole(text in text(), more in text()) {
+    fn tokens_of_pieces_with_spaces_match_the_whole(text in text(), more in text()) {
         let tokenizer = json_of("spaces.json");
         let plain: Tokenizer = tokenizer.to_string().parse().unwrap();
         let encoder = in_small_pieces(&tokenizer);
@@ -196,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn a_repeated_beginning_costs_its_end_only() {
+fn repeated_prefix_is_tokenized_once() {
     let encoder = encoder(&json_of("bytes.json"));
     let turn =
         |n: usize| format!("<|im_start|>user\nQuestion {n}: {}\n<|im_end|>\n", "why, and how? ".repeat(40));
@@ -209,7 +209,7 @@ fn a_repeated_beginning_costs_its_end_only() {
 }
 
 #[test]
-fn texts_of_any_form_cost_their_end_only() {
+fn repeated_prefix_of_any_text_is_tokenized_once() {
     for (name, text) in [
         ("lines", "A line of text, as pages have.\n"),
         ("paragraphs", "A paragraph of text.\n\n"),
@@ -244,7 +244,7 @@ fn long_words_and_texts_without_room_have_no_tokens() {
 }
 
 #[test]
-fn flags_of_llama_say_what_is_around_a_text() {
+fn llama_flags_add_bos_and_eos() {
     let files = std::env::temp_dir().join(format!("usher-flags-{}", std::process::id()));
     std::fs::create_dir_all(&files).unwrap();
     std::fs::copy(folder().join("bytes.json"), files.join("tokenizer.json")).unwrap();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_costs_itself_only() {
+    fn panicking_job_fails_alone() {
         let workers = Workers::start(1).unwrap();
         let (done, is_done) = channel();
         let lost = done.clone();
