@@ -23,5 +23,6 @@ pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
-    EngineIndex, EngineMatch, EngineStatus, Export, Held, Imported, Limits, Mark, PrefixIndex, TierWeights,
+    EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, OriginId, PrefixIndex, Taken,
+    TierWeights,
 };
