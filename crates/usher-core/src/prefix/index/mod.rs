@@ -256,6 +256,11 @@ impl PrefixIndex {
     }
 }
 
+/// The hash that an export has for this one: the same block to every index.
+pub(super) fn representative(hash: u64) -> u64 {
+    key::Key::of(hash).hash()
+}
+
 impl fmt::Debug for PrefixIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PrefixIndex({} entries, {} bytes)", self.entries(), self.bytes())
