@@ -3,6 +3,7 @@
 //! - `hash`: the block hashes of a prompt of 500 KB, beside one XXH3 over its bytes.
 //! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
 //! - `add`: a prompt of 2,048 blocks at a full endpoint, which evicts as many.
+//! - `book`: a prompt of 64 blocks of which eight are new, which other replicas are told or not.
 //!
 //! Others take longer and are asked for by name:
 //!
@@ -10,6 +11,7 @@
 //!   that add to the same index, that add to another one, or that only compute. How much less
 //!   the first get done is what adding costs those that look up; that of the second is the
 //!   memory that both want. Then look-ups of what engines hold, beside their events.
+//! - `cargo bench --bench prefix -- import`: bookings beside an import of what other replicas tell.
 //! - `cargo bench --bench prefix -- events`: engines' events that one thread applies.
 //! - `cargo bench --bench prefix -- ten-million`: 20 million blocks of engines into room for
 //!   10 million.
@@ -38,6 +40,8 @@ use xxhash_rust::xxh3::xxh3_64;
 mod bodies;
 #[path = "prefix/events.rs"]
 mod events;
+#[path = "prefix/share.rs"]
+mod share;
 
 const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
 const CAPACITY: usize = 31_250;
@@ -304,7 +308,7 @@ fn thirty_million() {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3)).sample_size(30);
-    targets = hash, find, add
+    targets = hash, find, add, share::bookings
 }
 
 fn main() {
@@ -312,6 +316,7 @@ fn main() {
     match () {
         () if asked("thirty-million") => thirty_million(),
         () if asked("ten-million") => events::ten_million(),
+        () if asked("import") => share::import(),
         () if asked("events") => events::events(),
         () if asked("beside") => {
             beside();

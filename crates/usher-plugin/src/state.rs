@@ -108,6 +108,16 @@ impl State {
         Arc::clone(any).downcast::<T>().ok()
     }
 
+    /// All states of this type, with the names of their plugins.
+    pub fn all<T: Persistent>(&self) -> Vec<(String, Arc<T>)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_type = kept.iter().filter(|((id, _), _)| *id == TypeId::of::<T>());
+        let named = |((_, name), (_, any)): (&(TypeId, String), &(Value, Arc<dyn Any + Send + Sync>))| {
+            Some((name.clone(), Arc::clone(any).downcast::<T>().ok()?))
+        };
+        of_type.filter_map(named).collect()
+    }
+
     /// Counter of what is in flight for the producer of this name, as long as it or a
     /// request holds that; `None` when too many others do.
     pub fn in_flight(&self, producer: &str) -> Option<Lease<InFlightId>> {
@@ -183,6 +193,9 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &other));
         assert!(Arc::ptr_eq(&first, &state.find("a").unwrap()));
         assert!(state.find::<Swept>("c").is_none());
+        let mut all = state.all::<Swept>();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        assert!(all[0].0 == "a" && Arc::ptr_eq(&first, &all[0].1) && all[1].0 == "b" && all.len() == 2);
         state.sweep(&Store::default().snapshot(), 9);
         assert_eq!((first.0.load(Relaxed), other.0.load(Relaxed)), (9, 9));
     }

@@ -124,11 +124,7 @@ impl Adder {
         if len <= FEW && self.shared.works.load(Relaxed) == 0 && matches!(self.way, Way::Thread(_)) {
             add(&self.index, &self.budget, &endpoint, &blocks, capacity);
             self.shared.queued.fetch_add(1, Relaxed);
-            let uncounted = self.shared.uncounted.fetch_add(len, Relaxed) + len;
-            if uncounted >= UNCOUNTED {
-                // Where the queue is full, its work counts.
-                let _ = self.take(Work::Count);
-            }
+            self.count(len);
             return true;
         }
         let waiting = self.shared.blocks.fetch_add(len, Relaxed);
@@ -140,6 +136,28 @@ impl Adder {
         self.shared.blocks.fetch_sub(len, Relaxed);
         self.shared.dropped.fetch_add(1, Relaxed);
         false
+    }
+
+    /// Has the caller put blocks into the index that come from elsewhere, about so many: within the budget, where their
+    /// memory is counted.
+    pub fn import<T>(&self, blocks: usize, import: impl FnOnce(&PrefixIndex) -> T) -> T {
+        self.index.may_grow(self.budget.has_room_for_prefixes());
+        let imported = import(&self.index);
+        self.count(blocks);
+        imported
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Arc<PrefixIndex> {
+        &self.index
+    }
+
+    /// Has the memory of the index counted again, after so many blocks more.
+    fn count(&self, blocks: usize) {
+        if self.shared.uncounted.fetch_add(blocks, Relaxed) + blocks >= UNCOUNTED {
+            // Where the queue is full, its work counts.
+            let _ = self.take(Work::Count);
+        }
     }
 
     /// Does what [`PrefixIndex::sweep`] says, after what was pushed before: dropping an

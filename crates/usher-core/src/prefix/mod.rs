@@ -10,6 +10,8 @@
 //! An index and its adder belong together and outlive a configuration: whoever keeps state
 //! for its plugins keeps both, and hands the regular sweep to the adder, too.
 //!
+//! In [`share`] is what replicas tell each other of it.
+//!
 //! Beside it is an [`EngineIndex`] of what engines say they hold.
 //!
 //! The hashes are this program's own. They are the same in every process of one version of
@@ -18,10 +20,12 @@
 mod adder;
 mod hash;
 mod index;
+pub mod share;
 
 pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
-    EngineIndex, EngineMatch, EngineStatus, Export, Held, Imported, Limits, Mark, PrefixIndex, TierWeights,
+    EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, OriginId, PrefixIndex, Taken,
+    TierWeights,
 };

@@ -1,4 +1,4 @@
-//! Tests of exports from one index and imports into another.
+//! Tests of what one index tells and another one takes.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,8 +17,28 @@ fn pool(names: &[&str]) -> Arc<Snapshot> {
     store.snapshot()
 }
 
-fn index(recent: usize) -> PrefixIndex {
-    PrefixIndex::new(Limits { recent, ..Limits::default() })
+fn index(news: usize) -> PrefixIndex {
+    let index = PrefixIndex::new(Limits::default());
+    index.keep_news(news);
+    index
+}
+
+fn origin(number: u8) -> OriginId {
+    OriginId([number; 16])
+}
+
+/// Blocks that are told, with their endpoints here.
+fn known(snapshot: &Snapshot, held: Vec<Held>) -> Vec<(Arc<Endpoint>, Held)> {
+    let find = |held: Held| {
+        let is_it = |endpoint: &&Arc<Endpoint>| EndpointId::of(endpoint) == held.endpoint;
+        (Arc::clone(snapshot.endpoints().iter().find(is_it).unwrap()), held)
+    };
+    held.into_iter().map(find).collect()
+}
+
+fn told(endpoint: &Arc<Endpoint>, hashes: &[u64]) -> [(Arc<Endpoint>, Held); 1] {
+    let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.to_vec() };
+    [(Arc::clone(endpoint), held)]
 }
 
 /// Leading blocks of a prompt at each endpoint, in the order of the pool.
@@ -28,125 +48,185 @@ fn found(index: &PrefixIndex, snapshot: &Arc<Snapshot>, prompt: &[u64]) -> Vec<u
     matched
 }
 
+/// The blocks of an endpoint, the most recent first.
+fn listed(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<Key> {
+    let holder = index.holders.get(endpoint.slot()).unwrap();
+    holder.lock().recent.recent_first().map(|(key, _)| key).collect()
+}
+
+fn keys(hashes: &[u64]) -> Vec<Key> {
+    hashes.iter().map(|hash| Key::of(*hash)).collect()
+}
+
 #[test]
 fn exported_blocks_are_found_by_another_process() {
     let (here, there) = (pool(&["a", "b", "c"]), pool(&["c", "b", "a"]));
     let (from, to) = (index(100), index(0));
-    let start = from.mark();
     from.add(&here.endpoints()[0], &[11, 12, 13], 10);
     from.add(&here.endpoints()[1], &[11, 22], 10);
-    let export = from.export_since(start, usize::MAX);
-    assert!(!export.missed);
-    let imported = to.import("first", &export.held, &there, 1, MINUTE);
-    assert_eq!(imported, Imported { blocks: 5, unknown: 0, refused: 0 });
+    let taken = from.take_news(usize::MAX);
+    assert_eq!(taken.dropped, 0);
+    assert!(to.import(origin(1), &known(&there, taken.held), 1, MINUTE));
     assert_eq!(found(&to, &there, &[11, 12, 13]), [0, 1, 3]);
     // What was there is not told again, and in the order in which it came.
     from.add(&here.endpoints()[0], &[11, 12, 14], 10);
-    from.add(&here.endpoints()[0], &[15], 10);
-    let next = from.export_since(export.mark, usize::MAX);
-    let a = here.endpoints()[0].id();
-    assert_eq!(next.held, [Held { endpoint: Arc::clone(a), hashes: vec![14, 15] }]);
-    assert_eq!(from.export_since(next.mark, usize::MAX).held, []);
-}
-
-#[test]
-fn export_continues_after_the_last_one() {
-    let here = pool(&["a", "b"]);
-    let from = index(100);
-    let mut mark = from.mark();
-    from.add(&here.endpoints()[0], &[1, 2, 3], 10);
-    from.add(&here.endpoints()[1], &[4, 5], 10);
-    let mut told = Vec::new();
-    for _ in 0..4 {
-        let export = from.export_since(mark, 2);
-        told.push(
-            export
-                .held
-                .iter()
-                .map(|held| (held.endpoint.to_string(), held.hashes.clone()))
-                .collect::<Vec<_>>(),
-        );
-        mark = Mark::from_number(export.mark.to_number());
-    }
-    let (a, b) = ("default/a".to_owned(), "default/b".to_owned());
-    assert_eq!(
-        told,
-        [vec![(a.clone(), vec![1, 2])], vec![(a, vec![3]), (b.clone(), vec![4])], vec![(b, vec![5])], vec![]]
-    );
-}
-
-#[test]
-fn reader_that_missed_changes_gets_a_full_export() {
-    let here = pool(&["a", "b"]);
-    let (from, to, other) = (index(3), index(0), index(3));
-    let start = from.mark();
-    from.add(&here.endpoints()[0], &[1, 2, 3, 4], 3);
-    assert!(!from.export_since(start, 9).missed);
-    assert!(from.export_since(other.mark(), 9).missed, "another index's mark");
-    from.add(&here.endpoints()[1], &[5], 10);
-    let export = from.export_since(start, 9);
-    assert_eq!((export.missed, export.held.len()), (true, 0));
-    let mut all = Vec::new();
-    let mark = from.export_all(|held| all.push(held));
-    assert_eq!(mark, export.mark);
-    assert_eq!(all.iter().map(|held| held.hashes.len()).collect::<Vec<_>>(), [3, 1]);
-    let key = |hash: &u64| Key::of(*hash);
-    assert_eq!(
-        all[0].hashes.iter().map(key).collect::<Vec<_>>(),
-        [1, 2, 3].map(Key::of),
-        "the most recent first"
-    );
-    to.import("first", &all, &here, 1, MINUTE);
-    assert_eq!(found(&to, &here, &[1, 2, 3, 4]), [3, 0]);
-    assert_eq!(found(&to, &here, &[5]), [0, 1]);
+    from.add(&here.endpoints()[0], &[15], 12);
+    let held = Held { endpoint: EndpointId::of(&here.endpoints()[0]), capacity: 12, hashes: vec![14, 15] };
+    assert_eq!(from.take_news(usize::MAX).held, [held]);
+    assert_eq!(from.take_news(usize::MAX), Taken::default());
     // What others told is theirs to tell.
-    to.export_all(|held| panic!("{held:?}"));
-    to.add(&here.endpoints()[1], &[5, 6], 10);
-    let mut own = Vec::new();
-    to.export_all(|held| own.extend(held.hashes.into_iter().map(Key::of)));
-    assert_eq!(own, [Key::of(5), Key::of(6)]);
+    to.keep_news(100);
+    assert!(to.import(origin(1), &told(&there.endpoints()[0], &[7]), 1, MINUTE));
+    assert_eq!(to.news(), 0);
+}
+
+#[test]
+fn news_are_taken_in_pieces_and_the_oldest_dropped_when_there_are_too_many() {
+    let here = pool(&["a", "b"]);
+    let [a, b] = [&here.endpoints()[0], &here.endpoints()[1]];
+    let from = index(6);
+    from.add(a, &[1, 2, 3], 10);
+    from.add(b, &[4, 5], 10);
+    from.add(a, &[6, 7], 10);
+    let hashes = |taken: &Taken| taken.held.iter().map(|held| held.hashes.clone()).collect::<Vec<_>>();
+    let first = from.take_news(3);
+    assert_eq!((first.dropped, hashes(&first)), (1, vec![vec![2, 3], vec![4]]));
+    let next = from.take_news(3);
+    assert_eq!((next.dropped, hashes(&next)), (0, vec![vec![5], vec![6, 7]]));
+    from.add(a, &[8, 9], 10);
+    from.keep_news(0);
+    assert_eq!((from.take_news(3), from.news()), (Taken::default(), 0));
+    from.add(a, &[10], 10);
+    assert_eq!(from.news(), 0);
+}
+
+#[test]
+fn blocks_in_use_are_told_again_when_half_of_the_list_is_new() {
+    let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
+    let from = index(1000);
+    from.add(a, &(0..10).collect::<Vec<u64>>(), 100);
+    from.tell_again(false);
+    from.take_news(100);
+    from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
+    assert_eq!(from.take_news(100).held[0].hashes, [0, 1, 2, 3], "all were new");
+    from.add(a, &(20..24).collect::<Vec<u64>>(), 100);
+    from.take_news(100);
+    for (anyway, again) in [(false, 0), (true, 4)] {
+        from.tell_again(anyway);
+        from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
+        assert_eq!(from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>(), again);
+    }
+    assert_eq!(from.entries(), 14);
+}
+
+#[test]
+fn export_has_what_this_process_added_and_is_still_held() {
+    let here = pool(&["a", "b", "c"]);
+    let from = index(0);
+    from.add(&here.endpoints()[0], &[1, 2, 3, 4], 3);
+    from.add(&here.endpoints()[1], &[5], 10);
+    assert!(from.import(origin(1), &told(&here.endpoints()[1], &[6]), 1, MINUTE));
+    assert!(from.import(origin(1), &told(&here.endpoints()[2], &[7]), 1, MINUTE));
+    let all = |most| {
+        let mut export = from.export(most);
+        let mut all: Vec<_> = std::iter::from_fn(|| from.export_next(&mut export)).collect();
+        all.sort_by_key(|held| held.hashes.len());
+        all.into_iter().map(|held| (held.capacity, keys(&held.hashes))).collect::<Vec<_>>()
+    };
+    assert_eq!(all(100), [(10, keys(&[5])), (3, keys(&[1, 2, 3]))], "the most recent first");
+    assert_eq!(all(6), [(10, keys(&[5])), (3, keys(&[1, 2]))]);
 }
 
 #[test]
 fn origin_expires_when_it_stops_reporting() {
     let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
     let to = index(0);
-    let a = here.endpoints()[0].id();
-    let report = |hashes: &[u64]| [Held { endpoint: Arc::clone(a), hashes: hashes.to_vec() }];
-    to.import("first", &report(&[1, 2, 3]), &here, 0, MINUTE);
-    to.import("second", &report(&[1, 2]), &here, 30_000, MINUTE);
-    to.add(&here.endpoints()[0], &[1], 10);
+    to.import(origin(1), &told(a, &[1, 2, 3]), 0, MINUTE);
+    to.import(origin(2), &told(a, &[1, 2]), 30_000, MINUTE);
+    to.add(a, &[1], 10);
     // A report without blocks keeps what was told.
-    to.import("first", &[], &here, 50_000, MINUTE);
+    to.import(origin(1), &[], 50_000, MINUTE);
     let mut left = Vec::new();
     for now_ms in [60_000, 90_000, 109_999, 110_000] {
         to.sweep(&here, now_ms);
         left.push(found(&to, &here, &[1, 2, 3])[0]);
     }
-    assert_eq!(left, [3, 3, 3, 1]);
-    let unknown = [Held { endpoint: "default/z".into(), hashes: vec![7, 8] }];
-    let imported = to.import("first", &unknown, &here, 0, MINUTE);
-    assert_eq!(imported, Imported { blocks: 0, unknown: 2, refused: 0 });
+    assert_eq!((left, to.origins()), (vec![3, 3, 3, 1], 0));
 }
 
 #[test]
-fn origins_are_bounded_and_their_slots_reused() {
+fn origins_beyond_twelve_expire_together() {
     let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
     let to = index(0);
-    let report = [Held { endpoint: Arc::clone(here.endpoints()[0].id()), hashes: vec![1, 2] }];
-    for number in 0..PrefixIndex::MAX_ORIGINS {
-        let now_ms = if number == 3 { 0 } else { 10_000 };
-        assert_eq!(to.import(&number.to_string(), &report, &here, now_ms, MINUTE).blocks, 2);
+    // A process that crashes every second: each of its lives is another origin.
+    for life in 0..40 {
+        assert!(to.import(origin(life), &told(a, &[u64::from(life) + 1]), u64::from(life) * 1000, MINUTE));
     }
-    let refused = Imported { blocks: 0, unknown: 0, refused: 2 };
-    assert_eq!(to.import("one too many", &report, &here, 1, MINUTE), refused);
-    to.sweep(&here, 60_000);
-    assert_eq!(to.import("another", &report, &here, 60_000, MINUTE).blocks, 2);
-    // All others expire, the new one does not, though it has the place of one that did.
-    to.sweep(&here, 70_000);
-    assert_eq!(found(&to, &here, &[1, 2]), [2]);
-    to.sweep(&here, 120_000);
-    assert_eq!(to.entries(), 0);
+    to.sweep(&here, 60_000 + 11_000);
+    assert_eq!((to.entries(), to.origins()), (28, 28), "twelve have expired");
+    assert!(to.import(origin(200), &told(a, &[200]), 71_000, MINUTE), "in a place of its own");
+    to.sweep(&here, 60_000 + 38_999);
+    assert_eq!((to.entries(), to.origins()), (29, 2), "one of the others still reports");
+    to.sweep(&here, 60_000 + 39_000);
+    assert_eq!((to.entries(), found(&to, &here, &[200])[0]), (1, 1));
+    let mut accepted = 0;
+    for number in 0..2000u16 {
+        let [high, low] = number.to_be_bytes();
+        let id = OriginId([high, low, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
+        accepted += usize::from(to.import(id, &[], 100_000, MINUTE));
+    }
+    assert_eq!(accepted, PrefixIndex::MAX_ORIGINS - 1);
+}
+
+#[test]
+fn older_blocks_are_restored_behind_newer_ones_and_evict_nothing() {
+    let here = pool(&["a", "b"]);
+    let [a, b] = [&here.endpoints()[0], &here.endpoints()[1]];
+    let to = index(0);
+    let restore = |endpoint: &Arc<Endpoint>, capacity: u32, hashes: &[u64]| {
+        let held = Held { endpoint: EndpointId::of(endpoint), capacity, hashes: hashes.to_vec() };
+        to.restore(endpoint, &held)
+    };
+    assert!(restore(a, 8, &[1, 2, 3]), "the newest entry comes first");
+    assert!(restore(a, 100, &[1, 4]));
+    assert!(restore(a, 100, &[1, 4]), "twice is as good as once");
+    to.add(b, &[1], 10);
+    assert_eq!(listed(&to, a), keys(&[1, 2, 3, 4]));
+    assert!(to.import(origin(1), &told(a, &[9, 4]), 1, MINUTE));
+    assert!(!to.is_full(a));
+    assert!(!restore(a, 100, &[5, 6, 7, 8]), "it holds eight, as the newest entry says");
+    assert_eq!(listed(&to, a), keys(&[9, 4, 1, 2, 3, 5, 6, 7]));
+    assert!(to.is_full(a) && !to.is_full(b));
+    // Origins that were there before are not known, and expire with nobody.
+    to.sweep(&here, 1_000_000);
+    assert_eq!(listed(&to, a), keys(&[4, 1, 2, 3, 5, 6, 7]));
+    to.add(a, &[1, 10], 5);
+    assert_eq!(listed(&to, a), keys(&[1, 10, 4, 2, 3]));
+    assert!(to.import(
+        origin(1),
+        &[(Arc::clone(a), Held { endpoint: EndpointId::of(a), capacity: 3, hashes: vec![11] })],
+        1,
+        MINUTE
+    ));
+    assert_eq!(listed(&to, a), keys(&[11, 1, 10, 4, 2]), "a decision knows the capacity better");
+}
+
+#[test]
+fn long_imports_keep_the_order_of_a_prompt() {
+    let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
+    let (imported, restored, added) = (index(0), index(0), index(0));
+    let prompt: Vec<u64> = (1..1000).collect();
+    assert!(imported.import(origin(1), &told(a, &prompt), 1, MINUTE));
+    assert!(restored.restore(a, &told(a, &prompt)[0].1));
+    added.add(a, &prompt, 31_250);
+    for index in [&imported, &restored, &added] {
+        assert_eq!(listed(index, a), keys(&prompt));
+        super::tests::check(index);
+    }
 }
 
 #[test]
@@ -155,20 +235,17 @@ fn change_log_stays_within_its_documented_memory() {
     let pool = pool(&["a", "b"]);
     let [one, other] = [&pool.endpoints()[0], &pool.endpoints()[1]];
     // Blocks of a request, and the bytes that each may take at most.
-    for (blocks, most) in [(1, 32), (100, 9), (5000, 9)] {
+    for (blocks, most) in [(1, 24), (100, 9), (5000, 9)] {
         let index = index(room);
-        let empty = index.ring.bytes();
         for request in 0..3 * room as u64 {
             let hashes: Vec<u64> = (0..blocks).map(|block| 1 + request * blocks + block).collect();
             index.add(if request % 2 == 0 { one } else { other }, &hashes, 10_000);
-            let bytes = index.ring.bytes() - empty;
+            let bytes = index.news.bytes();
             assert!(bytes <= most * room, "{blocks} blocks: {bytes} bytes at {request}");
             if request * blocks > 4 * room as u64 {
                 break;
             }
         }
-        let all = index.export_since(Mark::from_number(index.mark().to_number() - room as u64), usize::MAX);
-        let remembered: usize = all.held.iter().map(|held| held.hashes.len()).sum();
-        assert_eq!((all.missed, remembered), (false, room));
+        assert_eq!(index.news(), room);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 
 use crate::endpoints::{Endpoint, Slot};
 
@@ -11,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::key::Key;
 use super::limits::Limits;
-use super::recent::Recent;
+use super::recent::{OWN, Recent};
 use super::set::MAX_SLOTS;
 use super::shards::Shards;
 
@@ -36,8 +38,10 @@ pub(super) struct Held {
     pub(super) recent: Recent,
     /// Blocks that it may hold.
     capacity: usize,
+    /// This process has said how many that are, and knows better than others.
+    decided: bool,
     /// The holder is not among the others any more: look it up again.
-    dropped: bool,
+    pub(super) dropped: bool,
 }
 
 /// All holders, by slot.
@@ -55,7 +59,8 @@ pub(super) struct Holders {
     bytes: AtomicUsize,
 }
 
-/// Blocks that are evicted from the largest endpoint before another one is looked for.
+/// Blocks that are evicted from the largest endpoint before another one is looked for, and blocks of
+/// other processes that are added or dropped while an endpoint is locked: some microseconds.
 pub(super) const AT_ONCE: usize = 64;
 
 /// Blocks that are read before they are added.
@@ -63,6 +68,21 @@ const AHEAD: usize = 32;
 
 /// Bytes of a holder beside its blocks: itself, and its row among the others.
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
+
+impl Held {
+    /// Blocks that it may hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Sets it, as this process or others say.
+    pub(super) fn set_capacity(&mut self, capacity: usize, own: bool) {
+        if own || !self.decided {
+            self.capacity = capacity.min(Recent::MAX);
+            self.decided |= own;
+        }
+    }
+}
 
 impl Holder {
     /// Number of blocks.
@@ -97,6 +117,11 @@ impl Holders {
         self.entries.load(Relaxed)
     }
 
+    /// Whether there may be another entry without evicting one.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries() < self.most.load(Relaxed)
+    }
+
     pub(super) fn crowded_out(&self) -> usize {
         self.crowded_out.load(Relaxed)
     }
@@ -126,124 +151,155 @@ impl Holders {
 
     /// An endpoint gets the blocks of a prompt: they become its most recent ones, the first of
     /// them the most recent of all, and it keeps the `capacity` most recent, from now on; `None`
-    /// leaves that as it is. Shows `new` those of which the source had not told.
+    /// leaves that as it is. Shows `new` the positions of those of which one of the sources had not told. The
+    /// endpoint is unlocked now and then for others than this process.
     pub(super) fn add(
         &self,
         endpoint: &Endpoint,
         hashes: &[u64],
-        source: u16,
+        sources: u16,
         capacity: Option<usize>,
-        mut new: impl FnMut(u64),
+        mut new: impl FnMut(usize),
     ) {
-        let mut rest = hashes;
-        while !rest.is_empty() {
+        let is_own = sources & OWN != 0;
+        let mut added = 0;
+        while added < hashes.len() {
             let Some(holder) = self.holder(endpoint) else { return };
             let mut held = holder.lock();
             if held.dropped {
                 continue;
             }
             let before = held.recent.bytes();
-            match hashes[..hashes.len() - rest.len()].last() {
-                None => self.begin(&holder, &mut held, capacity),
+            match hashes[..added].last() {
+                None => self.begin(&holder, &mut held, capacity, is_own),
                 // Others may have evicted it meanwhile, and nothing finds what is behind it then.
                 Some(last) if !held.recent.go_on_behind(Key::of(*last)) => return,
                 Some(_) => {}
             }
-            rest = self.add_to(&holder, &mut held, rest, source, &mut new);
+            let end = if is_own { hashes.len() } else { hashes.len().min(added + AT_ONCE) };
+            let now =
+                self.add_to(&holder, &mut held, &hashes[added..end], sources, |index| new(added + index));
             self.resized(before, held.recent.bytes());
             drop(held);
-            if !rest.is_empty() && !self.evict_from_largest(rest.len().min(AT_ONCE), &holder) {
+            let ControlFlow::Continue(now) = now else { return };
+            added += now;
+            let left = hashes.len() - added;
+            if added < end && !self.evict_from_largest(left.min(AT_ONCE), &holder) {
                 return;
+            }
+            if left > 0 && !is_own {
+                // Or it would have the lock again before whoever waits for it wakes up.
+                thread::yield_now();
             }
         }
     }
 
     /// Sets how many blocks a holder may have, and drops those beyond it.
-    fn begin(&self, holder: &Holder, held: &mut Held, capacity: Option<usize>) {
-        held.capacity = capacity.unwrap_or(held.capacity).min(Recent::MAX);
+    fn begin(&self, holder: &Holder, held: &mut Held, capacity: Option<usize>, is_own: bool) {
+        if let Some(capacity) = capacity {
+            held.set_capacity(capacity, is_own);
+        }
         while held.recent.len() > held.capacity {
             self.evict(holder, &mut held.recent);
         }
         held.recent.begin();
     }
 
-    /// Adds what there is room for without taking it from others, and returns the rest. What
-    /// the holder has no room for itself is left out: the tail.
-    fn add_to<'a>(
+    /// Adds what there is room for without taking it from others, and returns how many. What
+    /// the holder has no room for itself is left out, the tail: nothing goes on then.
+    fn add_to(
         &self,
         holder: &Holder,
         held: &mut Held,
-        hashes: &'a [u64],
-        source: u16,
-        new: &mut impl FnMut(u64),
-    ) -> &'a [u64] {
+        hashes: &[u64],
+        sources: u16,
+        new: impl FnMut(usize),
+    ) -> ControlFlow<(), usize> {
         let mut freed = 0;
-        let rest = self.replace(holder, held, hashes, source, &mut freed, new);
+        let added = self.replace(holder, held, hashes, sources, &mut freed, new);
         self.left(holder, &held.recent, freed);
-        rest
+        added
     }
 
     /// The same, before evicted entries that no block took over are given back: `freed`. A full endpoint
     /// takes one block for another, and the count of all, which every thread writes, stays as it is.
-    fn replace<'a>(
+    fn replace(
         &self,
         holder: &Holder,
         held: &mut Held,
-        hashes: &'a [u64],
-        source: u16,
+        hashes: &[u64],
+        sources: u16,
         freed: &mut usize,
-        new: &mut impl FnMut(u64),
-    ) -> &'a [u64] {
-        let Held { recent, capacity, .. } = held;
+        mut new: impl FnMut(usize),
+    ) -> ControlFlow<(), usize> {
+        let capacity = held.capacity;
         for (index, &hash) in hashes.iter().enumerate() {
             if index % AHEAD == 0 {
-                self.read_ahead(recent, *capacity, &hashes[index..hashes.len().min(index + AHEAD)]);
+                self.read_ahead(held, &hashes[index..hashes.len().min(index + AHEAD)]);
             }
             let key = Key::of(hash);
-            if let Some(told_first) = recent.touch(key, source) {
+            if let Some(told_first) = held.recent.touch(key, sources) {
                 if told_first {
-                    new(hash);
+                    new(index);
                 }
                 continue;
             }
-            if recent.len() >= *capacity {
-                if !recent.has_earlier() {
-                    return &[];
+            if held.recent.len() >= capacity {
+                if !held.recent.has_earlier() {
+                    return ControlFlow::Break(());
                 }
-                *freed += usize::from(self.remove_oldest(holder, recent));
+                *freed += usize::from(self.remove_oldest(holder, &mut held.recent));
             }
             while *freed == 0 && !self.reserve() {
-                if !recent.has_earlier() {
-                    return &hashes[index..];
+                if !held.recent.has_earlier() {
+                    return ControlFlow::Continue(index);
                 }
-                *freed += usize::from(self.remove_oldest(holder, recent));
+                *freed += usize::from(self.remove_oldest(holder, &mut held.recent));
                 self.crowded_out.fetch_add(1, Relaxed);
             }
             // One is counted for it now, as it was freed or reserved.
-            let others = freed.saturating_sub(1);
-            if !self.shards.insert(key, holder.number) {
-                *freed = others + 1;
-                return &[];
+            *freed = freed.saturating_sub(1);
+            if !self.hold(holder, key) {
+                return ControlFlow::Break(());
             }
-            *freed = others;
-            recent.push(key, source, *capacity);
-            new(hash);
+            held.recent.push(key, sources, capacity);
+            new(index);
         }
-        &[]
+        ControlFlow::Continue(hashes.len())
+    }
+
+    /// Writes down that a holder has a block, for which there is an entry. Returns whether there was room for
+    /// it; if not, the entry is given back.
+    fn hold(&self, holder: &Holder, key: Key) -> bool {
+        let is_held = self.shards.insert(key, holder.number);
+        if !is_held {
+            self.entries.fetch_sub(1, Relaxed);
+        }
+        is_held
+    }
+
+    /// Adds a block behind all that a holder has. Returns whether there was room for it.
+    pub(super) fn add_oldest(&self, holder: &Holder, held: &mut Held, key: Key, sources: u16) -> bool {
+        let has_room = held.recent.len() < held.capacity && self.reserve() && self.hold(holder, key);
+        if has_room {
+            held.recent.push_oldest(key, sources, held.capacity);
+            holder.len.store(held.recent.len(), Relaxed);
+        }
+        has_room
     }
 
     /// Reads what adding these blocks will read and write, and does nothing else: what is read of several comes from
     /// memory at the same time, and the changes, one after the other, need not wait for it.
-    fn read_ahead(&self, recent: &Recent, capacity: usize, hashes: &[u64]) {
+    fn read_ahead(&self, held: &Held, hashes: &[u64]) {
         if hashes.len() < 2 {
             return;
         }
         let keys = hashes.iter().map(|hash| Key::of(*hash));
-        black_box(keys.clone().fold(0, |all, key| all ^ recent.read(key)));
-        let new: SmallVec<[Key; AHEAD]> = keys.filter(|key| !recent.contains(*key)).collect();
+        black_box(keys.clone().fold(0, |all, key| all ^ held.recent.read(key)));
+        let new: SmallVec<[Key; AHEAD]> = keys.filter(|key| !held.recent.contains(*key)).collect();
         let entries = self.entries() + new.len();
-        let is_full = recent.len() + new.len() > capacity || entries > self.most.load(Relaxed);
-        let evicted = recent.iter().take(if is_full { new.len() } else { 0 }).map(|(key, _)| key);
+        let is_full = held.recent.len() + new.len() > held.capacity || entries > self.most.load(Relaxed);
+        let evicted = held.recent.iter().take(if is_full { new.len() } else { 0 }).map(|(key, _)| key);
         let tables = self.shards.tables();
         let in_table = |key: Key| tables.get(key.shard()).map_or(0, |table| table.look_up(key.tag()).bits());
         black_box(new.iter().copied().chain(evicted).fold(0, |all, key| all ^ in_table(key)));
@@ -275,18 +331,32 @@ impl Holders {
 
     /// The holder in a slot.
     pub(super) fn get(&self, slot: &Slot) -> Option<Arc<Holder>> {
-        let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
-        by_slot.get(&slot.number()).cloned()
+        self.by_number(slot.number())
+    }
+
+    /// The holder with this number.
+    pub(super) fn by_number(&self, slot: u32) -> Option<Arc<Holder>> {
+        self.by_slot.read().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
     }
 
     /// Drops what only these sources told of.
     pub(super) fn forget(&self, sources: u16) {
         for holder in self.all() {
-            let mut held = holder.lock();
-            let before = (held.recent.bytes(), held.recent.len());
-            held.recent.forget(sources, |key| self.shards.remove(key, holder.number));
-            self.left(&holder, &held.recent, before.1 - held.recent.len());
-            self.resized(before.0, held.recent.bytes());
+            let told = holder.lock().recent.of_sources(sources);
+            for keys in told.chunks(AT_ONCE) {
+                let mut held = holder.lock();
+                let before = held.recent.bytes();
+                let forgotten = keys.iter().filter(|key| {
+                    let is_dropped = held.recent.forget(**key, sources);
+                    if is_dropped {
+                        self.shards.remove(**key, holder.number);
+                    }
+                    is_dropped
+                });
+                let count = forgotten.count();
+                self.left(&holder, &held.recent, count);
+                self.resized(before, held.recent.bytes());
+            }
         }
     }
 
@@ -309,7 +379,7 @@ impl Holders {
 
     /// The holder for an endpoint, made when there is none. `None` for a slot that can't be
     /// written down.
-    fn holder(&self, endpoint: &Endpoint) -> Option<Arc<Holder>> {
+    pub(super) fn holder(&self, endpoint: &Endpoint) -> Option<Arc<Holder>> {
         let slot = endpoint.slot();
         if let Some(holder) = self.get(slot) {
             return Some(holder);
@@ -324,7 +394,8 @@ impl Holders {
                 identity: Arc::clone(endpoint.identity()),
                 held: Mutex::new(Held {
                     recent: Recent::default(),
-                    capacity: self.limits.capacity,
+                    capacity: self.limits.capacity.min(Recent::MAX),
+                    decided: false,
                     dropped: false,
                 }),
                 len: AtomicUsize::new(0),
@@ -385,7 +456,7 @@ impl Holders {
         holder.len.store(recent.len(), Relaxed);
     }
 
-    fn resized(&self, before: usize, now: usize) {
+    pub(super) fn resized(&self, before: usize, now: usize) {
         self.bytes.fetch_add(now, Relaxed);
         self.bytes.fetch_sub(before, Relaxed);
     }

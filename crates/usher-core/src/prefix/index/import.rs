@@ -4,29 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::endpoints::{Endpoint, Snapshot};
+use crate::endpoints::Endpoint;
 
-use super::export::Held;
-use super::holders::Holders;
-use super::recent::OWN;
-
-/// Result of an import.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
-    /// Blocks that were taken, those that the index had already included.
-    pub blocks: usize,
-    /// Blocks of endpoints that are not in the snapshot.
-    pub unknown: usize,
-    /// Blocks that were not taken, because there are too many origins.
-    pub refused: usize,
-}
+use super::held::{Held, OriginId};
+use super::holders::{AT_ONCE, Holders};
+use super::key::Key;
+use super::recent::{OTHERS, RESTORED};
 
 /// Other processes that reported.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     // Taken for a whole import and for the end of an origin, so that nothing comes in under
     // a bit that is about to be another's.
-    by_name: Mutex<HashMap<String, Origin>>,
+    by_id: Mutex<HashMap<OriginId, Origin>>,
 }
 
 #[derive(Debug)]
@@ -36,67 +26,97 @@ struct Origin {
     expires_ms: u64,
 }
 
-impl Origins {
-    /// Origins at most; others are refused until one expires.
-    pub(super) const MAX: usize = u16::BITS as usize - 1;
+/// Bit of the origins that come when all others are taken: what one of them told is held until all of
+/// them have expired.
+const SHARED: u16 = 1 << (u16::BITS - 1);
 
-    /// Adds what an origin exported to what is held, of the endpoints in the snapshot.
+impl Origins {
+    /// Origins that are known at a time. More are refused until one expires.
+    pub(super) const MAX: usize = 1024;
+
+    /// Adds what an origin told. Returns whether there was room for the origin.
     pub(super) fn import(
         &self,
         holders: &Holders,
-        origin: &str,
-        held: &[Held],
-        snapshot: &Snapshot,
+        origin: OriginId,
+        held: &[(Arc<Endpoint>, Held)],
         now_ms: u64,
         ttl: Duration,
-    ) -> Imported {
+    ) -> bool {
         let mut origins = self.lock();
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let mut done = Imported::default();
         let Some(source) = source_of(&mut origins, origin, now_ms.saturating_add(ttl_ms)) else {
-            done.refused = held.iter().map(|held| held.hashes.len()).sum();
-            return done;
+            return false;
         };
-        let endpoints = if held.is_empty() { &[] } else { snapshot.endpoints() };
-        let known: HashMap<&str, &Arc<Endpoint>> =
-            endpoints.iter().map(|endpoint| (endpoint.identity().as_ref(), endpoint)).collect();
-        for Held { endpoint, hashes } in held {
-            match known.get(endpoint.as_ref()) {
-                Some(endpoint) => {
-                    holders.add(endpoint, hashes, source, None, |_| {});
-                    done.blocks += hashes.len();
-                }
-                None => done.unknown += hashes.len(),
-            }
+        for (endpoint, Held { capacity, hashes, .. }) in held {
+            let capacity = Some(*capacity as usize).filter(|capacity| *capacity > 0);
+            holders.add(endpoint, hashes, source, capacity, |_| {});
         }
-        done
+        true
     }
 
     /// Drops what only origins told of that have not reported for their time.
     pub(super) fn expire(&self, holders: &Holders, now_ms: u64) {
         let mut origins = self.lock();
-        let expired = |origin: &Origin| origin.expires_ms <= now_ms;
-        let sources =
-            origins.values().filter(|origin| expired(origin)).fold(0, |all, origin| all | origin.source);
-        if sources != 0 {
-            origins.retain(|_, origin| !expired(origin));
-            holders.forget(sources);
+        let before = sources(&origins);
+        origins.retain(|_, origin| origin.expires_ms > now_ms);
+        let gone = before & !sources(&origins);
+        if gone != 0 {
+            holders.forget(gone);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Origin>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Origins that are known.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<OriginId, Origin>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The origin's source; `None` when all are taken.
-fn source_of(by_name: &mut HashMap<String, Origin>, name: &str, expires_ms: u64) -> Option<u16> {
-    if let Some(origin) = by_name.get_mut(name) {
+/// Bits of the origins.
+fn sources(origins: &HashMap<OriginId, Origin>) -> u16 {
+    origins.values().fold(0, |all, origin| all | origin.source)
+}
+
+/// The origin's source; `None` when there are too many.
+fn source_of(origins: &mut HashMap<OriginId, Origin>, id: OriginId, expires_ms: u64) -> Option<u16> {
+    if let Some(origin) = origins.get_mut(&id) {
         origin.expires_ms = expires_ms;
         return Some(origin.source);
     }
-    let taken = by_name.values().fold(OWN, |taken, origin| taken | origin.source);
-    let source = 1u16.checked_shl(taken.trailing_ones())?;
-    by_name.insert(name.to_owned(), Origin { source, expires_ms });
+    if origins.len() >= Origins::MAX {
+        return None;
+    }
+    let free = OTHERS & !sources(origins);
+    let source = if free == 0 { SHARED } else { 1 << free.trailing_zeros() };
+    origins.insert(id, Origin { source, expires_ms });
     Some(source)
+}
+
+/// Adds blocks behind those that an endpoint holds, as far as there is room without evicting others.
+/// Returns whether there was.
+pub(super) fn restore(holders: &Holders, endpoint: &Endpoint, held: &Held) -> bool {
+    let mut first = true;
+    for hashes in held.hashes.chunks(AT_ONCE) {
+        let Some(holder) = holders.holder(endpoint) else { return true };
+        let mut now = holder.lock();
+        if now.dropped {
+            return true;
+        }
+        if std::mem::take(&mut first) && now.recent.len() == 0 && held.capacity > 0 {
+            now.set_capacity(held.capacity as usize, false);
+        }
+        let before = now.recent.bytes();
+        let has_room = hashes.iter().map(|hash| Key::of(*hash)).all(|key| {
+            now.recent.confirm(key, RESTORED) || holders.add_oldest(&holder, &mut now, key, RESTORED)
+        });
+        holders.resized(before, now.recent.bytes());
+        if !has_room {
+            return false;
+        }
+    }
+    true
 }

@@ -7,12 +7,8 @@ pub struct Limits {
     /// at most while the index grows and when it is full, so this bounds the memory, too;
     /// with what others told, three bytes more.
     pub entries: usize,
-    /// Blocks that an endpoint of which only others told is taken to hold.
+    /// Blocks that an endpoint is taken to hold of which only others told, without its size.
     pub capacity: usize,
-    /// Blocks added last that are remembered for
-    /// [exports](super::PrefixIndex::export_since); 0 where nobody asks. They take 8 bytes each,
-    /// and 24 more where the one before was another endpoint's.
-    pub recent: usize,
 }
 
 impl Limits {
@@ -20,7 +16,7 @@ impl Limits {
     /// 12.5 for its block where nobody else has it. Full endpoints take 15 and 10 to 12.5.
     pub const BYTES_PER_ENTRY: usize = 32;
 
-    /// As many entries as fit into so many bytes; no export.
+    /// As many entries as fit into so many bytes.
     pub fn of_bytes(bytes: usize) -> Self {
         Self { entries: bytes / Self::BYTES_PER_ENTRY, ..Self::default() }
     }
@@ -28,8 +24,8 @@ impl Limits {
 
 impl Default for Limits {
     /// 16 million entries, half a GiB when it is full: 500 endpoints with as many blocks as
-    /// llm-d-router takes an endpoint to hold. No export.
+    /// llm-d-router takes an endpoint to hold.
     fn default() -> Self {
-        Self { entries: 1 << 24, capacity: 31_250, recent: 0 }
+        Self { entries: 1 << 24, capacity: 31_250 }
     }
 }

@@ -4,10 +4,13 @@ mod cells;
 mod engine;
 mod export;
 mod find;
+mod held;
 mod holders;
 mod import;
 mod key;
 mod limits;
+mod news;
+mod place;
 mod recent;
 mod set;
 mod shard;
@@ -15,19 +18,24 @@ mod shards;
 mod table;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::Blocks;
 
 use holders::{Holder, Holders};
+use recent::{OWN, TOLD};
 
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
-pub use export::{Export, Held, Mark};
-pub use import::Imported;
+pub use export::Export;
+pub use held::{EndpointId, Held, OriginId};
 pub use limits::Limits;
+pub use news::Taken;
 
 /// Index of the blocks that endpoints hold, as far as can be told from what was sent to it.
 ///
@@ -40,7 +48,7 @@ pub use limits::Limits;
 /// Slots from 65,535 on are not indexed.
 pub struct PrefixIndex {
     holders: Holders,
-    ring: export::Ring,
+    news: news::News,
     origins: import::Origins,
 }
 
@@ -52,7 +60,7 @@ impl PrefixIndex {
     pub fn new(limits: Limits) -> Self {
         Self {
             holders: Holders::new(limits),
-            ring: export::Ring::new(limits.recent),
+            news: news::News::default(),
             origins: import::Origins::default(),
         }
     }
@@ -75,13 +83,19 @@ impl PrefixIndex {
     /// but these, the oldest of the endpoint with the most. An endpoint that has the most itself
     /// gets no more.
     pub fn add(&self, endpoint: &Endpoint, hashes: &[u64], capacity: usize) {
-        let mut new = Vec::new();
-        self.holders.add(endpoint, hashes, recent::OWN, Some(capacity), |hash| {
-            if self.ring.is_used() {
-                new.push(hash);
-            }
+        if !self.news.is_on() {
+            return self.holders.add(endpoint, hashes, OWN, Some(capacity), |_| {});
+        }
+        // Parts of the prompt: nearly always its end.
+        let mut new = SmallVec::<[Range<usize>; 4]>::new();
+        self.holders.add(endpoint, hashes, OWN | TOLD, Some(capacity), |at| match new.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => new.push(at..at + 1),
         });
-        self.ring.record(endpoint.identity(), &new);
+        if !new.is_empty() {
+            let parts = new.into_iter().filter_map(|part| hashes.get(part));
+            self.news.record(EndpointId::of(endpoint), capacity, parts);
+        }
     }
 
     /// Blocks that an endpoint holds.
@@ -109,49 +123,82 @@ impl PrefixIndex {
         self.origins.expire(&self.holders, now_ms);
     }
 
-    /// Mark of now: what is added from here on comes with
-    /// [`export_since`](Self::export_since) this mark.
-    pub fn mark(&self) -> Mark {
-        self.ring.mark()
+    /// Keeps so many of the blocks that are added from now on for
+    /// [`take_news`](Self::take_news); 0, as at the start: nothing. A full queue drops its oldest.
+    ///
+    /// They take 8 bytes each, and 16 more where the one before was another endpoint's.
+    pub fn keep_news(&self, blocks: usize) {
+        self.news.set_room(blocks);
     }
 
-    /// Blocks that this process added since a mark, but no more than `max_blocks`; the rest comes
-    /// with the next export. What was imported is not exported.
-    ///
-    /// Only what an endpoint did not hold yet is told, so an import takes the new blocks of a
-    /// prompt for more recent than those before them that were told earlier. What an endpoint
-    /// lost is not told: whoever imports has a capacity of its own. The last [`Limits::recent`]
-    /// blocks are remembered; it costs each prompt that is added one lock and a copy of what was
-    /// new of it.
-    pub fn export_since(&self, mark: Mark, max_blocks: usize) -> Export {
-        self.ring.since(mark, max_blocks)
+    /// Number of blocks that are kept for [`take_news`](Self::take_news).
+    pub fn news(&self) -> usize {
+        self.news.len()
     }
 
-    /// Everything that this process added and that is still held, endpoint by endpoint, each
-    /// from its most recent block to its oldest: in this order an import adds them. The mark is
-    /// where to go on.
+    /// Takes up to so many of the blocks that this process added and others were not told of, the
+    /// oldest first. They were not held, or not used since [`tell_again`](Self::tell_again). What was
+    /// imported is not among them, and what an endpoint lost is told nobody.
     ///
-    /// A hash may differ from the one that was added; it stands for the same block.
-    pub fn export_all(&self, visit: impl FnMut(Held)) -> Mark {
-        let mark = self.mark();
-        export::all(&self.holders, visit);
-        mark
+    /// An import takes the new blocks of a prompt for more recent than those before them that were
+    /// told earlier.
+    pub fn take_news(&self, max_blocks: usize) -> Taken {
+        self.news.take(max_blocks)
     }
 
-    /// Takes what another process exported. It counts as if it had been added here, until
-    /// the origin has not reported for `ttl`: an import without blocks is a report, too.
-    /// The endpoints are found in the snapshot by their identities.
+    /// Has blocks that are used from now on told again: of endpoints of which at least half of what they
+    /// hold has come since the last time, so that others don't take for old what is used all the time;
+    /// `anyway`: of all.
+    pub fn tell_again(&self, anyway: bool) {
+        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway);
+        self.holders.all().into_iter().for_each(tell_again);
+    }
+
+    /// Begins an export of what this process added and is still held: of each endpoint the most
+    /// recent, at most so many blocks in all.
+    pub fn export(&self, max_blocks: usize) -> Export {
+        Export::new(&self.holders, max_blocks)
+    }
+
+    /// Blocks of the next endpoint of an export, the most recent first. A hash may differ from the one
+    /// that was added; it stands for the same block.
+    pub fn export_next(&self, export: &mut Export) -> Option<Held> {
+        export.next(&self.holders)
+    }
+
+    /// Takes what another process told, as if it had been added here, until the origin has told
+    /// nothing for `ttl`; nothing can be told, too. Returns whether there was room for the origin.
     ///
-    /// Costs nothing without imports, and two bytes for each place of the imported endpoints with them.
+    /// Twelve origins are known apart. When there are more, the others expire together. The endpoints are locked for
+    /// some microseconds at a time.
     pub fn import(
         &self,
-        origin: &str,
-        held: &[Held],
-        snapshot: &Snapshot,
+        origin: OriginId,
+        held: &[(Arc<Endpoint>, Held)],
         now_ms: u64,
         ttl: Duration,
-    ) -> Imported {
-        self.origins.import(&self.holders, origin, held, snapshot, now_ms, ttl)
+    ) -> bool {
+        self.origins.import(&self.holders, origin, held, now_ms, ttl)
+    }
+
+    /// Takes what was told earlier than all that an endpoint holds: its blocks become the oldest ones,
+    /// and those that are held stay where they are. It evicts nothing and expires with nobody. Returns
+    /// `false` if not all found room.
+    pub fn restore(&self, endpoint: &Endpoint, held: &Held) -> bool {
+        import::restore(&self.holders, endpoint, held)
+    }
+
+    /// Origins that are known.
+    pub fn origins(&self) -> usize {
+        self.origins.len()
+    }
+
+    /// Returns `true` if an endpoint holds as much as it may.
+    pub fn is_full(&self, endpoint: &Endpoint) -> bool {
+        self.holders.get(endpoint.slot()).is_some_and(|holder| {
+            let held = holder.lock();
+            held.recent.len() >= held.capacity()
+        })
     }
 
     /// Drops blocks of the largest endpoints until the index takes no more than so many
@@ -182,6 +229,11 @@ impl PrefixIndex {
         self.holders.may_grow(may);
     }
 
+    /// Returns `true` if there may be another entry without evicting one.
+    pub fn has_room(&self) -> bool {
+        self.holders.has_room()
+    }
+
     /// Entries that there may be within the limits.
     pub fn limit(&self) -> usize {
         self.holders.limit()
@@ -200,8 +252,13 @@ impl PrefixIndex {
 
     /// Bytes that the index takes, computed from what it has allocated.
     pub fn bytes(&self) -> usize {
-        self.holders.bytes() + self.ring.bytes() + size_of::<Self>()
+        self.holders.bytes() + self.news.bytes() + size_of::<Self>()
     }
+}
+
+/// The hash that an export has for this one: the same block to every index.
+pub(super) fn representative(hash: u64) -> u64 {
+    key::Key::of(hash).hash()
 }
 
 impl fmt::Debug for PrefixIndex {

@@ -1,6 +1,7 @@
 //! The blocks of one endpoint, by when they were added.
 
 use super::key::Key;
+use super::place::{NONE, Place};
 
 /// The blocks that an endpoint holds, by when they were added last, and who said so: each
 /// source is a bit. Of what was added together the head is the most recent, so that the tail
@@ -8,79 +9,46 @@ use super::key::Key;
 ///
 /// An open table whose places are also the links of the list, in 12 bytes a place; four
 /// places of five are full at most.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Recent {
     places: Box<[Place]>,
-    /// The sources of each place; empty as long as all are [`OWN`].
-    sources: Box<[u16]>,
+    /// The sources of each place that are other processes, where the place is [marked](MARK) to have some; empty as long
+    /// as none is.
+    others: Box<[u16]>,
     len: usize,
     newest: u32,
     oldest: u32,
     /// The block that was added last since [`begin`](Recent::begin); the next one comes behind it.
     /// [`NONE`] before the first.
     last: u32,
+    /// Blocks that were pushed since others were told again.
+    pushed: usize,
 }
 
 /// The source of what this process added.
 pub(super) const OWN: u16 = 1;
+/// No source: others were told of the block. One that is used later on is told again.
+pub(super) const TOLD: u16 = 2;
+/// The source of what was read at the start.
+pub(super) const RESTORED: u16 = 4;
+/// The sources of what other processes tell.
+pub(super) const OTHERS: u16 = !(OWN | TOLD | RESTORED);
+/// Mark of a place with sources among [`OTHERS`]. These three and the mark are in the place itself: a block that only this
+/// process uses costs no look elsewhere.
+const MARK: u16 = 8;
 
-/// A block's key, and the places of its neighbours in 24 bits each. With a key of 0 it is
-/// empty.
-#[derive(Clone, Copy, Debug)]
-struct Place([u32; 3]);
-
-/// Bits of a link.
-const LINK: u32 = 24;
-const LINK_MASK: u32 = (1 << LINK) - 1;
-/// No neighbour.
-const NONE: u32 = LINK_MASK;
 const MIN_PLACES: usize = 16;
-const _: () = assert!(Key::BITS <= 3 * u32::BITS - 2 * LINK);
-
-impl Place {
-    const EMPTY: Self = Self([0; 3]);
-
-    fn new(key: Key, newer: u32, older: u32) -> Self {
-        let high = (key.bits() >> 32) as u32;
-        Self([key.bits() as u32, newer | (high & 0xff) << LINK, older | (high >> 8) << LINK])
-    }
-
-    fn bits(self) -> u64 {
-        let Self([low, newer, older]) = self;
-        u64::from(low) | u64::from(newer >> LINK) << 32 | u64::from(older >> LINK) << 40
-    }
-
-    fn key(self) -> Option<Key> {
-        let bits = self.bits();
-        (bits != 0).then(|| Key::from_bits(bits))
-    }
-
-    fn newer(self) -> u32 {
-        self.0[1] & LINK_MASK
-    }
-
-    fn older(self) -> u32 {
-        self.0[2] & LINK_MASK
-    }
-
-    fn set_newer(&mut self, place: u32) {
-        self.0[1] = self.0[1] & !LINK_MASK | place;
-    }
-
-    fn set_older(&mut self, place: u32) {
-        self.0[2] = self.0[2] & !LINK_MASK | place;
-    }
-}
 
 impl Default for Recent {
     fn default() -> Self {
         Self {
             places: Box::default(),
-            sources: Box::default(),
+            others: Box::default(),
             len: 0,
             newest: NONE,
             oldest: NONE,
             last: NONE,
+            pushed: 0,
         }
     }
 }
@@ -96,7 +64,7 @@ impl Recent {
 
     /// Bytes on the heap.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.places) + size_of_val(&*self.sources)
+        size_of_val(&*self.places) + size_of_val(&*self.others)
     }
 
     /// The next block that is added becomes the most recent of all, and those after it come
@@ -130,26 +98,44 @@ impl Recent {
         self.find(key).is_ok()
     }
 
-    /// Moves a block that is held behind the one that was added last. Returns whether this
-    /// source says for the first time that it is; `None` when it is not held.
-    pub(super) fn touch(&mut self, key: Key, source: u16) -> Option<bool> {
+    /// Moves a block that is held behind the one that was added last. Returns whether one of these
+    /// sources says for the first time that it is; `None` when it is not held.
+    pub(super) fn touch(&mut self, key: Key, sources: u16) -> Option<bool> {
         let at = self.find(key).ok()?;
+        let marks = self.places[at as usize].marks();
         self.unlink(at);
-        self.link_next(at, key);
-        Some(self.add_source(at, source))
+        self.link_next(at, key, marks);
+        Some(self.add_sources(at, sources))
+    }
+
+    /// Adds sources of a block, and leaves it where it is. Returns whether it is held.
+    pub(super) fn confirm(&mut self, key: Key, sources: u16) -> bool {
+        let found = self.find(key);
+        if let Ok(at) = found {
+            self.add_sources(at, sources);
+        }
+        found.is_ok()
     }
 
     /// Takes a block that is not held, behind the one that was added last. With `room` for so
     /// many: the table grows no further than that takes.
-    pub(super) fn push(&mut self, key: Key, source: u16, room: usize) {
-        if places(self.len + 1) > self.places.len() {
-            let enough = with_room(places(self.len + 1)).max(MIN_PLACES).min(places(room.max(self.len + 1)));
-            self.renew(enough);
-        }
+    pub(super) fn push(&mut self, key: Key, sources: u16, room: usize) {
+        self.grow(room);
         if let Err(at) = self.find(key) {
-            self.link_next(at, key);
+            self.link_next(at, key, 0);
             self.len += 1;
-            self.set_sources(at, source);
+            self.pushed += 1;
+            self.set_sources(at, sources);
+        }
+    }
+
+    /// The same, behind all that are held.
+    pub(super) fn push_oldest(&mut self, key: Key, sources: u16, room: usize) {
+        self.grow(room);
+        if let Err(at) = self.find(key) {
+            self.link(at, key, 0, (self.oldest, NONE));
+            self.len += 1;
+            self.set_sources(at, sources);
         }
     }
 
@@ -158,26 +144,35 @@ impl Recent {
         let at = self.oldest;
         let key = self.at(at)?.key()?;
         self.drop_at(at);
-        if self.places.len() > 4 * MIN_PLACES && self.len * 2 < self.places.len() {
-            self.renew(with_room(places(self.len)));
-        }
+        self.shrink();
         Some(key)
     }
 
-    /// Drops what no source is left for when these are gone, and shows it to `gone`.
-    pub(super) fn forget(&mut self, sources: u16, mut gone: impl FnMut(Key)) {
-        let mut kept = Self::default();
-        for (key, told) in self.iter() {
-            match told & !sources {
-                0 => gone(key),
-                left => {
-                    kept.begin();
-                    kept.push(key, left, self.len);
-                }
-            }
+    /// Blocks of which one of these sources told, in no order.
+    pub(super) fn of_sources(&self, sources: u16) -> Vec<Key> {
+        let places = (0..).zip(&self.places).filter(|(at, _)| self.sources_at(*at) & sources != 0);
+        places.filter_map(|(_, place)| place.key()).collect()
+    }
+
+    /// Takes sources of a block away. Returns whether it is dropped, as no other is left.
+    pub(super) fn forget(&mut self, key: Key, sources: u16) -> bool {
+        let Ok(at) = self.find(key) else { return false };
+        let left = self.sources_at(at) & !sources;
+        if left & !TOLD == 0 {
+            self.drop_at(at);
+            self.shrink();
+            return true;
         }
-        kept.begin();
-        *self = kept;
+        self.set_sources(at, left);
+        false
+    }
+
+    /// Takes all blocks as not told, if half of the list is newer than it was last time, or anyway.
+    pub(super) fn tell_again(&mut self, anyway: bool) {
+        if anyway || self.pushed > self.len / 2 {
+            self.pushed = 0;
+            self.places.iter_mut().for_each(|place| place.set_marks(place.marks() & !TOLD));
+        }
     }
 
     /// The blocks and who told of them, from the most recent to the oldest.
@@ -212,23 +207,33 @@ impl Recent {
     }
 
     fn sources_at(&self, at: u32) -> u16 {
-        self.sources.get(at as usize).copied().unwrap_or(OWN)
+        let marks = self.places.get(at as usize).map_or(0, |place| place.marks());
+        match marks & MARK {
+            0 => marks,
+            _ => marks & !MARK | self.others.get(at as usize).copied().unwrap_or_default(),
+        }
     }
 
-    /// Returns whether the source had not told of it.
-    fn add_source(&mut self, at: u32, source: u16) -> bool {
+    /// Returns whether one of them had not told of it.
+    fn add_sources(&mut self, at: u32, sources: u16) -> bool {
         let told = self.sources_at(at);
-        self.set_sources(at, told | source);
-        told & source == 0
+        let is_new = told & sources != sources;
+        if is_new {
+            self.set_sources(at, told | sources);
+        }
+        is_new
     }
 
     fn set_sources(&mut self, at: u32, sources: u16) {
-        if self.sources.is_empty() && sources != OWN {
-            self.sources = vec![OWN; self.places.len()].into_boxed_slice();
+        let (others, mut marks) = (sources & OTHERS, sources & !OTHERS);
+        if others != 0 {
+            marks |= MARK;
+            if self.others.is_empty() {
+                self.others = vec![0; self.places.len()].into_boxed_slice();
+            }
+            self.others[at as usize] = others;
         }
-        if let Some(told) = self.sources.get_mut(at as usize) {
-            *told = sources;
-        }
+        self.places[at as usize].set_marks(marks);
     }
 
     /// Place of a block, or the empty place where it would be.
@@ -252,15 +257,15 @@ impl Recent {
     }
 
     /// Writes a block into a place, behind the one that was added last.
-    fn link_next(&mut self, at: u32, key: Key) {
+    fn link_next(&mut self, at: u32, key: Key, marks: u16) {
         let older = self.at(self.last).map_or(self.newest, Place::older);
-        self.link(at, key, (self.last, older));
+        self.link(at, key, marks, (self.last, older));
         self.last = at;
     }
 
     /// Writes a block into a place, between these neighbours.
-    fn link(&mut self, at: u32, key: Key, (newer, older): (u32, u32)) {
-        self.places[at as usize] = Place::new(key, newer, older);
+    fn link(&mut self, at: u32, key: Key, marks: u16, (newer, older): (u32, u32)) {
+        self.places[at as usize] = Place::new(key, marks, newer, older);
         self.point(at, newer, older);
     }
 
@@ -312,8 +317,8 @@ impl Recent {
                 if self.last == next {
                     self.last = gap;
                 }
-                if !self.sources.is_empty() {
-                    self.sources[gap as usize] = self.sources[next as usize];
+                if place.marks() & MARK != 0 {
+                    self.others[gap as usize] = self.others[next as usize];
                 }
                 gap = next;
             }
@@ -321,14 +326,33 @@ impl Recent {
         self.places[gap as usize] = Place::EMPTY;
     }
 
+    /// Makes room for one more block, of so many at most.
+    fn grow(&mut self, room: usize) {
+        if places(self.len + 1) > self.places.len() {
+            let enough = with_room(places(self.len + 1)).max(MIN_PLACES).min(places(room.max(self.len + 1)));
+            self.renew(enough);
+        }
+    }
+
+    /// Gives back what is empty, if that is more than half.
+    fn shrink(&mut self) {
+        if self.places.len() > 4 * MIN_PLACES && self.len * 2 < self.places.len() {
+            self.renew(with_room(places(self.len)));
+        }
+    }
+
     /// Makes a table of so many places with the same blocks.
     fn renew(&mut self, places: usize) {
-        let mut new =
-            Self { places: vec![Place::EMPTY; places].into_boxed_slice(), len: self.len, ..Self::default() };
+        let mut new = Self {
+            places: vec![Place::EMPTY; places].into_boxed_slice(),
+            len: self.len,
+            pushed: self.pushed,
+            ..Self::default()
+        };
         let last = self.at(self.last).and_then(Place::key);
         for (key, sources) in self.iter() {
             if let Err(at) = new.find(key) {
-                new.link(at, key, (NONE, new.newest));
+                new.link(at, key, 0, (NONE, new.newest));
                 new.set_sources(at, sources);
                 if last == Some(key) {
                     new.last = at;

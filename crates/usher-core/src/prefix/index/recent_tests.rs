@@ -7,20 +7,29 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Add(u8, u16),
+    AddOldest(u8, u16),
     Pop,
     Begin,
     GoOn(u8),
     Forget(u16),
+    TellAgain,
     Fit,
 }
 
+/// Another process.
+const OTHER: u16 = 8;
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let added = (any::<u8>(), prop::sample::select(&[OWN, OWN | TOLD, RESTORED, OTHER]));
+    let oldest = (any::<u8>(), prop::sample::select(&[RESTORED, OTHER]));
     let step = prop_oneof![
-        12 => (any::<u8>(), 0..3u16).prop_map(|(block, source)| Step::Add(block, 1 << source)),
+        12 => added.prop_map(|(block, sources)| Step::Add(block, sources)),
+        3 => oldest.prop_map(|(block, sources)| Step::AddOldest(block, sources)),
         6 => Just(Step::Pop),
         3 => Just(Step::Begin),
         1 => any::<u8>().prop_map(Step::GoOn),
-        1 => (1..8u16).prop_map(Step::Forget),
+        1 => prop::sample::select(&[RESTORED, OTHER, RESTORED | OTHER]).prop_map(Step::Forget),
+        1 => Just(Step::TellAgain),
         1 => Just(Step::Fit),
     ];
     prop::collection::vec(step, 0..600)
@@ -33,19 +42,31 @@ proptest! {
         let (mut recent, mut list, mut next) = (Recent::default(), Vec::<(Key, u16)>::new(), 0);
         for step in steps {
             match step {
-                Step::Add(block, source) => {
+                Step::Add(block, sources) => {
                     let key = Key::of(u64::from(block));
                     let had = list.iter().position(|(held, _)| *held == key);
                     let told = had.map_or(0, |at| list.remove(at).1);
                     if had.is_some_and(|at| at < next) {
                         next -= 1;
                     }
-                    list.insert(next, (key, told | source));
+                    list.insert(next, (key, told | sources));
                     next += 1;
-                    let touched = recent.touch(key, source);
-                    prop_assert_eq!(touched, had.map(|_| told & source == 0));
+                    let touched = recent.touch(key, sources);
+                    prop_assert_eq!(touched, had.map(|_| told & sources != sources));
                     if touched.is_none() {
-                        recent.push(key, source, room);
+                        recent.push(key, sources, room);
+                    }
+                }
+                Step::AddOldest(block, sources) => {
+                    let key = Key::of(u64::from(block));
+                    let had = list.iter_mut().find(|(held, _)| *held == key);
+                    prop_assert_eq!(recent.confirm(key, sources), had.is_some());
+                    match had {
+                        Some((_, told)) => *told |= sources,
+                        None => {
+                            list.push((key, sources));
+                            recent.push_oldest(key, sources, room);
+                        }
                     }
                 }
                 Step::Pop => {
@@ -63,12 +84,25 @@ proptest! {
                     prop_assert_eq!(recent.go_on_behind(key), at.is_some());
                 }
                 Step::Forget(sources) => {
-                    let mut gone = Vec::new();
-                    recent.forget(sources, |key| gone.push(key));
-                    let (stay, go): (Vec<_>, Vec<_>) =
-                        list.into_iter().map(|(key, told)| (key, told & !sources)).partition(|(_, left)| *left != 0);
-                    prop_assert_eq!(gone, go.into_iter().rev().map(|(key, _)| key).collect::<Vec<_>>());
-                    (list, next) = (stay, 0);
+                    let told: Vec<Key> =
+                        list.iter().filter(|(_, told)| told & sources != 0).map(|(key, _)| *key).collect();
+                    let mut of_sources = recent.of_sources(sources);
+                    of_sources.sort_unstable();
+                    prop_assert_eq!(of_sources, { let mut told = told.clone(); told.sort_unstable(); told });
+                    for key in told {
+                        let at = list.iter().position(|(held, _)| *held == key).unwrap();
+                        list[at].1 &= !sources;
+                        let is_dropped = list[at].1 & !TOLD == 0;
+                        if is_dropped {
+                            list.remove(at);
+                            next -= usize::from(at < next);
+                        }
+                        prop_assert_eq!(recent.forget(key, sources), is_dropped);
+                    }
+                }
+                Step::TellAgain => {
+                    recent.tell_again(true);
+                    list.iter_mut().for_each(|(_, told)| *told &= !TOLD);
                 }
                 Step::Fit => recent.fit(),
             }

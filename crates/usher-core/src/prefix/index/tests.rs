@@ -51,12 +51,15 @@ struct Listed {
 struct Reference {
     limits: Limits,
     listed: BTreeMap<u32, Listed>,
-    /// Expiry of the origins, by name; their bits are 2, 4 and 8.
-    origins: BTreeMap<u32, u64>,
-    /// Blocks that were new since the last export, with their endpoints.
-    news: Vec<(Arc<str>, u64)>,
+    /// Bits and expiry of the origins, by name.
+    origins: BTreeMap<u8, (u16, u64)>,
+    /// Blocks that were not told, with their endpoints.
+    news: Vec<(EndpointId, u64)>,
     crowded_out: usize,
 }
+
+/// Blocks that are kept for others.
+const NEWS: usize = 64;
 
 impl Reference {
     fn entries(&self) -> usize {
@@ -99,8 +102,24 @@ impl Reference {
             }
             self.listed.get_mut(&slot).unwrap().blocks.insert(next, (*hash, told | source));
             next += 1;
-            if source == recent::OWN && told & source == 0 {
-                self.news.push((Arc::clone(endpoint.id()), *hash));
+            if source & TOLD != 0 && told & TOLD == 0 {
+                self.news.push((EndpointId::of(endpoint), *hash));
+            }
+        }
+    }
+
+    /// Adds what is older than all that is held, as far as there is room.
+    fn restore(&mut self, endpoint: &Endpoint, hashes: &[u64]) {
+        let (slot, capacity) = (endpoint.slot().number(), self.limits.capacity);
+        for hash in hashes {
+            let (entries, most) = (self.entries(), self.limits.entries);
+            let new = || Listed { capacity, ..Listed::default() };
+            let listed = self.listed.entry(slot).or_insert_with(new);
+            let has_room = listed.blocks.len() < listed.capacity && entries < most;
+            match listed.blocks.iter_mut().find(|(held, _)| held == hash) {
+                Some((_, told)) => *told |= recent::RESTORED,
+                None if has_room => listed.blocks.push((*hash, recent::RESTORED)),
+                None => return,
             }
         }
     }
@@ -125,10 +144,19 @@ impl Reference {
         prompts.iter().map(|prompt| prompt.iter().take_while(holds).count() as u32).sum()
     }
 
+    /// Bit of an origin that is heard; a new one has the lowest that is free.
+    fn source_of(&mut self, name: u8, expires_ms: u64) -> u16 {
+        let taken = self.origins.values().fold(0, |all, (bit, _)| all | bit);
+        let free = (3..16).map(|bit| 1 << bit).find(|bit| taken & bit == 0).unwrap();
+        let origin = self.origins.entry(name).or_insert((free, 0));
+        origin.1 = expires_ms;
+        origin.0
+    }
+
     fn forget(&mut self, sources: u16) {
         for listed in self.listed.values_mut() {
             listed.blocks.iter_mut().for_each(|(_, told)| *told &= !sources);
-            listed.blocks.retain(|(_, told)| *told != 0);
+            listed.blocks.retain(|(_, told)| told & !TOLD != 0);
         }
     }
 }
@@ -165,7 +193,7 @@ pub(super) fn check(index: &PrefixIndex) {
     assert_eq!(found, held);
     let tables: usize = shards.tables().iter().map(|table| table.bytes()).sum();
     let recents: usize = index.holders.all().iter().map(|holder| holder.lock().recent.bytes()).sum();
-    let fixed = index.bytes() - index.ring.bytes() - tables - recents;
+    let fixed = index.bytes() - index.news.bytes() - tables - recents;
     assert!(fixed < SHARDS * 200 + index.holders.all().len() * 300 + 1000, "{fixed} bytes");
 }
 
@@ -177,8 +205,10 @@ enum Step {
     /// An endpoint leaves the pool or comes back.
     Toggle(u32),
     Sweep(u64),
-    Import(u32, Vec<(u32, Vec<u64>)>, u64),
-    Export(usize),
+    Import(u8, Vec<(u32, Vec<u64>)>, u64),
+    Restore(u32, Vec<u64>),
+    TakeNews(usize),
+    TellAgain,
     /// Prompts, and which of the endpoints are candidates.
     Find(Vec<Vec<u64>>, u32),
 }
@@ -203,16 +233,18 @@ pub(super) fn name() -> impl Strategy<Value = u32> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let report = prop::collection::vec((prop_oneof![9 => name(), 1 => Just(999)], prompt()), 0..3);
+    let report = prop::collection::vec((name(), prompt()), 0..3);
     prop_oneof![
         12 => (name(), prompts(), prop_oneof![8 => 20..40usize, 1 => 0..20usize])
             .prop_map(|(name, prompts, capacity)| Step::Add(name, prompts, capacity)),
         12 => (prompts(), any::<u32>()).prop_map(|(prompts, candidates)| Step::Find(prompts, candidates)),
-        3 => (0..4u32, report, 1..50u64).prop_map(|(origin, report, ttl)| Step::Import(origin, report, ttl)),
+        3 => (0..4u8, report, 1..50u64).prop_map(|(origin, report, ttl)| Step::Import(origin, report, ttl)),
         1 => name().prop_map(Step::Remove),
         2 => name().prop_map(Step::Toggle),
         2 => (0..20u64).prop_map(Step::Sweep),
-        1 => (0..30usize).prop_map(Step::Export),
+        2 => (name(), prompt()).prop_map(|(name, prompt)| Step::Restore(name, prompt)),
+        1 => (0..30usize).prop_map(Step::TakeNews),
+        1 => Just(Step::TellAgain),
     ]
 }
 
@@ -225,18 +257,24 @@ proptest! {
     ) {
         // The endpoints that nobody asks for take the slots in between.
         let mut pool = Pool::of(0..120);
-        let limits = Limits { entries, capacity: 30, recent: 64 };
+        let limits = Limits { entries, capacity: 30 };
         let index = PrefixIndex::new(limits);
-        let mut reference =
-            Reference { limits, listed: BTreeMap::new(), origins: BTreeMap::new(), news: Vec::new(), crowded_out: 0 };
-        let (mut now_ms, mut mark) = (1, index.mark());
+        index.keep_news(NEWS);
+        let mut reference = Reference {
+            limits,
+            listed: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            news: Vec::new(),
+            crowded_out: 0,
+        };
+        let mut now_ms = 1;
         for step in steps {
             match step {
                 Step::Add(name, prompts, capacity) => {
                     let Some(endpoint) = pool.endpoint(name) else { continue };
                     prompts.iter().for_each(|prompt| index.add(endpoint, prompt, capacity));
                     for prompt in &prompts {
-                        reference.add(endpoint, prompt, recent::OWN, Some(capacity));
+                        reference.add(endpoint, prompt, OWN | TOLD, Some(capacity));
                     }
                 }
                 Step::Remove(name) => {
@@ -258,43 +296,49 @@ proptest! {
                     now_ms += ms;
                     index.sweep(&pool.snapshot, now_ms);
                     reference.listed.retain(|slot, _| pool.snapshot.slots().contains(slot));
-                    let expired = reference.origins.iter().filter(|(_, at)| **at <= now_ms);
-                    let bits = expired.fold(0, |bits, (origin, _)| bits | 2 << origin);
-                    reference.origins.retain(|_, at| *at > now_ms);
+                    let expired = reference.origins.values().filter(|(_, at)| *at <= now_ms);
+                    let bits = expired.fold(0, |bits, (bit, _)| bits | bit);
+                    reference.origins.retain(|_, (_, at)| *at > now_ms);
                     reference.forget(bits);
                 }
-                Step::Import(origin, report, ttl) => {
-                    let id = |name: &u32| Arc::from(format!("default/{name}"));
-                    let held: Vec<Held> =
-                        report.iter().map(|(name, hashes)| Held { endpoint: id(name), hashes: hashes.clone() }).collect();
-                    let ttl_ms = Duration::from_millis(ttl);
-                    let done = index.import(&origin.to_string(), &held, &pool.snapshot, now_ms, ttl_ms);
-                    reference.origins.insert(origin, now_ms + ttl);
-                    let mut want = Imported::default();
-                    for (name, hashes) in &report {
-                        let Some(endpoint) = pool.endpoint(*name) else {
-                            want.unknown += hashes.len();
-                            continue;
-                        };
-                        want.blocks += hashes.len();
-                        reference.add(endpoint, hashes, 2 << origin, None);
+                Step::Import(name, report, ttl) => {
+                    let told = |(name, hashes): &(u32, Vec<u64>)| {
+                        let endpoint = pool.endpoint(*name)?;
+                        let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.clone() };
+                        Some((Arc::clone(endpoint), held))
+                    };
+                    let held: Vec<_> = report.iter().filter_map(told).collect();
+                    let origin = OriginId([name; 16]);
+                    prop_assert!(index.import(origin, &held, now_ms, Duration::from_millis(ttl)));
+                    let source = reference.source_of(name, now_ms + ttl);
+                    for (endpoint, held) in &held {
+                        reference.add(endpoint, &held.hashes, source, None);
                     }
-                    prop_assert_eq!(done, want);
                 }
-                Step::Export(max) => {
-                    let export = index.export_since(mark, max);
-                    prop_assert_eq!(export.missed, reference.news.len() > limits.recent);
-                    if export.missed {
-                        reference.news.clear();
+                Step::Restore(name, hashes) => {
+                    let Some(endpoint) = pool.endpoint(name) else { continue };
+                    let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes };
+                    index.restore(endpoint, &held);
+                    reference.restore(endpoint, &held.hashes);
+                }
+                Step::TakeNews(max) => {
+                    let taken = index.take_news(max);
+                    let over = reference.news.len().saturating_sub(NEWS);
+                    reference.news.drain(..over);
+                    let news: Vec<_> = reference.news.drain(..max.min(reference.news.len())).collect();
+                    prop_assert!(taken.dropped >= over as u64);
+                    for Held { endpoint, hashes, .. } in &taken.held {
+                        let of_endpoint = news.iter().filter(|(of, _)| of == endpoint).map(|(_, hash)| *hash);
+                        prop_assert_eq!(&of_endpoint.collect::<Vec<_>>(), hashes);
                     }
-                    let told: Vec<(Arc<str>, u64)> = export
-                        .held
-                        .into_iter()
-                        .flat_map(|held| held.hashes.into_iter().map(move |hash| (Arc::clone(&held.endpoint), hash)))
-                        .collect();
-                    let rest = reference.news.split_off(max.min(reference.news.len()));
-                    prop_assert_eq!(&told, &reference.news);
-                    (reference.news, mark) = (rest, export.mark);
+                    let told: usize = taken.held.iter().map(|held| held.hashes.len()).sum();
+                    prop_assert_eq!(told, news.len());
+                    prop_assert_eq!(index.news(), reference.news.len());
+                }
+                Step::TellAgain => {
+                    index.tell_again(true);
+                    let blocks = reference.listed.values_mut().flat_map(|listed| &mut listed.blocks);
+                    blocks.for_each(|(_, told)| *told &= !TOLD);
                 }
                 Step::Find(prompts, candidates) => {
                     let chosen = (0u32..).zip(&pool.names).filter(|(_, name)| {

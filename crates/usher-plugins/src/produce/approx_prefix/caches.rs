@@ -1,11 +1,12 @@
 //! Assumed content of the endpoints' prefix caches. It outlives a configuration.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::memory::Budget;
+use usher_core::prefix::share::Fingerprint;
 use usher_core::prefix::{Adder, Blocks, Limits, PrefixIndex};
 use usher_plugin::Persistent;
 
@@ -15,8 +16,11 @@ use super::capacity::Capacities;
 #[derive(Debug)]
 pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
-    adder: Adder,
+    adder: Arc<Adder>,
     capacities: Capacities,
+    /// Fingerprint of the blocks that the latest configuration has hashed.
+    // Taken while a configuration is built, and by who shares with other replicas.
+    fingerprint: Mutex<Option<Fingerprint>>,
     /// Blocks of requests under way, and how many they may be.
     kept: Arc<AtomicUsize>,
     most_kept: usize,
@@ -56,7 +60,26 @@ impl PrefixCaches {
     }
 
     fn new(adder: Adder, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
-        Self { adder, index, capacities: Capacities::default(), kept: Arc::default(), most_kept }
+        Self {
+            adder: Arc::new(adder),
+            index,
+            capacities: Capacities::default(),
+            fingerprint: Mutex::default(),
+            kept: Arc::default(),
+            most_kept,
+        }
+    }
+
+    /// Says how blocks are hashed from now on.
+    pub(super) fn set_fingerprint(&self, fingerprint: Fingerprint) {
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
+    }
+
+    /// Fingerprint of the blocks and adder of the index, for an exchange with other replicas. `None` before a producer
+    /// uses it.
+    pub fn shared(&self) -> Option<(Fingerprint, Arc<Adder>)> {
+        let fingerprint = *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((fingerprint?, Arc::clone(&self.adder)))
     }
 
     /// The index.

@@ -59,6 +59,7 @@ fn approx_prefix_of(cx: &mut BuildContext<'_>, plugin_type: &str) -> Result<Plug
     let caches = caches.map_err(|error| {
         ConfigError::at(cx.at, format!("no thread can be started that fills its index: {error}")).temporary()
     })?;
+    caches.set_fingerprint(params.fingerprint((plugin_type, cx.name)));
     let keys = ApproxPrefixKeys { prefix: cx.produces(), blocks: cx.produces() };
     let names = (cx.name, plugin_type);
     let plugin = Arc::new(ApproxPrefixProducer::new(params, keys, caches, &families, names));

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
+use usher_core::prefix::share::{Fingerprint, Scheme};
 use usher_plugin::params::refused;
 
 /// Smallest block, whatever is configured, as in llm-d-router.
@@ -95,6 +96,11 @@ impl ApproxPrefixParams {
         NonZeroU32::new(tokens).map_or(MIN_BLOCK, |tokens| tokens.max(MIN_BLOCK))
     }
 
+    /// Fingerprint of the hashes of a producer of this type and name.
+    pub(super) fn fingerprint(&self, producer: (&str, &str)) -> Fingerprint {
+        Fingerprint::of(Scheme { producer, block_tokens: self.block(None), follows_engines: self.auto_tune })
+    }
+
     /// Blocks of a request that are looked at, over all its prompts.
     pub(super) fn max_blocks(&self, block: NonZeroU32) -> usize {
         let blocks = match self.max_prefix_tokens_to_match {
@@ -154,6 +160,18 @@ mod tests {
         ];
         for (text, reported, tokens) in table {
             assert_eq!(params(text).block(reported).get(), tokens, "{text} {reported:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_share_blocks_of_the_same_size() {
+        let fingerprint = |text: &str| params(text).fingerprint(("approx-prefix-cache-producer", "a"));
+        // As small blocks come.
+        for same in ["{blockSizeTokens: 64}", "{maxPrefixTokensToMatch: 640}", "{lruCapacityPerServer: 7}"] {
+            assert_eq!(fingerprint(same), fingerprint("{}"), "{same}");
+        }
+        for other in ["{blockSizeTokens: 128}", "{autoTune: false}"] {
+            assert_ne!(fingerprint(other), fingerprint("{}"), "{other}");
         }
     }
 

@@ -1,0 +1,309 @@
+//! Exchange of prefixes with other replicas of a pool.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::{Batch, BatchError};
+use super::bound::{EntryId, StreamBound};
+use super::fingerprint::Fingerprint;
+use super::publisher::{Published, Publisher, Publishing};
+use super::waiting::{Told, Waiting};
+use crate::endpoints::{Endpoint, Snapshot};
+use crate::memory::{Budget, Kind, Reservation};
+use crate::prefix::adder::Adder;
+use crate::prefix::index::{EndpointId, Held, OriginId};
+
+/// Result of reading an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Blocks that count from now on.
+    Taken,
+    /// Written by this process.
+    Own,
+    /// Hashes of another fingerprint: another configuration or version wrote them. The first is worth a log line.
+    Foreign {
+        /// The fingerprint.
+        fingerprint: Fingerprint,
+        /// Not seen before.
+        first: bool,
+    },
+    /// No batch.
+    Malformed(BatchError),
+}
+
+/// Counts of an [`Exchange`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeCounts {
+    /// Blocks that came from other origins.
+    pub imported: u64,
+    /// Blocks that were read at the start.
+    pub restored: u64,
+    /// Blocks that were left out because their endpoint did not turn up.
+    pub unknown: u64,
+    /// Blocks that were left out because there were too many origins.
+    pub refused: u64,
+    /// Batches of another fingerprint.
+    pub foreign: u64,
+    /// Entries that could not be read.
+    pub malformed: u64,
+}
+
+/// Prefixes that a replica tells the others, and those that it hears of, without I/O: whoever has the stream adds what
+/// [`poll`](Self::poll) gives, hands in all entries, its own included, and trims as [`trim`](Self::trim) says, on a thread that
+/// decides nothing: a batch takes a millisecond. Times are those of the clock with which the indexes are swept.
+#[derive(Debug)]
+pub struct Exchange {
+    origin: OriginId,
+    ttl: Duration,
+    publishing: Publishing,
+    members: Vec<Member>,
+    endpoints: HashMap<EndpointId, Arc<Endpoint>>,
+    snapshot: Option<Arc<Snapshot>>,
+    waiting: Waiting,
+    bound: StreamBound,
+    /// Other fingerprints that were seen, a few of them.
+    foreign: Vec<Fingerprint>,
+    counts: ExchangeCounts,
+    memory: Reservation,
+}
+
+/// An index that takes part.
+#[derive(Debug)]
+struct Member {
+    fingerprint: Fingerprint,
+    adder: Arc<Adder>,
+    publisher: Publisher,
+}
+
+/// Other fingerprints that are told apart.
+const MAX_FOREIGN: usize = 16;
+
+impl Exchange {
+    /// Time after which what an origin told is dropped if it is silent, as in llm-d-router.
+    pub const TTL: Duration = Duration::from_secs(180);
+
+    /// An exchange of no index yet, over a stream of so many bytes.
+    pub fn new(origin: OriginId, ttl: Duration, stream_bytes: u64, budget: &Arc<Budget>) -> Self {
+        Self {
+            origin,
+            ttl,
+            publishing: Publishing::new(ttl, stream_bytes),
+            members: Vec::new(),
+            endpoints: HashMap::new(),
+            snapshot: None,
+            waiting: Waiting::default(),
+            bound: StreamBound::new(stream_bytes),
+            foreign: Vec::new(),
+            counts: ExchangeCounts::default(),
+            memory: Reservation::new(budget, Kind::PrefixIndex),
+        }
+    }
+
+    /// Has these indexes take part, and no others: those of the producers of a configuration. One that comes tells all that
+    /// it holds. Returns whether one came: the stream has to be read from its end for it.
+    pub fn set_members(&mut self, members: &[(Fingerprint, Arc<Adder>)], now_ms: u64) -> bool {
+        let mut before = std::mem::take(&mut self.members);
+        let mut is_new = false;
+        for (fingerprint, adder) in members {
+            let is_same =
+                |member: &Member| member.fingerprint == *fingerprint && Arc::ptr_eq(&member.adder, adder);
+            let member = match before.iter().position(is_same) {
+                Some(at) => before.swap_remove(at),
+                None => {
+                    is_new = true;
+                    let ids = (*fingerprint, self.origin);
+                    let publisher = Publisher::start(adder.index(), ids, self.publishing, now_ms);
+                    Member { fingerprint: *fingerprint, adder: Arc::clone(adder), publisher }
+                }
+            };
+            self.members.push(member);
+        }
+        for gone in before {
+            if !self.members.iter().any(|member| Arc::ptr_eq(&member.adder, &gone.adder)) {
+                gone.adder.index().keep_news(0);
+            }
+        }
+        is_new
+    }
+
+    /// Takes the endpoints of a snapshot as those that are known, and what waited for them. Called now and then even if
+    /// nothing has changed.
+    pub fn discover(&mut self, snapshot: &Arc<Snapshot>, now_ms: u64) {
+        if self.snapshot.as_ref().is_none_or(|known| !Arc::ptr_eq(known, snapshot)) {
+            let id = |endpoint: &Arc<Endpoint>| (EndpointId::of(endpoint), Arc::clone(endpoint));
+            self.endpoints = snapshot.endpoints().iter().map(id).collect();
+            self.snapshot = Some(Arc::clone(snapshot));
+            for told in self.waiting.take(|held| self.endpoints.contains_key(&held.endpoint)) {
+                let at = self.members.iter().position(|member| member.fingerprint == told.fingerprint);
+                let endpoint = self.endpoints.get(&told.held.endpoint);
+                if let (Some(at), Some(endpoint)) = (at, endpoint) {
+                    let known = [(Arc::clone(endpoint), told.held)];
+                    match told.origin {
+                        Some(origin) => self.import(at, origin, &known, now_ms),
+                        None => drop(self.restore_known(at, &known)),
+                    }
+                }
+            }
+        }
+        self.counts.unknown += self.waiting.expire(now_ms) as u64;
+        self.count_memory();
+    }
+
+    /// The next batch to be added to the stream. Asked again until there is none, then again some 20 ms later, but not
+    /// before the last one was added.
+    pub fn poll(&mut self, now_ms: u64) -> Option<Vec<u8>> {
+        let poll = |member: &mut Member| member.publisher.poll(member.adder.index(), now_ms);
+        let batch = self.members.iter_mut().find_map(poll);
+        self.count_memory();
+        batch
+    }
+
+    /// Has everything told again: the stream was lost.
+    pub fn tell_all(&mut self) {
+        self.bound.clear();
+        self.members.iter_mut().for_each(|member| member.publisher.tell_all(member.adder.index()));
+    }
+
+    /// Reads a new entry of the stream.
+    pub fn receive(&mut self, id: EntryId, payload: &[u8], now_ms: u64) -> Received {
+        self.bound.entry(id, payload.len());
+        self.members.iter_mut().for_each(|member| member.publisher.seen(payload.len() as u64));
+        let (batch, at) = match self.read(payload) {
+            Ok(read) => read,
+            Err(received) => return received,
+        };
+        let origin = batch.origin();
+        let known = self.known(&batch, Some(origin), now_ms);
+        self.import(at, origin, &known, now_ms);
+        Received::Taken
+    }
+
+    /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones, evict nothing, and
+    /// don't expire with their origin: it may be gone for long, and the engines hold the blocks all the same. Returns
+    /// `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.
+    pub fn restore(&mut self, id: EntryId, payload: &[u8], now_ms: u64) -> bool {
+        self.bound.entry(id, payload.len());
+        let mut has_room = true;
+        if let Ok((batch, at)) = self.read(payload) {
+            let known = self.known(&batch, None, now_ms);
+            has_room = self.restore_known(at, &known) || !self.is_full();
+        }
+        has_room && !self.bound.is_full()
+    }
+
+    /// Oldest entry that has to stay, when the stream has grown beyond its bound.
+    pub fn trim(&mut self) -> Option<EntryId> {
+        self.bound.trim()
+    }
+
+    /// Bytes of the stream, as far as it was read.
+    pub fn stream_bytes(&self) -> u64 {
+        self.bound.bytes()
+    }
+
+    /// Counts of what was heard.
+    pub fn counts(&self) -> ExchangeCounts {
+        self.counts
+    }
+
+    /// Counts of what was told, of all indexes.
+    pub fn published(&self) -> Published {
+        let counts = self.members.iter().map(|member| member.publisher.counts());
+        counts.fold(Published::default(), |all, one| Published {
+            batches: all.batches + one.batches,
+            blocks: all.blocks + one.blocks,
+            dropped: all.dropped + one.dropped,
+            exports: all.exports + one.exports,
+        })
+    }
+
+    /// A batch of another process, and the member that it is for.
+    fn read<'a>(&mut self, payload: &'a [u8]) -> Result<(Batch<'a>, usize), Received> {
+        let batch = Batch::parse(payload).map_err(|error| {
+            self.counts.malformed += 1;
+            Received::Malformed(error)
+        })?;
+        if batch.origin() == self.origin {
+            return Err(Received::Own);
+        }
+        let fingerprint = batch.fingerprint();
+        let at = self.members.iter().position(|member| member.fingerprint == fingerprint);
+        let at = at.ok_or_else(|| {
+            self.counts.foreign += 1;
+            let first = !self.foreign.contains(&fingerprint) && self.foreign.len() < MAX_FOREIGN;
+            if first {
+                self.foreign.push(fingerprint);
+            }
+            Received::Foreign { fingerprint, first }
+        })?;
+        Ok((batch, at))
+    }
+
+    /// The blocks of known endpoints; those of others wait for them.
+    fn known(
+        &mut self,
+        batch: &Batch<'_>,
+        origin: Option<OriginId>,
+        now_ms: u64,
+    ) -> Vec<(Arc<Endpoint>, Held)> {
+        let mut known = Vec::new();
+        for held in batch.held() {
+            match self.endpoints.get(&held.endpoint) {
+                Some(endpoint) => known.push((Arc::clone(endpoint), held)),
+                None => {
+                    let fingerprint = batch.fingerprint();
+                    let told = Told { fingerprint, origin, held, since_ms: now_ms };
+                    self.counts.unknown += self.waiting.push(told) as u64;
+                }
+            }
+        }
+        known
+    }
+
+    fn import(&mut self, at: usize, origin: OriginId, known: &[(Arc<Endpoint>, Held)], now_ms: u64) {
+        let (ttl, blocks) = (self.ttl, blocks(known));
+        let adder = &self.members[at].adder;
+        match adder.import(blocks, |index| index.import(origin, known, now_ms, ttl)) {
+            true => self.counts.imported += blocks as u64,
+            false => self.counts.refused += blocks as u64,
+        }
+    }
+
+    /// Returns `false` if not all found room.
+    fn restore_known(&mut self, at: usize, known: &[(Arc<Endpoint>, Held)]) -> bool {
+        let blocks = blocks(known);
+        self.counts.restored += blocks as u64;
+        self.members[at].adder.import(blocks, |index| {
+            known.iter().fold(true, |all, (endpoint, held)| index.restore(endpoint, held) && all)
+        })
+    }
+
+    /// Returns `true` if no index has room for an older block of any endpoint.
+    fn is_full(&self) -> bool {
+        self.members
+            .iter()
+            .map(|member| member.adder.index())
+            .all(|index| !index.has_room() || self.endpoints.values().all(|endpoint| index.is_full(endpoint)))
+    }
+
+    fn count_memory(&mut self) {
+        let publishers: usize = self.members.iter().map(|member| member.publisher.bytes()).sum();
+        let endpoints = self.endpoints.capacity() * size_of::<(EndpointId, Arc<Endpoint>)>();
+        self.memory.set((publishers + endpoints + self.waiting.bytes()) as u64);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.members.iter().for_each(|member| member.adder.index().keep_news(0));
+    }
+}
+
+fn blocks(held: &[(Arc<Endpoint>, Held)]) -> usize {
+    held.iter().map(|(_, held)| held.hashes.len()).sum()
+}
+
+#[cfg(test)]
+#[path = "exchange_tests.rs"]
+mod tests;

@@ -1,0 +1,226 @@
+//! An exchange between replicas over a stream that loses nothing.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::endpoints::{EndpointSpec, Store};
+use crate::prefix::Blocks;
+use crate::prefix::index::{Limits, PrefixIndex};
+use crate::prefix::share::WarmUp;
+
+const FINGERPRINT: Fingerprint = Fingerprint(7);
+
+fn pool(names: &[&str]) -> Arc<Snapshot> {
+    let store = Store::default();
+    store.replace(names.iter().map(|name| EndpointSpec::new(*name, (Ipv4Addr::LOCALHOST, 1))).collect());
+    store.snapshot()
+}
+
+struct Replica {
+    exchange: Exchange,
+    index: Arc<PrefixIndex>,
+    adder: Arc<Adder>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Replica {
+    fn new(number: u8, snapshot: &Arc<Snapshot>, budget: &Arc<Budget>) -> Self {
+        Self::of(number, snapshot, budget, Limits::default())
+    }
+
+    fn of(number: u8, snapshot: &Arc<Snapshot>, budget: &Arc<Budget>, limits: Limits) -> Self {
+        let index = Arc::new(PrefixIndex::new(limits));
+        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::clone(budget)));
+        let mut exchange = Exchange::new(OriginId([number; 16]), Exchange::TTL, 1 << 20, budget);
+        assert!(exchange.set_members(&[(FINGERPRINT, Arc::clone(&adder))], 0));
+        exchange.discover(snapshot, 0);
+        Self { exchange, index, adder, snapshot: Arc::clone(snapshot) }
+    }
+
+    fn add(&self, endpoint: usize, hashes: &[u64]) {
+        self.index.add(&self.snapshot.endpoints()[endpoint], hashes, 31_250);
+    }
+
+    fn poll(&mut self, now_ms: u64) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.exchange.poll(now_ms)).collect()
+    }
+
+    fn found(&self, hashes: &[u64]) -> Vec<u32> {
+        let mut matched = Vec::new();
+        self.index.find(&Blocks::from_prompts([hashes]), self.snapshot.all().view(), &mut matched);
+        matched
+    }
+}
+
+fn id(number: u64) -> EntryId {
+    EntryId { ms: number, seq: 0 }
+}
+
+#[test]
+fn a_replica_finds_what_another_one_told_and_not_its_own() {
+    let (pool, budget) = (pool(&["a", "b"]), Arc::default());
+    let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
+    first.add(1, &[1, 2, 3]);
+    let batches = first.poll(100);
+    assert_eq!(batches.len(), 1);
+    assert_eq!(second.exchange.receive(id(1), &batches[0], 100), Received::Taken);
+    assert_eq!(first.exchange.receive(id(1), &batches[0], 100), Received::Own);
+    assert_eq!(second.found(&[1, 2, 3, 4]), [0, 3]);
+    assert_eq!(second.poll(200), Vec::<Vec<u8>>::new(), "no echo");
+    assert_eq!(second.exchange.counts(), ExchangeCounts { imported: 3, ..ExchangeCounts::default() });
+    assert_eq!(first.exchange.published().blocks, 3);
+    assert_eq!(second.exchange.stream_bytes(), batches[0].len() as u64 + StreamBound::ENTRY);
+    // The origin is silent.
+    second.index.sweep(&pool, 180_100);
+    assert_eq!(second.found(&[1, 2, 3]), [0, 0]);
+}
+
+#[test]
+fn foreign_and_damaged_entries_are_counted_and_the_first_is_said() {
+    let (pool, budget) = (pool(&["a"]), Arc::default());
+    let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
+    let others = Fingerprint(8);
+    let adder = Arc::clone(&first.adder);
+    assert!(first.exchange.set_members(&[(others, adder)], 0));
+    first.add(0, &[1]);
+    let mut batch = first.poll(100).remove(0);
+    let foreign = |first| Received::Foreign { fingerprint: others, first };
+    assert_eq!(second.exchange.receive(id(1), &batch, 100), foreign(true));
+    assert_eq!(second.exchange.receive(id(2), &batch, 100), foreign(false));
+    batch[20] ^= 1;
+    assert_eq!(second.exchange.receive(id(3), &batch, 100), Received::Malformed(BatchError::Check));
+    let counts = ExchangeCounts { foreign: 2, malformed: 1, ..ExchangeCounts::default() };
+    assert_eq!((second.exchange.counts(), second.index.entries()), (counts, 0));
+}
+
+#[test]
+fn blocks_of_a_pod_that_another_replica_saw_first_wait_for_it() {
+    let budget = Arc::default();
+    let (before, after) = (pool(&["a"]), pool(&["b", "a"]));
+    let (mut first, mut second) = (Replica::new(1, &after, &budget), Replica::new(2, &before, &budget));
+    first.add(0, &[1, 2]);
+    let batch = first.poll(100).remove(0);
+    second.exchange.receive(id(1), &batch, 100);
+    assert_eq!((second.found(&[1, 2]), second.exchange.counts().imported), (vec![0], 0));
+    second.snapshot = Arc::clone(&after);
+    second.exchange.discover(&after, 500);
+    assert_eq!((second.found(&[1, 2]), second.exchange.counts().imported), (vec![2, 0], 2));
+    // It never comes.
+    let mut third = Replica::new(3, &before, &budget);
+    third.exchange.receive(id(1), &batch, 100);
+    third.exchange.discover(&before, 30_099);
+    assert_eq!(third.exchange.counts().unknown, 0);
+    third.exchange.discover(&before, 30_100);
+    assert_eq!(third.exchange.counts().unknown, 2);
+    third.exchange.discover(&after, 30_200);
+    assert_eq!(third.index.entries(), 0);
+}
+
+#[test]
+fn blocks_that_wait_for_endpoints_have_a_bound() {
+    let budget: Arc<Budget> = Arc::default();
+    let (before, after) = (pool(&["a"]), pool(&["b"]));
+    let (mut first, mut second) = (Replica::new(1, &after, &budget), Replica::new(2, &before, &budget));
+    for number in 0..60u64 {
+        first.add(0, &(0..5000).map(|block| number << 32 | block).collect::<Vec<u64>>());
+        for batch in first.poll(100 + number * 100) {
+            second.exchange.receive(id(number), &batch, 100);
+        }
+    }
+    second.exchange.poll(10_000);
+    assert!(second.exchange.waiting.bytes() <= Waiting::MAX_BLOCKS * 8 + (1 << 12) * 100);
+    assert!(budget.used(Kind::PrefixIndex) > second.exchange.waiting.bytes() as u64);
+    let waiting = (second.exchange.waiting.bytes() / 8) as u64;
+    assert!(second.exchange.counts().unknown.abs_diff(300_000 - waiting) < 10_000);
+    drop((first, second));
+    assert_eq!(budget.used(Kind::PrefixIndex), 0);
+}
+
+/// Reads a stream as a replica does at its start, in pages of a few entries.
+fn warm_up(replica: &mut Replica, stream: &[(EntryId, Vec<u8>)], pages: usize) -> WarmUp {
+    let mut warm_up = WarmUp::new(1000);
+    for _ in 0..pages {
+        if warm_up.is_over() {
+            break;
+        }
+        let is_before = |entry: &&(EntryId, Vec<u8>)| warm_up.before().is_none_or(|before| entry.0 < before);
+        let page: Vec<_> = stream.iter().rev().filter(is_before).take(3).collect();
+        let page = page.into_iter().map(|(id, payload)| (*id, payload.as_slice()));
+        warm_up.page(&mut replica.exchange, page, 0);
+    }
+    warm_up
+}
+
+#[test]
+fn a_replica_starts_with_the_newest_of_what_lives_before_it_told() {
+    let (pool, budget) = (pool(&["a", "b"]), Arc::default());
+    let mut stream = Vec::new();
+    for life in 1..=20 {
+        // A life of the same replica, of which nothing but the stream is left.
+        let mut replica = Replica::new(life, &pool, &budget);
+        replica.add(usize::from(life % 2), &[u64::from(life) * 10, u64::from(life) * 10 + 1]);
+        let batches = replica.poll(100);
+        stream.extend(batches.into_iter().map(|batch| (id(life.into()), batch)));
+    }
+    let mut replica = Replica::new(100, &pool, &budget);
+    let mut warm_up = warm_up(&mut replica, &stream, 2);
+    assert!(!warm_up.is_ready(999) && warm_up.is_ready(1000));
+    assert_eq!((warm_up.after(), warm_up.before()), (id(20), Some(id(15))));
+    assert_eq!((replica.found(&[200, 201]), replica.found(&[140, 141])), (vec![2, 0], vec![0, 0]));
+    // New entries come meanwhile.
+    let mut other = Replica::new(101, &pool, &budget);
+    other.add(0, &[7]);
+    replica.exchange.receive(id(21), &other.poll(100)[0], 100);
+    warm_up = self::warm_up(&mut replica, &stream, 100);
+    assert!(warm_up.is_over() && warm_up.is_ready(0));
+    assert_eq!(replica.index.entries(), 41);
+    // The lives before it are no origins that expire.
+    replica.index.sweep(&pool, 10_000_000);
+    assert_eq!(replica.index.entries(), 40);
+    let mut empty = Replica::new(102, &pool, &budget);
+    let warm_up = self::warm_up(&mut empty, &[], 1);
+    assert!(warm_up.is_over() && warm_up.after() == id(0));
+}
+
+#[test]
+fn warm_up_ends_when_the_index_is_full() {
+    let (pool, budget) = (pool(&["a", "b"]), Arc::default());
+    let mut writer = Replica::new(1, &pool, &budget);
+    let mut stream = Vec::new();
+    for number in 0..50u64 {
+        writer.add((number % 2) as usize, &[number * 2 + 1, number * 2 + 2]);
+        stream.extend(writer.poll(100 + number * 100).into_iter().map(|batch| (id(number + 1), batch)));
+    }
+    let limits = Limits { entries: 31, ..Limits::default() };
+    let mut replica = Replica::of(2, &pool, &budget, limits);
+    let warm_up = warm_up(&mut replica, &stream, 100);
+    assert_eq!((warm_up.before(), replica.index.entries()), (Some(id(33)), 31));
+    assert_eq!((replica.found(&[99, 100]), replica.found(&[71, 72])), (vec![0, 2], vec![0, 2]));
+}
+
+#[test]
+fn indexes_of_producers_that_are_gone_keep_nothing_for_others() {
+    let (pool, budget) = (pool(&["a"]), Arc::default());
+    let mut replica = Replica::new(1, &pool, &budget);
+    replica.add(0, &[1]);
+    assert_eq!(replica.index.news(), 1);
+    let same = [(FINGERPRINT, Arc::clone(&replica.adder))];
+    assert!(!replica.exchange.set_members(&same, 0));
+    assert_eq!(replica.index.news(), 1);
+    assert!(!replica.exchange.set_members(&[], 0));
+    replica.add(0, &[2]);
+    assert_eq!((replica.index.news(), replica.poll(100).len()), (0, 0));
+    assert!(replica.exchange.set_members(&same, 0), "another stream may have been read meanwhile");
+    assert_eq!(replica.poll(100).len(), 1);
+}
+
+#[test]
+fn a_stream_that_was_lost_is_told_again() {
+    let (pool, budget) = (pool(&["a"]), Arc::default());
+    let mut replica = Replica::new(1, &pool, &budget);
+    replica.add(0, &[1, 2]);
+    let batch = replica.poll(100).remove(0);
+    replica.exchange.receive(id(1), &batch, 100);
+    replica.exchange.tell_all();
+    assert_eq!((replica.exchange.stream_bytes(), replica.poll(200).len()), (0, 1));
+}

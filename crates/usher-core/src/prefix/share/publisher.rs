@@ -1,0 +1,217 @@
+//! Batches of what a process has to tell, and when they are due.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::batch::{self, Batch};
+use super::fingerprint::Fingerprint;
+use crate::prefix::index::{Export, Held, OriginId, PrefixIndex};
+
+/// Rules of a [`Publisher`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publishing {
+    /// Time that a block waits at most for a batch to fill up. Longer than a store needs for a batch, and short beside
+    /// the time in which a conversation goes on.
+    pub interval: Duration,
+    /// Blocks that wait at most; the oldest are dropped. 2 MiB of hashes, some seconds of a busy replica.
+    pub waiting: usize,
+    /// Time after which a batch is due even without blocks, so that an origin is known to live.
+    pub keep_alive: Duration,
+    /// Bytes that the stream has room for.
+    pub stream_bytes: u64,
+}
+
+impl Publishing {
+    /// Rules for origins that expire after `ttl`, and a stream of so many bytes.
+    pub fn new(ttl: Duration, stream_bytes: u64) -> Self {
+        Self { interval: Duration::from_millis(100), waiting: 1 << 18, keep_alive: ttl / 3, stream_bytes }
+    }
+}
+
+/// Counts of a publisher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Batches that were made.
+    pub batches: u64,
+    /// Blocks in them.
+    pub blocks: u64,
+    /// Blocks that were dropped because too many waited. Those that are still held are told by an export.
+    pub dropped: u64,
+    /// Exports of all that is held.
+    pub exports: u64,
+}
+
+/// Makes batches of what is new in an index: one when 64 KiB are there or the oldest block has waited for the interval,
+/// and of all that is held after some were lost, a little at a time and after what is new.
+#[derive(Debug)]
+pub struct Publisher {
+    fingerprint: Fingerprint,
+    origin: OriginId,
+    rules: Publishing,
+    /// Blocks that were taken from the index and are in no batch yet; little more than a batch.
+    ready: VecDeque<Held>,
+    export: Option<Export>,
+    /// Another one follows: what was lost meanwhile may be of endpoints that this one is past.
+    export_again: bool,
+    /// Blocks of one endpoint that the export has still to tell, the most recent first.
+    exporting: Option<Held>,
+    /// Batches of the export that may still be made in this interval.
+    export_batches: usize,
+    /// End of the interval.
+    next_ms: u64,
+    last_batch_ms: u64,
+    told_again_ms: u64,
+    /// Bytes that came into the stream since all that is used was told again.
+    stream_moved: u64,
+    counts: Published,
+}
+
+/// Batches of an export in an interval: 160,000 blocks a second.
+const EXPORT_BATCHES: usize = 2;
+
+/// Time between two looks at how old what was told has become.
+const TELL_AGAIN_MS: u64 = 30_000;
+
+impl Publisher {
+    /// Begins to keep what is new in an index, and to tell what it holds already.
+    pub fn start(
+        index: &PrefixIndex,
+        (fingerprint, origin): (Fingerprint, OriginId),
+        rules: Publishing,
+        now_ms: u64,
+    ) -> Self {
+        index.keep_news(rules.waiting);
+        let mut publisher = Self {
+            fingerprint,
+            origin,
+            rules,
+            ready: VecDeque::new(),
+            export: None,
+            export_again: false,
+            exporting: None,
+            export_batches: EXPORT_BATCHES,
+            next_ms: now_ms,
+            last_batch_ms: now_ms,
+            told_again_ms: now_ms,
+            stream_moved: 0,
+            counts: Published::default(),
+        };
+        publisher.tell_all(index);
+        publisher
+    }
+
+    /// Has everything told that this process added and is still held, up to half of the stream: the store lost it, or a
+    /// batch did not get there.
+    pub fn tell_all(&mut self, index: &PrefixIndex) {
+        match self.export {
+            Some(_) => self.export_again = true,
+            None => self.begin_export(index),
+        }
+    }
+
+    /// Counts an entry that came into the stream, whoever wrote it.
+    pub fn seen(&mut self, bytes: u64) {
+        self.stream_moved += bytes;
+    }
+
+    /// The next batch that is due. Asked for again and again until there is none, and not while the last one waits to be
+    /// sent: what is new waits in the index meanwhile.
+    pub fn poll(&mut self, index: &PrefixIndex, now_ms: u64) -> Option<Vec<u8>> {
+        let is_due = now_ms >= self.next_ms;
+        if self.ready.is_empty() && (is_due || index.news() >= Batch::MAX_BLOCKS) {
+            self.take_news(index);
+        }
+        if is_due && index.news() < Batch::MAX_BLOCKS {
+            self.next_ms = now_ms.saturating_add(millis(self.rules.interval));
+            self.export_batches = EXPORT_BATCHES;
+            self.tell_again(index, now_ms);
+        }
+        if self.ready.is_empty() && self.export_batches > 0 {
+            self.export_batches -= 1;
+            self.fill(index);
+        }
+        let is_silent = now_ms.saturating_sub(self.last_batch_ms) >= millis(self.rules.keep_alive);
+        (is_silent || !self.ready.is_empty()).then(|| self.batch(now_ms))
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> Published {
+        self.counts
+    }
+
+    /// Bytes that are held beside the index.
+    pub fn bytes(&self) -> usize {
+        let held = self.ready.iter().chain(&self.exporting);
+        held.map(|held| size_of::<Held>() + held.hashes.capacity() * size_of::<u64>()).sum()
+    }
+
+    fn begin_export(&mut self, index: &PrefixIndex) {
+        let most = self.rules.stream_bytes / 2 / size_of::<u64>() as u64;
+        self.export = Some(index.export(usize::try_from(most).unwrap_or(usize::MAX)));
+        self.export_again = false;
+    }
+
+    fn take_news(&mut self, index: &PrefixIndex) {
+        let taken = index.take_news(Batch::MAX_BLOCKS);
+        self.ready.extend(taken.held);
+        if taken.dropped > 0 {
+            self.counts.dropped += taken.dropped;
+            self.tell_all(index);
+        }
+    }
+
+    fn batch(&mut self, now_ms: u64) -> Vec<u8> {
+        let blocks = |ready: &VecDeque<Held>| ready.iter().map(|held| held.hashes.len() as u64).sum::<u64>();
+        let before = blocks(&self.ready);
+        let bytes = batch::encode(self.fingerprint, self.origin, &mut self.ready);
+        self.counts.batches += 1;
+        self.counts.blocks += before - blocks(&self.ready);
+        self.last_batch_ms = now_ms;
+        bytes
+    }
+
+    /// Takes a batch full of the export. Of each endpoint the oldest blocks come first: an import takes those that come later
+    /// for more recent.
+    fn fill(&mut self, index: &PrefixIndex) {
+        let mut room = batch::ROOM;
+        while batch::fits(room) > 0
+            && let Some(export) = &mut self.export
+        {
+            let Some(mut held) = self.exporting.take().or_else(|| index.export_next(export)) else {
+                self.export = None;
+                self.counts.exports += 1;
+                if self.export_again {
+                    self.begin_export(index);
+                }
+                return;
+            };
+            let hashes = held.hashes.split_off(held.hashes.len().saturating_sub(batch::fits(room)));
+            room -= batch::size(hashes.len());
+            self.ready.push_back(Held { hashes, ..held });
+            if !held.hashes.is_empty() {
+                self.exporting = Some(held);
+            }
+        }
+    }
+
+    /// Has blocks that are in use told again, before those who are told lose them: when half of an endpoint's blocks are new,
+    /// or when what was told of them will soon be at the end of the stream.
+    fn tell_again(&mut self, index: &PrefixIndex, now_ms: u64) {
+        if now_ms.saturating_sub(self.told_again_ms) >= TELL_AGAIN_MS {
+            self.told_again_ms = now_ms;
+            let anyway = self.stream_moved >= self.rules.stream_bytes / 2;
+            if anyway {
+                self.stream_moved = 0;
+            }
+            index.tell_again(anyway);
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "publisher_tests.rs"]
+mod tests;

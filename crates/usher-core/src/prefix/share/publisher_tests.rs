@@ -1,0 +1,166 @@
+//! When batches are made, and of what.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::*;
+use crate::endpoints::{Endpoint, EndpointSpec, Snapshot, Store};
+use crate::prefix::index::Limits;
+
+fn pool(count: u32) -> Arc<Snapshot> {
+    let store = Store::default();
+    let spec = |index: u32| EndpointSpec::new(index.to_string(), (Ipv4Addr::from(index), 8000));
+    store.replace((0..count).map(spec).collect());
+    store.snapshot()
+}
+
+const IDS: (Fingerprint, OriginId) = (Fingerprint(7), OriginId([1; 16]));
+
+fn rules(stream_bytes: u64) -> Publishing {
+    Publishing::new(Duration::from_secs(180), stream_bytes)
+}
+
+fn start(index: &PrefixIndex) -> Publisher {
+    Publisher::start(index, IDS, rules(64 << 20), 0)
+}
+
+fn blocks(number: u64, count: u64) -> Vec<u64> {
+    (0..count).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+/// Blocks of all batches that are due, one number per batch.
+fn due(publisher: &mut Publisher, index: &PrefixIndex, now_ms: u64) -> Vec<usize> {
+    std::iter::from_fn(|| publisher.poll(index, now_ms))
+        .map(|bytes| Batch::parse(&bytes).unwrap().blocks())
+        .collect()
+}
+
+fn add(index: &PrefixIndex, endpoint: &Endpoint, hashes: &[u64]) {
+    index.add(endpoint, hashes, 31_250);
+}
+
+#[test]
+fn a_batch_is_due_after_its_interval_or_when_it_is_full() {
+    let (pool, index) = (pool(2), PrefixIndex::new(Limits::default()));
+    let [a, b] = [&pool.endpoints()[0], &pool.endpoints()[1]];
+    let mut publisher = start(&index);
+    assert!(due(&mut publisher, &index, 0).is_empty());
+    add(&index, a, &blocks(1, 10));
+    assert!(due(&mut publisher, &index, 99).is_empty());
+    add(&index, b, &blocks(1, 5));
+    assert_eq!(due(&mut publisher, &index, 100), [15]);
+    add(&index, a, &blocks(2, 7000));
+    assert!(due(&mut publisher, &index, 150).is_empty());
+    add(&index, a, &blocks(3, 3000));
+    assert_eq!(due(&mut publisher, &index, 150), [Batch::MAX_BLOCKS]);
+    assert_eq!(due(&mut publisher, &index, 200), [10_000 - Batch::MAX_BLOCKS]);
+    assert!(due(&mut publisher, &index, 1000).is_empty());
+    let counts = Published { batches: 3, blocks: 10_015, dropped: 0, exports: 1 };
+    assert_eq!(publisher.counts(), counts, "the export of an index that was empty");
+}
+
+#[test]
+fn silent_publisher_is_heard_three_times_in_the_life_of_an_origin() {
+    let index = PrefixIndex::new(Limits::default());
+    let mut publisher = start(&index);
+    let times: Vec<u64> = (0..400)
+        .map(|second| second * 1000)
+        .filter(|now_ms| publisher.poll(&index, *now_ms).is_some())
+        .collect();
+    assert_eq!(times, [60_000, 120_000, 180_000, 240_000, 300_000, 360_000]);
+}
+
+#[test]
+fn an_index_that_was_there_before_is_told_a_little_at_a_time() {
+    let (pool, index) = (pool(8), PrefixIndex::new(Limits::default()));
+    for (number, endpoint) in (0u64..).zip(pool.endpoints()) {
+        add(&index, endpoint, &blocks(number, 10_000));
+    }
+    let mut publisher = start(&index);
+    let (mut told, mut now_ms) = (0, 0);
+    while publisher.counts().exports == 0 {
+        add(&index, &pool.endpoints()[0], &blocks(100 + now_ms, 1));
+        let batches = due(&mut publisher, &index, now_ms);
+        assert!(batches.len() <= 3, "{batches:?}");
+        assert!(publisher.bytes() < 400_000, "{}", publisher.bytes());
+        told += batches.iter().sum::<usize>();
+        now_ms += 100;
+    }
+    let intervals = now_ms / 100;
+    // What is new may be told twice.
+    assert!((80_000 + intervals..=80_000 + 2 * intervals).contains(&(told as u64)), "{told}");
+    assert!((5..8).contains(&intervals), "{intervals}");
+}
+
+#[test]
+fn blocks_that_were_dropped_are_told_when_there_is_time() {
+    let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
+    let a = &pool.endpoints()[0];
+    let mut publisher = Publisher::start(&index, IDS, Publishing { waiting: 100, ..rules(64 << 20) }, 0);
+    due(&mut publisher, &index, 0);
+    // The store is away.
+    (0..5).for_each(|number| add(&index, a, &blocks(number, 50)));
+    let told = due(&mut publisher, &index, 1000);
+    assert_eq!((told, publisher.counts().dropped), (vec![100, 250], 150));
+    assert!(due(&mut publisher, &index, 2000).is_empty());
+}
+
+#[test]
+fn losing_more_during_an_export_lets_it_end_and_another_one_follow() {
+    let (pool, index) = (pool(2), PrefixIndex::new(Limits::default()));
+    pool.endpoints().iter().for_each(|endpoint| add(&index, endpoint, &blocks(1, 15_000)));
+    let mut publisher = start(&index);
+    let mut told = 0;
+    for now_ms in (0..2000).step_by(100) {
+        told += due(&mut publisher, &index, now_ms).iter().sum::<usize>();
+        if now_ms == 0 {
+            (0..3).for_each(|_| publisher.tell_all(&index));
+        }
+    }
+    assert_eq!((told, publisher.counts().exports), (60_000, 2));
+}
+
+#[test]
+fn an_export_is_at_most_half_of_the_stream_and_has_the_newest() {
+    let (pool, index) = (pool(2), PrefixIndex::new(Limits::default()));
+    for endpoint in pool.endpoints() {
+        (0..10).for_each(|number| add(&index, endpoint, &blocks(number, 1000)));
+    }
+    let mut publisher = Publisher::start(&index, IDS, rules(160_000), 0);
+    let mut batches = Vec::new();
+    for now_ms in (0..1000).step_by(100) {
+        batches.extend(std::iter::from_fn(|| publisher.poll(&index, now_ms)));
+    }
+    let held: Vec<Held> = batches.iter().flat_map(|bytes| Batch::parse(bytes).unwrap().held()).collect();
+    let hashes: Vec<u64> = held.iter().flat_map(|held| held.hashes.iter().copied()).collect();
+    assert_eq!(hashes.len(), 10_000);
+    // What comes later counts as more recent.
+    let to = PrefixIndex::new(Limits::default());
+    for held in held {
+        let endpoint =
+            pool.endpoints().iter().find(|endpoint| crate::prefix::EndpointId::of(endpoint) == held.endpoint);
+        to.add(endpoint.unwrap(), &held.hashes, 1000);
+    }
+    let mut matched = Vec::new();
+    to.find(&crate::prefix::Blocks::from_prompts([blocks(9, 1000)]), pool.all().view(), &mut matched);
+    assert_eq!(matched, [1000, 1000]);
+}
+
+#[test]
+fn blocks_in_use_are_told_again_before_the_stream_has_lost_them() {
+    let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
+    let a = &pool.endpoints()[0];
+    let mut publisher = start(&index);
+    add(&index, a, &blocks(1, 10));
+    assert_eq!(due(&mut publisher, &index, 0), [10]);
+    // All is new once.
+    let mut used = |now_ms: u64, seen: u64| {
+        publisher.seen(seen);
+        due(&mut publisher, &index, now_ms);
+        add(&index, a, &blocks(1, 10));
+        index.news()
+    };
+    assert_eq!((used(29_900, 0), used(30_000, 0)), (0, 10));
+    assert_eq!((used(60_000, 31 << 20), used(89_900, 1 << 20)), (0, 0));
+    assert_eq!((used(90_000, 0), used(120_000, 0)), (10, 0));
+}
