@@ -71,7 +71,7 @@ impl Attempts {
 
     /// The same with so many models, and ten times as many series.
     #[must_use]
-    pub fn with_label_values(mut self, most: usize) -> Self {
+    pub fn with_label_values(self, most: usize) -> Self {
         self.series.limit(MAX_SERIES / MAX_LABEL_VALUES * most);
         self
     }

@@ -34,7 +34,7 @@ type Hashed = BuildHasherDefault<ShortHasher>;
 #[derive(Debug)]
 pub struct ClientSeries<K: Eq + Hash, S> {
     /// Most series, beside those of `other`.
-    most: usize,
+    most: AtomicUsize,
     /// Idle series leave however few there are.
     expires: bool,
     by_key: DashMap<K, Entry<S>, Hashed>,
@@ -108,7 +108,7 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     /// [`label_values`](crate::memory::Budget::label_values), so that they fit in the memory budget.
     pub fn new(most: usize) -> Self {
         Self {
-            most,
+            most: AtomicUsize::new(most),
             expires: false,
             by_key: DashMap::default(),
             len: AtomicUsize::new(0),
@@ -124,8 +124,8 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     }
 
     /// Sets how many there are at most, beside those of `other`.
-    pub fn limit(&mut self, most: usize) {
-        self.most = most;
+    pub fn limit(&self, most: usize) {
+        self.most.store(most, Relaxed);
     }
 
     fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
@@ -135,7 +135,7 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     /// Returns `true` if idle ones make room. As long as there are fewer they stay: who reads a page is
     /// to find 0 for a model that rests, not nothing.
     fn are_many(&self) -> bool {
-        self.len.load(Relaxed) >= self.most / 2
+        self.len.load(Relaxed) >= self.most.load(Relaxed) / 2
     }
 }
 
@@ -163,7 +163,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         if self.are_many() {
             self.sweep(now, &mut leaving);
         }
-        let key = if self.len.load(Relaxed) < self.most {
+        let key = if self.len.load(Relaxed) < self.most.load(Relaxed) {
             key
         } else {
             self.overflow.warn(family.of);

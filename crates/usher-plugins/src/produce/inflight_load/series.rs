@@ -52,6 +52,8 @@ impl InflightFamilies {
 pub struct InflightSeries {
     families: Arc<InflightFamilies>,
     producer: String,
+    /// Flows that there is room for.
+    flows: usize,
     known: ClientSeries<Key, Gauges>,
 }
 
@@ -69,10 +71,9 @@ struct Gauges {
 }
 
 impl InflightSeries {
-    /// No series yet; later so many times [`PER_FLOW`] at most.
+    /// No series yet; later so many for each endpoint at most, and [`PER_FLOW`] times as many for all.
     pub fn new(families: Arc<InflightFamilies>, producer: &str, flows: usize) -> Self {
-        let known = ClientSeries::expiring(flows.saturating_mul(PER_FLOW));
-        Self { families, producer: producer.to_owned(), known }
+        Self { families, producer: producer.to_owned(), flows, known: ClientSeries::expiring(flows) }
     }
 
     /// Counts a request of a flow until the guard is dropped.
@@ -130,6 +131,7 @@ impl Persistent for InflightSeries {
             is_held || known.contains(endpoint)
         };
         self.known.retain(stays, &|_, gauges| self.forget(gauges));
+        self.known.limit(self.flows.saturating_mul(snapshot.endpoints().len().clamp(1, PER_FLOW)));
     }
 }
 
