@@ -71,7 +71,7 @@ struct Gauges {
 }
 
 impl InflightSeries {
-    /// No series yet; later so many for each endpoint at most, and [`PER_FLOW`] times as many for all.
+    /// No series yet; later so many for each endpoint at most, and ten times as many for all.
     pub fn new(families: Arc<InflightFamilies>, producer: &str, flows: usize) -> Self {
         Self { families, producer: producer.to_owned(), flows, known: ClientSeries::expiring(flows) }
     }
