@@ -47,7 +47,8 @@ fn key<'a>(endpoint: Option<&'a Endpoint>, model: &'a str) -> LabelRef<'a, 3> {
 #[derive(Debug)]
 struct Counter {
     decisions: IntCounter,
-    endpoint: Option<Arc<Endpoint>>,
+    /// Values of [`LABELS`]. The endpoint itself isn't kept: a later pod of its name has the same counter.
+    labels: [String; 5],
 }
 
 fn labels<'a>(endpoint: Option<&'a Endpoint>, model: &'a str) -> [&'a str; 5] {
@@ -96,14 +97,14 @@ impl Attempts {
         let of = endpoint.map(|endpoint| &**endpoint);
         let make = |key: &Key| {
             let [_, _, model] = key.texts();
-            let decisions = self.family.with_label_values(&labels(of, model));
-            Counter { decisions, endpoint: endpoint.cloned() }
+            let labels = labels(of, model);
+            Counter { decisions: self.family.with_label_values(&labels), labels: labels.map(str::to_owned) }
         };
         let family = Family {
             of: OF,
             other: &|| key(of, OTHER).to_key(),
             make: &make,
-            forget: &|key, counter| self.forget(key, counter),
+            forget: &|_, counter| self.forget(counter),
         };
         self.series.get(key(of, self.series.label(model, OF)).to_key(), &family)
     }
@@ -116,13 +117,12 @@ impl Attempts {
             let [id, port, _] = key.texts();
             id.is_empty() || known.get(id) == Some(&port)
         };
-        self.series.retain(stays, &|key, counter| self.forget(key, counter));
+        self.series.retain(stays, &|_, counter| self.forget(counter));
     }
 
-    fn forget(&self, key: &Key, counter: &Counter) {
-        let [_, _, model] = key.texts();
+    fn forget(&self, counter: &Counter) {
         // Absent only if somebody else removed it, which is all the same.
-        let _ = self.family.remove_label_values(&labels(counter.endpoint.as_deref(), model));
+        let _ = self.family.remove_label_values(&counter.labels);
     }
 }
 
@@ -152,6 +152,8 @@ mod tests {
         let text = crate::metrics::render(&registry);
         assert!(!text.contains(r#"pod_name="a""#) && text.contains(r#"pod_name="b""#), "{text}");
         assert!(text.contains(r#"status="failure",target_model_name="m"} 1"#), "{text}");
+        let gone = Arc::downgrade(&snapshot.endpoints()[1]);
+        drop(snapshot);
         let moved = EndpointSpec { address: ([10, 0, 0, 1], 9000).into(), ..spec("b") };
         store.replace(vec![moved]);
         attempts.success("m", &store.snapshot().endpoints()[0]);
@@ -159,6 +161,12 @@ mod tests {
         let text = crate::metrics::render(&registry);
         assert!(text.contains(r#"port="9000",status="success",target_model_name="m"} 1"#), "{text}");
         assert!(!text.contains(r#"port="8000""#), "{text}");
+        // A pod that is replaced under its name and port isn't kept by its counter.
+        let first = Arc::downgrade(&store.snapshot().endpoints()[0]);
+        store.replace(vec![EndpointSpec { address: ([10, 0, 0, 2], 9000).into(), ..spec("b") }]);
+        attempts.retain(&store.snapshot());
+        assert!(gone.upgrade().is_none() && first.upgrade().is_none());
+        assert!(crate::metrics::render(&registry).contains(r#"port="9000""#));
     }
 
     fn pool(count: usize) -> Store {

@@ -237,7 +237,8 @@ fn stages_run_as_their_order_and_their_deciders_say() {
             &case,
             |registry, prefill, encode| {
                 let family = DisaggFamily::register(registry).unwrap();
-                let decisions = family.of(PluginId::new("disagg-profile-handler", "h"), 1000);
+                let decisions = family
+                    .of(&usher::schedule::State::default(), PluginId::new("disagg-profile-handler", "h"));
                 DisaggProfileHandler::new(&params, prefill, encode, decisions)
             },
             "llm_d_inference_scheduler_disagg_decision_total",
@@ -259,7 +260,8 @@ fn pd_profile_handler_has_two_stages_and_no_header() {
             &case,
             |registry, prefill, _| {
                 let family = PdFamily::register(registry).unwrap();
-                let decisions = family.of(PluginId::new("pd-profile-handler", "h"), 1000);
+                let decisions =
+                    family.of(&usher::schedule::State::default(), PluginId::new("pd-profile-handler", "h"));
                 PdProfileHandler::new(&params, prefill.unwrap(), decisions)
             },
             "llm_d_inference_scheduler_pd_decision_total",
@@ -278,7 +280,8 @@ fn with_cached(tokens: u64, matched: [u32; 2]) -> Decision {
     let decider = PrefixBasedPdParams { non_cached_tokens: 100, prompt_tokens: 0 };
     let decider = Arc::new(PrefixBasedPdDecider::new(decider, prompt, prefix));
     let decisions = DisaggFamily::register(&Registry::new()).unwrap();
-    let decisions = decisions.of(PluginId::new("disagg-profile-handler", "h"), 1000);
+    let decisions =
+        decisions.of(&usher::schedule::State::default(), PluginId::new("disagg-profile-handler", "h"));
     let handler = DisaggProfileHandler::new(&params("{}"), Some(decider), None, decisions);
     let metrics = metrics();
     let profile = |name: &str, only: u32| {

@@ -70,7 +70,7 @@ impl Pairing {
         let joint = params.joint.clone().unwrap();
         let joint = Joint::new(joint.clone(), reader.moving(Arc::new(OnceLock::from(joint.transfers()))));
         let registry = Registry::new();
-        let decisions = Arc::new(DisaggFamily::register(&registry).unwrap()).of(id("handler"), 1000);
+        let decisions = DisaggFamily::register(&registry).unwrap().of(&State::default(), id("handler"));
         let handler = DisaggProfileHandler::new(&params, decider, None, decisions).paired(joint);
         let handler = Arc::new(handler);
         let split = prefill.len() as u32;

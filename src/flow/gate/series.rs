@@ -29,7 +29,19 @@ fn labels<'a>(key: &'a Key, priority: &'a str, pool: &'a str) -> [&'a str; 5] {
 }
 
 /// Durations of handing requests in, by outcome: of a flow and priority, apart from models.
-type Enqueued = [OnceLock<Arc<Span>>; Outcome::ALL.len()];
+#[derive(Debug)]
+struct Enqueued {
+    key: LabelKey<1>,
+    spans: [OnceLock<Arc<Span>>; Outcome::ALL.len()],
+}
+
+impl Enqueued {
+    fn span(&self, outcome: Outcome, metrics: &GateMetrics) -> Arc<Span> {
+        let ([flow], priority) = (self.key.texts(), self.key.number().to_string());
+        let make = || metrics.enqueued.with(&[flow, &priority, outcome.name()]);
+        self.spans.get(outcome as usize).map_or_else(make, |span| Arc::clone(span.get_or_init(make)))
+    }
+}
 
 /// The series of a key.
 #[derive(Debug)]
@@ -71,14 +83,10 @@ impl Series {
         let priority = self.key.number().to_string();
         let [flow, priority, pool, model, target] = labels(&self.key, &priority, &metrics.pool);
         let name = outcome.name();
-        let enqueue = || metrics.enqueued.with(&[flow, priority, name]);
         Ended {
             total: metrics.total.with_label_values(&[name, priority, pool]),
             waited: metrics.waited.with(&[flow, priority, name, pool, model, target]),
-            enqueued: self
-                .enqueued
-                .get(outcome as usize)
-                .map_or_else(enqueue, |cell| Arc::clone(cell.get_or_init(enqueue))),
+            enqueued: self.enqueued.span(outcome, metrics),
         }
     }
 
@@ -169,7 +177,7 @@ impl SeriesTable {
         let family = Family {
             of: OF,
             other: &|| LabelRef([OTHER], key.number()).to_key(),
-            make: &|_| Enqueued::default(),
+            make: &|key: &LabelKey<1>| Enqueued { key: key.clone(), spans: Default::default() },
             forget: &|flow, _| forget_enqueued(flow, metrics),
         };
         Series {

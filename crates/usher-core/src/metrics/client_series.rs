@@ -128,6 +128,11 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         self.most.store(most, Relaxed);
     }
 
+    /// Raises the most to so many, if it is below.
+    pub fn limit_at_least(&self, most: usize) {
+        self.most.fetch_max(most, Relaxed);
+    }
+
     fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }

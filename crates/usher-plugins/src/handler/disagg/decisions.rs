@@ -4,8 +4,9 @@
 use std::sync::{Arc, OnceLock};
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use usher_core::endpoints::Snapshot;
 use usher_core::metrics::{ClientSeries, Family as Series, Legacy, OTHER, register};
-use usher_plugin::PluginId;
+use usher_plugin::{Persistent, PluginId, State};
 
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "decision_type"];
 /// Labels that the families had under their older names: new name and old name of each.
@@ -63,9 +64,9 @@ impl DisaggFamily {
         Family::register(registry, "llm_d_epp_disagg_decision_total", help, older).map(Self)
     }
 
-    /// The decisions of one plugin, for at most so many models.
-    pub fn of(&self, plugin: PluginId, models: usize) -> Decisions {
-        Decisions::new(&self.0, plugin, models)
+    /// The decisions of one plugin: the same for each configuration that has it.
+    pub fn of(&self, state: &State, plugin: PluginId) -> Arc<Decisions> {
+        Decisions::of(&self.0, state, plugin)
     }
 }
 
@@ -84,9 +85,9 @@ impl PdFamily {
         Family::register(registry, "llm_d_epp_pd_decision_total", help, older).map(Self)
     }
 
-    /// The decisions of one plugin, for at most so many models.
-    pub fn of(&self, plugin: PluginId, models: usize) -> Decisions {
-        Decisions::new(&self.0, plugin, models)
+    /// The decisions of one plugin: the same for each configuration that has it.
+    pub fn of(&self, state: &State, plugin: PluginId) -> Arc<Decisions> {
+        Decisions::of(&self.0, state, plugin)
     }
 }
 
@@ -102,9 +103,24 @@ pub struct Decisions {
     known: ClientSeries<String, Counters>,
 }
 
+impl Persistent for Decisions {
+    fn sweep(&self, _snapshot: &Snapshot, _now_ms: u64) {
+        self.known.retain(|_, _| true, &|label, _| self.forget(label));
+    }
+}
+
+impl Drop for Decisions {
+    fn drop(&mut self) {
+        self.known.retain(|_, _| false, &|label, _| self.forget(label));
+    }
+}
+
 impl Decisions {
-    fn new(family: &Arc<Family>, plugin: PluginId, models: usize) -> Self {
-        Self { family: Arc::clone(family), plugin, known: ClientSeries::new(models) }
+    fn of(family: &Arc<Family>, state: &State, plugin: PluginId) -> Arc<Self> {
+        // Plugins of the two types count in different families.
+        let name = format!("{}/{}", plugin.plugin_type, plugin.name);
+        let known = || ClientSeries::new(state.label_values());
+        state.of(&name, || Self { family: Arc::clone(family), plugin, known: known() })
     }
 
     /// A request for this model is decided.
@@ -148,9 +164,10 @@ mod tests {
         let registry = Registry::new();
         let (disagg, pd) =
             (DisaggFamily::register(&registry).unwrap(), PdFamily::register(&registry).unwrap());
-        let one = disagg.of(PluginId::new("disagg-profile-handler", "one"), MAX_LABEL_VALUES);
-        let other = disagg.of(PluginId::new("disagg-profile-handler", "other"), MAX_LABEL_VALUES);
-        let old = pd.of(PluginId::new("pd-profile-handler", "old"), MAX_LABEL_VALUES);
+        let state = State::default();
+        let one = disagg.of(&state, PluginId::new("disagg-profile-handler", "one"));
+        let other = disagg.of(&state, PluginId::new("disagg-profile-handler", "other"));
+        let old = pd.of(&state, PluginId::new("pd-profile-handler", "old"));
         let (alone, prefill) =
             (Split { prefill: false, encode: false }, Split { prefill: true, encode: false });
         let (encode, all) = (Split { prefill: false, encode: true }, Split { prefill: true, encode: true });
@@ -190,9 +207,9 @@ mod tests {
     #[test]
     fn models_are_bounded() {
         let registry = Registry::new();
-        let decisions = DisaggFamily::register(&registry)
-            .unwrap()
-            .of(PluginId::new("disagg-profile-handler", "h"), MAX_LABEL_VALUES);
+        let (family, state) = (DisaggFamily::register(&registry).unwrap(), State::default());
+        let of = || family.of(&state, PluginId::new("disagg-profile-handler", "h"));
+        let decisions = of();
         let split = Split { prefill: true, encode: false };
         for model in 0..MAX_LABEL_VALUES + 5 {
             decisions.count(&format!("m{model}"), split);
@@ -201,7 +218,12 @@ mod tests {
         let page = render(&registry);
         let other = page.lines().find(|line| line.starts_with("llm_d_epp") && line.contains("\"other\""));
         assert!(other.is_some_and(|line| line.ends_with(" 5")), "{other:?}");
-        decisions.forget("other");
-        assert!(!render(&registry).contains("\"other\""));
+        // The next configuration goes on with them; they go with the last that has the plugin.
+        assert!(Arc::ptr_eq(&decisions, &of()));
+        state.forget_unused();
+        assert!(render(&registry).contains("\"other\""));
+        drop(decisions);
+        state.forget_unused();
+        assert_eq!(render(&registry), "");
     }
 }

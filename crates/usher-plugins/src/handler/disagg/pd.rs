@@ -35,7 +35,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let decider = cx.decider(key, &Name { at, value: params.decider_plugin_name.clone() })?;
     prompt_and_cached(cx, &params.prefix_match_info_producer_name);
     let id = PluginId::new("pd-profile-handler", cx.name);
-    let decisions = cx.family(PdFamily::register)?.of(id, cx.state.label_values());
+    let decisions = cx.family(PdFamily::register)?.of(cx.state, id);
     let plugin = Arc::new(PdProfileHandler::new(&params, decider, decisions));
     let handler = Some(Arc::clone(&plugin) as _);
     Ok(PluginParts {
@@ -121,13 +121,13 @@ impl PdParams {
 /// port it does what `data-parallel-profile-handler` does.
 pub struct PdProfileHandler {
     stages: Stages,
-    decisions: Decisions,
+    decisions: Arc<Decisions>,
     primary_port: Option<PrimaryPort>,
 }
 
 impl PdProfileHandler {
     /// A handler with this decider, which counts in `decisions`.
-    pub fn new(params: &PdParams, decider: Arc<dyn Decider>, decisions: Decisions) -> Self {
+    pub fn new(params: &PdParams, decider: Arc<dyn Decider>, decisions: Arc<Decisions>) -> Self {
         let profiles = StageProfiles {
             decode: params.decode_profile.clone(),
             prefill: params.prefill_profile.clone(),

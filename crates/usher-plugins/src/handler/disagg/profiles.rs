@@ -46,7 +46,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     };
     let books = joint.is_some();
     let id = PluginId::new("disagg-profile-handler", cx.name);
-    let decisions = cx.family(DisaggFamily::register)?.of(id, cx.state.label_values());
+    let decisions = cx.family(DisaggFamily::register)?.of(cx.state, id);
     let alone = DisaggProfileHandler::new(&params, prefill, encode, decisions);
     let plugin = Arc::new(match joint {
         Some(joint) => alone.paired(joint),
@@ -68,7 +68,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 pub struct DisaggProfileHandler {
     stages: Stages,
     headers: DisaggHeaders,
-    decisions: Decisions,
+    decisions: Arc<Decisions>,
     joint: Option<Joint>,
     is_flat: bool,
 }
@@ -80,7 +80,7 @@ impl DisaggProfileHandler {
         params: &DisaggParams,
         prefill: Option<Arc<dyn Decider>>,
         encode: Option<Arc<dyn Decider>>,
-        decisions: Decisions,
+        decisions: Arc<Decisions>,
     ) -> Self {
         let profiles = params.profiles.clone();
         let headers = DisaggHeaders::new(DisaggHeadersParams {

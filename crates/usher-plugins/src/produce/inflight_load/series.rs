@@ -76,6 +76,11 @@ impl InflightSeries {
         Self { families, producer: producer.to_owned(), flows, known: ClientSeries::expiring(flows) }
     }
 
+    /// Most series with so many endpoints.
+    fn most(&self, endpoints: usize) -> usize {
+        self.flows.saturating_mul(endpoints.clamp(1, PER_FLOW))
+    }
+
     /// Counts a request of a flow until the guard is dropped.
     pub(super) fn count(&self, endpoint: &Endpoint, flow: &str, priority: i32, tokens: u64) -> Counted {
         let gauges = self.gauges(endpoint, flow, priority);
@@ -91,6 +96,8 @@ impl InflightSeries {
 
     #[cold]
     fn make(&self, endpoint: &Endpoint, flow: &str, priority: i32) -> Arc<Gauges> {
+        // There are as many endpoints at least, or were.
+        self.known.limit_at_least(self.most(endpoint.slot().number() as usize + 1));
         let key = |flow| LabelRef([endpoint.id(), flow], priority).to_key();
         let family = Family {
             of: OF,
@@ -121,6 +128,12 @@ impl InflightSeries {
     }
 }
 
+impl Drop for InflightSeries {
+    fn drop(&mut self) {
+        self.known.retain(|_, _| false, &|_, gauges| self.forget(gauges));
+    }
+}
+
 impl Persistent for InflightSeries {
     /// Series of endpoints that are gone go when their last request ends, others when they
     /// have not been used for five minutes: flows come with any name.
@@ -131,7 +144,7 @@ impl Persistent for InflightSeries {
             is_held || known.contains(endpoint)
         };
         self.known.retain(stays, &|_, gauges| self.forget(gauges));
-        self.known.limit(self.flows.saturating_mul(snapshot.endpoints().len().clamp(1, PER_FLOW)));
+        self.known.limit(self.most(snapshot.endpoints().len()));
     }
 }
 

@@ -173,6 +173,16 @@ async fn flows_beyond_the_bound_are_other_until_idle_ones_leave() {
     drop(held);
 }
 
+#[test]
+fn series_go_with_the_last_configuration_that_has_the_producer() {
+    let pool = Pool::new(&["a"]);
+    drop(pool.count("a", "f", 1));
+    assert!(render(&pool.registry).contains("llm_d_epp_inflight_requests{"));
+    let Pool { registry, series, .. } = pool;
+    drop(series);
+    assert_eq!(render(&registry), "");
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_flows_at_many_endpoints_are_bounded_together() {
     let names: Vec<String> = (0..20).map(|index| format!("pod-{index:02}")).collect();

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use usher_core::endpoints::Snapshot;
 use usher_core::metrics::{ClientSeries, Family, Legacy, OTHER, register};
+use usher_plugin::Persistent;
 
 const PLUGIN_TYPE: &str = "predicted-latency-producer";
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "target_model_name"];
@@ -102,6 +104,18 @@ pub struct PredictionSeries {
 pub(super) struct Labels {
     series: Arc<PredictionSeries>,
     models: Arc<[String; 2]>,
+}
+
+impl Persistent for PredictionSeries {
+    fn sweep(&self, _snapshot: &Snapshot, _now_ms: u64) {
+        self.by_models.retain(|_, _| true, &|models, _| self.forget(models));
+    }
+}
+
+impl Drop for PredictionSeries {
+    fn drop(&mut self) {
+        self.by_models.retain(|_, _| false, &|models, _| self.forget(models));
+    }
 }
 
 impl PredictionSeries {
