@@ -203,16 +203,15 @@ impl Link {
     async fn send(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<(), Failure> {
         connection.out.clear();
         resp::command(command, &mut connection.out);
-        connection.stream.write_all(&connection.out).await.map_err(Failure::Closed)?;
-        connection.stream.flush().await.map_err(Failure::Closed)?;
+        connection.stream.write_all(&connection.out).await.map_err(Failure::ended)?;
+        connection.stream.flush().await.map_err(Failure::ended)?;
         self.metrics.sent.inc_by(connection.out.len() as u64);
         Ok(())
     }
 
     /// Reads what is there. May be dropped while it waits.
     async fn read(&self, connection: &mut Connection) -> Result<(), Failure> {
-        let read =
-            connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::Closed)?;
+        let read = connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::ended)?;
         if read == 0 {
             return Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into()));
         }
