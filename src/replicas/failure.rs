@@ -22,7 +22,9 @@ const MOST_WORDS: usize = 200;
 pub(super) enum Failure {
     #[error("can't connect: {0}; check that the store runs, its address, and what lies between")]
     Connect(#[source] io::Error),
-    #[error("no TLS: {0}; check --state-store-ca-file and the server's certificate")]
+    #[error(
+        "no TLS: {0}; check --state-store-ca-file, the server's certificate, and that it asks for none of its clients (tls-auth-clients no)"
+    )]
     Tls(String),
     #[error("no reply within {0:?}; the store hangs, or does not speak RESP (or needs TLS: rediss://)")]
     Timeout(Duration),
@@ -52,6 +54,12 @@ pub(super) enum Failure {
     ReadOnly,
     #[error("the server is part of a {0}, which is not supported; name a server that stands alone")]
     Mode(String),
+    #[error(
+        "the server is in protected mode: without a password it takes only clients of its own machine; give it one"
+    )]
+    Protected,
+    #[error("the server has as many clients as it takes; raise its maxclients, or end some")]
+    Clients,
     #[error("the server does not speak RESP3 ({0}); Redis 6 or Valkey 7.2, or later, is needed")]
     Version(String),
     #[error("the server sent something else than RESP3: {0}; check the address")]
@@ -61,6 +69,14 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Cause of the end of a connection. A server may refuse TLS after the handshake, too.
+    pub(super) fn ended(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Tls(error.to_string()),
+            _ => Self::Closed(error),
+        }
+    }
+
     /// Cause of a refusal, by its words. `shows_secret`: the command had the password, which old servers repeat.
     pub(super) fn refused(words: &[u8], shows_secret: bool) -> Self {
         let words = String::from_utf8_lossy(words);
@@ -68,7 +84,7 @@ impl Failure {
         let is_code = |c: char| c.is_ascii_uppercase();
         let code: String = code.chars().filter(|c| is_code(*c)).take(20).collect();
         let said = if shows_secret {
-            code.clone()
+            format!("{code} in reply to HELLO, see its log")
         } else {
             words.chars().filter(|c| !c.is_control()).take(MOST_WORDS).collect()
         };
@@ -81,8 +97,10 @@ impl Failure {
             "READONLY" | "MASTERDOWN" => Self::ReadOnly,
             "MOVED" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Mode("cluster".to_owned()),
             "NOPROTO" => Self::Version(said),
-            // There is nothing else in the first command that an older server doesn't know.
-            _ if shows_secret => Self::Version(said),
+            "DENIED" => Self::Protected,
+            "ERR" if words.starts_with("ERR max number of clients") => Self::Clients,
+            // The first command is the only one that an older server doesn't know.
+            "ERR" if words.starts_with("ERR unknown command") => Self::Version(said),
             _ => Self::Refused(said),
         }
     }
@@ -101,6 +119,8 @@ impl Failure {
             Self::Memory(_) => "out_of_memory",
             Self::ReadOnly => "read_only",
             Self::Mode(_) => "mode",
+            Self::Protected => "protected_mode",
+            Self::Clients => "max_clients",
             Self::Version(_) => "version",
             Self::Protocol(_) => "protocol",
             Self::Refused(_) => "refused",
@@ -169,6 +189,34 @@ mod tests {
             assert_eq!(failure.reason(), reason, "{failure}");
             assert!(!failure.to_string().contains('\n'));
         }
+    }
+
+    #[test]
+    fn refusals_of_the_first_command_are_told_apart() {
+        let table: [(&[u8], &str, &str); 6] = [
+            (b"DENIED Redis is running in protected mode because", "protected_mode", "without a password"),
+            (b"ERR max number of clients reached", "max_clients", "raise its maxclients"),
+            (
+                b"ERR max number of clients + cluster connections reached",
+                "max_clients",
+                "raise its maxclients",
+            ),
+            (b"ERR unknown command `HELLO`, with args beginning with: `3`,", "version", "Redis 6"),
+            (b"ERR Client names cannot contain spaces", "refused", "ERR in reply to HELLO, see its log"),
+            (b"NOPROTO unsupported protocol version", "version", "Redis 6"),
+        ];
+        for (words, reason, part) in table {
+            let failure = Failure::refused(words, true);
+            assert_eq!(failure.reason(), reason, "{failure}");
+            assert!(failure.to_string().contains(part), "{failure}");
+        }
+    }
+
+    #[test]
+    fn tls_that_is_refused_after_the_handshake_is_no_closed_connection() {
+        let ended = |kind: io::ErrorKind| Failure::ended(kind.into()).reason();
+        assert_eq!(ended(io::ErrorKind::InvalidData), "tls");
+        assert_eq!(ended(io::ErrorKind::ConnectionReset), "closed");
     }
 
     #[test]

@@ -203,16 +203,15 @@ impl Link {
     async fn send(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<(), Failure> {
         connection.out.clear();
         resp::command(command, &mut connection.out);
-        connection.stream.write_all(&connection.out).await.map_err(Failure::Closed)?;
-        connection.stream.flush().await.map_err(Failure::Closed)?;
+        connection.stream.write_all(&connection.out).await.map_err(Failure::ended)?;
+        connection.stream.flush().await.map_err(Failure::ended)?;
         self.metrics.sent.inc_by(connection.out.len() as u64);
         Ok(())
     }
 
     /// Reads what is there. May be dropped while it waits.
     async fn read(&self, connection: &mut Connection) -> Result<(), Failure> {
-        let read =
-            connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::Closed)?;
+        let read = connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::ended)?;
         if read == 0 {
             return Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -222,7 +221,7 @@ impl Link {
 
     /// Passes messages on both ways until the connection fails.
     async fn serve(&mut self, mut connection: Connection) -> Failure {
-        let mut served = Served { due: None, check: Instant::now() + CHECK };
+        let mut served = Served { due: None, last: None, check: Instant::now() + CHECK };
         loop {
             if let Err(failure) = self.step(&mut connection, &mut served).await {
                 return failure;
@@ -236,6 +235,15 @@ impl Link {
         }
         // One command at a time: while the store is slow, newer messages take the place of older ones.
         let is_free = served.due.is_none();
+        // Here, as messages of either side may be there whenever the select looks.
+        let now = Instant::now();
+        if is_free && served.check <= now {
+            served.check = now + CHECK;
+            return self.begin(connection, served, None).await;
+        }
+        if served.due.is_some_and(|due| due <= now) && *served.last.get_or_insert(now + self.timeout) <= now {
+            return Err(Failure::Timeout(self.timeout));
+        }
         let wake = served.due.unwrap_or(served.check);
         let mut outgoing = self.outgoing.clone();
         tokio::select! {
@@ -254,8 +262,6 @@ impl Link {
                 if !is_free {
                     return Err(Failure::Timeout(self.timeout));
                 }
-                self.begin(connection, served, None).await?;
-                served.check = Instant::now() + CHECK;
             }
         }
         Ok(())
@@ -268,7 +274,7 @@ impl Link {
         served: &mut Served,
         message: Option<&[u8]>,
     ) -> Result<(), Failure> {
-        served.due = Some(Instant::now() + self.timeout);
+        (served.due, served.last) = (Some(Instant::now() + self.timeout), None);
         let sent = async {
             match message {
                 Some(message) => self.send(connection, &[b"PUBLISH", self.channel.as_bytes(), message]).await,
@@ -304,6 +310,8 @@ impl Link {
 struct Served {
     /// Time until which the command under way has to be answered.
     due: Option<Instant>,
+    /// Time until which a late reply is looked for behind messages that are there.
+    last: Option<Instant>,
     /// Time at which the server is asked what it is.
     check: Instant,
 }
@@ -321,5 +329,108 @@ fn is_primary(reply: &Value) -> Result<(), Failure> {
     match reply.field(b"role") {
         Some(b"master" | b"primary") | None => Ok(()),
         Some(_) => Err(Failure::ReadOnly),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use prometheus::Registry;
+    use tokio::io::{ReadBuf, duplex};
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn link(events: mpsc::Sender<Event>) -> (Link, watch::Sender<Vec<u8>>) {
+        let (sender, outgoing) = watch::channel(Vec::new());
+        let address = StoreAddress::tcp(false, "a").unwrap();
+        let link = Link {
+            store: StateStoreSettings::at(address),
+            name: "a".to_owned(),
+            channel: "c".to_owned(),
+            timeout: Duration::from_secs(1),
+            outgoing,
+            events,
+            metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+        };
+        (link, sender)
+    }
+
+    fn connection(stream: impl Stream + 'static) -> Connection {
+        Connection { stream: Box::new(stream), decoder: Decoder::default(), out: Vec::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_is_asked_for_its_role_however_much_is_to_be_sent() {
+        let (mut link, sender) = link(mpsc::channel(1).0);
+        let (ours, mut theirs) = duplex(1 << 16);
+        let served = tokio::spawn(async move { link.serve(connection(ours)).await });
+        let mut commands = Decoder::default();
+        let begin = Instant::now();
+        sender.send_replace(vec![1]);
+        loop {
+            let Some(Value::List(command)) = commands.next().unwrap() else {
+                assert!(theirs.read_buf(&mut commands.bytes).await.unwrap() > 0);
+                continue;
+            };
+            if command[0].text() == Some(b"HELLO") {
+                break;
+            }
+            assert!(begin.elapsed() < CHECK * 2, "never asked");
+            advance(Duration::from_millis(10)).await;
+            // The next message is there before the reply to the last.
+            sender.send_replace(vec![1]);
+            theirs.write_all(b":1\r\n").await.unwrap();
+        }
+        theirs.write_all(b"%1\r\n+role\r\n+replica\r\n").await.unwrap();
+        assert_eq!(served.await.unwrap().reason(), "read_only");
+    }
+
+    /// A server that sends messages without end, and no reply.
+    struct Flood(Vec<u8>);
+
+    impl AsyncRead for Flood {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.0.is_empty() {
+                self.0.extend(b">3\r\n+message\r\n+c\r\n+m\r\n");
+            }
+            let length = self.0.len().min(into.remaining());
+            into.put_slice(&self.0.drain(..length).collect::<Vec<_>>());
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Flood {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reply_that_does_not_come_is_missed_in_a_flood_of_messages() {
+        let (events, mut taken) = mpsc::channel(1);
+        let (mut link, sender) = link(events);
+        let served = tokio::spawn(async move { link.serve(connection(Flood(Vec::new()))).await });
+        sender.send_replace(vec![1]);
+        let begin = Instant::now();
+        while taken.recv().await.is_some() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it would wait for ever");
+            advance(Duration::from_millis(10)).await;
+        }
+        assert_eq!(served.await.unwrap().reason(), "timeout");
     }
 }

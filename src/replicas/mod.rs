@@ -61,10 +61,11 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
     let publisher = publisher::Publisher::new(origin, replica.clone(), interval, store.state_ttl);
     let (outgoing, newest) = watch::channel(Vec::new());
     let (events, taken) = mpsc::channel(EVENTS);
+    let channel = channel(&pool, store.db);
     let link = link::Link {
         store,
         name: replica,
-        channel: channel(&pool),
+        channel,
         timeout: exchange.timeout.unwrap_or(TIMEOUT),
         outgoing: newest,
         events,
@@ -74,15 +75,20 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
     tokio::join!(link.run(), driver.run());
 }
 
-/// Channel of a pool. In braces is what servers of a cluster go by.
-fn channel(pool: &str) -> String {
-    format!("usher:v1:{{{pool}}}:load")
+/// Channel of a pool in a database, of which servers know nothing where they pass messages on. In braces is what
+/// servers of a cluster go by.
+fn channel(pool: &str, db: u32) -> String {
+    match db {
+        0 => format!("usher:v1:{{{pool}}}:load"),
+        db => format!("usher:v1:{{{pool}}}:{db}:load"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn pools_have_channels_of_their_own() {
-        assert_eq!(super::channel("models/llama"), "usher:v1:{models/llama}:load");
+    fn pools_and_databases_have_channels_of_their_own() {
+        assert_eq!(super::channel("models/llama", 0), "usher:v1:{models/llama}:load");
+        assert_eq!(super::channel("models/llama", 2), "usher:v1:{models/llama}:2:load");
     }
 }

@@ -271,6 +271,21 @@ fn shared_state_settings_give_one_warning() {
 }
 
 #[test]
+fn password_in_a_url_is_shown_nowhere() {
+    for address in ["rediss://:hunter2@a:6379", "'redis://me:hunter2@a'"] {
+        let text = format!(
+            "plugins:\n- type: redis-syncer\n  parameters:\n    address: {address}\ndataLayer: {{crossReplicaSyncerPluginRef: redis-syncer}}\n"
+        );
+        for output in [Output::Text, Output::Json] {
+            let (code, out, err) = check("-", &text, output);
+            let all = format!("{out}{err}");
+            assert!(code == 1 && all.contains("no port after the colon"), "{all}");
+            assert!(!all.contains("hunter2"), "{all}");
+        }
+    }
+}
+
+#[test]
 fn an_error_has_its_place_and_its_line() {
     let text = "plugins:\n- type: max-score-picker\n  parameters:\n    maxNumOfEndpoint: 2\n";
     let (code, out, err) = check("-", text, Output::Text);

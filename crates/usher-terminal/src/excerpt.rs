@@ -14,14 +14,16 @@ const BEFORE: usize = 40;
 const SECRET: [&str; 7] = ["passw", "pasw", "pwd", "secret", "credential", "apikey", "token:"];
 
 /// The line of a text and a line with carets under the word at a column, both counted from 1 and in
-/// characters. Empty if the text has no such line. Of a line with a secret, only that word is shown.
+/// characters. Empty if the text has no such line. Of a line with a secret, or with a URL that may have one, only
+/// that word is shown.
 pub fn excerpt(text: &str, line: u32, column: u32) -> String {
     let index = |number: u32| (number as usize).saturating_sub(1);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(source) = text.lines().nth(index(line)) else { return String::new() };
     let is_secret = {
         let lower = source.to_lowercase();
-        SECRET.iter().any(|part| lower.contains(part))
+        let has_credentials = lower.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
+        has_credentials || SECRET.iter().any(|part| lower.contains(part))
     };
     // A tab is one column, so that the caret stands under its place.
     let source: Vec<char> = source.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
@@ -92,6 +94,8 @@ mod tests {
         assert_eq!(excerpt(text, 1, 33), "  1 | ……\n    |  ^\n");
         assert_eq!(excerpt("pasword: hunter2", 1, 1), "  1 | pasword…\n    | ^^^^^^^\n");
         assert_eq!(excerpt("pasword: hunter2", 1, 10), "  1 | ……\n    |  ^\n");
+        assert_eq!(excerpt("address: rediss://:hunter2@a", 1, 10), "  1 | …rediss…\n    |  ^^^^^^\n");
+        assert_eq!(excerpt("address: rediss://:hunter2@a", 1, 20), "  1 | ……\n    |  ^\n");
     }
 
     /// The column that the first caret stands in, and the carets, of what a terminal shows.

@@ -51,6 +51,10 @@ impl StateStoreFlags {
             }
             settings.password = Some(StorePassword::File(file.into()));
         }
+        if settings.user.is_some() && settings.password.is_none() {
+            // The protocol has no user without one.
+            return Err("--state-store has a user without a password; write USER:PASSWORD@, or give --state-store-password-file (any password does for a user with nopass)".to_owned());
+        }
         let has_tls = matches!(settings.address, StoreAddress::Tcp { tls: true, .. });
         if ca.is_some() && !has_tls {
             return Err("--state-store-ca-file is for rediss://, and --state-store has no TLS".to_owned());
@@ -65,14 +69,9 @@ fn read(url: &str) -> Result<StateStoreSettings, String> {
     let (scheme, rest) =
         url.split_once("://").ok_or_else(|| wrong("no redis:// or rediss:// at its start"))?;
     let tls = match scheme {
-        "redis" | "valkey" => false,
-        "rediss" | "valkeys" => true,
-        "unix" | "redis+unix" => {
-            if !rest.starts_with('/') {
-                return Err(wrong("no absolute path after unix://"));
-            }
-            return Ok(StateStoreSettings::at(StoreAddress::Unix(rest.into())));
-        }
+        "redis" | "valkey" => Some(false),
+        "rediss" | "valkeys" => Some(true),
+        "unix" | "redis+unix" => None,
         other if other.contains("sentinel") => {
             return Err(wrong(
                 "Redis Sentinel is not supported; name the server or the Service of the primary",
@@ -86,6 +85,12 @@ fn read(url: &str) -> Result<StateStoreSettings, String> {
     if rest.contains(['?', '#']) {
         return Err(wrong("it has a query or a fragment"));
     }
+    let Some(tls) = tls else {
+        if !rest.starts_with('/') {
+            return Err(wrong("no absolute path after unix://"));
+        }
+        return Ok(StateStoreSettings::at(StoreAddress::Unix(rest.into())));
+    };
     let (credentials, rest) = rest.rsplit_once('@').map_or((None, rest), |(it, rest)| (Some(it), rest));
     let (place, db) = rest.split_once('/').unwrap_or((rest, ""));
     if place.contains(',') {
@@ -164,11 +169,25 @@ mod tests {
             ("redis://:hunter2%@a", "two hexadecimal digits"),
             ("redis://:hunter2@a?x=1", "a query"),
             ("unix://hunter2", "no absolute path"),
+            ("redis+unix:///run/valkey.sock?db=0&pass=hunter2", "a query"),
+            ("unix:///run/valkey.sock#hunter2", "a fragment"),
+            ("redis+unix://:hunter2@/run/valkey.sock", "no absolute path"),
         ];
         for (url, part) in table {
             let error = flags(url).settings().unwrap_err();
             assert!(error.contains(part) && error.starts_with("--state-store: "), "{url}: {error}");
             assert!(!error.contains("hunter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn user_without_a_password_is_refused_unless_a_file_has_it() {
+        for url in ["redis://me@a", "rediss://me:@a"] {
+            let error = flags(url).settings().unwrap_err();
+            assert!(error.contains("a user without a password"), "{url}: {error}");
+            let file = Some("/f".to_owned());
+            let with_file = StateStoreFlags { state_store_password_file: file, ..flags(url) };
+            assert_eq!(with_file.settings().unwrap().unwrap().user.as_deref(), Some("me"), "{url}");
         }
     }
 

@@ -6,13 +6,15 @@ use super::status::hash;
 use crate::registry::{Pipeline, PluginTypes, Resolved};
 use crate::schedule::flow_control::FlowControlRules;
 use crate::schedule::{SchedulerMetrics, State};
-use crate::settings::{ExchangeSettings, ServeSettings};
+use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
 
 /// A configuration that runs.
 #[derive(Debug)]
 pub(in crate::server) struct Active {
     pub(super) resolved: Resolved,
     pub(super) rules: Option<FlowControlRules>,
+    /// The store with its password, which the parameters of the plugin do not show.
+    pub(super) state_store: Option<StateStoreSettings>,
     pub(super) exchange: ExchangeSettings,
     pub(super) hash: String,
 }
@@ -24,6 +26,7 @@ impl Active {
         Self {
             resolved: pipeline.resolved.clone(),
             rules,
+            state_store: pipeline.sharing.store.clone(),
             exchange: pipeline.sharing.exchange,
             hash: hash(text),
         }

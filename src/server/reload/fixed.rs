@@ -32,7 +32,8 @@ pub(super) fn changes(active: &Active, new: &Pipeline) -> Vec<String> {
         ),
         (
             "dataLayer.crossReplicaSyncerPluginRef",
-            used(before, before.syncer.as_slice()) != used(after, after.syncer.as_slice()),
+            used(before, before.syncer.as_slice()) != used(after, after.syncer.as_slice())
+                || active.state_store != new.sharing.store,
         ),
         (
             "dataLayer.crossReplicaSyncInterval and crossReplicaPublishTimeout",
@@ -177,6 +178,18 @@ flowControl: {priorityBands: [{priority: 5, maxRequests: 7}]}
         assert_eq!(changes(&active, &built(&other)), [""; 0]);
         let active = Active::new(&built(&text("a", "")), "");
         assert_eq!(changes(&active, &built(&text("b", ""))), [""; 0], "nothing goes by it");
+    }
+
+    #[test]
+    fn password_of_the_state_store_is_fixed() {
+        let text = |password: &str| {
+            format!(
+                "plugins: [{{type: redis-syncer, parameters: {{password: {password}}}}}]\ndataLayer: {{crossReplicaSyncerPluginRef: redis-syncer}}\n"
+            )
+        };
+        let active = Active::new(&built(&text("first")), "");
+        assert_eq!(changes(&active, &built(&text("first"))), [""; 0]);
+        assert_eq!(changes(&active, &built(&text("second"))), ["dataLayer.crossReplicaSyncerPluginRef"]);
     }
 
     #[test]
