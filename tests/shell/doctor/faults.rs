@@ -208,7 +208,14 @@ async fn each_fault_of_a_configuration_is_found() {
     let mut wrong = Vec::new();
     for Fault { name, edits, finds, follows } in faults {
         let envoy = back.envoy(ORIGINAL_DST, &edits).await;
-        let found = back.examined(&envoy, &[]).await;
+        let mut found = back.examined(&envoy, &[]).await;
+        // By chance a gateway that ignores the picker sends all probes where that would have: 1 of 64 times.
+        for _ in 0..5 {
+            if !finds.contains(&"picker-choice-ignored") || found.codes().contains(&"picker-choice-ignored") {
+                break;
+            }
+            found = back.examined(&envoy, &[]).await;
+        }
         let codes = found.codes();
         let unexpected = codes.iter().any(|code| !finds.contains(code) && !follows.contains(code));
         if unexpected || finds.iter().any(|code| !codes.contains(code)) {
