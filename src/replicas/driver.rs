@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn counters_that_are_shared_no_longer_lose_what_others_said() {
+    async fn unshared_counters_drop_the_load_of_others() {
         let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
         let mut now = Instant::now();
         let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);

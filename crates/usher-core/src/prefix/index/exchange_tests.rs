@@ -81,7 +81,7 @@ fn exported_blocks_are_found_by_another_process() {
 }
 
 #[test]
-fn news_are_taken_in_pieces_and_the_oldest_dropped_when_there_are_too_many() {
+fn full_change_queue_drops_the_oldest_blocks() {
     let here = pool(&["a", "b"]);
     let [a, b] = [&here.endpoints()[0], &here.endpoints()[1]];
     let from = index(6);
@@ -101,7 +101,7 @@ fn news_are_taken_in_pieces_and_the_oldest_dropped_when_there_are_too_many() {
 }
 
 #[test]
-fn blocks_in_use_are_told_again_when_half_of_the_list_is_new() {
+fn blocks_in_use_are_exported_again() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let from = index(1000);
@@ -182,7 +182,7 @@ fn origins_beyond_twelve_expire_together() {
 }
 
 #[test]
-fn older_blocks_are_restored_behind_newer_ones_and_evict_nothing() {
+fn restored_blocks_are_oldest_and_evict_nothing() {
     let here = pool(&["a", "b"]);
     let [a, b] = [&here.endpoints()[0], &here.endpoints()[1]];
     let to = index(0);

@@ -9,7 +9,7 @@ fn id(number: u64) -> EntryId {
 }
 
 #[test]
-fn ids_are_read_as_redis_writes_them_and_compared_as_numbers() {
+fn entry_ids_parse_and_compare_as_numbers() {
     let id: EntryId = "1700000000000-12".parse().unwrap();
     assert_eq!((id.ms, id.seq, id.to_string().as_str()), (1_700_000_000_000, 12, "1700000000000-12"));
     assert!("9-3".parse::<EntryId>().unwrap() < "10-0".parse().unwrap());

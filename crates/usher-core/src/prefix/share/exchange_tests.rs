@@ -57,7 +57,7 @@ fn id(number: u64) -> EntryId {
 }
 
 #[test]
-fn a_replica_finds_what_another_one_told_and_not_its_own() {
+fn replica_imports_the_blocks_of_others_only() {
     let (pool, budget) = (pool(&["a", "b"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
     first.add(1, &[1, 2, 3]);
@@ -152,7 +152,7 @@ fn warm_up(replica: &mut Replica, stream: &[(EntryId, Vec<u8>)], pages: usize) -
 }
 
 #[test]
-fn a_replica_starts_with_the_newest_of_what_lives_before_it_told() {
+fn restarted_replica_imports_the_newest_blocks() {
     let (pool, budget) = (pool(&["a", "b"]), Arc::default());
     let mut stream = Vec::new();
     for life in 1..=20 {
@@ -215,7 +215,7 @@ fn indexes_of_producers_that_are_gone_keep_nothing_for_others() {
 }
 
 #[test]
-fn a_stream_that_was_lost_is_told_again() {
+fn lost_stream_is_published_again() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let mut replica = Replica::new(1, &pool, &budget);
     replica.add(0, &[1, 2]);

@@ -71,7 +71,7 @@ fn silent_publisher_is_heard_three_times_in_the_life_of_an_origin() {
 }
 
 #[test]
-fn an_index_that_was_there_before_is_told_a_little_at_a_time() {
+fn existing_index_is_published_gradually() {
     let (pool, index) = (pool(8), PrefixIndex::new(Limits::default()));
     for (number, endpoint) in (0u64..).zip(pool.endpoints()) {
         add(&index, endpoint, &blocks(number, 10_000));
@@ -93,7 +93,7 @@ fn an_index_that_was_there_before_is_told_a_little_at_a_time() {
 }
 
 #[test]
-fn blocks_that_were_dropped_are_told_when_there_is_time() {
+fn dropped_blocks_are_published_later() {
     let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
     let a = &pool.endpoints()[0];
     let mut publisher = Publisher::start(&index, IDS, Publishing { waiting: 100, ..rules(64 << 20) }, 0);
@@ -147,7 +147,7 @@ fn an_export_is_at_most_half_of_the_stream_and_has_the_newest() {
 }
 
 #[test]
-fn blocks_in_use_are_told_again_before_the_stream_has_lost_them() {
+fn blocks_in_use_are_republished_before_trimming() {
     let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
     let a = &pool.endpoints()[0];
     let mut publisher = start(&index);
