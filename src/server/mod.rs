@@ -128,6 +128,7 @@ async fn serve(
     // Those that find endpoints elsewhere have no API server to elect a leader with.
     let elects = settings.pool.leader_election && origin.is_some() && !from_file;
     let health = Arc::new(HealthState::new(elects));
+    let is_shared = sharing.is_some();
     let mut announcement = Start::of(&settings, origin.as_ref(), &listeners);
     let Listeners { extproc, health: health_port, metrics, admin, keda } = listeners;
     let server = listen(extproc, health_port, &pool, &health, &settings)?;
@@ -171,6 +172,7 @@ async fn serve(
         scrapes,
         connections,
         cluster: cluster.clone(),
+        is_shared,
     };
     let start = |policies| capacity::start(policies, seen, keda, &settings, &registry, background);
     let plan_store = policies.map(start).transpose()?;
