@@ -83,7 +83,7 @@ rules! {
         "Start the picker, and let its Service, its port and NetworkPolicies admit the gateway.";
     PICKER_UNHEALTHY: Wrong "picker-unhealthy",
         "The gateway's own check finds no picker that is ready, so it does not ask any.",
-        "Look at the picker's log for what it waits for; with several replicas only the leader is ready.";
+        "Look at the picker's log for what it waits for; with leader election and without a state store only the leader is ready.";
     PICKER_NOT_EXT_PROC: Wrong "picker-not-ext-proc",
         "What listens there is no picker: no exchange with it can succeed.",
         "Name the gRPC port of the picker (9002), not that of health (9003) or metrics (9090).";

@@ -44,6 +44,7 @@ mod rules;
 mod scale;
 mod selectors;
 mod server;
+mod sharing;
 mod sidecar;
 mod tools;
 mod upgrade;
