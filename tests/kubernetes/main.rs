@@ -23,6 +23,7 @@ mod actuator;
 mod capacity;
 mod chart;
 mod chart_rights;
+mod chart_store;
 mod doctor;
 mod engines;
 mod examples;
