@@ -199,6 +199,9 @@ rules! {
     PICKER_METRICS_NAMES: Wrong "picker-metrics-names",
         "The page has none of a picker's metrics, so dashboards and alerts stay empty.",
         "Give --metrics the port of the picker's metrics (9090), not that of the gateway.";
+    STATE_STORE_AWAY: Wrong "state-store-away",
+        "The picker knows its own load only: replicas send requests to the same endpoints at the same time.",
+        "See the picker's log: it names each cause once, and what to do.";
     POD_METRICS_UNREACHABLE: Wrong "pod-metrics-unreachable",
         "The picker knows nothing of this server's load and guesses; others get its share, or it is sent too much.",
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";
