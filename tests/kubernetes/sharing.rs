@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::redis::Redis;
+pub(crate) use self::redis::Redis;
 use crate::actuator::group::Group;
 use crate::metrics::page;
 use crate::objects::{POLICIES, Space, election, least};
