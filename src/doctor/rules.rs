@@ -83,7 +83,7 @@ rules! {
         "Start the picker, and let its Service, its port and NetworkPolicies admit the gateway.";
     PICKER_UNHEALTHY: Wrong "picker-unhealthy",
         "The gateway's own check finds no picker that is ready, so it does not ask any.",
-        "Look at the picker's log for what it waits for; with several replicas only the leader is ready.";
+        "Look at the picker's log for what it waits for; with leader election and without a state store only the leader is ready.";
     PICKER_NOT_EXT_PROC: Wrong "picker-not-ext-proc",
         "What listens there is no picker: no exchange with it can succeed.",
         "Name the gRPC port of the picker (9002), not that of health (9003) or metrics (9090).";
@@ -199,6 +199,9 @@ rules! {
     PICKER_METRICS_NAMES: Wrong "picker-metrics-names",
         "The page has none of a picker's metrics, so dashboards and alerts stay empty.",
         "Give --metrics the port of the picker's metrics (9090), not that of the gateway.";
+    STATE_STORE_AWAY: Wrong "state-store-away",
+        "The picker knows its own load only: replicas send requests to the same endpoints at the same time.",
+        "See the picker's log: it names each cause once, and what to do.";
     POD_METRICS_UNREACHABLE: Wrong "pod-metrics-unreachable",
         "The picker knows nothing of this server's load and guesses; others get its share, or it is sent too much.",
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";

@@ -1,5 +1,6 @@
 //! One of several replicas leads: it is the one that says it is ready, so that a gateway
-//! sends it the requests. The replicas agree on it through a Lease object.
+//! sends it the requests. The replicas agree on it through a Lease object. Replicas that share their load
+//! through a store are all ready, and the leader is the one that acts on the cluster.
 //!
 //! # What is safe
 //!

@@ -114,6 +114,8 @@ pub(super) struct Seen<'a> {
     pub(super) connections: Arc<ConnectionMetrics>,
     /// The cluster that the endpoints are in, if any.
     pub(super) cluster: Option<Cluster>,
+    /// Other replicas serve, too, and say through a store what they have in flight.
+    pub(super) is_shared: bool,
 }
 
 /// Starts to tick, and to answer KEDA where it is to be answered. Returns where the plans stand.
@@ -146,6 +148,7 @@ pub(super) fn start(
             view.synced && view.leads != Some(false)
         }),
         may_act: Box::new(move || term.lasts()),
+        is_shared: seen.is_shared,
         servers,
         gpus,
         scrapes: seen.scrapes,

@@ -37,6 +37,7 @@ mod publishing;
 mod run;
 mod server;
 mod stop;
+mod store;
 mod tls;
 #[allow(dead_code, reason = "the tests of the protocol use more of it")]
 #[path = "../wire/support.rs"]

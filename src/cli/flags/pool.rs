@@ -44,7 +44,8 @@ pub struct PoolFlags {
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
     pub endpoint_target_ports: Vec<Option<u16>>,
 
-    /// Elect a leader among the replicas, with a Lease in the pool's namespace; only the leader is ready.
+    /// Elect a leader among the replicas, with a Lease in the pool's namespace; it acts on capacity policies. Only
+    /// the leader is ready; with a state store all replicas are.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub ha_enable_leader_election: bool,
 

@@ -28,6 +28,8 @@ pub struct Live {
     pub may_plan: MayPlan,
     /// Says whether this replica is the only one to act on the cluster now.
     pub may_act: MayPlan,
+    /// Other replicas serve, too, and say what they have in flight.
+    pub is_shared: bool,
     /// Configuration of reads of the model servers' metrics, and the GPU exporters'; `None`: there are none.
     pub servers: Option<ScrapeConfig>,
     /// The same for the GPU exporters'.

@@ -184,7 +184,7 @@ impl Running {
         let waiting = (live.waiting)();
         let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
-        self.members.learn(freshness, led);
+        self.members.learn(freshness, led, live.is_shared);
         // What comes up step by step remembers itself what is on its way.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
