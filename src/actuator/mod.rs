@@ -25,6 +25,8 @@ mod found;
 mod fresh;
 pub mod gates;
 pub mod held_back;
+#[cfg(test)]
+mod held_update_tests;
 mod keep;
 mod kinds;
 mod leaving;
@@ -48,6 +50,8 @@ mod pause;
 pub mod pods;
 pub mod pools;
 mod quantity;
+#[cfg(test)]
+mod refused_tests;
 pub mod room;
 mod scaler;
 mod selector;
