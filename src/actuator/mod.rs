@@ -6,7 +6,7 @@
 //!
 //! Only the replica that leads acts, only for policies with `mode: Apply`, and only on what it has just
 //! read. Replicas are written through the `scale` subresource of anything that has one. What to write is
-//! decided without I/O: whether somebody else writes ([`foreign`]), which gates open ([`gates`]), and what
+//! decided without I/O: whether another writer is active ([`foreign`]), which gates open ([`gates`]), and what
 //! room there is ([`room`]).
 
 mod act;

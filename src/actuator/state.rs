@@ -74,7 +74,7 @@ pub struct Actuator {
     pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
     /// Closed domains of roles whose pods may go elsewhere.
     pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
-    /// Targets whose updates are held back for nobody.
+    /// Targets whose updates are held back without a policy.
     pub(super) resumed: Vec<ResumedTarget>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
@@ -118,7 +118,7 @@ pub struct Actuator {
 #[derive(Clone, Debug)]
 pub(super) struct Retired {
     pub(super) policy: Arc<Policy>,
-    /// When it was last seen to have pods, or not to be known whether it has.
+    /// Time at which it was last seen to have pods, or not to be known whether it has.
     pub(super) seen: Duration,
 }
 

@@ -33,11 +33,11 @@ pub trait Watched: DeserializeOwned + Clone + Send + 'static {
 /// A change of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
-    /// These are all objects.
+    /// All objects of the collection.
     All(Vec<T>),
-    /// This object is new or has changed.
+    /// A new or changed object.
     Put(T),
-    /// This object is gone; its last state.
+    /// A deleted object in its last state.
     Gone(T),
 }
 

@@ -71,7 +71,7 @@ impl Workers {
     /// `tls` connections are plain text. They count against `budget`.
     ///
     /// # Errors
-    /// When a thread or its runtime can't be made.
+    /// `io::Error` if a thread or its runtime can't be made.
     pub fn start<S, B>(
         threads: usize,
         service: &S,

@@ -36,7 +36,7 @@ pub struct Routed {
 /// Circumstances of a request's dispatch.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// When, on the clock of the readings.
+    /// Time on the clock of the readings.
     pub(super) at_ms: u64,
     /// Its body is on its way: no response is late before its end.
     pub(super) uploading: bool,

@@ -193,7 +193,7 @@ struct Holder {
     election: Election,
     clock: Clock,
     term: Arc<Term>,
-    /// As it was last read or written.
+    /// Lease as last read or written.
     lease: Option<Lease>,
 }
 

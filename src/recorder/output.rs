@@ -49,7 +49,7 @@ impl Output {
     /// Opens the file. Times of its lines count from `start`.
     ///
     /// # Errors
-    /// When it can't be used.
+    /// Returns an error if the path can't be used.
     pub(super) fn open(
         path: &Path,
         max_bytes: u64,

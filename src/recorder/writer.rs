@@ -65,7 +65,7 @@ impl Writer {
     /// Opens the file, and starts the thread.
     ///
     /// # Errors
-    /// When the file can't be used, or there is no thread.
+    /// Returns an error if the file can't be used, or the thread can't be started.
     pub fn start(
         settings: &Settings<'_>,
         store: &Arc<Store>,

@@ -127,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// Returns `true` if it lasts until somebody changes something.
+    /// Returns `true` if it lasts until the configuration or the store is changed.
     pub(super) fn needs_somebody(&self) -> bool {
         !matches!(self, Self::Connect(_) | Self::Timeout(_) | Self::Closed(_) | Self::Loading)
     }

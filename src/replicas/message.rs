@@ -118,7 +118,7 @@ impl Message {
     /// Reads a message.
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// `Malformed` if the bytes are no message of this version.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(bytes);
         if reader.byte()? != VERSION {

@@ -67,7 +67,7 @@ pub trait ProfileHandler: Send + Sync {
     /// Returns what the user should know, a sentence each.
     ///
     /// # Errors
-    /// The profiles don't fit the handler.
+    /// `ConfigError` if the profiles don't fit the handler.
     fn check(&self, _profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         Ok(Vec::new())
     }
@@ -79,8 +79,8 @@ pub trait ProfileHandler: Send + Sync {
     /// The profile whose picks go to the gateway.
     ///
     /// # Errors
-    /// When no profile has a result. A profile's own error takes precedence, as
-    /// it says more.
+    /// `ScheduleError` if no profile has a result. A profile's own error takes precedence, being more
+    /// precise.
     fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError>;
 
     /// The endpoint that the pick of a profile will work with, where another
@@ -113,7 +113,7 @@ pub trait ProfileHandler: Send + Sync {
     /// totals.
     ///
     /// # Errors
-    /// When what the profiles picked can't be used.
+    /// `ScheduleError` if the profiles' picks can't be used together.
     fn settle(
         &self,
         _cx: &Context<'_>,

@@ -78,7 +78,7 @@ impl Harness {
     /// Builds a plugin that is named as its type, from parameters in YAML.
     ///
     /// # Errors
-    /// Wrong parameters; plugins that the parameters name are not there.
+    /// `ConfigError` for invalid parameters, and for plugins that they name and that aren't declared.
     pub fn build(
         &mut self,
         plugin_type: &'static PluginType,

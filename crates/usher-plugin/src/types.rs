@@ -94,7 +94,7 @@ impl Kind {
 pub enum Stability {
     /// Refused unless `--allow-experimental-plugins` is given.
     Alpha,
-    /// For everybody.
+    /// Available to all configurations.
     Beta,
 }
 
@@ -111,7 +111,7 @@ pub struct PluginType {
     pub deprecated: Option<&'static str>,
     /// One line about what it does; empty for types that this version doesn't have.
     pub summary: &'static str,
-    /// When to use it; empty for types that this version doesn't have.
+    /// Advice on its use; empty for types that this version doesn't have.
     pub when: &'static str,
     /// Lists its parameters, for the documentation.
     pub parameters: fn() -> Vec<Parameter>,
@@ -182,7 +182,7 @@ impl PluginType {
     }
 }
 
-/// A plugin type for everybody. [`PluginType::when`] says when to use it.
+/// A stable plugin type. [`PluginType::when`] says when to use it.
 pub const fn beta(
     name: &'static str,
     kinds: &'static [Kind],

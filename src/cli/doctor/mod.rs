@@ -131,8 +131,8 @@ fn address(text: &str) -> Result<String, String> {
 /// Looks, and prints what was found.
 ///
 /// # Errors
-/// [`CliError::Usage`] when there is nothing to look at, or an endpoints file can't be used;
-/// [`CliError::Failed`] when the result can't be printed.
+/// [`CliError::Usage`] if there is nothing to look at, or an endpoints file can't be used;
+/// [`CliError::Failed`] if the result can't be printed.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let plan = plan(args)?;
     let failed = |error: io::Error| CliError::Failed(format!("cannot print the result: {error}"));

@@ -72,7 +72,7 @@ impl From<UserInfo> for User {
     }
 }
 
-/// Owner of the token; `None`: nobody.
+/// Owner of the token; `None`: unknown token.
 pub(super) async fn review_token(cluster: Cluster, token: String) -> Result<Option<User>, Problem> {
     // Without audiences: those of the API server count.
     let spec = TokenReviewSpec { token: Some(token), audiences: None };

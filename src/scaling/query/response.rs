@@ -55,7 +55,7 @@ struct Sample {
 /// The one number of a response's body.
 ///
 /// # Errors
-/// The query failed, or its result isn't one finite number.
+/// `ResponseError` if the query failed, or its result isn't one finite number.
 pub(super) fn number(body: &[u8]) -> Result<f64, ResponseError> {
     let malformed = |error: serde_json::Error| ResponseError::Malformed(clipped(&error.to_string()));
     let envelope: Envelope = serde_json::from_slice(body).map_err(malformed)?;

@@ -18,7 +18,7 @@ const EXPECTED_LATENCY: &str = include_str!("../../../deploy/config/expected-lat
 struct Outage {
     /// Its share of the requests in the ten seconds in which it fails.
     broken: f64,
-    /// When it is well after it works again.
+    /// Time at which it is well after it works again.
     recovered: Option<Duration>,
     /// Its share in the five seconds that begin five seconds after it works again.
     after: f64,

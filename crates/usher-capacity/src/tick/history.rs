@@ -200,7 +200,7 @@ impl History {
         self.cooldowns.ago(rule, now)
     }
 
-    /// When a rule fired last, by its place in the policy.
+    /// Last firing of a rule, by its place in the policy.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)
     }

@@ -65,7 +65,7 @@ impl<T> Survey<T> {
         survey
     }
 
-    /// Whether an error may be a consequence of what was left out.
+    /// Returns `true` if an error may be a consequence of what was left out.
     pub fn is_consequence(&self, error: &ConfigError) -> bool {
         self.left_out.explains(error)
     }
@@ -73,7 +73,7 @@ impl<T> Survey<T> {
     /// The value, or all errors.
     ///
     /// # Errors
-    /// All that were found, at least one.
+    /// Every `ConfigError` that was found, at least one.
     pub fn result(self) -> Result<T, Vec<ConfigError>> {
         match self.value {
             Some(value) if self.errors.is_empty() => Ok(value),

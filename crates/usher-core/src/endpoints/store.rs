@@ -46,7 +46,7 @@ pub struct StartingPod {
     pub labels: BTreeMap<String, String>,
 }
 
-/// The pool's endpoints. Discovery writes, everybody else loads the current
+/// The pool's endpoints. Discovery writes, all others load the current
 /// [`Snapshot`] without a lock.
 #[derive(Debug)]
 pub struct Store {
@@ -179,7 +179,7 @@ impl Store {
         self.starting.load_full()
     }
 
-    /// Replaces these pods. One source of discovery calls it; nobody is woken.
+    /// Replaces these pods. For sources of discovery; wakes no waiting task.
     pub fn note_starting(&self, pods: Vec<StartingPod>) {
         if **self.starting.load() != pods {
             self.starting.store(Arc::new(pods));

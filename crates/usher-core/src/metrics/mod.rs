@@ -32,7 +32,7 @@ pub struct Legacy {
 /// Registers a family, and its older form beside it.
 ///
 /// # Errors
-/// When a name is taken or not valid.
+/// `prometheus::Error` if a name is taken or not valid.
 pub fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     family: C,

@@ -76,7 +76,7 @@ impl<const N: usize> Fit<N> {
         dot(&self.coefficients, inputs)
     }
 
-    /// These inputs took so many seconds.
+    /// Adds an observation: inputs and the seconds that they took.
     pub(super) fn observe(&mut self, inputs: &[f64; N], seconds: f64) {
         let predicted = self.predict(inputs).max(SHORTEST);
         let residual = (seconds - predicted) / predicted;

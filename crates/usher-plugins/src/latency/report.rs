@@ -1,4 +1,4 @@
-//! State of the model for people and monitoring: what is configured, what was learned, and
+//! State of the model for the admin page and monitoring: what is configured, what was learned, and
 //! how well it predicts.
 
 use serde::{Deserialize, Serialize};

@@ -40,7 +40,7 @@ impl AgentIdentityParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and names that can't be headers, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and names that can't be headers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let items = node.get("additionalSessionHeaders").map(Node::items).unwrap_or_default();

@@ -45,7 +45,7 @@ impl SessionIdParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, names that can't be, with their place; anything but
+    /// `ConfigError` for unknown keys, wrong types, names that can't be, with their place; anything but
     /// exactly one of the two keys.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;

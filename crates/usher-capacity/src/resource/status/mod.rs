@@ -180,7 +180,7 @@ pub struct Ticked<'a> {
     pub policy: &'a Policy,
     /// Plan that it came to.
     pub plan: &'a Plan,
-    /// When each rule fired last, by its place in the policy: RFC 3339.
+    /// Time at which each rule fired last, by its place in the policy: RFC 3339.
     pub fired: &'a [Option<String>],
     /// The last write to each role's replicas, of those that this replica wrote to.
     pub writes: &'a [LastWrite],

@@ -280,7 +280,7 @@ impl Budget {
     /// tight those that wait with lower priorities make room for it.
     ///
     /// # Errors
-    /// When there is no room.
+    /// `Full` if the budget has no room.
     pub fn make_way(&self, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
         self.squeeze(self.total(), priority)
     }

@@ -1,4 +1,4 @@
-//! When batches are made, and of what.
+//! Tests of the times and the content of batches.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use rand::{Rng, RngExt};
 pub struct ModelRewrite {
     /// Its name, for metrics, and to order objects of the same age.
     pub name: String,
-    /// When it was created, in a form that sorts by time (RFC 3339 in UTC, whole seconds).
+    /// Time at which it was created, in a form that sorts by time (RFC 3339 in UTC, whole seconds).
     pub created: String,
     /// Its rules. The first that fits a model counts.
     pub rules: Vec<RewriteRule>,

@@ -38,7 +38,7 @@ use usher_terminal::{CliError, Output, Progress};
 /// Runs the demo.
 ///
 /// # Errors
-/// One line: what failed, where, what to do. By then everything has ended.
+/// `CliError` with one line: what failed, where, and what to do. All processes have ended by then.
 pub fn run(args: &DemoArgs) -> Result<(), CliError> {
     if args.scenario == Scenario::Rollout {
         return show_rollout(args);

@@ -40,7 +40,7 @@ pub(super) struct Counters {
 /// is late doesn't make servers look fast.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// When it was due, from the start of the replay.
+    /// Time at which it was due, from the start of the replay.
     pub(super) due: Duration,
     /// Until the first byte of the response's body.
     pub(super) first: Option<Duration>,

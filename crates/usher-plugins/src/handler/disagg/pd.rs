@@ -98,7 +98,7 @@ impl PdParams {
     /// mean nothing, as in llm-d-router.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and what can't be a port, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and what can't be a port.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
         or_default(&mut params.decode_profile, &default.decode_profile);

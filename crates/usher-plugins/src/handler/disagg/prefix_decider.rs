@@ -61,7 +61,7 @@ impl PrefixBasedPdParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types and negative numbers, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types and negative numbers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         for (key, tokens) in

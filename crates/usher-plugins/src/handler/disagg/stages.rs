@@ -119,7 +119,7 @@ impl Stages {
     /// Looks at the profiles that there are. Returns what the user should know.
     ///
     /// # Errors
-    /// When nobody can decode. `key` is the parameter that names the profile.
+    /// `ConfigError` if no profile can decode. `key` is the parameter that names the profile.
     pub(super) fn check(&self, key: &str, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         let StageProfiles { decode, prefill, encode } = &self.profiles;
         let exists = |profile: &String| profiles.contains(&profile.as_str());

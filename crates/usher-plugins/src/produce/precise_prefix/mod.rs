@@ -72,7 +72,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 /// Builds a producer under a plugin's name, whatever its type.
 ///
 /// # Errors
-/// The parameters are invalid.
+/// `ConfigError` if the parameters are not valid.
 pub(crate) fn build_as(
     cx: &mut BuildContext<'_>,
     plugin_type: &str,

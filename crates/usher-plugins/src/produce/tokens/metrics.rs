@@ -25,7 +25,7 @@ pub(super) struct RenderCounts {
     pub(super) rendered: IntCounter,
     /// The server can't be reached, refused, or told no tokens; or the tokenizer can't do it.
     pub(super) failed: IntCounter,
-    /// Not in time.
+    /// Late.
     pub(super) late: IntCounter,
     /// Not tried or given up, as too many others are under way or memory is short.
     pub(super) busy: IntCounter,

@@ -43,7 +43,7 @@ pub(super) struct Measured {
     pub(super) waited: Waited,
 }
 
-/// Everything that is told.
+/// Report of the demo.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct ZeroReport {
     /// Requests that were sent.
@@ -58,7 +58,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     ends: Ends,
     /// From the first request until servers were in the pool; none: they never were.
     servers_after_seconds: Option<f64>,
-    /// From then until nobody waited any more.
+    /// Time from then until no request waited any more.
     drained_after_seconds: Option<f64>,
     /// Requests that waited at once, at most.
     most_waiting: u64,
@@ -152,7 +152,7 @@ impl ZeroReport {
     }
 }
 
-/// A line every so often, until nobody waits any more and servers are there.
+/// A line every so often, until no request waits any more and servers are ready.
 fn moments(samples: &[Sample]) -> Vec<Moment> {
     let mut moments: Vec<Moment> = Vec::new();
     let mut due = Duration::ZERO;
