@@ -249,7 +249,7 @@ mod tests {
     use crate::capacity::ratio::Fraction;
 
     #[test]
-    fn a_role_waits_for_its_partner_to_drain_where_the_ratio_would_break() {
+    fn role_waits_for_its_partner_to_drain_to_keep_the_ratio() {
         let of = |text: &str| Fraction::parse(text).unwrap();
         let bounds = RatioBounds { min: of("1:3"), max: Some(of("1:1")) };
         let (yes, not_yet, none) = (Some(Drained::Yes), Some(Drained::NotYet), None);

@@ -35,7 +35,7 @@ async fn is_ready(picker: &Picker, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_replica_takes_over_after_a_crash_and_at_once_after_a_stop() {
+async fn another_replica_leads_after_a_crash_or_a_stop() {
     let Some(server) = Server::shared().await else { return };
     let space = space(server, "10.4.0.1").await;
     let mut first = Picker::of_pool(server, &space, &STEADY).await;

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn subsets_match_by_address_and_by_port_where_the_pool_has_several() {
+    fn subsets_match_ports_in_pools_with_several() {
         let one_port = Store::default();
         one_port.replace(vec![
             spec("a", "10.0.0.1:8000"),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn coefficients_three_times_wrong_are_corrected_by_a_hundred_observations() {
+    fn hundred_observations_correct_threefold_errors() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
         for wrong in [3.0, 1.0 / 3.0] {
             let fit = fitted(truth.map(|value| value * wrong), truth, 0.2, 100);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_rules_come_before_generic_ones_and_older_objects_before_newer() {
+    fn exact_and_older_rewrite_rules_come_first() {
         let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
         let objects = [
             object("b", new, vec![rule(&["gold"], &[("newer", None)]), rule(&["tin"], &[("tin-b", None)])]),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn images_videos_and_clips_are_encoded_elsewhere_and_text_is_not() {
+    fn only_media_is_encoded_elsewhere() {
         let chat = |content: &str| {
             let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
             read("/v1/chat/completions", &body)
