@@ -226,7 +226,9 @@ impl Reports<'_> {
                 message,
                 "the Kubernetes API server denies access; allow the verbs get, list and watch for it in the picker's Role"
             ),
-            _ => tracing::warn!(path, %problem, "cannot follow Kubernetes objects, keeping what is known"),
+            _ => {
+                tracing::warn!(path, %problem, "cannot follow Kubernetes objects; keeping the last known ones and trying again")
+            }
         }
         self.last = Some(problem.clone());
     }

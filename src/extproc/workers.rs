@@ -153,7 +153,7 @@ impl Workers {
         for Worker { connections, thread, .. } in self.workers {
             drop(connections);
             if thread.join().is_err() {
-                tracing::error!("worker thread panicked");
+                tracing::error!("worker thread panicked; please report this");
             }
         }
     }

@@ -329,7 +329,7 @@ impl Reports {
                 message,
                 "may not take part in the election; allow the verbs get, list, watch, create and update for leases (coordination.k8s.io) in the picker's Role"
             ),
-            _ if ready => tracing::warn!(lease, %problem, "cannot renew the lease, leading on"),
+            _ if ready => tracing::warn!(lease, %problem, "cannot renew the lease; leading until it expires"),
             _ => tracing::warn!(lease, %problem, "cannot take part in the election"),
         }
         self.last = Some(problem.clone());

@@ -127,7 +127,7 @@ impl Writer {
         self.stopping.store(true, Relaxed);
         self.recorder.wake();
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(PATIENCE) {
-            tracing::warn!("recording not complete: its file takes no more lines");
+            tracing::warn!("recording incomplete: its file could not be written in time at the stop");
             return;
         }
         // It doesn't panic, and there is nobody left to tell.

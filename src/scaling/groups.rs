@@ -206,7 +206,7 @@ impl Groups {
         if sources.has_queries {
             return;
         }
-        let unasked = "has source prometheus, and without --prometheus-address nobody asks queries";
+        let unasked = "has source prometheus, which needs --prometheus-address (not set)";
         match &policy.sizing {
             Sizing::Rules(rules) => {
                 for rule in rules.iter().filter(|rule| matches!(rule.number, Number::External(_))) {

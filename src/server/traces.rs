@@ -36,7 +36,7 @@ pub(super) fn start(
             Ok(Some(tracer))
         }
         Err(error) => {
-            tracing::error!(%error, "nothing is traced");
+            tracing::error!(%error, "requests are not traced: the exporter can't be set up");
             Ok(None)
         }
     }

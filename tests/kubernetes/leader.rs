@@ -74,7 +74,7 @@ async fn isolated_leader_serves_until_it_learns_of_another() {
     let first = Picker::start(server, relay.port, &flags).await;
     is_ready(&first, true).await;
     relay.cut();
-    first.says(&["cannot renew the lease, leading on"]).await;
+    first.says(&["cannot renew the lease; leading until it expires"]).await;
     // Long after its lease is over another takes it, and both serve.
     let second = Picker::of_pool(server, &space, &[ELECTS]).await;
     is_ready(&second, true).await;

@@ -219,11 +219,11 @@ impl Driver {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
         let warnings: BTreeSet<String> = std::mem::take(&mut groups.warnings).into_iter().collect();
         for warning in warnings.difference(&self.warned) {
-            warn!(warning, "capacity policy");
+            warn!(warning, "capacity policy warning");
         }
         self.warned = warnings;
         for spec in groups.servers.iter().chain(&groups.gpus) {
-            info!(metric = spec.name, "a capacity policy has a metric read that nothing else needs");
+            info!(metric = spec.name, "metric is scraped for a capacity policy alone");
         }
         self.queries = groups.queries();
         self.specs = [groups.servers, groups.gpus];

@@ -59,7 +59,7 @@ impl<T> Survey<T> {
         survey.errors.sort_by_key(ConfigError::position);
         if has_more {
             let told = survey.errors.len();
-            let message = format!("there are more errors than the {told} that are told");
+            let message = format!("there are more errors than the {told} that are shown");
             survey.errors.push(ConfigError::new(message).hint("correct these first"));
         }
         survey
@@ -170,7 +170,7 @@ surprise: true
         let text: String = (0..200).map(|number| format!("key{number}: 1\n")).collect();
         let found = errors(&text);
         assert_eq!(found.len(), MOST_ERRORS + 1);
-        let last = "f: there are more errors than the 50 that are told (correct these first)";
+        let last = "f: there are more errors than the 50 that are shown (correct these first)";
         assert_eq!(found.last().map(String::as_str), Some(last));
         let text: String = (0..MOST_ERRORS).map(|number| format!("key{number}: 1\n")).collect();
         assert_eq!(errors(&text).len(), MOST_ERRORS, "these are all");

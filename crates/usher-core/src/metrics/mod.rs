@@ -188,7 +188,7 @@ pub fn render(registry: &Registry) -> String {
     let families: Vec<_> = registry.gather().into_iter().filter(|f| !f.get_metric().is_empty()).collect();
     let mut text = String::new();
     if let Err(error) = prometheus::TextEncoder::new().encode_utf8(&families, &mut text) {
-        tracing::error!(%error, "metrics could not be rendered");
+        tracing::error!(%error, "metrics could not be rendered; please report this");
     }
     text
 }

@@ -16,7 +16,7 @@ use super::retain_or_all;
 /// `topology-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
-    "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
+    "Keeps the endpoints that are near enough to the one that another profile picked; all of them if there is no such endpoint, or none is near it.",
     Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
     .when("Disaggregated pools: prefill and decode in one rack or zone.");
 

@@ -116,7 +116,7 @@ impl Model {
                     role = report.role,
                     configured,
                     learned = report.prefill_throughput.round(),
-                    "peakPrefillThroughput is far from what was learned"
+                    "peakPrefillThroughput is far from the learned throughput; set it to the learned one"
                 );
             }
         }

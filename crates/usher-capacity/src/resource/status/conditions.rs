@@ -43,7 +43,7 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
         State::Failed => conditions.say(name, false, "Failed", "a step took too long, and was given up"),
         State::Blocked => match stuck {
             Some(why) => conditions.say(name, false, &format!("{why:?}"), &sentence(why, plan)),
-            None => conditions.say(name, false, "Blocked", "a step has nowhere to go, or takes too long"),
+            None => conditions.say(name, false, "Blocked", "a step has no room, or takes too long"),
         },
     }
 }
@@ -53,15 +53,17 @@ pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
         Condition::BandUnsatisfied => "the roles' bands can't be kept by a group of this size",
         Condition::RatioConstraintViolated => "no numbers of pods keep the ratio; the roles stay as they are",
-        Condition::StaleData => "a number that sizes is not known; what it could change is kept",
-        Condition::Panic => "far more is needed than there is; nothing shrinks",
+        Condition::StaleData => "a metric that sets a size is not known; sizes that it could change are kept",
+        Condition::Panic => "far more pods are needed than there are; nothing shrinks",
         Condition::BatchTimeout => "a step takes longer than batchTimeout without a pod coming up",
         Condition::Unschedulable => "no node takes a pod of the step",
         Condition::TopologyUnsatisfied => {
             return plan.shortfall().unwrap_or_else(|| "no domain of the required layer has room".to_owned());
         }
-        Condition::Deadlock => "groups wait for each other's room",
-        Condition::ForeignWriter => "somebody else changes replicas again and again",
+        Condition::Deadlock => "groups wait for each other's nodes",
+        Condition::ForeignWriter => {
+            "another writer changes replicas again and again; find it in metadata.managedFields, and keep one of the two"
+        }
         Condition::Paused => "sizes stay, as pods are being updated",
         Condition::TopologyUnknown => {
             "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
@@ -72,7 +74,7 @@ pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
         Condition::TargetConflict => "another policy scales the same object; neither acts",
         Condition::Suspended => "spec.paused: nothing is written, and pods still pass their gate",
         Condition::NoLeaderElection => {
-            "nobody is elected to act, and there may be several replicas; nothing is written"
+            "no leader is elected, and there may be several replicas; nothing is written"
         }
         Condition::Unobserved => "pods or the target of a role can't be seen",
         Condition::WriteFailed => {

@@ -212,7 +212,7 @@ pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> Polic
         } else if holds {
             conditions.say(&name, true, &name, &sentence(known, plan));
         } else if before.conditions.iter().any(|condition| condition.of == name) {
-            conditions.say(&name, false, "Resolved", "it was so before, and is no longer");
+            conditions.say(&name, false, "Resolved", "the condition no longer holds");
         }
     }
     let of = |role: &crate::plan::RolePlan| policy.roles.iter().find(|of| of.name == role.name);

@@ -27,7 +27,7 @@ impl Budget {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot measure resident memory; only what is counted is bounded");
+                tracing::warn!(%error, "cannot measure resident memory: the budget bounds only the memory that Usher counts itself");
                 false
             }
         }

@@ -262,7 +262,12 @@ impl Budget {
         // A line for each power of two: a flood must not flood the log.
         if count.is_power_of_two() {
             let (used, limit) = (self.total(), self.limit.load(Relaxed));
-            tracing::warn!(count, used, limit, "requests rejected: the memory budget is used up");
+            tracing::warn!(
+                count,
+                used,
+                limit,
+                "requests rejected: the memory budget is used up; raise --memory-budget or add replicas"
+            );
         }
     }
 

@@ -63,8 +63,7 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(text));
     }
     if args.scenario == Scenario::Autoscale && args.keep {
-        let text =
-            "--keep: after the scenario autoscale nobody starts servers for more requests; leave it out";
+        let text = "--keep: the scenario autoscale starts no servers after its end; leave it out";
         return Err(CliError::Usage(text.to_owned()));
     }
     replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))

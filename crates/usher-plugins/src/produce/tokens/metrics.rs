@@ -86,7 +86,7 @@ impl RenderCounts {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= PAUSE) {
             *told = Some(Instant::now());
-            tracing::warn!(request_id, plugin = self.plugin, %failure, "no tokens of a prompt");
+            tracing::warn!(request_id, plugin = self.plugin, %failure, "prompt not tokenized; its tokens are estimated");
         }
     }
 }
