@@ -305,7 +305,7 @@ impl Actuator {
         self.is_unfinished
     }
 
-    /// Says what went wrong, once until it goes well.
+    /// Logs a problem once until it is resolved.
     pub(super) fn complain(&mut self, subject: impl Into<Subject>, problem: &Problem) {
         let subject = subject.into();
         let about = subject.to_string();
@@ -316,7 +316,7 @@ impl Actuator {
         }
     }
 
-    /// Says that a write failed. That somebody else was first, or the term ended, is no failure: it is looked
+    /// Logs that a write failed. A conflict, or the end of the term, is no failure: it is looked
     /// again. One that wasn't sent goes on then.
     pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
         let subject = subject.into();

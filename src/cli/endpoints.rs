@@ -64,7 +64,7 @@ struct Health {
     reason: Option<String>,
 }
 
-/// Asks the picker and prints what it says.
+/// Queries the picker and prints its response.
 ///
 /// # Errors
 /// [`CliError::Usage`] for an invalid address; [`CliError::Failed`] if the picker doesn't respond, or not

@@ -205,7 +205,7 @@ impl Open<'_, '_> {
     }
 }
 
-/// Says what is wrong once, not at every attempt.
+/// Logs a problem once, not at every attempt.
 struct Reports<'a> {
     path: &'a str,
     last: Option<Problem>,

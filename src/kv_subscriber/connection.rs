@@ -66,7 +66,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Asks for messages whose topic begins with this.
+    /// Subscribes to messages whose topic begins with this.
     pub(super) async fn subscribe(&mut self, topic: &[u8]) -> io::Result<()> {
         self.zmtp.subscribe(topic);
         self.flush().await

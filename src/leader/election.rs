@@ -88,7 +88,7 @@ enum Part {
     /// Has handed the lease to this one, which has not said yet that it leads; or was about
     /// to, and may have `failed`.
     Hands { to: String, failed: bool },
-    /// Handed over, and stays ready for those who don't know it yet, until this time.
+    /// Handed over, and stays ready until this time, for gateways that have not noticed.
     Lingers(Duration),
 }
 

@@ -141,7 +141,7 @@ struct PartialObjectMeta {
     metadata: ObjectMeta,
 }
 
-/// Says whenever the lease changes, and whether it is this replica's after that. Without the right to
+/// Sends every change of the lease, and whether this replica holds it then. Without the right to
 /// watch it, one has to look from time to time.
 async fn tell_of_changes(
     cluster: Cluster,
@@ -198,7 +198,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Looks, and writes if it is time to. Says how long to wait then.
+    /// Reads the lease, and writes it if due. Returns the time to wait.
     async fn turn(&mut self, reports: &mut Reports) -> Duration {
         let next = match self.look().await {
             Ok(next) => {
@@ -310,7 +310,7 @@ impl Holder {
     }
 }
 
-/// Says what is wrong once, not at every attempt.
+/// Logs a problem once, not at every attempt.
 #[derive(Default)]
 struct Reports {
     last: Option<Problem>,

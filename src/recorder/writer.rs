@@ -304,7 +304,7 @@ impl Writing {
         self.reservation.set(self.queued.load(Relaxed) + under_way + tables + self.output.bytes());
     }
 
-    /// Tells which endpoints came and went.
+    /// Records which endpoints joined and left.
     fn update(&mut self, at_us: u64) {
         let store = Arc::clone(&self.store);
         for line in self.members.update(&store.snapshot(), at_us) {

@@ -1,4 +1,4 @@
-//! Tells other replicas what this one has in flight, and writes what they say into the endpoints.
+//! Sends this replica's requests in flight to others, and writes theirs into the endpoints.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

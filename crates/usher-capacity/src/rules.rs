@@ -140,7 +140,7 @@ impl Cooldowns {
         self.rules.get_mut(rule)
     }
 
-    /// A rule fired so long before `now`, for somebody else. Of several times the last one counts.
+    /// Notes that a rule fired so long before `now` in another replica. Of several times the last one counts.
     pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
         if let Some(fired) = self.of(rule) {
             let known = fired.resumed.map_or(ago, |known| known.at(now).min(ago));
@@ -173,7 +173,7 @@ impl Cooldowns {
         }
     }
 
-    /// Time since a rule fired last, here or for somebody else.
+    /// Time since a rule fired last, here or in another replica.
     pub fn ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         let fired = self.rules.get(rule)?;
         let resumed = fired.resumed.map(|resumed| resumed.at(now));

@@ -200,13 +200,13 @@ pub struct PluginParts {
     pub scorer: Option<Arc<dyn Scorer>>,
     /// Chooses by the totals.
     pub picker: Option<Arc<dyn Picker>>,
-    /// Says which profiles run.
+    /// Selects the profiles that run.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// Decides whether a disaggregated stage runs.
     pub decider: Option<Arc<dyn Decider>>,
     /// Reads headers first.
     pub header_processor: Option<Arc<dyn HeaderProcessor>>,
-    /// Looks at requests together.
+    /// Batches requests.
     pub gatherer: Option<Arc<dyn Gatherer>>,
     /// Narrows candidates before anything else.
     pub screener: Option<Arc<dyn Screener>>,
@@ -216,7 +216,7 @@ pub struct PluginParts {
     pub admitter: Option<Arc<dyn Admitter>>,
     /// Acts on decisions.
     pub pre_request: Option<Arc<dyn PreRequest>>,
-    /// Says how busy the pool is.
+    /// Reports the pool's saturation.
     pub detector: Option<Arc<dyn SaturationDetector>>,
     /// From which age on it takes what endpoints say of themselves for full.
     pub staleness: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use usher_core::endpoints::View;
 
-/// Says how busy endpoints are.
+/// Reports the saturation of endpoints.
 pub trait SaturationDetector: Send + Sync {
     /// The saturation of these endpoints: 0 when they are idle, 1 when they are full,
     /// and more beyond that. 1 without endpoints, which have no room at all.

@@ -93,7 +93,7 @@ impl Harness {
         }
     }
 
-    /// Says what a producer would have learned about the request.
+    /// Sets the facts of a producer about the request.
     pub fn learn<T: Fact>(&mut self, producer: &str, fact: T) {
         let key = Key::new(self.build_state.graph.produce(T::DATA, producer));
         self.facts.set(key, fact);
@@ -215,7 +215,7 @@ impl Harness {
         true
     }
 
-    /// Asks an admitter whether the request may enter the pool; `None` for a plugin that is no admitter.
+    /// Runs an admitter on the request; `None` for a plugin that is no admitter.
     ///
     /// ```
     /// # use std::sync::Arc;

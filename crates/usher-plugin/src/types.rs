@@ -18,7 +18,7 @@ pub enum Kind {
     Scorer,
     /// Chooses by the totals.
     Picker,
-    /// Says which profiles run.
+    /// Selects the profiles that run.
     ProfileHandler,
     /// Reads requests of an API.
     Parser,
@@ -32,7 +32,7 @@ pub enum Kind {
     DataProducer,
     /// Decides whether a disaggregated stage runs.
     Decider,
-    /// Looks at request headers first.
+    /// Reads request headers first.
     RequestHeader,
     /// Narrows candidates before anything else.
     Screener,
@@ -42,19 +42,19 @@ pub enum Kind {
     PreRequest,
     /// Reads responses.
     Response,
-    /// Says how busy the pool is.
+    /// Reports the pool's saturation.
     SaturationDetector,
     /// Chooses among flows.
     FairnessPolicy,
     /// Orders a flow.
     OrderingPolicy,
-    /// Says how much of the pool a priority may fill.
+    /// Limits the share of the pool for a priority.
     UsageLimitPolicy,
     /// Chooses running requests to give up.
     Eviction,
     /// Finds other replicas.
     PeerDiscovery,
-    /// Tells other replicas what this one knows.
+    /// Shares state with other replicas.
     Syncer,
 }
 
@@ -146,7 +146,7 @@ impl PluginType {
         self
     }
 
-    /// Says when to use it.
+    /// Sets the advice on its use.
     #[must_use]
     pub const fn when(mut self, when: &'static str) -> Self {
         self.when = when;

@@ -128,7 +128,7 @@ fn address(text: &str) -> Result<String, String> {
     port.filter(|port| *port > 0).map(|_| text.to_owned()).ok_or_else(|| "write HOST:PORT".to_owned())
 }
 
-/// Looks, and prints what was found.
+/// Runs all checks, and prints the findings.
 ///
 /// # Errors
 /// [`CliError::Usage`] if there is nothing to look at, or an endpoints file can't be used;

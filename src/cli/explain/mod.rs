@@ -33,7 +33,7 @@ const MOST: usize = 16 << 20;
 /// Pause between two looks at a picker that is followed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks the picker and prints what it says.
+/// Queries the picker and prints its response.
 ///
 /// # Errors
 /// [`CliError::Usage`] for an invalid address; [`CliError::Failed`] if the picker doesn't respond, keeps no

@@ -15,7 +15,7 @@ pub(super) struct Found {
     pub(super) ignores_older: bool,
 }
 
-/// Asks the API server which groups define `plural`.
+/// Finds the API groups that define `plural`.
 ///
 /// # Errors
 /// `Problem` if the server doesn't respond, or with an error.

@@ -90,7 +90,7 @@ impl Refusals {
     }
 }
 
-/// Asks who may read.
+/// Reviews readers' access.
 pub struct Access {
     cluster: Cluster,
     /// Makes keys. Its own key is drawn at the start, so that hashes mean nothing elsewhere.
@@ -193,7 +193,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' ')).then_some(token)
 }
 
-/// Says what is wrong with asking, and not at every request.
+/// Logs problems of reviews, and not at every request.
 struct Complaints {
     clock: Clock,
     // Guards what was last said, and when.

@@ -13,7 +13,7 @@ use crate::plan::State;
 /// Memory of a group's machine.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// `true` once the first deploy is over; `None`: nobody has looked yet.
+    /// `true` once the first deploy is over; `None`: not known yet.
     pub(super) is_deployed: Option<bool>,
     /// `true` if pods wait at gates of ours.
     pub(super) has_gates: bool,

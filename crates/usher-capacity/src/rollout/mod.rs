@@ -54,7 +54,7 @@ pub struct Rollout {
     pub on_timeout: OnTimeout,
     /// Topology that the pods of a step are placed by.
     pub topology: Option<Topology>,
-    /// Rules for updates of pods; `None`: that is nobody's concern here.
+    /// Rules for updates of pods; `None`: updates are not managed.
     pub update: Option<Update>,
 }
 

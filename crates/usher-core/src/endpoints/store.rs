@@ -110,7 +110,7 @@ impl Store {
         self.changed.subscribe()
     }
 
-    /// Says that the load of an endpoint was read anew.
+    /// Notes that the load of an endpoint was read again.
     pub fn loads_changed(&self) {
         self.loads.notify_one();
     }

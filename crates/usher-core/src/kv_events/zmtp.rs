@@ -114,7 +114,7 @@ impl Zmtp {
         self.state == State::Traffic
     }
 
-    /// Asks for messages whose topic begins with this. To be called when the handshake is over.
+    /// Subscribes to messages whose topic begins with this. To be called when the handshake is over.
     pub fn subscribe(&mut self, topic: &[u8]) {
         let mut body = BytesMut::with_capacity(topic.len() + 1);
         body.extend_from_slice(&[1]);

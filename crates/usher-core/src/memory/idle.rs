@@ -24,7 +24,7 @@ struct Candidate {
     weight: u64,
 }
 
-/// Says what a connection takes.
+/// Reports the memory of a connection.
 type Weight = fn(&Unread) -> u64;
 
 impl Candidate {

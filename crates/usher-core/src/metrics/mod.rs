@@ -159,7 +159,7 @@ pub const MAX_LABEL_BYTES: usize = 256;
 /// The value of everything beyond the bounds.
 pub const OTHER: &str = "other";
 
-/// Says once that metrics have no series for something: a page that suddenly shows `other`
+/// Logs once that metrics have no series for something: a page that suddenly shows `other`
 /// needs a reason.
 #[derive(Debug, Default)]
 pub struct Overflow(AtomicBool);

@@ -76,7 +76,7 @@ enum Work {
     },
     /// Counts the memory of the index, after callers have added to it.
     Count,
-    /// Says that everything before it is done.
+    /// Signals that everything before it is done.
     Flush(SyncSender<()>),
 }
 

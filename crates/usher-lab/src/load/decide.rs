@@ -17,7 +17,7 @@ use usher_wire::client::message::Context;
 /// Tokens of every response.
 const OUTPUT_TOKENS: usize = 4;
 
-/// Asks one server.
+/// Client of one server.
 pub struct Asker {
     direct: Direct,
     packer: Packer,

@@ -58,7 +58,7 @@ pub struct AgentIdentity {
 }
 
 impl AgentIdentity {
-    /// Looks at the additional headers first.
+    /// Reads the additional headers first.
     pub fn new(params: &AgentIdentityParams) -> Self {
         let additional = params.additional_session_headers.iter().map(String::as_str);
         Self { headers: additional.chain(KNOWN).map(str::to_owned).collect() }

@@ -73,7 +73,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Says which session a request belongs to; nothing for one that names none.
+/// Finds the session of a request, if it names one.
 #[derive(Clone, Debug)]
 pub struct SessionIdProducer {
     params: SessionIdParams,

@@ -15,7 +15,7 @@ impl Tracker {
         self.settings.replays && self.state == State::Connected && turn.now_ms >= self.cooldown.until_ms
     }
 
-    /// Asks for what is missing behind the last message, or for everything if none counts.
+    /// Requests messages after the last one, or all if none counts.
     pub(super) fn begin_replay(&mut self, turn: &mut Turn<'_>) {
         self.replay_from(self.next, false, turn);
     }

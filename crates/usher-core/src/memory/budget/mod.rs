@@ -250,7 +250,7 @@ impl Budget {
         self.used(Kind::PrefixIndex) < most && !self.is_tight()
     }
 
-    /// Says who sheds requests that wait. The first one counts.
+    /// Sets the shedder of waiting requests. The first one counts.
     pub fn shed_with(&self, sheds: Weak<dyn Sheds>) {
         // A second one would be of a second server on the same budget, which nobody starts.
         let _ = self.sheds.set(sheds);

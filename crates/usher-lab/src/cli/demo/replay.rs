@@ -27,7 +27,7 @@ const LEAD: Duration = Duration::from_millis(50);
 /// Between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Progress of the requests, for whoever shows it.
+/// Progress of the requests for display.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Requests that left.

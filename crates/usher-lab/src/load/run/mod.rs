@@ -121,7 +121,7 @@ async fn prepare(
     Ok(Outcome { protocol: run.protocol, seconds, open_loop, numbers, processes, own_cpu })
 }
 
-/// The user's wish to end, which is asked for at several places.
+/// The user's request to end, checked at several places.
 struct Interrupt<F>(std::pin::Pin<Box<F>>, bool);
 
 impl<F: Future<Output = ()>> Interrupt<F> {

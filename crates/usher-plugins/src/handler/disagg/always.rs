@@ -43,7 +43,7 @@ impl Decider for AlwaysDecider {
     }
 }
 
-/// Says yes to prompts with anything that is no text.
+/// Accepts prompts with anything but text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MultimodalDecider;
 

@@ -75,7 +75,7 @@ impl PrefixBasedPdParams {
     }
 }
 
-/// Says yes if the decoding endpoint is known, the prompt is at least so long, and at
+/// Accepts if the decoding endpoint is known, the prompt is at least so long, and at
 /// least so many of its tokens are not in that endpoint's prefix cache. What nobody looked
 /// up in the caches stays whole.
 #[derive(Clone, Copy, Debug)]

@@ -159,7 +159,7 @@ impl Screener for RolloutScreener {
     }
 }
 
-/// Says with which values of the selectors' labels a request was served, so that the
+/// Reports with which values of the selectors' labels a request was served, so that the
 /// client can ask for the same again.
 struct Stamp(Arc<Shared>);
 

@@ -70,7 +70,7 @@ impl PrefixCaches {
         }
     }
 
-    /// Says how blocks are hashed from now on.
+    /// Sets how blocks are hashed from now on.
     pub(super) fn set_fingerprint(&self, fingerprint: Fingerprint) {
         *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
     }

@@ -91,7 +91,7 @@ impl InflightLoadParams {
     }
 }
 
-/// Says what each endpoint would have to compute, and counts a request and its tokens
+/// Estimates what each endpoint would have to compute, and counts a request and its tokens
 /// at the first endpoint of every profile until the response is there.
 #[derive(Clone, Debug)]
 pub struct InflightLoadProducer {

@@ -75,7 +75,7 @@ impl MmEmbeddingsCacheProducerParams {
     }
 }
 
-/// Says how many of a request's items each endpoint has, and records them at the first
+/// Estimates how many of a request's items each endpoint has, and records them at the first
 /// endpoint of every profile once that is decided.
 #[derive(Clone, Debug)]
 pub struct MmEmbeddingsCacheProducer {

@@ -117,7 +117,7 @@ pub(crate) fn with_scorer(parts: PluginParts, scorer: Arc<dyn Scorer>) -> Plugin
     PluginParts { scorer: Some(scorer), ..parts }
 }
 
-/// Says how many of a prompt's first blocks each candidate's engine holds, each weighted by its tier.
+/// Finds how many of a prompt's first blocks each candidate's engine holds, each weighted by its tier.
 #[derive(Debug)]
 pub struct PrecisePrefixProducer {
     prefix: Key<PrefixMatch>,

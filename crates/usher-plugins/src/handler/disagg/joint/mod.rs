@@ -38,7 +38,7 @@ pub struct Joint {
     reader: Reader,
 }
 
-/// Says whether another endpoint than the one that decodes computes the prompt.
+/// Decides whether another endpoint than the decoding one computes the prompt.
 #[derive(Clone, Copy)]
 pub enum Splitting<'a> {
     /// Another one does.
