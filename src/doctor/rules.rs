@@ -88,7 +88,7 @@ rules! {
         "What listens there is no picker: no exchange with it can succeed.",
         "Name the gRPC port of the picker (9002), not that of health (9003) or metrics (9090).";
     TLS_MISMATCH: Wrong "tls-mismatch",
-        "One side speaks TLS and the other plain text: every call fails, and where the gateway fails open nobody notices.",
+        "One side speaks TLS and the other plain text: every call fails, unnoticed where the gateway fails open.",
         "Give the cluster a transport_socket for TLS, or start the picker with --secure-serving=false.";
     TLS_CERTIFICATE: Wrong "tls-certificate",
         "A gateway that looks at the certificate refuses the connection.",
@@ -116,7 +116,7 @@ rules! {
 
     // How the gateway asks.
     EXT_PROC_MISSING: Wrong "ext-proc-missing",
-        "The listener has no ext_proc filter, so nobody is asked.",
+        "The listener has no ext_proc filter, so no picker is asked.",
         "Add the filter before the router, as in deploy/envoy; in Kubernetes look at the status of the HTTPRoute and of the InferencePool.";
     EXT_PROC_DISABLED: Wrong "ext-proc-disabled",
         "The requests of these routes go past the picker.",
@@ -194,7 +194,7 @@ rules! {
 
     // Numbers.
     PICKER_METRICS_UNREACHABLE: Wrong "picker-metrics-unreachable",
-        "Nobody sees how the picker does, and autoscalers that read it stand still.",
+        "The picker isn't monitored, and autoscalers that read its metrics stand still.",
         "Give the right address with --metrics; with authentication give --metrics-header 'authorization: Bearer …'.";
     PICKER_METRICS_NAMES: Wrong "picker-metrics-names",
         "The page has none of a picker's metrics, so dashboards and alerts stay empty.",
@@ -238,7 +238,7 @@ rules! {
         "The picker is not ready until it may read these objects.",
         "Add the rule to the picker's Role.";
     METRICS_RIGHT_MISSING: Warning "metrics-right-missing",
-        "The picker may not ask who may read its metrics, so it answers everybody with an error: dashboards and autoscalers see nothing.",
+        "The picker may not ask who may read its metrics, so it refuses all readers: dashboards and autoscalers get no data.",
         "Add the rule to a ClusterRole of the picker, or give --metrics-endpoint-auth=false.";
     POOL_MISSING: Wrong "pool-missing",
         "Without its pool the picker has no endpoints and is not ready.",

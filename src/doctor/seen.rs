@@ -11,7 +11,7 @@ use crate::capacity::policy::TargetRef;
 /// Observation, or the reason that there is none: text for a check that is skipped.
 pub type Seen<T> = Result<T, String>;
 
-/// Everything that was looked at.
+/// All gathered state.
 #[derive(Clone, Debug)]
 pub struct Observations {
     /// Version of the doctor.

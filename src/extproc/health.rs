@@ -51,7 +51,7 @@ pub struct HealthView {
     pub plugins_ready: bool,
     /// The configured parsers understand the pool's protocol.
     pub protocols_match: bool,
-    /// The server stops, and nobody should begin to use it any more.
+    /// The server stops, and clients should no longer choose it.
     pub draining: bool,
     /// `None` without leader election, else whether this process leads.
     pub leads: Option<bool>,
@@ -110,7 +110,7 @@ impl HealthState {
         self.set(|view| view.draining = true);
     }
 
-    /// This process won or lost the lease. Without leader election nobody asks.
+    /// Sets whether this process holds the lease. Unused without leader election.
     pub fn set_leader(&self, leader: bool) {
         self.set(|view| view.leads = view.leads.map(|_| leader));
     }
@@ -130,7 +130,7 @@ impl HealthState {
     }
 
     /// The health of a service name now and whenever it changes. Ends after the last change, which
-    /// is that the server stops, so that nobody has to wait for the stream.
+    /// is that the server stops, so that no client waits for the stream.
     fn watch(&self, service: String) -> impl Stream<Item = Serving> + Send + use<> {
         unfold((self.view.subscribe(), None, service), |(mut views, told, service)| async move {
             loop {

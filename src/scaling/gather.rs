@@ -66,11 +66,11 @@ struct Rank {
 /// Origin of the requests at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
-    /// This process may not be the only one: the one that led before may have sent some.
+    /// Unknown: the previous leader may have sent requests, too.
     Unknown,
     /// Others do, too, as the model server says.
     Others,
-    /// This process alone: all requests there were known to it at least once.
+    /// Requests of this process alone, which has known all of them.
     Own,
 }
 

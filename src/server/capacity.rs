@@ -49,7 +49,7 @@ impl Policies {
     /// an API server to act on.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// Every mistake of the file.
     pub(super) fn load(
         settings: &ServeSettings,
         pipeline: &Pipeline,
@@ -121,8 +121,8 @@ pub(super) struct Seen<'a> {
 /// Starts to tick, and to answer KEDA where it is to be answered. Returns where the plans stand.
 ///
 /// # Errors
-/// When the metrics can't be registered, or the socket can't be used; and without an API server where
-/// policies are its objects.
+/// Returns an error if the metrics can't be registered or the socket can't be used, and without an API server
+/// if policies are its objects.
 pub(super) fn start(
     policies: Policies,
     seen: Seen<'_>,

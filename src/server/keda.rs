@@ -65,7 +65,7 @@ impl Connections {
 /// Answers KEDA until the shutdown.
 ///
 /// # Errors
-/// When the socket can't be used.
+/// `io::Error` if the socket can't be used.
 pub(super) fn serve(
     listener: StdListener,
     plan_store: &Arc<PlanStore>,

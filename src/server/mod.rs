@@ -51,8 +51,8 @@ pub(crate) use setup::memory_budget;
 /// this returns; after an error at the start, worker threads may still be ending.
 ///
 /// # Errors
-/// When there is nowhere to find endpoints, the endpoints file can't be used, or
-/// the system refuses a thread or a socket.
+/// `RunError` if no source of endpoints is set, the endpoints file can't be used, or the system refuses a
+/// thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
     let mut background = Background::default();
     let mut recording = None;

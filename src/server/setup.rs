@@ -52,7 +52,7 @@ impl Setup {
     /// Reads the configuration that the settings name.
     ///
     /// # Errors
-    /// When it can't be read or is not valid; the text has file, line and column.
+    /// `RunError` with file, line and column if the configuration can't be read or is not valid.
     pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
         Self::with_plugins(settings, &PluginTypes::default())
     }
@@ -60,7 +60,7 @@ impl Setup {
     /// The same where the configuration may name these plugin types.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Same as [`Self::new`].
     pub fn with_plugins(settings: ServeSettings, types: &PluginTypes) -> Result<Self, RunError> {
         let registry = Registry::new();
         let scheduler_metrics = SchedulerMetrics::register(&registry)?;

@@ -115,7 +115,7 @@ fn limits(settings: &ServeSettings, rules: &FlowControlRules) {
         tracing::warn!(
             of,
             max_request_body_bytes = largest,
-            "a larger body than maxBytes is refused, also when nobody waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
+            "a larger body than maxBytes is refused, even if no request waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
         );
     }
 }

@@ -14,6 +14,7 @@ mod support;
 
 mod binary;
 mod check;
+mod check_admin;
 mod check_errors;
 mod check_tokenizer;
 mod check_words;

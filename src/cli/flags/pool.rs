@@ -12,7 +12,7 @@ use crate::settings::{ElectionTimes, Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
 
-/// As the InferencePool allows.
+/// Limit of InferencePool.
 const MAX_TARGET_PORTS: usize = 8;
 
 /// Longer, and nobody would lead for an hour after a crash.
