@@ -34,7 +34,7 @@ use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::flow_control::{BandRules, Fairness, FlowControlRules, ProgramAwareParams};
 use usher::schedule::{Level, Record, SchedulerMetrics, State};
 
-/// As `usher serve` has it.
+/// Same allocator as `usher serve`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -28,7 +28,7 @@ const DATA_LAYER: &str = "\ndataLayer:\n";
 /// An empty folder of this name.
 ///
 /// # Errors
-/// When it can't be made.
+/// Returns an error if the directory can't be created.
 pub fn folder(scratch: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let folder = scratch.join(name);
     // Left by a run that was killed: its endpoints must not be taken for these.
@@ -40,7 +40,7 @@ pub fn folder(scratch: &Path, name: &str) -> anyhow::Result<PathBuf> {
 /// Writes a file.
 ///
 /// # Errors
-/// When it can't be written, with its path.
+/// Returns an error with the path if the file can't be written.
 pub fn write(path: &str, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
@@ -48,7 +48,7 @@ pub fn write(path: &str, text: &str) -> anyhow::Result<()> {
 /// A shipped configuration, with its endpoints in this file. Any picker takes it so, whatever flags it has.
 ///
 /// # Errors
-/// When it has no list of plugins, a line each.
+/// Returns an error if the program lists no plugins.
 pub fn with_endpoints(text: &str, file: &str) -> anyhow::Result<String> {
     if text.matches(PLUGINS).count() != 1 {
         bail!("the configuration has no line {:?}", PLUGINS.trim());
@@ -100,7 +100,7 @@ pub fn envoy(program: &str, config: &str, threads: u16) -> Vec<String> {
 /// does.
 ///
 /// # Errors
-/// Names the process that ended by itself.
+/// Returns an error that names the process that ended by itself.
 pub async fn until_listed(group: &mut Group, endpoints: &str) -> anyhow::Result<()> {
     while !Path::new(endpoints).exists() {
         group.check()?;
@@ -112,7 +112,7 @@ pub async fn until_listed(group: &mut Group, endpoints: &str) -> anyhow::Result<
 /// Waits until a look at something says that it is ready; otherwise the look says why not.
 ///
 /// # Errors
-/// When it takes too long, or a process of the group ends by itself.
+/// Returns an error if it takes too long, or a process of the group ends by itself.
 pub async fn until_ready<F>(group: &mut Group, name: &str, mut look: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = Result<(), String>>,

@@ -101,7 +101,7 @@ impl PolicyName {
     /// The policy for a replay.
     ///
     /// # Errors
-    /// When the configuration is not valid.
+    /// Returns an error if the configuration is not valid.
     pub fn policy(self) -> anyhow::Result<Policy> {
         let parse = |text: &str| EndpointPickerConfig::parse(text).map(Box::new);
         Ok(Policy::Configured(self.configuration().map(parse).transpose()?))

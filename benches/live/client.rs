@@ -61,7 +61,7 @@ impl Client {
     /// The body of a page, and its status.
     ///
     /// # Errors
-    /// When there was no response within the patience of a client.
+    /// Returns an error if no response comes within the client's timeout.
     pub async fn get(&self, at: SocketAddr, path: &str) -> anyhow::Result<(u16, Bytes)> {
         let request = Request::builder().uri(format!("http://{at}{path}")).body(Full::default())?;
         let response = async {
@@ -76,7 +76,7 @@ impl Client {
     /// servers, which are called by it and their number.
     ///
     /// # Errors
-    /// When a request can't be made.
+    /// Returns an error if a request can't be made.
     pub async fn play(&self, script: &mut Script, gateway: SocketAddr, name: &str) -> anyhow::Result<Played> {
         let start = Instant::now();
         let mut due: BinaryHeap<_> = script.roots().into_iter().map(Reverse).collect();

@@ -38,7 +38,7 @@ impl Stage {
     /// Installs Envoy if need be. What the processes write goes into a folder in `scratch`.
     ///
     /// # Errors
-    /// One line: what is missing, and why.
+    /// Returns an error that says in one line what is missing, and why.
     pub async fn new(scratch: &Path, arguments: &Arguments) -> anyhow::Result<Self> {
         let ports = Ports::choose(0, arguments.servers)?;
         let folder = processes::folder(scratch, &format!("live-{}", ports.envoy))?;
@@ -60,7 +60,7 @@ impl Stage {
     /// Starts everything and waits until a request gets through.
     ///
     /// # Errors
-    /// One line: what didn't start, and why.
+    /// Returns an error that says in one line what didn't start, and why.
     pub async fn start(
         &self,
         arguments: &Arguments,
@@ -124,7 +124,7 @@ impl Running {
     /// Times to first token as the engines counted them, of all servers.
     ///
     /// # Errors
-    /// When a server doesn't respond.
+    /// Returns an error if a server doesn't respond.
     pub async fn first_tokens(&self, client: &Client) -> anyhow::Result<FirstTokens> {
         let mut all = FirstTokens::default();
         for server in &self.servers {
@@ -137,7 +137,7 @@ impl Running {
     /// Checks that everything runs.
     ///
     /// # Errors
-    /// Names what ended by itself.
+    /// Returns an error that names what ended by itself.
     pub fn check(&mut self) -> anyhow::Result<()> {
         Ok(self.group.check()?)
     }

@@ -77,7 +77,7 @@ impl Figure {
 pub struct Run {
     /// Policy that decided.
     pub policy: &'static str,
-    /// As the client saw it.
+    /// Figures measured by the client.
     pub live: Summary,
     /// Replays that differ in what is random.
     pub replays: Vec<Summary>,

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 use stage::{Case, Measured, Stage};
 
-/// As `usher serve` has it.
+/// Same allocator as `usher serve`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -45,7 +45,7 @@ impl Arguments {
     /// Pickers to compare, the limit first, then Usher.
     ///
     /// # Errors
-    /// Names two that are called the same.
+    /// A message that names two that are called the same.
     pub fn pickers(&self) -> Result<Vec<Picker>, String> {
         let mut pickers = vec![Picker::limit(), Picker::usher()];
         for peer in &self.peers {

@@ -77,8 +77,8 @@ fn duration(time: Duration) -> String {
 /// Runs the generator in a process group and reads what it prints.
 ///
 /// # Errors
-/// When it can't be run, takes far longer than `expected`, or makes no report: its last line then. One
-/// with requests that failed is a report, too.
+/// Returns an error if the generator can't be run, takes far longer than `expected` or writes no report; the
+/// error has its last line. A report of failed requests is no error.
 pub async fn run(
     usher: &str,
     words: &[String],

@@ -11,7 +11,7 @@ use super::pickers::LIMIT;
 /// its path. Cargo names it in what it writes for programs; the file's name has a hash.
 ///
 /// # Errors
-/// When it can't be built; cargo has said why.
+/// Returns an error if it can't be built; cargo has printed the reason.
 pub fn build() -> anyhow::Result<String> {
     // Set by cargo when it runs a benchmark.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -38,7 +38,7 @@ pub struct LoadReport {
 pub struct Requests {
     /// Answered as they should be.
     pub completed: u64,
-    /// Not.
+    /// Failed.
     pub failed: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct Late {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// As given with `--pid`.
+    /// Value of `--pid`.
     pub name: String,
     /// Processor time.
     pub cpu_seconds: f64,

@@ -55,7 +55,7 @@ impl Place {
     /// port the usual one, which the others follow.
     ///
     /// # Errors
-    /// None with this port.
+    /// Never fails with this port.
     pub fn shown() -> Result<Self, PortError> {
         Ok(Self {
             usher: "usher".to_owned(),
@@ -83,7 +83,7 @@ impl Picker {
     /// Another one, given as `name=COMMAND`.
     ///
     /// # Errors
-    /// One line: what is wrong, and how to write it.
+    /// One line: the mistake, and the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let example = "write name=COMMAND, for example go='/opt/epp --v=1'";
         let (name, command) = text.split_once('=').ok_or_else(|| format!("there is no '='; {example}"))?;

@@ -36,7 +36,7 @@ const POINT: RGBColor = RGBColor(219, 109, 40);
 /// are drawn as 0.
 ///
 /// # Errors
-/// When the drawing library refuses, in its words.
+/// The drawing library's message if it fails.
 pub fn svg(title: &str, unit: &str, bars: &[Bar]) -> Result<String, String> {
     let mut text = String::new();
     draw(&mut text, title, unit, bars).map_err(|error| format!("cannot draw {title:?}: {error}"))?;

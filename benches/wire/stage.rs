@@ -37,7 +37,7 @@ impl Stage {
     /// processes write goes into a folder of its own in `scratch`.
     ///
     /// # Errors
-    /// One line: what didn't start, and why.
+    /// Returns an error that says in one line what didn't start, and why.
     pub async fn start(scratch: &Path, envoy_dir: &Path, limit: String, quick: bool) -> anyhow::Result<Self> {
         let ports = Ports::choose(0, SERVERS)?;
         let folder = processes::folder(scratch, &format!("wire-{}", ports.envoy))?;
@@ -72,7 +72,7 @@ impl Stage {
     /// A workload straight to one of the servers: no Envoy, no picker.
     ///
     /// # Errors
-    /// When it could not be measured.
+    /// Returns an error if the measurement fails.
     pub async fn straight(&mut self, workload: &Workload) -> anyhow::Result<LoadReport> {
         self.servers.check()?;
         let server = self.place.ports.servers.first().copied().context("there are no servers")?;
@@ -83,7 +83,7 @@ impl Stage {
     /// A workload with a fresh picker, and a fresh Envoy if it goes through one.
     ///
     /// # Errors
-    /// When it could not be measured.
+    /// Returns an error if the measurement fails.
     pub async fn run(&mut self, workload: &Workload, picker: &Picker, round: usize) -> anyhow::Result<Run> {
         self.servers.check()?;
         let ports = self.place.ports.clone();

@@ -62,9 +62,9 @@ impl Choice {
 pub(super) struct Drain {
     /// By uid.
     pub(super) pods: BTreeMap<String, Going>,
-    /// When it was written that there are to be fewer.
+    /// Time at which it was written that there are to be fewer.
     pub(super) written: Option<Duration>,
-    /// When they could go last, and waited for pods of another role.
+    /// Time at which they could go last, and waited for pods of another role.
     pub(super) waited: Option<Duration>,
 }
 
@@ -143,7 +143,7 @@ impl Drain {
     }
 }
 
-/// The cost that somebody else gave a pod.
+/// Deletion cost that another writer set.
 fn cost(pod: &PodObject) -> i64 {
     let known = pod.metadata.annotations.get(COST).filter(|_| !is_marked(pod));
     known.and_then(|cost| cost.parse().ok()).unwrap_or(0)

@@ -22,7 +22,7 @@ pub(crate) fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
-/// Importance of an event: whether somebody should look.
+/// Severity of an event: normal or warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Normal,

@@ -1,4 +1,4 @@
-//! Detects that somebody else writes the number of replicas.
+//! Detects another writer of the number of replicas.
 //!
 //! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within a minute
 //! (two intervals, where that is longer) are another controller that wants something else: one that acts
@@ -26,11 +26,11 @@ const LONGEST: Duration = Duration::from_hours(1);
 pub struct Writers {
     /// Number that was there when we last looked, or that we wrote last.
     known: Option<u32>,
-    /// When somebody else wrote last.
+    /// Time of another writer's last write.
     foreign: Option<Duration>,
-    /// When we wrote first and last since somebody else did.
+    /// Times of our first and last write since another writer's.
     wrote: Option<(Duration, Duration)>,
-    /// `true` if somebody else undid a write of ours, and none has stood since.
+    /// `true` if another writer undid a write of ours, and none has stood since.
     is_undone: bool,
     /// Until when nothing is written.
     until: Option<Duration>,

@@ -19,7 +19,7 @@ const KINDS: [(&str, &str, &str, &str); 3] = [
 /// A workload whose update is held back.
 #[derive(Clone, Debug)]
 pub struct HeldBack {
-    /// It, as a target.
+    /// Workload as a target.
     pub target: TargetRef,
     /// Its path at the API server.
     pub path: String,

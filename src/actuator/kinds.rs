@@ -46,7 +46,7 @@ impl Kinds {
     /// The kind of a target.
     ///
     /// # Errors
-    /// When the API server doesn't know it, or doesn't respond.
+    /// `Problem` if the API server doesn't know the kind, or doesn't respond.
     pub(super) async fn of(&mut self, cluster: &Cluster, target: &TargetRef) -> Result<Kind, Problem> {
         let key = (target.api_version.clone(), target.kind.clone());
         if let Some(known) = self.0.get(&key) {

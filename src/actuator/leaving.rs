@@ -11,7 +11,7 @@ use crate::cluster::Problem;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaving {
     pods: BTreeMap<String, Times>,
-    /// When they were last looked at.
+    /// Time at which they were last looked at.
     seen: Duration,
     /// `true` if any of them is waited for.
     pub(super) waits: bool,
@@ -19,7 +19,7 @@ pub(super) struct Leaving {
     until: Duration,
 }
 
-/// When a pod was chosen, when it was evicted, and why it wasn't.
+/// Times at which a pod was chosen and evicted, and the reason why it wasn't.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Times {
     chosen: Duration,
@@ -35,7 +35,7 @@ struct Times {
 /// Verdict of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
-    /// When it may be asked again.
+    /// Time at which it may be asked again.
     until: Duration,
     why: String,
 }
@@ -71,14 +71,14 @@ impl Times {
 }
 
 impl Leaving {
-    /// Uids of pods that get no new requests. Where nobody looks at them for so long, they get some again.
+    /// Uids of pods that get no new requests. Pods that are not observed for so long get some again.
     pub(super) fn uids(&self, now: Duration, interval: Duration) -> impl Iterator<Item = &String> {
         let is_seen = now.saturating_sub(self.seen) < GONE.max(interval * 2);
         let goes = move |times: &Times| times.is_going(now) || (is_seen && times.drains());
         self.pods.iter().filter(move |(_, times)| goes(times)).map(|(uid, _)| uid)
     }
 
-    /// Waits anew for pods that got requests again because nobody looked at them for so long.
+    /// Waits anew for pods that got requests again because they were not observed for so long.
     pub(super) fn begin_again(&mut self, now: Duration, interval: Duration) {
         if now.saturating_sub(self.seen) >= GONE.max(interval * 2) {
             self.pods.values_mut().filter(|times| times.drains()).for_each(|times| times.chosen = now);

@@ -53,7 +53,7 @@ pub struct Seen {
     pub(super) targets: Vec<Result<Option<Body>, Problem>>,
     /// `true` if nodes and all pods may be seen. `None`: it was not asked.
     pub(super) may_see_nodes: Option<bool>,
-    /// Result of the question whether somebody adds nodes for pods that no node takes. `None`: there are no such pods.
+    /// Result of the check for an autoscaler that adds nodes for unschedulable pods. `None`: there are no such pods.
     pub(super) adds_nodes: Option<Result<bool, Problem>>,
 }
 
@@ -156,7 +156,7 @@ impl Look {
         true
     }
 
-    /// Returns `true` if somebody adds nodes for the pods that no node takes.
+    /// Returns `true` if an autoscaler adds nodes for the unschedulable pods.
     async fn adds_nodes(&self) -> Result<bool, Problem> {
         let (names, within) = &self.unschedulable;
         let is_young = |event: &EventObject| {

@@ -6,7 +6,7 @@
 //!
 //! Only the replica that leads acts, only for policies with `mode: Apply`, and only on what it has just
 //! read. Replicas are written through the `scale` subresource of anything that has one. What to write is
-//! decided without I/O: whether somebody else writes ([`foreign`]), which gates open ([`gates`]), and what
+//! decided without I/O: whether another writer is active ([`foreign`]), which gates open ([`gates`]), and what
 //! room there is ([`room`]).
 
 mod act;
@@ -25,6 +25,8 @@ mod found;
 mod fresh;
 pub mod gates;
 pub mod held_back;
+#[cfg(test)]
+mod held_update_tests;
 mod keep;
 mod kinds;
 mod leaving;
@@ -48,6 +50,8 @@ mod pause;
 pub mod pods;
 pub mod pools;
 mod quantity;
+#[cfg(test)]
+mod refused_tests;
 pub mod room;
 mod scaler;
 mod selector;

@@ -43,12 +43,12 @@ pub struct Observed {
     pub leaving: BTreeSet<String>,
     /// Loads of pods, by name. `None`: not known, and controllers choose which pods go.
     pub loads: Option<HashMap<String, PodLoad>>,
-    /// Roles, by place, of whose pods nobody knows yet what they will ask for.
+    /// Roles, by place, whose pods' resource requests are not known yet.
     pub(super) unknown: Vec<usize>,
     /// The targets as objects, where more of them counts than their replicas.
     pub(super) bodies: Vec<Option<Value>>,
     pub(super) targets: Vec<Option<Target>>,
-    /// Roles whose replicas nobody else writes.
+    /// Roles without another writer of their replicas.
     pub(super) may_write: Vec<bool>,
     /// Roles, by place, whose last write had no response and was not carried out.
     pub lost: Vec<usize>,

@@ -92,7 +92,7 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
 const LONGEST: u32 = 2;
 
 impl Actuator {
-    /// Says of each role, by its place, that it keeps its replicas although it is to be smaller: a controller
+    /// Marks roles, by place, that keep their replicas although they are to be smaller: a controller
     /// would delete ready pods of it or of the role that has a ratio with it, while pods that stay aren't
     /// ready. `shrinks`: whether its replicas would be written.
     pub(super) fn held_up(

@@ -77,7 +77,7 @@ impl Actuator {
         None
     }
 
-    /// Returns `true` if one of these targets may not be read, so that nobody knows its owner.
+    /// Returns `true` if one of these targets may not be read, so that its owner is unknown.
     pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
         let is_hidden = |(of, _, owner): &Owned| {
             *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)

@@ -1,4 +1,4 @@
-//! Owners of pods, and of targets: labels alone are anybody's in a namespace.
+//! Owners of pods, and of targets: labels alone can be set by any user of the namespace.
 
 use std::collections::BTreeMap;
 

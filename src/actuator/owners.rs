@@ -22,7 +22,7 @@ const UNKNOWN: Duration = Duration::from_secs(3);
 /// To which pool the pods of a target belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This picker's.
+    /// Owned by this picker.
     Ours,
     /// Another.
     Other,
@@ -53,7 +53,7 @@ impl Actuator {
 
 impl Owners {
     /// Reports the owners of all wanted targets, again when others are wanted or the pool changes, and
-    /// periodically. Ends when nobody asks or listens any more.
+    /// periodically. Ends when the channels are closed.
     pub async fn follow<M>(
         mut self,
         mut wanted: watch::Receiver<Vec<TargetRef>>,

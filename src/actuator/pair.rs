@@ -113,7 +113,7 @@ struct Side {
     drained: Option<Drained>,
 }
 
-/// Says of each of two roles that it waits for pods of the other to respond, as the ratio wouldn't hold if it
+/// Marks which of two roles waits for pods of the other to respond, as the ratio wouldn't hold if it
 /// shrank alone.
 fn waits(bounds: &RatioBounds, numerator: Side, denominator: Side) -> [bool; 2] {
     let is_first =
@@ -165,7 +165,7 @@ fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
     Some(Written { ready, replicas: target.replicas, becomes: left })
 }
 
-/// Says of each role, by its place, that it keeps its replicas until pods of the other role of its ratio have
+/// Marks roles, by place, that keep their replicas until pods of the other role of its ratio have
 /// responded. `drained` says of each role whether the pods that it loses may go; `None`: it loses none. Both
 /// drain for no longer than their policy allows, so that neither waits for ever.
 pub(super) fn wait_for_partners(
@@ -249,7 +249,7 @@ mod tests {
     use crate::capacity::ratio::Fraction;
 
     #[test]
-    fn a_role_waits_for_its_partner_to_drain_where_the_ratio_would_break() {
+    fn role_waits_for_its_partner_to_drain_to_keep_the_ratio() {
         let of = |text: &str| Fraction::parse(text).unwrap();
         let bounds = RatioBounds { min: of("1:3"), max: Some(of("1:1")) };
         let (yes, not_yet, none) = (Some(Drained::Yes), Some(Drained::NotYet), None);

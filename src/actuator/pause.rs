@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Marks a Deployment that was paused by us, so that one that somebody else paused stays so.
+/// Marks a Deployment that was paused by us, so that other paused Deployments stay paused.
 const PAUSED: &str = "usher.dev/paused";
 
 /// Keeps the partition that an object had before an update of it was held back: it is given back after that.

@@ -16,7 +16,7 @@ impl Pools {
     /// Lists the pools of a namespace: none where the kind isn't defined.
     ///
     /// # Errors
-    /// When they can't be listed.
+    /// `Problem` if the pools can't be listed.
     pub async fn list(cluster: &Cluster, namespace: &str) -> Result<Self, Problem> {
         let pools = Collection::new(POOL_GROUP, POOL_VERSION, namespace, "inferencepools");
         match cluster.list::<InferencePool>(&pools).await {

@@ -18,9 +18,9 @@ use crate::cluster::{PatchType, Problem};
 /// State of pods that may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
-    /// They have responded, it took too long, or nobody knows which they are.
+    /// Their requests have ended, the drain timeout is over, or the pods are unknown.
     Yes,
-    /// They have requests.
+    /// Requests are in flight there.
     NotYet,
 }
 

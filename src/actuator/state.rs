@@ -74,7 +74,7 @@ pub struct Actuator {
     pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
     /// Closed domains of roles whose pods may go elsewhere.
     pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
-    /// Targets whose updates are held back for nobody.
+    /// Targets whose updates are held back without a policy.
     pub(super) resumed: Vec<ResumedTarget>,
     /// Pods that are about to go, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
@@ -118,7 +118,7 @@ pub struct Actuator {
 #[derive(Clone, Debug)]
 pub(super) struct Retired {
     pub(super) policy: Arc<Policy>,
-    /// When it was last seen to have pods, or not to be known whether it has.
+    /// Time at which it was last seen to have pods, or not to be known whether it has.
     pub(super) seen: Duration,
 }
 
@@ -305,7 +305,7 @@ impl Actuator {
         self.is_unfinished
     }
 
-    /// Says what went wrong, once until it goes well.
+    /// Logs a problem once until it is resolved.
     pub(super) fn complain(&mut self, subject: impl Into<Subject>, problem: &Problem) {
         let subject = subject.into();
         let about = subject.to_string();
@@ -316,7 +316,7 @@ impl Actuator {
         }
     }
 
-    /// Says that a write failed. That somebody else was first, or the term ended, is no failure: it is looked
+    /// Logs that a write failed. A conflict, or the end of the term, is no failure: it is looked
     /// again. One that wasn't sent goes on then.
     pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
         let subject = subject.into();

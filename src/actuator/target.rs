@@ -51,7 +51,7 @@ impl Target {
     /// Reads an object's replicas.
     ///
     /// # Errors
-    /// The problem with the request; [`Problem::Unreadable`] when there is no number where one should be.
+    /// `Problem` of the request; [`Problem::Unreadable`] if the replicas are no number.
     pub(super) async fn read(
         cluster: &Cluster,
         kind: &Kind,
@@ -79,7 +79,7 @@ impl Target {
     /// Writes its replicas, if they are still those that were read, in this term only.
     ///
     /// # Errors
-    /// [`Problem::Conflict`] when somebody else changed them first; otherwise what the server says.
+    /// [`Problem::Conflict`] if the replicas have changed since they were read; otherwise the server's error.
     pub(super) async fn write(
         &mut self,
         cluster: &Cluster,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::fake::Fake;
 use super::{Actuator, Observed, PodLoad};
-use crate::capacity::plan::{Open, Reason};
+use crate::capacity::plan::Reason;
 use crate::capacity::policy::file;
 use crate::capacity::resource::status::{DomainStatus, RoleStatus};
 use crate::capacity::{Condition, History, Inputs, Plan, Policy, tick};
@@ -224,105 +224,6 @@ async fn all_pods_of_a_role_without_target_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stuck_deployment_update_is_not_paused() {
-    let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
-    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
-    let stuck = Some(Open { pods: 1, up: 0, is_update: true });
-    // Others may be stuck, and it isn't.
-    for (is_paused, open, patched) in
-        [(false, None, Some(true)), (true, None, None), (true, stuck, Some(false)), (false, stuck, None)]
-    {
-        let annotations = if is_paused { json!({"usher.dev/paused": "true"}) } else { json!({}) };
-        fake.has(
-            path,
-            json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": is_paused}}),
-        );
-        let mut seen = look(&mut actuator, &policy, 1, 3).await;
-        // Two of three are of the older revision, as many as are to be by now.
-        Arc::make_mut(&mut seen.pods).iter_mut().take(2).for_each(|pod| pod.state.is_outdated = true);
-        let mut plan = plan(&policy, 3);
-        plan.roles[0].partition = Some(2);
-        (plan.conditions, plan.roles[0].open) = (vec![Condition::BatchTimeout], open);
-        let before = fake.written("/deployments/d").len();
-        actuator.act(&policy, &plan, seen, S(1), None).await;
-        let written = fake.written("/deployments/d");
-        let paused = written.get(before).map(|patch| patch["spec"]["paused"].as_bool().unwrap());
-        assert_eq!(paused, patched, "{is_paused} {open:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn held_update_goes_on_without_its_policy() {
-    let update = "update: {maxSkewPercent: 50},";
-    let holds = policy("p", &format!("mode: Apply, {update}"));
-    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
-    // The policy is gone, is edited, or another one holds it back from now on.
-    for (next, goes_on) in [
-        (None, true),
-        (Some(policy("p", "mode: Apply,")), true),
-        (Some(policy("p", update)), true),
-        (Some(Arc::new(Policy { name: "q".to_owned(), ..Policy::clone(&holds) })), false),
-        (Some(Arc::clone(&holds)), false),
-    ] {
-        for is_ours in [true, false] {
-            let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&holds));
-            let annotations = if is_ours { json!({"usher.dev/paused": "true"}) } else { json!({}) };
-            fake.has(
-                path,
-                json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
-            );
-            actuator.attend(next.iter(), &[]);
-            // Another may hold it back from the same moment on.
-            actuator.unhold(&[]).await;
-            assert!(fake.written("/deployments/d").is_empty());
-            clock.set(S(12));
-            fake.refuse(Method::PATCH, "deployments/d", 503);
-            actuator.unhold(&[]).await;
-            fake.accept();
-            actuator.unhold(&[]).await;
-            let written = fake.written("/deployments/d");
-            let is_paused = written.iter().map(|patch| patch["spec"]["paused"].as_bool()).collect::<Vec<_>>();
-            let expected: &[Option<bool>] = if goes_on && is_ours { &[Some(false)] } else { &[] };
-            assert_eq!(is_paused, expected, "{next:?}");
-            // It isn't looked at for ever: somebody else may pause it.
-            clock.set(S(62));
-            actuator.unhold(&[]).await;
-            let written = fake.written("/deployments/d").len();
-            clock.set(S(70));
-            actuator.unhold(&[]).await;
-            assert_eq!(
-                (fake.written("/deployments/d").len(), actuator.has_unheld()),
-                (written, false),
-                "{next:?}"
-            );
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn update_held_for_another_pool_stays_held() {
-    let holds = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
-    let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&holds));
-    let path = "/apis/apps/v1/namespaces/ns/deployments/d";
-    let annotations = json!({"usher.dev/paused": "true"});
-    fake.has(
-        path,
-        json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
-    );
-    actuator.attend(std::iter::empty(), &[]);
-    clock.set(S(12));
-    actuator.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
-    assert!(fake.written("/deployments/d").is_empty());
-    // It is gone as well.
-    for at in [13, 23] {
-        clock.set(S(at));
-        actuator.unhold(&[]).await;
-    }
-    assert_eq!(fake.written("/deployments/d").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn retired_policy_keeps_gates_beside_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));
@@ -380,78 +281,6 @@ async fn changed_pool_is_observed_again_before_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_of_the_target_is_found_before_the_first_write() {
-    let policy = policy("p", "mode: Apply,");
-    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-    let owner =
-        json!({"apiVersion": "example.com/v1", "kind": "InferenceService", "name": "i", "controller": true});
-    fake.deployment("d", 3, &json!({"ownerReferences": [owner]}));
-    let seen = look(&mut actuator, &policy, 1, 3).await;
-    let plan = act(&mut actuator, &policy, seen, 1, 5).await;
-    assert_eq!(plan.conditions, [Condition::OtherScaler]);
-    assert!(fake.written("/scale").is_empty());
-    let events = fake.written("/events");
-    assert_eq!(
-        events[0]["message"],
-        "InferenceService 'i' controls Deployment d; nothing is written by policy p"
-    );
-    // Another that only keeps it from being collected sets nothing.
-    let keeps = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
-    fake.deployment("d", 3, &json!({"ownerReferences": [keeps]}));
-    let seen = look(&mut actuator, &policy, 12, 3).await;
-    assert!(act(&mut actuator, &policy, seen, 12, 5).await.conditions.is_empty());
-    assert_eq!(fake.written("/scale").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn unreadable_owner_is_reported_as_unknown() {
-    let policy = policy("p", "mode: Apply,");
-    for (is_refused, code, expected, writes) in [
-        // Deployments can't be listed here at all.
-        ("nothing", 403, &[][..], 1),
-        ("deployments/d", 403, &[Condition::OwnerUnknown], 1),
-        ("deployments/d", 500, &[Condition::OtherScaler], 0),
-    ] {
-        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        let seen = look(&mut actuator, &policy, 1, 3).await;
-        fake.refuse(Method::GET, is_refused, code);
-        let plan = act(&mut actuator, &policy, seen, 1, 5).await;
-        assert_eq!(
-            (&*plan.conditions, fake.written("/scale").len()),
-            (expected, writes),
-            "{is_refused} {code}"
-        );
-        let has_frozen = plan.conditions.iter().any(|condition| condition.freezes());
-        assert_eq!(has_frozen, writes == 0);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn refused_eviction_is_reported_once() {
-    let drains = "behavior: {scaleDown: {drainTimeout: 0s}},";
-    let policy = policy("p", &format!("mode: Apply, deploy: {{steps: {{decode: 1}}}}, {drains}"));
-    let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-    fake.refuse(Method::POST, "/eviction", 429);
-    let trim = async |actuator: &mut Actuator, at: u64| {
-        let seen = look(actuator, &policy, at, 3).await;
-        let mut plan = plan(&policy, 3);
-        (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
-        plan.roles[0].reasons.push(Reason::Trimmed);
-        plan.conditions.clear();
-        actuator.act(&policy, &plan, seen, S(at), None).await.plan.conditions
-    };
-    for at in [1, 2] {
-        assert_eq!(trim(&mut actuator, at).await, [Condition::EvictionRefused]);
-    }
-    let told = fake.written("/events");
-    let told: Vec<&Value> = told.iter().filter(|event| event["reason"] == "EvictionRefused").collect();
-    assert_eq!(told.len(), 1);
-    assert!(told[0]["message"].as_str().unwrap().contains("429"), "{}", told[0]);
-    fake.accept();
-    assert!(trim(&mut actuator, 3).await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn newly_ready_pod_drains_before_its_eviction() {
     let policy = policy("p", "mode: Apply, deploy: {steps: {decode: 1}},");
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
@@ -473,59 +302,4 @@ async fn newly_ready_pod_drains_before_its_eviction() {
     let seen = look(&mut actuator, &policy, 2, 3).await;
     trim(&mut actuator, seen, 2).await;
     assert_eq!(actuator.draining().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn unsent_events_are_sent_at_the_next_tick() {
-    let policy = policy("p", "mode: Apply,");
-    for code in [503, 429, 403] {
-        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        fake.refuse(Method::PATCH, "/scale", 403);
-        fake.refuse(Method::POST, "/events", code);
-        for at in [1, 2] {
-            let seen = look(&mut actuator, &policy, at, 3).await;
-            assert_eq!(act(&mut actuator, &policy, seen, at, 4).await.conditions, [Condition::WriteFailed]);
-        }
-        assert!(fake.written("/events").is_empty());
-        fake.accept();
-        let seen = look(&mut actuator, &policy, 3, 3).await;
-        act(&mut actuator, &policy, seen, 3, 3).await;
-        let reasons: Vec<Value> =
-            fake.written("/events").iter().map(|event| event["reason"].clone()).collect();
-        // Without the right to write events there is nobody to tell.
-        let expected: &[&str] = if code == 403 { &[] } else { &["WriteFailed"] };
-        assert_eq!(reasons, expected, "{code}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn failed_deletion_cost_delays_the_write() {
-    // Response to a patch of a pod, whether it is then as if it had been written, and how the write fails.
-    for (code, writes, conditions) in [
-        (403, true, &[Condition::NotDrained][..]),
-        (429, false, &[Condition::WriteFailed]),
-        (500, false, &[Condition::WriteFailed]),
-    ] {
-        let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 60s}},");
-        let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        fake.refuse(Method::PATCH, "pods/d-", code);
-        let seen = look(&mut actuator, &policy, 1, 3).await;
-        let plan = act(&mut actuator, &policy, seen, 1, 2).await;
-        assert_eq!(
-            (fake.written("/scale").len(), &*plan.conditions),
-            (usize::from(writes), conditions),
-            "{code}"
-        );
-        if writes {
-            continue;
-        }
-        assert_eq!(actuator.draining().len(), 1, "{code}");
-        // It goes at last, whoever the controller takes.
-        let seen = look(&mut actuator, &policy, 60, 3).await;
-        act(&mut actuator, &policy, seen, 60, 2).await;
-        assert_eq!(fake.written("/scale").len(), 0, "{code}");
-        let seen = look(&mut actuator, &policy, 61, 3).await;
-        act(&mut actuator, &policy, seen, 61, 2).await;
-        assert_eq!(fake.written("/scale").len(), 1, "{code}");
-    }
 }

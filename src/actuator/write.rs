@@ -9,7 +9,7 @@ pub struct Write {
     pub from: u32,
     /// Number that was written.
     pub to: u32,
-    /// When, since the server's start.
+    /// Time since the server's start.
     pub at: Duration,
     /// Reason.
     pub reason: String,

@@ -64,11 +64,11 @@ struct Health {
     reason: Option<String>,
 }
 
-/// Asks the picker and prints what it says.
+/// Queries the picker and prints its response.
 ///
 /// # Errors
-/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't respond, or with
-/// something else.
+/// [`CliError::Usage`] for an invalid address; [`CliError::Failed`] if the picker doesn't respond, or not
+/// with its endpoints.
 pub(super) fn run(args: &EndpointsArgs) -> Result<(), CliError> {
     let site = HttpClient::parse_server(&args.admin)
         .map_err(|error| CliError::Usage(format!("--admin: {error}")))?;

@@ -106,8 +106,8 @@ fn report(text: &str, code: u8) -> ExitCode {
 /// Reads the arguments, the first of which is the program's name.
 ///
 /// # Errors
-/// [`CliError::Arguments`] for arguments that can't be understood, [`CliError::Help`] when
-/// help or the version was asked for.
+/// [`CliError::Arguments`] for arguments that can't be parsed; [`CliError::Help`] if help or the version was
+/// asked for.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
     let (mut command, arguments) = (command(), arguments.into_iter().collect::<Vec<_>>());
     let parsed = command.try_get_matches_from_mut(&arguments);

@@ -23,7 +23,7 @@ pub struct ManArgs {
 /// Prints the completions of `command`.
 ///
 /// # Errors
-/// When they can't be printed.
+/// `CliError` if the completions can't be printed.
 pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
 /// Prints the page of `command`, or of one of its subcommands.
 ///
 /// # Errors
-/// When there is no such subcommand, or it can't be printed.
+/// `CliError` if there is no such subcommand, or its page can't be printed.
 pub(super) fn man(args: &ManArgs, mut command: Command) -> Result<(), CliError> {
     // Subcommands have no version of their own.
     let source = format!("{} {}", command.get_name(), env!("CARGO_PKG_VERSION"));

@@ -31,7 +31,7 @@ const BUILD: Build = Build { version: VERSION, commit: COMMIT, features: FEATURE
 /// Prints the build.
 ///
 /// # Errors
-/// When it can't be printed.
+/// `CliError` if the text can't be printed.
 pub(super) fn run(args: &VersionArgs) -> Result<(), CliError> {
     let text = match args.output {
         Output::Text => Ok(format!("usher {}\n", long())),

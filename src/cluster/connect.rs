@@ -42,7 +42,7 @@ pub enum ConnectError {
 /// yet, so it doesn't matter whether the server is up.
 ///
 /// # Errors
-/// When the environment doesn't say, or names a file that can't be used.
+/// `ConnectError` if the environment names no cluster, or a file that can't be used.
 pub async fn connect() -> Result<Cluster, ConnectError> {
     let named = std::env::var("KUBECONFIG").ok().filter(|paths| !paths.is_empty());
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
@@ -71,7 +71,7 @@ async fn from_kubeconfig() -> Result<Config, kube::config::KubeconfigError> {
 /// A connection by these settings.
 ///
 /// # Errors
-/// When they make no client, for example with a certificate that can't be read.
+/// `kube::Error` if no client can be made, for example for a certificate that can't be read.
 fn client(mut config: Config) -> Result<Cluster, kube::Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.write_timeout = Some(WRITE_TIMEOUT);

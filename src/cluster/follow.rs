@@ -33,11 +33,11 @@ pub trait Watched: DeserializeOwned + Clone + Send + 'static {
 /// A change of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
-    /// These are all objects.
+    /// All objects of the collection.
     All(Vec<T>),
-    /// This object is new or has changed.
+    /// A new or changed object.
     Put(T),
-    /// This object is gone; its last state.
+    /// A deleted object in its last state.
     Gone(T),
 }
 
@@ -205,7 +205,7 @@ impl Open<'_, '_> {
     }
 }
 
-/// Says what is wrong once, not at every attempt.
+/// Logs a problem once, not at every attempt.
 struct Reports<'a> {
     path: &'a str,
     last: Option<Problem>,
@@ -226,7 +226,9 @@ impl Reports<'_> {
                 message,
                 "the Kubernetes API server denies access; allow the verbs get, list and watch for it in the picker's Role"
             ),
-            _ => tracing::warn!(path, %problem, "cannot follow Kubernetes objects, keeping what is known"),
+            _ => {
+                tracing::warn!(path, %problem, "cannot follow Kubernetes objects; keeping the last known ones and trying again")
+            }
         }
         self.last = Some(problem.clone());
     }

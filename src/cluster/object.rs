@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Metadata that the API server keeps of every object, as far as anybody here reads it.
+/// Metadata that the API server keeps of every object, as far as it is read here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
@@ -29,7 +29,7 @@ pub struct Metadata {
     /// Time of its creation: RFC 3339 in UTC, whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
-    /// Time at which somebody asked to delete it; it is gone when its finalizers are done.
+    /// Time of the deletion request; the object is removed when its finalizers are done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
     /// Its version.

@@ -18,13 +18,13 @@ pub enum Problem {
     #[error("not found: {0}")]
     NotFound(String),
     /// The version to go on from is too old. What there is has to be listed again.
-    #[error("the version to go on from is too old: {0}")]
+    #[error("the resource version of the watch is too old: {0}")]
     Expired(String),
     /// The account has no right to do it, or is not known.
     #[error("{0}")]
     Denied(String),
     /// Another client changed the object first, or created it.
-    #[error("somebody else was first: {0}")]
+    #[error("another writer changed the object first: {0}")]
     Conflict(String),
     /// The server refuses for another reason, or is not able to.
     #[error("the API server responds with {code}: {message}")]
@@ -48,7 +48,7 @@ pub enum Problem {
     #[error("the API server did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// Not sent: earlier requests took up the time for all of them together.
-    #[error("not sent yet: the requests before it took up the time")]
+    #[error("not sent yet: earlier requests took up the time")]
     Unsent,
     /// The server can't be reached, or the connection broke.
     #[error("the API server can't be reached: {0}")]

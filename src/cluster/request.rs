@@ -199,7 +199,7 @@ impl Cluster {
     /// The object at a path.
     ///
     /// # Errors
-    /// The server's error, or that it doesn't respond.
+    /// `Problem` if the server refuses the request or doesn't respond.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
         self.send(request(Method::GET, path, Vec::new())?, TIMEOUT).await
     }
@@ -207,7 +207,7 @@ impl Cluster {
     /// Sends an object: POST to a collection creates it, PUT to its own path replaces it.
     ///
     /// # Errors
-    /// The server's error, or that it doesn't respond within `limit`.
+    /// `Problem` if the server refuses the request or doesn't respond within `limit`.
     pub async fn put<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -221,7 +221,7 @@ impl Cluster {
     /// Changes a part of an object.
     ///
     /// # Errors
-    /// The server's error, or that it doesn't respond.
+    /// `Problem` if the server refuses the request or doesn't respond.
     pub async fn patch<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -236,8 +236,8 @@ impl Cluster {
     /// Evicts the pod at a path, as far as budgets allow.
     ///
     /// # Errors
-    /// The server's error, [`Problem::Busy`] or [`Problem::Refused`] with 429 where a PodDisruptionBudget
-    /// doesn't allow it ([`Problem::is_of_a_budget`]); or that it doesn't respond.
+    /// `Problem` if the server refuses the eviction or doesn't respond; [`Problem::Busy`] or
+    /// [`Problem::Refused`] with 429 for a PodDisruptionBudget ([`Problem::is_of_a_budget`]).
     pub async fn evict(&self, path: &str, eviction: Eviction<'_>) -> Result<(), Problem> {
         let Eviction { name, uid, version, is_trial } = eviction;
         let mut options = serde_json::json!({"preconditions": {"uid": uid}});
@@ -263,7 +263,7 @@ impl Cluster {
     /// All objects of a collection, and the version at which they were so.
     ///
     /// # Errors
-    /// The server's error, or that it doesn't respond.
+    /// `Problem` if the server refuses the request or doesn't respond.
     pub async fn list<T: DeserializeOwned>(
         &self,
         collection: &Collection,

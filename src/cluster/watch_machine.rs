@@ -34,7 +34,7 @@ pub(super) struct WatchMachine {
     version: String,
     /// The collection was listed at least once.
     known: bool,
-    /// This watch has said something.
+    /// `true` if this watch has delivered an event.
     progress: bool,
     not_found: u32,
     backoff: Backoff,

@@ -47,9 +47,8 @@ impl Problem {
 /// once, and what is wrong with the others.
 ///
 /// # Errors
-/// When it is neither YAML nor JSON, or there is no list under `endpoints`. An
-/// empty text is an error, too, as writers that don't rename truncate before
-/// they write.
+/// `ConfigError` if the text is neither YAML nor JSON, or has no list under `endpoints`. An empty text is an
+/// error, too, as writers that don't rename truncate before they write.
 pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigError> {
     let root = Node::parse(text).map_err(|error| match (error.position(), error.hint_text()) {
         // Nothing in it.

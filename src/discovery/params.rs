@@ -27,7 +27,7 @@ impl FileDiscoveryParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, no path.
+    /// `ConfigError` for unknown keys, wrong types, no path.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         if params.path.as_os_str().is_empty() {

@@ -160,7 +160,7 @@ impl FileDiscovery {
     /// can't be used are logged and left out.
     ///
     /// # Errors
-    /// When the file can't be read, has no list of endpoints, or none of its entries can be used
+    /// `FileError` if the file can't be read, has no list of endpoints, or none of its entries can be used
     /// and the pool may not be empty.
     pub fn load_into(&mut self, store: &Store) -> Result<Change, FileError> {
         self.seen = Some(Seen { stamp: stamp(&self.path), settled: false });

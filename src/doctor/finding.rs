@@ -140,7 +140,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Everything that was found, with the name of its check.
+    /// All findings, with the name of their check.
     pub fn findings(&self) -> impl Iterator<Item = (&'static str, &Finding)> {
         self.checks
             .iter()

@@ -83,12 +83,12 @@ rules! {
         "Start the picker, and let its Service, its port and NetworkPolicies admit the gateway.";
     PICKER_UNHEALTHY: Wrong "picker-unhealthy",
         "The gateway's own check finds no picker that is ready, so it does not ask any.",
-        "Look at the picker's log for what it waits for; with several replicas only the leader is ready.";
+        "Look at the picker's log for what it waits for; with leader election and without a state store only the leader is ready.";
     PICKER_NOT_EXT_PROC: Wrong "picker-not-ext-proc",
         "What listens there is no picker: no exchange with it can succeed.",
         "Name the gRPC port of the picker (9002), not that of health (9003) or metrics (9090).";
     TLS_MISMATCH: Wrong "tls-mismatch",
-        "One side speaks TLS and the other plain text: every call fails, and where the gateway fails open nobody notices.",
+        "One side speaks TLS and the other plain text: every call fails, unnoticed where the gateway fails open.",
         "Give the cluster a transport_socket for TLS, or start the picker with --secure-serving=false.";
     TLS_CERTIFICATE: Wrong "tls-certificate",
         "A gateway that looks at the certificate refuses the connection.",
@@ -116,7 +116,7 @@ rules! {
 
     // How the gateway asks.
     EXT_PROC_MISSING: Wrong "ext-proc-missing",
-        "The listener has no ext_proc filter, so nobody is asked.",
+        "The listener has no ext_proc filter, so no picker is asked.",
         "Add the filter before the router, as in deploy/envoy; in Kubernetes look at the status of the HTTPRoute and of the InferencePool.";
     EXT_PROC_DISABLED: Wrong "ext-proc-disabled",
         "The requests of these routes go past the picker.",
@@ -194,11 +194,14 @@ rules! {
 
     // Numbers.
     PICKER_METRICS_UNREACHABLE: Wrong "picker-metrics-unreachable",
-        "Nobody sees how the picker does, and autoscalers that read it stand still.",
+        "The picker isn't monitored, and autoscalers that read its metrics stand still.",
         "Give the right address with --metrics; with authentication give --metrics-header 'authorization: Bearer …'.";
     PICKER_METRICS_NAMES: Wrong "picker-metrics-names",
         "The page has none of a picker's metrics, so dashboards and alerts stay empty.",
         "Give --metrics the port of the picker's metrics (9090), not that of the gateway.";
+    STATE_STORE_AWAY: Wrong "state-store-away",
+        "The picker knows its own load only: replicas send requests to the same endpoints at the same time.",
+        "See the picker's log: it names each cause once, and what to do.";
     POD_METRICS_UNREACHABLE: Wrong "pod-metrics-unreachable",
         "The picker knows nothing of this server's load and guesses; others get its share, or it is sent too much.",
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";
@@ -235,7 +238,7 @@ rules! {
         "The picker is not ready until it may read these objects.",
         "Add the rule to the picker's Role.";
     METRICS_RIGHT_MISSING: Warning "metrics-right-missing",
-        "The picker may not ask who may read its metrics, so it answers everybody with an error: dashboards and autoscalers see nothing.",
+        "The picker may not ask who may read its metrics, so it refuses all readers: dashboards and autoscalers get no data.",
         "Add the rule to a ClusterRole of the picker, or give --metrics-endpoint-auth=false.";
     POOL_MISSING: Wrong "pool-missing",
         "Without its pool the picker has no endpoints and is not ready.",

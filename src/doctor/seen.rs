@@ -11,7 +11,7 @@ use crate::capacity::policy::TargetRef;
 /// Observation, or the reason that there is none: text for a check that is skipped.
 pub type Seen<T> = Result<T, String>;
 
-/// Everything that was looked at.
+/// All gathered state.
 #[derive(Clone, Debug)]
 pub struct Observations {
     /// Version of the doctor.
@@ -155,6 +155,17 @@ pub struct PickerPage {
     pub chosen: BTreeMap<(String, String), u64>,
     /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
+    /// Its connection to a state store; `None`: it has none.
+    pub state_store: Option<StateStore>,
+}
+
+/// Connection of a picker to the store through which replicas share their load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateStore {
+    /// It is connected now.
+    pub is_connected: bool,
+    /// Connections that failed or ended since the picker's start, by reason.
+    pub failures: BTreeMap<String, u64>,
 }
 
 /// Requests to an endpoint whose cached tokens were compared with what its engine told.

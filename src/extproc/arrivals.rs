@@ -462,7 +462,7 @@ pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, Lingering) {
 }
 
 impl Lingering {
-    /// Reads them until `drain` is cancelled, or for ever. They are reset then: nobody is to wait
+    /// Reads them until `drain` is cancelled, or for ever. They are reset then: no client is to wait
     /// for them.
     pub async fn read(mut self, drain: &CancellationToken) {
         let mut bodies = FuturesUnordered::new();

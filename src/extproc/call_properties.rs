@@ -50,7 +50,7 @@ struct Client {
     /// Frames, and pauses in which there is none.
     frames: VecDeque<Option<Vec<u8>>>,
     after: After,
-    /// Bytes of frames that somebody still holds.
+    /// Bytes of frames that are still referenced.
     held: Arc<AtomicUsize>,
 }
 

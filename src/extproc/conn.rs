@@ -118,7 +118,7 @@ impl ConnectionError {
 /// then: there is no stream yet.
 ///
 /// # Errors
-/// When the client sends nothing, too little, or nonsense.
+/// `ConnectionError` if the client sends no valid HTTP/2 preface in time.
 pub async fn open<I: AsyncRead + Unpin>(
     transport: impl Future<Output = io::Result<I>>,
     lifetime: &Lifetime,
@@ -135,14 +135,14 @@ pub async fn open<I: AsyncRead + Unpin>(
 }
 
 /// Serves HTTP/2 on `io` until the client leaves or the lifetime ends. `executor` runs the
-/// streams. What they hold that nobody has read counts in `room`.
+/// streams. Their unread data counts in `room`.
 ///
 /// Clients may ping as often as they like: keepalive pings of Envoy and grpc-go are
 /// answered, and never a reason to close. A client that has been silent for a minute is
 /// pinged, and given up if it doesn't respond.
 ///
 /// # Errors
-/// When the client breaks HTTP/2, goes away or doesn't respond.
+/// `ConnectionError` if the client violates HTTP/2, disconnects or stops responding.
 pub async fn serve<I, S, B>(
     io: Greeted<I>,
     service: S,

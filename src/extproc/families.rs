@@ -50,7 +50,7 @@ impl RequestFamilies {
     /// Registers them.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let legacy = |name, labels| Some(Legacy { name, labels });
         let histogram = |name: &str, help: &str, buckets: &[f64], old: Option<Legacy>| {

@@ -172,7 +172,7 @@ impl ResetStreams {
         Self { heads: Heads::after(0), streams: HashSet::new(), order: VecDeque::new() }
     }
 
-    /// These bytes were sent.
+    /// Notes that bytes were sent.
     pub fn sent(&mut self, mut bytes: &[u8]) {
         while let Some(head) = self.heads.next(&mut bytes) {
             if head.kind == RST_STREAM && self.streams.insert(head.stream) {

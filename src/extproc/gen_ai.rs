@@ -107,7 +107,7 @@ impl GenAiMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let family = |name: &str, help: &str, buckets: &[f64], extra: Option<&str>| {
             let labels: Vec<&str> = LABELS.into_iter().chain(extra).collect();

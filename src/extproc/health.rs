@@ -36,7 +36,7 @@ pub type HealthService = HealthServer<HealthReporter>;
 
 /// Conditions that health depends on. Written by whoever learns of one, read by every check.
 ///
-/// Starts as not synced, plugins ready, protocols matching, not draining, not leading.
+/// Starts as not synced, plugins ready, protocols matching, not draining, not leading, ready on the leader only.
 #[derive(Debug)]
 pub struct HealthState {
     view: watch::Sender<HealthView>,
@@ -51,10 +51,12 @@ pub struct HealthView {
     pub plugins_ready: bool,
     /// The configured parsers understand the pool's protocol.
     pub protocols_match: bool,
-    /// The server stops, and nobody should begin to use it any more.
+    /// The server stops, and clients should no longer choose it.
     pub draining: bool,
     /// `None` without leader election, else whether this process leads.
     pub leads: Option<bool>,
+    /// Replicas that don't lead are ready, too: they share their load.
+    pub standbys_serve: bool,
 }
 
 /// The response to a check. The names are those of grpc.health.v1.
@@ -78,8 +80,14 @@ impl HealthState {
             protocols_match: true,
             draining: false,
             leads: leader_election.then_some(false),
+            standbys_serve: false,
         };
         Self { view: watch::Sender::new(view) }
+    }
+
+    /// Replicas that don't lead are ready, too, from now on.
+    pub fn let_standbys_serve(&self) {
+        self.set(|view| view.standbys_serve = true);
     }
 
     /// Endpoints have been loaded, or the pool is gone.
@@ -102,7 +110,7 @@ impl HealthState {
         self.set(|view| view.draining = true);
     }
 
-    /// This process won or lost the lease. Without leader election nobody asks.
+    /// Sets whether this process holds the lease. Unused without leader election.
     pub fn set_leader(&self, leader: bool) {
         self.set(|view| view.leads = view.leads.map(|_| leader));
     }
@@ -122,7 +130,7 @@ impl HealthState {
     }
 
     /// The health of a service name now and whenever it changes. Ends after the last change, which
-    /// is that the server stops, so that nobody has to wait for the stream.
+    /// is that the server stops, so that no client waits for the stream.
     fn watch(&self, service: String) -> impl Stream<Item = Serving> + Send + use<> {
         unfold((self.view.subscribe(), None, service), |(mut views, told, service)| async move {
             loop {
@@ -145,14 +153,15 @@ impl HealthView {
     ///
     /// Without leader election every name gets the same response: the charts' probes ask
     /// for names of their own. With it, `liveness` always serves, so that a replica that
-    /// waits for its turn is not restarted; the others serve on the leader only.
+    /// waits for its turn is not restarted; the others serve on the leader only, unless replicas share
+    /// their load.
     #[must_use]
     pub fn of(&self, service: &str) -> Serving {
         let can_serve = self.synced && self.protocols_match && self.plugins_ready && !self.draining;
         let serving = match (self.leads, service) {
             (None, _) => can_serve,
             (Some(_), LIVENESS) => true,
-            (Some(leads), "" | READINESS | EXTPROC_SERVICE) => can_serve && leads,
+            (Some(leads), "" | READINESS | EXTPROC_SERVICE) => can_serve && (leads || self.standbys_serve),
             (Some(_), _) => return Serving::ServiceUnknown,
         };
         if serving { Serving::Serving } else { Serving::NotServing }
@@ -224,8 +233,14 @@ mod tests {
     use super::Serving::{NotServing, ServiceUnknown, Serving};
     use super::*;
 
-    const READY: HealthView =
-        HealthView { synced: true, plugins_ready: true, protocols_match: true, draining: false, leads: None };
+    const READY: HealthView = HealthView {
+        synced: true,
+        plugins_ready: true,
+        protocols_match: true,
+        draining: false,
+        leads: None,
+        standbys_serve: false,
+    };
 
     #[test]
     fn without_leader_election_every_name_gets_the_same_response() {
@@ -264,6 +279,29 @@ mod tests {
             assert_eq!(view.of("inference-extension"), ServiceUnknown, "{view:?}");
         }
         assert_eq!(leader.services(), [EXTPROC_SERVICE, LIVENESS, READINESS]);
+    }
+
+    #[test]
+    fn replicas_that_share_their_load_are_ready_whoever_leads() {
+        let standby = HealthView { leads: Some(false), standbys_serve: true, ..READY };
+        for (view, expected) in [
+            (standby, Serving),
+            (HealthView { leads: Some(true), ..standby }, Serving),
+            (HealthView { synced: false, ..standby }, NotServing),
+            (HealthView { plugins_ready: false, ..standby }, NotServing),
+            (HealthView { protocols_match: false, ..standby }, NotServing),
+            (HealthView { draining: true, ..standby }, NotServing),
+        ] {
+            for name in ["", READINESS, EXTPROC_SERVICE] {
+                assert_eq!(view.of(name), expected, "{view:?} {name:?}");
+            }
+            assert_eq!(view.of(LIVENESS), Serving, "{view:?}");
+        }
+        let state = HealthState::new(true);
+        state.set_synced(true);
+        assert_eq!(state.view().of(READINESS), NotServing);
+        state.let_standbys_serve();
+        assert_eq!((state.view().of(READINESS), state.view().leads), (Serving, Some(false)));
     }
 
     #[test]

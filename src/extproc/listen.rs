@@ -47,7 +47,7 @@ impl Listeners {
     /// that was asked for must be free.
     ///
     /// # Errors
-    /// Names the address, the flag and what to do.
+    /// `BindError` that names the address, the flag and what to do.
     pub fn bind(settings: &ListenSettings) -> Result<Self, BindError> {
         let port = |port, flag| bind(settings.bind, port, flag);
         let extproc = port(settings.grpc_port, "--grpc-port")?;
@@ -76,7 +76,7 @@ impl Listeners {
 /// IPv6.
 ///
 /// # Errors
-/// Names the address, the flag and what to do.
+/// `BindError` that names the address, the flag and what to do.
 pub fn bind(ip: Option<IpAddr>, port: u16, flag: &'static str) -> Result<TcpListener, BindError> {
     let first = SocketAddr::new(ip.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
     let result = match listen(first) {

@@ -63,7 +63,7 @@ impl ExtProcMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry, count_streams: bool) -> prometheus::Result<Self> {
         let legacy = |name, labels| Some(Legacy { name, labels });
         let single = |name: &str, help: &str, buckets: &[f64]| {
@@ -138,7 +138,7 @@ impl ExtProcMetrics {
     /// Adds the `gen_ai` families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn with_gen_ai(mut self, registry: &Registry) -> prometheus::Result<Self> {
         self.gen_ai = Some(GenAiMetrics::register(registry)?);
         Ok(self)

@@ -24,7 +24,7 @@ impl<I: AsyncRead + Unpin> Greeted<I> {
     /// Reads the preface.
     ///
     /// # Errors
-    /// At the first byte that differs, and when the client leaves before the end.
+    /// `io::Error` at the first byte that differs, and if the client disconnects before the end.
     pub async fn read(mut io: I) -> io::Result<Self> {
         let mut missing = PREFACE;
         while !missing.is_empty() {

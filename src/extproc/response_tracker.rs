@@ -28,7 +28,7 @@ enum State {
 /// Kind of a response, by its headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// As a stream of server-sent events.
+    /// `true` for a stream of server-sent events.
     pub(super) event_stream: bool,
     /// Compressed, or encoded in another way that can't be read.
     pub(super) encoded: bool,

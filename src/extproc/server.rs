@@ -87,7 +87,7 @@ impl Server {
     /// clone. Health is served beside it, and in plain text on `health_port`.
     ///
     /// # Errors
-    /// When the certificate is unusable or the system out of resources.
+    /// `StartError` if the certificate is unusable, or the system is out of resources.
     pub fn start<E>(
         extproc: StdListener,
         health_port: StdListener,

@@ -40,7 +40,7 @@ impl Stops {
     /// listens for as long as it lives.
     ///
     /// # Errors
-    /// When the signal handlers can't be installed.
+    /// `io::Error` if the signal handlers can't be installed.
     pub fn from_signals() -> std::io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -65,7 +65,7 @@ impl Stops {
         self.stopping.clone()
     }
 
-    /// The next wish; never, when nobody is left who could wish.
+    /// The next signal; never, once no sender is left.
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Stop {

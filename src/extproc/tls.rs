@@ -108,7 +108,7 @@ impl Tls {
     /// certificates where the settings ask for them, aws-lc-rs.
     ///
     /// # Errors
-    /// When a certificate can't be loaded.
+    /// `CertError` if a certificate can't be loaded.
     pub fn new(settings: &TlsSettings) -> Result<Self, CertError> {
         let provider = Arc::new(provider(settings));
         let certificate = Arc::new(match &settings.cert_dir {

@@ -71,7 +71,7 @@ impl Workers {
     /// `tls` connections are plain text. They count against `budget`.
     ///
     /// # Errors
-    /// When a thread or its runtime can't be made.
+    /// `io::Error` if a thread or its runtime can't be made.
     pub fn start<S, B>(
         threads: usize,
         service: &S,
@@ -153,7 +153,7 @@ impl Workers {
         for Worker { connections, thread, .. } in self.workers {
             drop(connections);
             if thread.join().is_err() {
-                tracing::error!("worker thread panicked");
+                tracing::error!("worker thread panicked; please report this");
             }
         }
     }

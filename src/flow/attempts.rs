@@ -62,7 +62,7 @@ impl Attempts {
     /// Registers the family under both names.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let help = "[ALPHA] Scheduling decisions, by outcome and by the endpoint that was chosen.";
         let family = IntCounterVec::new(Opts::new("llm_d_epp_scheduler_attempts_total", help), &LABELS)?;

@@ -137,7 +137,7 @@ impl Bookings {
     /// or after this one may be by another policy.
     ///
     /// # Errors
-    /// The errors of `decide`.
+    /// Errors of `decide`.
     pub(super) fn decide<T, E>(
         &self,
         (is_small, counts_small): (bool, bool),

@@ -9,7 +9,7 @@ use super::{Code, Rejection};
 /// Refuses a conditional request whose first choice holds nothing of its prompt.
 ///
 /// # Errors
-/// 412, as in llm-d-router; also when nothing is known about caches.
+/// `Rejection` with status 412, as in llm-d-router; also if no cache state is known.
 pub(super) fn check(
     cx: &Context<'_>,
     decision: &Decision,

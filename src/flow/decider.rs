@@ -35,7 +35,7 @@ pub(super) struct Decider {
     bookings: Bookings,
     clock: Clock,
     attempts: Arc<Attempts>,
-    /// `None`: nobody watches how well endpoints are.
+    /// `None`: no outlier ejection.
     pub(super) outlier_filter: Option<OutlierFilter>,
     /// `None`: nothing is recorded.
     pub(super) records: Option<Arc<Records>>,

@@ -41,7 +41,7 @@ impl Entered {
     /// The destination, once it is decided.
     ///
     /// # Errors
-    /// The rejection with which the client is answered.
+    /// `Rejection` that is sent to the client.
     pub async fn decided(self) -> Result<Routed, Rejection> {
         match self {
             Self::Decided(decided) => decided,
@@ -51,7 +51,7 @@ impl Entered {
 }
 
 impl Dispatcher {
-    /// A dispatcher that lets nobody wait.
+    /// A dispatcher without flow control.
     pub fn new(locator: CachedLocator, policy: Policy, clock: Clock, attempts: Arc<Attempts>) -> Self {
         Self {
             locator,
@@ -165,7 +165,7 @@ impl Dispatcher {
     /// the request back.
     ///
     /// # Errors
-    /// The rejection with which the client is answered.
+    /// `Rejection` that is sent to the client.
     async fn wait(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
             let policy = self.policy.load_full();
@@ -202,7 +202,7 @@ impl Dispatcher {
         &self.locator
     }
 
-    /// Drops what is out of date, endpoints that are gone with it, and what nobody used for
+    /// Drops what is out of date, endpoints that are gone with it, and what was unused for
     /// long.
     pub fn sweep(&self) {
         self.locator.sweep();

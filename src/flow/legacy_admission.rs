@@ -13,7 +13,7 @@ const FULL: f64 = 1.0;
 /// at all are, too.
 ///
 /// # Errors
-/// 429 with llm-d-router's words.
+/// `Rejection` with status 429 and llm-d-router's message.
 pub(super) fn check(
     detector: &dyn SaturationDetector,
     candidates: &Candidates,

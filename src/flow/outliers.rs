@@ -12,7 +12,7 @@ use crate::endpoints::{Candidates, Endpoint};
 /// Views whose division is remembered: gateways send a handful of subsets.
 const PLACES: usize = 8;
 
-/// Divisions of the candidates of requests, remembered while somebody is ejected.
+/// Divisions of the candidates of requests, cached while an endpoint is ejected.
 #[derive(Debug)]
 pub(super) struct OutlierFilter {
     outliers: Arc<OutlierDetector>,
@@ -72,11 +72,11 @@ pub(super) struct Choice {
 /// A request is to go to an ejected endpoint.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// Held while nobody else may probe it.
+    /// Guard that excludes other probes of it.
     pub(super) probe: Probe,
     /// Its position in the snapshot.
     pub(super) position: u32,
-    /// It, and those of the others that do another part of a request's work: nobody can
+    /// The endpoint, and those of the others that do another part of a request's work: none can
     /// be picked in its place.
     pub(super) among: Candidates,
 }
@@ -239,7 +239,7 @@ fn relief(
 }
 
 /// Candidates with these, given as positions in the snapshot, in place of all that do these parts of the
-/// work. One stays that does another part as well, which nobody else does.
+/// work. One stays that does another part as well, which no other endpoint does.
 fn instead(candidates: &Candidates, replaced: u8, by: &[u32]) -> Candidates {
     let all = || candidates.indices().iter().zip(candidates.view().iter());
     let kept = all().filter(|(_, endpoint)| parts(endpoint) & replaced == 0);

@@ -36,7 +36,7 @@ pub struct Routed {
 /// Circumstances of a request's dispatch.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// When, on the clock of the readings.
+    /// Time on the clock of the readings.
     pub(super) at_ms: u64,
     /// Its body is on its way: no response is late before its end.
     pub(super) uploading: bool,
@@ -158,7 +158,7 @@ impl Routed {
         headers
     }
 
-    /// Tells the endpoints how the request went. Those that the gateway was to try before
+    /// Reports the request's outcome to the endpoints. Those that the gateway was to try before
     /// the one that served have failed; a response of somebody whom the pool doesn't know
     /// says nothing.
     fn report(&mut self, served: &Served, named: Option<&Arc<Endpoint>>, verdict: Verdict, is_stream: bool) {

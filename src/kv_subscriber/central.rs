@@ -70,7 +70,7 @@ pub(super) async fn listen(address: String, topic: Arc<str>, store: Arc<Store>, 
         match TcpListener::bind(&address).await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::error!(%address, %error, "no socket for KV events");
+                tracing::error!(%address, %error, "cannot listen for KV events; trying again");
                 tokio::time::sleep(PAUSE * 10).await;
             }
         }

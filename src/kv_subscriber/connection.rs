@@ -35,7 +35,7 @@ impl Connection {
     /// Connects to an address.
     ///
     /// # Errors
-    /// When nobody is there, or speaks something else, or nothing happens in time.
+    /// `io::Error` if the connection is refused, the peer doesn't speak ZMTP, or a step times out.
     pub(super) async fn open(address: std::net::SocketAddr, socket: Socket) -> io::Result<Self> {
         let connect = async { Self::shake_hands(TcpStream::connect(address).await?, socket).await };
         timeout(HANDSHAKE, connect).await?
@@ -44,7 +44,7 @@ impl Connection {
     /// Takes a connection that was accepted.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub(super) async fn accept(stream: TcpStream, socket: Socket) -> io::Result<Self> {
         timeout(HANDSHAKE, Self::shake_hands(stream, socket)).await?
     }
@@ -66,7 +66,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Asks for messages whose topic begins with this.
+    /// Subscribes to messages whose topic begins with this.
     pub(super) async fn subscribe(&mut self, topic: &[u8]) -> io::Result<()> {
         self.zmtp.subscribe(topic);
         self.flush().await
@@ -81,7 +81,7 @@ impl Connection {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// When the connection ends, or something else or only a part of a message comes.
+    /// `io::Error` if the connection ends, or the peer violates ZMTP or stops within a message.
     pub(super) async fn next(&mut self) -> io::Result<Frames> {
         let (mut deadline, mut large) = (None, None);
         loop {

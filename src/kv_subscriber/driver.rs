@@ -184,7 +184,7 @@ impl Driver {
                         let pod = String::from_utf8_lossy(pod.get(..64).unwrap_or(&pod)).into_owned();
                         tracing::warn!(
                             plugin = self.config.name, ?pod, %from,
-                            "topic of KV events names no endpoint at the address that it came from as IP:port"
+                            "KV events ignored: their topic has to name an endpoint as IP:port, at the IP address of the sender"
                         );
                     }
                     self.unknown_pods += 1;

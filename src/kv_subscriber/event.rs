@@ -69,7 +69,7 @@ impl Sender {
         (MAX_BYTES / UNIT).saturating_sub(self.room.available_permits()) * UNIT
     }
 
-    /// Waits until there is room. `None`: nobody listens any more.
+    /// Waits until there is room. `None`: the receiver is dropped.
     pub(super) async fn send(&self, event: Event) -> Option<()> {
         // At most all there is, so that it can be had.
         let units = event.bytes().div_ceil(UNIT).clamp(1, MAX_BYTES / UNIT);

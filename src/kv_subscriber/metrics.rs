@@ -1,5 +1,5 @@
-//! `usher_kv_events_*` and `usher_precise_prefix_*`: events, blocks and mismatches, computed from the last tick when somebody reads the
-//! metrics.
+//! `usher_kv_events_*` and `usher_precise_prefix_*`: events, blocks and mismatches, computed from the last
+//! tick on each read of the metrics.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -184,7 +184,7 @@ impl KvEventsMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self::default();
         registry.register(Box::new(Families { metrics: metrics.clone(), descs: descs()? }))?;

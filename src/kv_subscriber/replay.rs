@@ -1,4 +1,4 @@
-//! Asks an engine for messages that were missed.
+//! Requests missed messages from an engine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) struct Request {
     pub(super) after: Duration,
 }
 
-/// Asks, and hands over the replies until the last.
+/// Sends the request, and hands over the replies until the last.
 pub(super) async fn replay(request: Request, turns: Arc<Semaphore>, events: Sender) {
     tokio::time::sleep(request.after).await;
     // Ends only with the driver.

@@ -22,7 +22,7 @@ impl KvEventsThread {
     /// Follows the events of the endpoints in the store.
     ///
     /// # Errors
-    /// When the system has no room for another thread.
+    /// `io::Error` if the system can't start another thread.
     pub fn start(
         source: KvEventsSource,
         store: Arc<Store>,

@@ -1,4 +1,4 @@
-//! When to take, keep, hand over and give up the lease. No I/O and no clock.
+//! Decisions to take, keep, hand over and give up the lease. No I/O and no clock.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::revision::{Candidate, Revision};
 /// Pause before the lease is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Time for which nobody is handed the lease after one who was did not take it, or did not
+/// Pause of handovers after a replica did not take the lease, or did not
 /// keep it. A revision that crashes whenever it leads gets to do so twice a minute at most.
 const HAND_AGAIN: Duration = Duration::from_secs(30);
 
@@ -18,7 +18,7 @@ const HAND_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Durations of the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Time that others wait after the last sign of life of a leader; whole seconds.
+    /// Time that others wait after the last renewal of a leader; whole seconds.
     pub lease: Duration,
     /// Time after its last renewal in which a leader acts on the cluster; less than `lease`.
     pub renew: Duration,
@@ -40,11 +40,11 @@ impl Default for Timing {
 /// Content of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Identity of the holder; empty: nobody.
+    /// Identity of the holder; empty: none.
     pub holder: String,
-    /// Time that the holder asks others to wait after a sign of life.
+    /// Time that the holder asks others to wait after a renewal.
     pub lease: Duration,
-    /// The holder's last sign of life. Only whether it is another than before counts.
+    /// Time of the holder's last renewal. Only a change of it counts.
     pub renewed: String,
     /// Candidate that led last and said of which revision it is.
     pub leader: Option<Candidate>,
@@ -88,7 +88,7 @@ enum Part {
     /// Has handed the lease to this one, which has not said yet that it leads; or was about
     /// to, and may have `failed`.
     Hands { to: String, failed: bool },
-    /// Handed over, and stays ready for those who don't know it yet, until this time.
+    /// Handed over, and stays ready until this time, for gateways that have not noticed.
     Lingers(Duration),
 }
 
@@ -100,15 +100,15 @@ pub struct Election {
     part: Part,
     revision: Option<Revision>,
     fitness: Fitness,
-    /// The record with its last sign of life, and when that was first seen.
+    /// The record with its last renewal, and when that was first seen.
     seen: Option<(Record, Duration)>,
-    /// When we last asked for the lease.
+    /// Time at which we last asked for the lease.
     asked: Option<Duration>,
-    /// When somebody may be handed the lease again.
+    /// Time from which the lease may be handed over again.
     hands_from: Duration,
-    /// When the last renewal that went through began.
+    /// Time at which the last renewal that went through began.
     renewed: Duration,
-    /// When the terms of all that held a Lease which was deleted are over.
+    /// Time at which the terms of all that held a Lease which was deleted are over.
     acts_from: Duration,
 }
 

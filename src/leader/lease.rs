@@ -141,7 +141,7 @@ struct PartialObjectMeta {
     metadata: ObjectMeta,
 }
 
-/// Says whenever the lease changes, and whether it is this replica's after that. Without the right to
+/// Sends every change of the lease, and whether this replica holds it then. Without the right to
 /// watch it, one has to look from time to time.
 async fn tell_of_changes(
     cluster: Cluster,
@@ -193,12 +193,12 @@ struct Holder {
     election: Election,
     clock: Clock,
     term: Arc<Term>,
-    /// As it was last read or written.
+    /// Lease as last read or written.
     lease: Option<Lease>,
 }
 
 impl Holder {
-    /// Looks, and writes if it is time to. Says how long to wait then.
+    /// Reads the lease, and writes it if due. Returns the time to wait.
     async fn turn(&mut self, reports: &mut Reports) -> Duration {
         let next = match self.look().await {
             Ok(next) => {
@@ -310,7 +310,7 @@ impl Holder {
     }
 }
 
-/// Says what is wrong once, not at every attempt.
+/// Logs a problem once, not at every attempt.
 #[derive(Default)]
 struct Reports {
     last: Option<Problem>,
@@ -329,7 +329,7 @@ impl Reports {
                 message,
                 "may not take part in the election; allow the verbs get, list, watch, create and update for leases (coordination.k8s.io) in the picker's Role"
             ),
-            _ if ready => tracing::warn!(lease, %problem, "cannot renew the lease, leading on"),
+            _ if ready => tracing::warn!(lease, %problem, "cannot renew the lease; leading until it expires"),
             _ => tracing::warn!(lease, %problem, "cannot take part in the election"),
         }
         self.last = Some(problem.clone());

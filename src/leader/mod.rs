@@ -1,5 +1,6 @@
 //! One of several replicas leads: it is the one that says it is ready, so that a gateway
-//! sends it the requests. The replicas agree on it through a Lease object.
+//! sends it the requests. The replicas agree on it through a Lease object. Replicas that share their load
+//! through a store are all ready, and the leader is the one that acts on the cluster.
 //!
 //! # What is safe
 //!
@@ -14,7 +15,7 @@
 //!   outage of the API server one of the model servers. When it reaches the server again
 //!   and finds another holder, it stops leading at once;
 //! - the lease is short by default. [`Timing::default`] lets a replica take over 4 s after the last
-//!   sign of life that it saw of the leader. A leader that is alive but slow for that
+//!   renewal that it saw of the leader. A leader that is alive but slow for that
 //!   long, which with a long lease would be nothing, is at worst one of two for a moment;
 //! - a replica that could not be ready takes no lease: it would only keep those from it that
 //!   could, for as long as it runs. One of a broken configuration does no harm beside others.
@@ -33,7 +34,7 @@
 //! ends in order gives the lease up, and others see that at once.
 //!
 //! Times are measured by each replica's own clock between things that it saw itself.
-//! Times in the Lease are for people: a wrong clock on a node does no harm. The duration
+//! Times in the Lease are informative: a wrong clock on a node does no harm. The duration
 //! in the Lease counts, not our own, so a leader with a longer lease is not robbed of it.
 
 //! # Handing over
@@ -52,8 +53,8 @@
 //!   time, unless a ready one dies.
 //! - Of any two replicas at most one replaces the other, so the lease wanders towards the
 //!   newest and stays there. One that fails to lead can't make it wander back and forth:
-//!   after that, nobody is handed the lease for 30 s.
-//! - An ask is no sign of life of the leader. Those who wait don't wait longer for it.
+//!   after that, the lease isn't handed over for 30 s.
+//! - An ask is no renewal by the leader, and doesn't extend the waiting of others.
 
 mod election;
 mod lease;

@@ -125,7 +125,7 @@ fn annotate(lease: &mut Lease, name: &str, candidate: Option<&Candidate>) {
     }
 }
 
-/// The lease as it is when nobody holds it any more.
+/// The lease without a holder.
 pub(super) fn given_up(mut lease: Lease) -> Lease {
     let spec = lease.spec.get_or_insert_default();
     spec.holder_identity = Some(String::new());

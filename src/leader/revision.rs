@@ -13,7 +13,7 @@ pub struct Revision {
     /// Hash that all pods of the revision have in common, and no pod of another revision.
     #[serde(rename = "revision")]
     pub hash: String,
-    /// When the replica's pod was created, by the clock of the API server.
+    /// Time at which the replica's pod was created, by the clock of the API server.
     pub created: Time,
 }
 

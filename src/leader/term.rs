@@ -36,7 +36,7 @@ impl Term {
         Self { clock, ends_ms: AtomicU64::new(0), writing: RwLock::default(), unsure_ms: AtomicU64::new(0) }
     }
 
-    /// A term without an end, where nobody is elected.
+    /// A term without an end, for pickers without leader election.
     pub fn endless(clock: Clock) -> Self {
         Self { ends_ms: AtomicU64::new(u64::MAX), ..Self::new(clock) }
     }
@@ -55,8 +55,7 @@ impl Term {
     /// Does one write to the cluster, if there is time for it, and waits for no longer than the term lasts.
     ///
     /// # Errors
-    /// The problem that the write ends with; [`Problem::TimedOut`] when the term is over, or ends before the
-    /// response.
+    /// `Problem` of the write; [`Problem::TimedOut`] if the term is over, or ends before the response.
     pub async fn write<T>(&self, write: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
         let _under_way = self.writing.read().await;
         let left = self.left().saturating_sub(MARGIN);

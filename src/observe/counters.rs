@@ -1,4 +1,4 @@
-//! Counters that their owners keep as plain atomics, read when somebody asks.
+//! Counters that their owners keep as plain atomics, read on each scrape.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl Number {
     /// A metric that is read by calling `read`.
     ///
     /// # Errors
-    /// When the name is not valid.
+    /// `prometheus::Error` if the metric's name is not valid.
     pub fn new(
         name: &str,
         help: &str,
@@ -43,7 +43,7 @@ impl Number {
     /// The same for each of the parts that `read` gives, which `label` numbers from 0.
     ///
     /// # Errors
-    /// When a name is not valid.
+    /// `prometheus::Error` if a metric name is not valid.
     pub fn each(
         name: &str,
         help: &str,

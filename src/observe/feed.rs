@@ -36,7 +36,7 @@ pub struct State {
 /// Renders states, each from what it kept of the one before.
 pub type Render = Box<dyn FnMut() -> State + Send>;
 
-/// States that a function renders while somebody listens.
+/// States that a function renders while a client is connected.
 pub struct Feed {
     begin: Box<dyn Fn() -> Render + Send + Sync>,
     budget: Arc<Budget>,
@@ -54,7 +54,7 @@ struct Kept {
     listeners: usize,
     /// The last event.
     latest: Option<Arc<Event>>,
-    /// Renders the next; `None`: nobody has listened yet, or it is at work.
+    /// Renders the next; `None`: no client yet, or a rendering is running.
     render: Option<Render>,
 }
 
@@ -78,7 +78,7 @@ struct Listener {
 
 impl Feed {
     /// States that a function renders which `begin` makes for the first who listens. It may take its time, but not
-    /// wait, and is dropped when nobody listens any more.
+    /// wait, and is dropped with the last client.
     pub fn new(budget: Arc<Budget>, begin: impl Fn() -> Render + Send + Sync + 'static) -> Self {
         Self {
             begin: Box::new(begin),

@@ -1,5 +1,5 @@
 //! Ages of the numbers that decisions are made of, and the number of endpoints that can't
-//! be scraped: computed when somebody reads the metrics, a series for each field and not
+//! be scraped: computed on each read of the metrics, a series for each field and not
 //! for each endpoint. The admin page has the ages of every endpoint.
 
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl FreshnessCollector {
     /// A collector for the pool of this name. What is older than `max_age` is stale.
     ///
     /// # Errors
-    /// When a description is not valid.
+    /// `prometheus::Error` if a metric's description is not valid.
     pub fn new(
         store: Arc<Store>,
         clock: Clock,
@@ -128,7 +128,7 @@ impl Collector for FreshnessCollector {
 struct Ages {
     /// At so many endpoints too old.
     stale: usize,
-    /// `None` where nobody has reported it yet.
+    /// `None` before the first report.
     oldest_ms: Option<u64>,
 }
 

@@ -55,7 +55,7 @@ const REQUEST: u64 = 40 << 10;
 pub struct Protection {
     /// TLS, or plain text.
     pub tls: Option<Arc<MetricsTls>>,
-    /// Access check of clients; `None`: everybody may read.
+    /// Access check of clients; `None`: no check.
     pub access: Option<Arc<Access>>,
     /// Budget of the connections.
     pub budget: Arc<Budget>,
@@ -69,10 +69,10 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `routes` to everybody from now on, on this tokio runtime.
+    /// Serves `routes` without an access check from now on, on this tokio runtime.
     ///
     /// # Errors
-    /// When the socket can't be used by the runtime.
+    /// `io::Error` if the runtime can't use the socket.
     pub fn start(listener: StdListener, routes: Routes) -> io::Result<Self> {
         Self::start_protected(listener, routes, Protection::default())
     }
@@ -80,7 +80,7 @@ impl HttpServer {
     /// The same, so protected.
     ///
     /// # Errors
-    /// When the socket can't be used by the runtime.
+    /// `io::Error` if the runtime can't use the socket.
     pub fn start_protected(
         listener: StdListener,
         routes: Routes,

@@ -31,7 +31,7 @@ impl LogLevel {
     /// Changes the level to the one that `text` names. Returns the new level, as a line.
     ///
     /// # Errors
-    /// When that is no level, or the log can't be changed.
+    /// A message if the text is no level, or the log can't be changed.
     pub fn set(&self, text: &[u8]) -> Result<String, String> {
         let name = std::str::from_utf8(text).unwrap_or_default().trim().to_ascii_lowercase();
         let asked = match name.as_str() {

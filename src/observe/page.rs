@@ -1,4 +1,4 @@
-//! A page that is rendered off the runtime, once for everybody who waits for it.
+//! A page that is rendered off the runtime, once for all waiting clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ pub struct Page {
     render: Box<dyn Fn() -> Bytes + Send + Sync>,
     /// Renderings begun, ever.
     begun: AtomicU64,
-    /// The last page, as long as somebody waits for it. Locked while the next is rendered.
+    /// The last page, as long as a client waits for it. Locked while the next is rendered.
     last: Arc<Mutex<Rendered>>,
     /// Callers that wait for a page.
     waiting: Arc<AtomicUsize>,
@@ -42,11 +42,11 @@ impl Page {
 
     /// The page as it is now, or a little later.
     ///
-    /// Cancel safe: a rendering is finished even if nobody waits for it any more, so
+    /// Cancel safe: a rendering is finished even if no client waits for it any more, so
     /// that those who come and go don't start one each.
     ///
     /// # Errors
-    /// When rendering panicked, or the runtime shuts down.
+    /// `JoinError` if rendering panicked, or the runtime shuts down.
     pub async fn get(self: Arc<Self>) -> Result<Bytes, JoinError> {
         let begun = self.begun.load(Ordering::SeqCst);
         let own = Waiting::new(&self.waiting);
@@ -76,7 +76,7 @@ impl Waiting {
         Self(Arc::clone(waiting))
     }
 
-    /// Returns `true` if nobody else waits.
+    /// Returns `true` if no other client waits.
     fn is_last(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 1
     }

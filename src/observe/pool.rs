@@ -1,4 +1,4 @@
-//! The pool's gauges, computed when somebody reads them: they are as fresh as
+//! The pool's gauges, computed on each scrape: they are as fresh as
 //! the endpoints' own numbers, and an endpoint that is gone leaves no series.
 
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl PoolCollector {
     /// than `max_age` count.
     ///
     /// # Errors
-    /// When a description is not valid.
+    /// `prometheus::Error` if a metric's description is not valid.
     pub fn new(store: Arc<Store>, clock: Clock, max_age: Duration, pool: String) -> prometheus::Result<Self> {
         let desc = |name: &str, labels: &[&str]| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
@@ -162,7 +162,7 @@ fn round(value: f64) -> f64 {
 /// The gauge that tells which build runs.
 ///
 /// # Errors
-/// When its name is not valid.
+/// `prometheus::Error` if its name is not valid.
 pub fn build_info() -> prometheus::Result<Gauge> {
     let opts = Opts::new("llm_d_epp_info", "[ALPHA] The build that runs.")
         .const_label("commit", COMMIT)

@@ -32,7 +32,7 @@ impl Renderer {
     /// The response, or a sentence about what is wrong with the query.
     ///
     /// # Errors
-    /// When rendering panicked, or the runtime shuts down.
+    /// `JoinError` if rendering panicked, or the runtime shuts down.
     pub(super) async fn render(&self, query: Option<&str>) -> Result<Result<Bytes, String>, JoinError> {
         let query = query.unwrap_or_default();
         if query.len() > LONGEST {
@@ -50,7 +50,7 @@ impl Renderer {
 /// The parameters of a query, decoded; one without `=` has an empty value.
 ///
 /// # Errors
-/// A sentence about one that can't be decoded, or that there are too many.
+/// A message if a parameter can't be decoded, or there are too many.
 pub fn parameters(query: &str) -> Result<Vec<(String, String)>, String> {
     let parts = query.split('&').filter(|part| !part.is_empty());
     let parameters = parts.take(MOST + 1).map(|part| {

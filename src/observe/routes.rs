@@ -91,9 +91,9 @@ enum Content {
     Fixed(Bytes),
     /// A file of the page for browsers.
     Asset(&'static str),
-    /// The page for browsers, and text for everybody else.
+    /// The page for browsers, and text for other clients.
     Index { page: &'static str, text: Bytes },
-    /// Events, as long as somebody listens.
+    /// Events, as long as the client is connected.
     Events(Arc<Feed>),
     /// Rendered for those who ask.
     Page(Arc<Page>),
@@ -163,7 +163,7 @@ impl Routes {
         self
     }
 
-    /// With the page for browsers: `index` at `/`, in front of the text for everybody else, with its other files
+    /// With the page for browsers: `index` at `/`, in front of the text for other clients, with its other files
     /// and the events that it shows. The text doesn't list these.
     #[must_use]
     pub fn with_page_for_browsers(
@@ -291,7 +291,7 @@ impl Routes {
 /// Caller of the admin port or the metrics port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller<'a> {
-    /// Access check; `None`: everybody may read.
+    /// Access check; `None`: no check.
     pub(super) access: Option<&'a Access>,
     /// Certificate that was shown.
     pub(super) certificate: Option<&'a CertificateDer<'static>>,
@@ -362,7 +362,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
     respond(status, PLAIN_TEXT, body.into())
 }
 
-/// The response to somebody who may not read.
+/// The response to an unauthorized client.
 fn refused(refusal: &Refusal, path: &str) -> Response {
     let (mut response, header) = match refusal {
         Refusal::Unauthenticated => {

@@ -28,7 +28,7 @@ impl MetricsTls {
     /// Reads what the settings name.
     ///
     /// # Errors
-    /// A file can't be used; the error names it and its flag.
+    /// `CertError` with the file that can't be used, and its flag.
     pub fn new(settings: &MetricsTlsSettings) -> Result<Self, CertError> {
         let certificate = Arc::new(match &settings.cert_dir {
             Some(folder) => Certificate::load(folder, CERT_DIR)?,

@@ -39,7 +39,7 @@ impl Exporter {
     /// An exporter of a tracer's records. Connects to nothing yet.
     ///
     /// # Errors
-    /// When a certificate can't be used.
+    /// `TlsError` if a certificate can't be used.
     pub fn new(settings: &OtlpSettings, tracer: &Tracer) -> Result<Self, TlsError> {
         let mut attributes: Vec<_> = settings
             .resource

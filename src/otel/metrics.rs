@@ -21,7 +21,7 @@ impl TraceMetrics {
     /// Registers the family.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_trace_spans_total",

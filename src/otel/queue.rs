@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::metrics::TraceMetrics;
 use super::record::Record;
 
-/// A bounded queue: what doesn't fit is dropped and counted, and nobody waits.
+/// A bounded queue that never blocks: what doesn't fit is dropped and counted.
 #[derive(Debug)]
 pub(super) struct Queue {
     // Held for a push or a take.

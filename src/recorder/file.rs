@@ -58,7 +58,7 @@ impl RecordingFile {
     /// `FILE.1` first. A last line that was cut short is ended.
     ///
     /// # Errors
-    /// When there is something that isn't a recording, or another process writes it, or the system refuses.
+    /// `OpenError` if the file isn't a recording, another process writes it, or it can't be opened.
     pub(super) fn open(path: &Path, max_bytes: u64) -> Result<Self, OpenError> {
         let half = max_bytes / 2;
         let previous = previous(path);
@@ -96,7 +96,7 @@ impl RecordingFile {
     /// Appends whole lines.
     ///
     /// # Errors
-    /// When the system refuses; a part of them may be there then.
+    /// `io::Error` of the write; a part of the lines may be written then.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         self.file.write_all(lines)?;
         self.bytes += lines.len() as u64;
@@ -106,7 +106,7 @@ impl RecordingFile {
     /// Makes it `FILE.1`, and begins a new one.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub(super) fn rotate(&mut self) -> Result<(), OpenError> {
         let previous = previous(&self.path);
         // It may have been put there meanwhile.

@@ -49,7 +49,7 @@ impl Output {
     /// Opens the file. Times of its lines count from `start`.
     ///
     /// # Errors
-    /// When it can't be used.
+    /// Returns an error if the path can't be used.
     pub(super) fn open(
         path: &Path,
         max_bytes: u64,
@@ -195,7 +195,7 @@ impl Output {
         }
     }
 
-    /// Looks whether the file is still where it was, and opens it where it isn't.
+    /// Checks that the file is still in place, and opens a new one if not.
     pub(super) fn look(&mut self, now: Instant) {
         if self.file.as_ref().is_some_and(|file| !file.is_there()) {
             self.fail(&io::Error::other("the file was moved or removed"), now);

@@ -99,7 +99,7 @@ impl Recorder {
 pub struct UnderWay {
     recorder: Arc<Recorder>,
     number: u64,
-    /// Tells the writer that an end may still come.
+    /// Notifies the writer that an end may still come.
     _alive: Arc<()>,
 }
 

@@ -195,7 +195,7 @@ fn restart_appends_after_a_truncated_line() {
 }
 
 #[test]
-fn recordings_of_other_versions_are_moved_and_other_files_refused() {
+fn older_recordings_are_moved_and_other_files_refused() {
     let bench = Bench::new(1 << 20);
     let previous = bench.folder.path().join("recording.jsonl.1");
     fs::write(bench.path(), "{\"header\":{\"format\":\"usher-recording\",\"version\":9}}\n").unwrap();

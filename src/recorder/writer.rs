@@ -65,7 +65,7 @@ impl Writer {
     /// Opens the file, and starts the thread.
     ///
     /// # Errors
-    /// When the file can't be used, or there is no thread.
+    /// Returns an error if the file can't be used, or the thread can't be started.
     pub fn start(
         settings: &Settings<'_>,
         store: &Arc<Store>,
@@ -127,7 +127,7 @@ impl Writer {
         self.stopping.store(true, Relaxed);
         self.recorder.wake();
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(PATIENCE) {
-            tracing::warn!("recording not complete: its file takes no more lines");
+            tracing::warn!("recording incomplete: its file could not be written in time at the stop");
             return;
         }
         // It doesn't panic, and there is nobody left to tell.
@@ -304,7 +304,7 @@ impl Writing {
         self.reservation.set(self.queued.load(Relaxed) + under_way + tables + self.output.bytes());
     }
 
-    /// Tells which endpoints came and went.
+    /// Records which endpoints joined and left.
     fn update(&mut self, at_us: u64) {
         let store = Arc::clone(&self.store);
         for line in self.members.update(&store.snapshot(), at_us) {

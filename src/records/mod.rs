@@ -3,7 +3,7 @@
 //! While a request is decided, its profiles write numbers into the thread's [`Trace`]. A [`Draft`] copies the part
 //! that is kept of them: all of a small pool, the best candidates of a large one. With the request's id it enters
 //! [`Records`], a bounded ring, and [`Tracked`] adds what became of the request when its response ends. Nothing is
-//! formatted before somebody reads it, and nothing of a prompt is in it.
+//! formatted before it is read, and nothing of a prompt is in it.
 //!
 //! Where decisions are recorded into a file, too, the same draft goes to the [recorder](crate::recorder).
 

@@ -1,4 +1,4 @@
-//! Differences between two configurations, a line each, for people.
+//! Differences between two configurations, as text with a line each.
 //!
 //! Names, numbers and switches are shown. Text in parameters is not: it may hold an address with a
 //! password, so of it only the parameter is named.

@@ -25,7 +25,7 @@ pub(super) fn add_defaults(instances: &mut Instances<'_>) -> Result<(), ConfigEr
     [ORDERING, FAIRNESS, USAGE_LIMIT].iter().try_for_each(|policy| instances.inject(policy, START))
 }
 
-/// Says which plugin is the saturation detector; only the default one may stand undeclared.
+/// Finds the saturation detector; only the default one may stand undeclared.
 pub(super) fn add_detector(
     config: &EndpointPickerConfig,
     instances: &mut Instances<'_>,

@@ -13,7 +13,8 @@ type Declared<'a> = (&'a Plugin, &'static PluginType);
 /// types that its own is behind, otherwise in the order of the file.
 ///
 /// # Errors
-/// A reference to nothing, or plugins that refer to each other in a circle.
+/// `ConfigError` for a reference to an undeclared plugin, and for plugins that refer to each other in a
+/// circle.
 pub(super) fn of_building<'a>(declared: &[Declared<'a>]) -> Result<Vec<Declared<'a>>, ConfigError> {
     let named: HashMap<&str, usize> =
         declared.iter().zip(0..).map(|((plugin, _), index)| (plugin.name.as_str(), index)).collect();

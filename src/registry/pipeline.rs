@@ -69,7 +69,7 @@ impl Pipeline {
     /// Builds a configuration, or the built-in one.
     ///
     /// # Errors
-    /// The first thing that can't be built as it is written, with its place.
+    /// `ConfigError` of the first part that can't be built, with its position.
     pub fn build(
         config: Option<&EndpointPickerConfig>,
         allow_experimental: bool,
@@ -82,7 +82,7 @@ impl Pipeline {
     /// The same where a configuration may name these types.
     ///
     /// # Errors
-    /// As [`Self::build`].
+    /// Same as [`Self::build`].
     pub fn build_with(
         types: &PluginTypes,
         config: Option<&EndpointPickerConfig>,

@@ -30,7 +30,7 @@ pub struct Sharing {
 /// state.
 ///
 /// # Errors
-/// When a key refers to a plugin that isn't there, or of another kind.
+/// `ConfigError` if a key refers to a plugin that isn't declared, or is of another kind.
 pub(super) fn sharing(
     config: &EndpointPickerConfig,
     instances: &Instances<'_>,

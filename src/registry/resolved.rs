@@ -1,4 +1,4 @@
-//! The configuration in effect, for people and for machines.
+//! The configuration in effect, as text and JSON.
 
 use serde::Serialize;
 use serde_json::Value;

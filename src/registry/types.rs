@@ -21,7 +21,7 @@ impl PluginTypes {
     /// Adds a type that is not built in.
     ///
     /// # Errors
-    /// When its name is taken.
+    /// `NameTaken` if Usher or another plugin has a type of that name.
     pub fn with(mut self, plugin_type: &'static PluginType) -> Result<Self, NameTaken> {
         if self.find(plugin_type.name).is_some() {
             return Err(NameTaken(plugin_type.name));

@@ -9,7 +9,7 @@ pub use usher_lab::replay::*;
 /// Runs all policies over the same requests; see [`usher_lab::replay::run`].
 ///
 /// # Errors
-/// When a configuration or a server is not valid, or something is missing.
+/// `ReplayError` if a configuration or a server is not valid, or something is missing.
 pub fn run(settings: &Settings, progress: impl FnMut(usize)) -> Result<Comparison, ReplayError> {
     usher_lab::replay::run(settings, &build, progress)
 }
@@ -17,7 +17,7 @@ pub fn run(settings: &Settings, progress: impl FnMut(usize)) -> Result<Compariso
 /// Compares ways to size a pool; see [`usher_lab::replay::compare_sizes`].
 ///
 /// # Errors
-/// When the policy can't be compared, or a configuration or a server is not valid.
+/// `ReplayError` if the policy can't be compared, or a configuration or a server is not valid.
 pub fn compare_sizes(
     settings: &ScaleSettings,
     progress: impl FnMut(f64),

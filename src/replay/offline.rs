@@ -47,7 +47,7 @@ impl Offline {
     /// what the user should know.
     ///
     /// # Errors
-    /// When the configuration is not valid, or can't be run without a clock of its own.
+    /// `BuildError` if the configuration is not valid, or can't run on a simulated clock.
     pub fn new(
         config: Option<&EndpointPickerConfig>,
         servers: &[Server],
@@ -230,7 +230,7 @@ impl Follower for Following {
 /// Builds a configuration for [`usher_lab::replay`].
 ///
 /// # Errors
-/// As [`Offline::new`].
+/// Same as [`Offline::new`].
 pub fn build(
     config: Option<&EndpointPickerConfig>,
     servers: &[Server],

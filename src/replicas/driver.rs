@@ -1,4 +1,4 @@
-//! Tells other replicas what this one has in flight, and writes what they say into the endpoints.
+//! Sends this replica's requests in flight to others, and writes theirs into the endpoints.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endpoint_that_comes_later_has_the_others_requests_and_a_new_pod_of_its_name_none() {
+    async fn late_endpoint_has_shared_counts_and_its_successor_none() {
         let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
         let now = Instant::now();
         b.store.replace(Vec::new());

@@ -127,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// Returns `true` if it lasts until somebody changes something.
+    /// Returns `true` if it lasts until the configuration or the store is changed.
     pub(super) fn needs_somebody(&self) -> bool {
         !matches!(self, Self::Connect(_) | Self::Timeout(_) | Self::Closed(_) | Self::Loading)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_that_is_refused_after_the_handshake_is_no_closed_connection() {
+    fn late_tls_refusal_is_no_closed_connection() {
         let ended = |kind: io::ErrorKind| Failure::ended(kind.into()).reason();
         assert_eq!(ended(io::ErrorKind::InvalidData), "tls");
         assert_eq!(ended(io::ErrorKind::ConnectionReset), "closed");

@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Pauses after a failure that may end by itself: a store that is back is found within half a second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// Pauses after a failure that somebody has to end.
+/// Pauses after a failure that only a change of the configuration or the store ends.
 const LONG_PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Interval at which the server is asked whether it still is the primary.

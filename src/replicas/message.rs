@@ -118,7 +118,7 @@ impl Message {
     /// Reads a message.
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// `Malformed` if the bytes are no message of this version.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(bytes);
         if reader.byte()? != VERSION {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_cut_lengthened_or_of_another_version_are_refused() {
+    fn malformed_messages_are_refused() {
         let bytes = message(3).encode();
         for length in 0..bytes.len() {
             assert_eq!(Message::decode(&bytes[..length]), Err(Malformed::Length), "{length}");

@@ -22,7 +22,7 @@ impl ReplicasMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name, help| register(registry, IntCounter::new(name, help)?, None);
         let counters = |name, help, label| {

@@ -1,7 +1,7 @@
 //! Load that replicas share through Redis or Valkey.
 //!
 //! Every replica publishes what it has in flight on its pool's channel (`message`), as a whole: when it changed
-//! (`publisher`), and now and then as a sign of life. It adds up what the others said last (`origins`), and
+//! (`publisher`), and periodically as a heartbeat. It adds up what the others said last (`origins`), and
 //! writes the sums beside its own numbers, where decisions read them. The store keeps nothing, so nothing stale
 //! is ever read from it.
 //!
@@ -43,7 +43,7 @@ pub struct Parts {
     pub shared: watch::Receiver<Vec<SharedCounter>>,
     /// `namespace/name` of the pool.
     pub pool: String,
-    /// Name of this replica, for people.
+    /// Display name of this replica.
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,

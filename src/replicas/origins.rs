@@ -45,10 +45,10 @@ pub(super) struct Origins {
     own: Origin,
     /// Silence after which a state no longer counts.
     ttl: Duration,
-    /// Names of the counters that are summed; others are nobody's here.
+    /// Names of the counters that are summed; others are ignored.
     counters: Vec<String>,
     known: HashMap<Origin, Known>,
-    /// Sums of the states, without endpoints of which nobody says anything.
+    /// Sums of the states, without endpoints that no replica reports.
     sums: HashMap<EndpointKey, Sums>,
     /// Endpoints whose sums changed since they were asked for.
     changed: Vec<EndpointKey>,

@@ -1,4 +1,5 @@
-//! Schedule of this replica's messages: after a change, when another asks, and as a sign of life. No I/O, no clock.
+//! Schedule of this replica's messages: after a change, on request of another replica, and as a heartbeat. No
+//! I/O, no clock.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 
 use bytes::{Buf, BytesMut};
 
-/// Bytes of one text at most. Larger messages than ours are nobody's.
+/// Bytes of one text at most. No replica sends larger messages.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
 /// Values of one reply at most, counting those within others.
@@ -85,7 +85,7 @@ impl Decoder {
     /// The next value; `None`: it isn't complete yet.
     ///
     /// # Errors
-    /// When the bytes are no RESP3, or a value is larger than any that is waited for.
+    /// `Malformed` if the bytes are no RESP3, or a value is above its limit.
     pub(super) fn next(&mut self) -> Result<Option<Value>, Malformed> {
         let mut reader = Reader { bytes: &self.bytes, values: 0 };
         match reader.value(0) {

@@ -32,7 +32,7 @@ impl PolicyFile {
     /// Reads it for the start.
     ///
     /// # Errors
-    /// All that is wrong, in one line.
+    /// Every mistake of the file, in one line.
     pub fn load(&mut self, sources: &Sources) -> Result<Groups, String> {
         let text = text(&self.path)?;
         self.seen = Some(xxh3_128(text.as_bytes()));
@@ -44,7 +44,7 @@ impl PolicyFile {
         self.path.display().to_string()
     }
 
-    /// Says every new text, and every new reason why it can't be read, until nobody listens.
+    /// Sends every new text, and every new reason why it can't be read, until the receiver is dropped.
     pub(super) async fn follow<M>(mut self, said: mpsc::Sender<M>, news: impl Fn(Look) -> M) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

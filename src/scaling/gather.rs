@@ -66,22 +66,22 @@ struct Rank {
 /// Origin of the requests at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
-    /// This process may not be the only one: the one that led before may have sent some.
+    /// Unknown: the previous leader may have sent requests, too.
     Unknown,
     /// Others do, too, as the model server says.
     Others,
-    /// This process alone: all requests there were known to it at least once.
+    /// Requests of this process alone, which has known all of them.
     Own,
 }
 
 impl Rank {
     /// Requests under way there; `None`: it isn't known of all.
     fn in_flight(&self, freshness: Freshness) -> Option<f64> {
-        let own = self.load.in_flight().max(0) as f64;
+        let known = known(&self.load) as f64;
         match self.senders {
             Senders::Unknown => None,
-            Senders::Others => Some(own.max(freshness.under_way(&self.load)?)),
-            Senders::Own => Some(own),
+            Senders::Others => Some(known.max(freshness.under_way(&self.load)?)),
+            Senders::Own => Some(known),
         }
     }
 }
@@ -158,15 +158,17 @@ impl Members {
     }
 
     /// Learns where this process knows of all requests: where no more run and wait than it has sent. `led` is
-    /// how long it has been the one to send them.
-    pub fn learn(&mut self, freshness: Freshness, led: Duration) {
+    /// how long it has been the one to send them; `is_shared`: it never is, and others say what they send, as
+    /// long as the store is there.
+    pub fn learn(&mut self, freshness: Freshness, led: Duration, is_shared: bool) {
         let all = self.pods.iter_mut().flat_map(|pod| &mut pod.ranks);
         for rank in all.filter(|rank| rank.senders == Senders::Unknown) {
             let load = &rank.load;
-            let own = load.in_flight().max(0) as f64;
+            let known = known(load) as f64;
             let is_late = led >= OF_OTHERS;
             rank.senders = match freshness.under_way(load) {
-                Some(under_way) if under_way <= own => Senders::Own,
+                Some(_) if is_shared => Senders::Others,
+                Some(under_way) if under_way <= known => Senders::Own,
                 Some(_) if is_late => Senders::Others,
                 // A server that responds, and never says how many run or wait, leaves nothing to compare with.
                 None if is_late && freshness.reports_none(load) => Senders::Own,
@@ -198,9 +200,8 @@ pub fn pod_loads(snapshot: &Snapshot, namespace: &str, freshness: Freshness) -> 
     for endpoint in snapshot.endpoints().iter().filter(|endpoint| endpoint.spec().namespace == namespace) {
         let load = endpoint.load();
         let engine = freshness.under_way(load);
-        let own = u64::try_from(load.in_flight()).unwrap_or(0);
-        // Others may send requests there, too.
-        let under_way = own.max(engine.unwrap_or(0.0).max(0.0) as u64);
+        // Others may send requests there, too, and not say so.
+        let under_way = known(load).max(engine.unwrap_or(0.0).max(0.0) as u64);
         let fresh = PodLoad { is_idle: true, ..PodLoad::default() };
         let pod = loads.entry(endpoint.spec().pod.clone()).or_insert(fresh);
         pod.is_idle &= under_way == 0 && engine.is_some();
@@ -209,6 +210,11 @@ pub fn pod_loads(snapshot: &Snapshot, namespace: &str, freshness: Freshness) -> 
         pod.cached = pod.cached.saturating_add(load.cached_blocks());
     }
     loads
+}
+
+/// Requests under way there as far as replicas say.
+fn known(load: &Load) -> u64 {
+    u64::try_from(load.in_flight().saturating_add(load.others())).unwrap_or(0)
 }
 
 /// The first role, by name, whose labels are among these.
@@ -285,7 +291,7 @@ impl<'a> Reader<'a> {
         let Some(work) = self.work.get_mut(member.role) else { return };
         for load in member.ranks.iter().map(|rank| &rank.load) {
             let none = |gauge: &Gauge| gauge.fresh(now_ms, configured) == Some(0.0);
-            work.is_busy |= load.in_flight() > 0 || !none(&load.running) || !none(&load.waiting);
+            work.is_busy |= known(load) > 0 || !none(&load.running) || !none(&load.waiting);
             work.sent = work.sent.wrapping_add(load.sent());
         }
     }

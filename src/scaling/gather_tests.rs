@@ -45,7 +45,7 @@ fn ranks_of_a_pod_count_as_one_pod() {
     let policy = group(Vec::new()).policy;
     members.follow(&policy, &snapshot, &store.starting());
     rest(&snapshot, 500);
-    members.learn(at(500), Duration::ZERO);
+    members.learn(at(500), Duration::ZERO, false);
     load(0).waiting.set(3.0, 1_000);
     load(2).waiting.set(4.0, 1_000);
     load(0).kv_usage.set(0.25, 1_000);
@@ -121,7 +121,7 @@ fn pods_have_the_numbers_of_their_endpoints() {
         let snapshot = store.snapshot();
         members.follow(&group.policy, &snapshot, &store.starting());
         rest(&snapshot, 1_000);
-        members.learn(at, Duration::ZERO);
+        members.learn(at, Duration::ZERO, false);
         for (endpoint, waiting) in snapshot.endpoints().iter().zip([4.0, 6.0]) {
             endpoint.load().waiting.set(waiting, 1_000);
         }
@@ -156,8 +156,38 @@ fn endpoints_without_an_observed_pod_count_as_busy() {
     for (running, is_busy) in [([0.0, 0.0], false), ([1.0, 0.0], true), ([0.0, 1.0], true)] {
         assert_eq!(work(running), (vec![false, is_busy], true), "{running:?}");
     }
-    members.learn(at, OF_OTHERS);
+    members.learn(at, OF_OTHERS, false);
     assert!(!gather_observed(&group, &mut members, at, &observed, 0).is_settling);
+}
+
+#[test]
+fn requests_of_other_replicas_count_beside_what_the_server_reports() {
+    let (store, group) = (Store::default(), group(vec![Signal::InFlight]));
+    store.replace(vec![spec("one", 0, &[("tier", "gold")])]);
+    let snapshot = store.snapshot();
+    let load = snapshot.endpoints()[0].load();
+    let mut members = Members::default();
+    members.follow(&group.policy, &snapshot, &store.starting());
+    let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
+    rest(&snapshot, 1_000);
+    members.learn(at(1_000), Duration::ZERO, true);
+    let seen = |now_ms| {
+        let inputs = gather(&group, &members, at(now_ms), vec![0, 1], 0);
+        let in_flight = inputs.pods[0].values[0];
+        ((!in_flight.is_nan()).then_some(in_flight), inputs.work[1].is_busy)
+    };
+    assert_eq!(seen(1_000), (Some(0.0), false));
+    let running = load.book();
+    load.report_others(2);
+    assert_eq!(seen(1_000), (Some(3.0), true));
+    assert_eq!(pod_loads(&snapshot, "default", at(1_000))["one"].under_way, 3);
+    drop(running);
+    assert_eq!(seen(1_000), (Some(2.0), true));
+    // The store is away, and the server goes on.
+    load.report_others(0);
+    load.running.set(4.0, 1_000);
+    assert_eq!(seen(1_000), (Some(4.0), true));
+    assert_eq!(seen(2_001), (None, true), "others may send more than is known");
 }
 
 #[test]

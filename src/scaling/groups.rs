@@ -76,7 +76,7 @@ impl Groups {
     /// Reads the policies of a text, and finds the numbers that they name.
     ///
     /// # Errors
-    /// All that is wrong: what is wrong with the text, and names of numbers that nothing has.
+    /// Every mistake: of the text, and names of metrics that nothing reports.
     pub fn read(text: &str, sources: &Sources) -> Result<Self, Vec<ConfigError>> {
         let (mut all, mut errors) = (Self::default(), Vec::new());
         for read in file::parse(text)? {
@@ -94,7 +94,7 @@ impl Groups {
     /// Adds a policy, unless it names numbers that nothing has.
     ///
     /// # Errors
-    /// The names that nothing has, an error for each.
+    /// A `ConfigError` for each name that nothing reports.
     pub(super) fn add(&mut self, policy: Policy, sources: &Sources) -> Result<(), Vec<ConfigError>> {
         let (servers, gpus) = (self.servers.len(), self.gpus.len());
         let (mut signals, mut errors) = (Vec::with_capacity(policy.signals.len()), Vec::new());
@@ -206,7 +206,7 @@ impl Groups {
         if sources.has_queries {
             return;
         }
-        let unasked = "has source prometheus, and without --prometheus-address nobody asks queries";
+        let unasked = "has source prometheus, which needs --prometheus-address (not set)";
         match &policy.sizing {
             Sizing::Rules(rules) => {
                 for rule in rules.iter().filter(|rule| matches!(rule.number, Number::External(_))) {

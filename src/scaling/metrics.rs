@@ -94,7 +94,7 @@ impl ScalingMetrics {
     /// Registers everything.
     ///
     /// # Errors
-    /// When a name is registered already.
+    /// `prometheus::Error` if a metric name is registered already.
     pub(super) fn register(
         registry: &Registry,
         plan_store: &Arc<PlanStore>,
@@ -173,7 +173,7 @@ impl ScalingMetrics {
         self.sanitised.inc_by(u64::from(policy.sanitised));
     }
 
-    /// These are the policies from now on, and `refused` those that have no version in force: series
+    /// Replaces the policies; `refused` are those without a version in force. Series
     /// of others are removed.
     pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>, refused: &[(&str, &str)]) {
         let mut names = HashSet::new();

@@ -51,9 +51,9 @@ pub struct Latest {
     pub plan: Plan,
     /// Requests that waited.
     pub waiting: u64,
-    /// When, on the clock of the readings.
+    /// Time on the clock of the readings.
     pub at: Duration,
-    /// When each rule fired last, by its place in the policy.
+    /// Last firing of each rule, by its place in the policy.
     pub fired: Vec<Option<Duration>>,
 }
 

@@ -53,7 +53,7 @@ impl Release {
     /// `Kind/name`, and the errors of kinds of workloads that can't be listed.
     ///
     /// # Errors
-    /// When pods or policies can't be listed. Where the cluster has no policies, there are none.
+    /// `Problem` if pods or policies can't be listed. A cluster without the policies' CRD has none.
     pub async fn run(
         &self,
         cluster: &Cluster,

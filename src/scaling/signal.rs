@@ -86,7 +86,7 @@ impl Signal {
         }
     }
 
-    /// Origin of the number, for people.
+    /// Display name of the number's origin.
     pub(super) fn source(&self) -> &'static str {
         match self {
             Self::Waiting | Self::Running | Self::KvUsage => "model server",

@@ -58,7 +58,7 @@ impl SchedulerMetrics {
     /// Creates the metrics and registers them, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
-    /// When a name is already taken in the registry.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let e2e = Timings::new(
             "llm_d_epp_scheduler_e2e_duration_seconds",

@@ -66,8 +66,8 @@ impl Scheduler {
     /// the live load of the candidates: it books nothing and sends nothing.
     ///
     /// # Errors
-    /// When no profile has a result; also without candidates, which the caller
-    /// had better refuse itself, as that is another status.
+    /// `ScheduleError` if no profile has a result; also without candidates, which callers refuse before with
+    /// another status.
     pub fn decide(
         &self,
         cx: &Context<'_>,

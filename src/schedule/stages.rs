@@ -36,7 +36,7 @@ pub struct Stages {
     sheds_by: Option<Arc<dyn SaturationDetector>>,
 }
 
-/// A plugin that may let somebody follow the response.
+/// A plugin that may add observers of the response.
 struct Followed<T: ?Sized> {
     placed: Placed<T>,
     received: Timing,
@@ -146,7 +146,7 @@ impl Stages {
     /// Asks the admitters. The first denial counts.
     ///
     /// # Errors
-    /// The message of the first admitter that denies the request.
+    /// `Denied` by the first admitter that denies the request.
     pub fn admit(&self, cx: &Context<'_>, candidates: &Candidates, rng: &mut dyn Rng) -> Result<(), Denied> {
         if self.admitters.is_empty() {
             return Ok(());

@@ -92,8 +92,8 @@ impl ScrapeError {
         self.reason() == Reason::Tls
     }
 
-    /// Returns `true` if it says something about how the server is: nobody is there, or
-    /// nobody responds, or with a 5xx. Pages that are missing or can't be read are a matter
+    /// Returns `true` if it is about the server's health: the connection failed, or
+    /// no response came, or one with a 5xx. Pages that are missing or can't be read are a matter
     /// of configuration.
     pub(super) fn is_of_the_server(&self) -> bool {
         match self.reason() {
@@ -103,7 +103,7 @@ impl ScrapeError {
         }
     }
 
-    /// Returns `true` if nobody listens at the port.
+    /// Returns `true` if the port refuses connections.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }

@@ -94,7 +94,7 @@ impl ScrapeConfig {
     /// The parameters in a configuration. `tick`: the interval of sources that name none.
     ///
     /// # Errors
-    /// A path that isn't one, and TLS files that can't be used.
+    /// Returns an error for an invalid path, and for TLS files that can't be used.
     pub fn new(
         params: &SourceParams,
         tick: Duration,

@@ -46,7 +46,7 @@ pub enum Line<'a> {
         labels: Labels<'a>,
         /// Value of the series.
         value: f64,
-        /// When that was, where the line says so: milliseconds, in OpenMetrics seconds.
+        /// Timestamp, where the line has one: milliseconds, in OpenMetrics seconds.
         timestamp: Option<f64>,
     },
     /// The line starts with the metric's name and can't be read on.

@@ -57,7 +57,7 @@ impl Inflater {
     /// Inflates the next piece.
     ///
     /// # Errors
-    /// When there is too much, or this is no gzip.
+    /// `InflateError` if the output is too large, or the input is no gzip.
     pub fn feed(&mut self, bytes: &[u8], piece: &mut impl FnMut(&[u8])) -> Result<(), InflateError> {
         for step in bytes.chunks(STEP_BYTES) {
             let written = self.decoder.write_all(step);
@@ -69,7 +69,7 @@ impl Inflater {
     /// Ends the page.
     ///
     /// # Errors
-    /// When it isn't whole, or its checksum is wrong.
+    /// `InflateError` if the input is truncated, or its checksum is wrong.
     pub fn finish(&mut self, piece: &mut impl FnMut(&[u8])) -> Result<(), InflateError> {
         let ended = self.decoder.try_finish();
         self.hand_on(ended, piece)

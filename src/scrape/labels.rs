@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use memchr::memchr2;
 
 /// The labels of one series. A slice of the page, checked once; values are
-/// unescaped only when somebody asks for their text.
+/// unescaped only when their text is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Labels<'a> {
     /// Everything after the opening brace, up to and with the closing one;

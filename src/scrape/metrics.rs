@@ -38,7 +38,7 @@ impl ScrapeMetrics {
     /// Registers the counters under both names.
     ///
     /// # Errors
-    /// When one of the names is registered already.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let poll_errors = IntCounterVec::new(
             Opts::new("llm_d_epp_datalayer_poll_errors_total", "[ALPHA] Scrapes of an endpoint that failed."),

@@ -12,7 +12,7 @@ pub enum PageError {
     /// The server responds, but not with a page.
     #[error("the server responded with {0}; does it serve this path?")]
     Status(u16),
-    /// The page is encoded in a way that nobody asked for.
+    /// The page has a content encoding that was not requested.
     #[error("the page is encoded in another way than gzip")]
     Encoding,
     /// The page is larger than allowed.
@@ -34,7 +34,7 @@ pub struct PageReader {
 
 #[derive(Debug)]
 enum Body {
-    /// As it is; so many more bytes are allowed.
+    /// Uncompressed, with so many more bytes allowed.
     Plain(usize),
     /// Compressed; so many more bytes are allowed, besides the limit on what they become.
     Gzip(Box<Inflater>, usize),
@@ -56,7 +56,7 @@ impl PageReader {
     /// is whole: whether the connection can take another request.
     ///
     /// # Errors
-    /// When there is no page. The connection is then useless.
+    /// `PageError` if the response has no page. The connection can't be used again.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -90,7 +90,7 @@ impl PageReader {
     /// The server has closed the connection.
     ///
     /// # Errors
-    /// When the page isn't whole.
+    /// `PageError` if the page is incomplete.
     pub fn closed(&mut self, piece: &mut impl FnMut(&[u8])) -> Result<(), PageError> {
         self.response.closed()?;
         self.finish(piece)

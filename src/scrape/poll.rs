@@ -109,7 +109,7 @@ pub(super) async fn poll(endpoint: Arc<Endpoint>, source: Arc<Source>) {
     }
 }
 
-/// Address of the page; `None` when that is on the endpoint's node, and nobody said which.
+/// Address of the page; `None` when that is on the endpoint's node, which is unknown.
 fn address(endpoint: &Endpoint, config: &ScrapeConfig) -> Option<SocketAddr> {
     let address = endpoint.address();
     let ip = if config.on_node { endpoint.spec().node? } else { address.ip() };

@@ -68,7 +68,7 @@ impl<'a> Log<'a> {
 
     /// The server doesn't understand which metrics are asked for.
     pub(super) fn gets_whole_pages(&self) {
-        info!(endpoint = %self.endpoint.id(), source = self.source, "endpoint is asked for whole pages, as its response lacked something");
+        info!(endpoint = %self.endpoint.id(), source = self.source, "scraping whole pages of the endpoint: its page of selected metrics lacked some");
     }
 }
 

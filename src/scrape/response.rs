@@ -35,7 +35,7 @@ pub enum ResponseError {
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As it is.
+    /// Unchanged.
     Identity,
     /// Compressed with gzip.
     Gzip,
@@ -112,7 +112,8 @@ impl ResponseReader {
     /// [`Part::End`] come more of them, and bytes that are left belong to no response.
     ///
     /// # Errors
-    /// When this is no response, or one without a bound. The connection is then useless.
+    /// `ResponseError` if the bytes are no response, or one without a length. The connection can't be used
+    /// again.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Part<'a>, ResponseError> {
         loop {
             match self.state {
@@ -172,7 +173,7 @@ impl ResponseReader {
     /// The connection was closed by the server.
     ///
     /// # Errors
-    /// When the response isn't complete.
+    /// `ResponseError` if the response is incomplete.
     pub fn closed(&mut self) -> Result<(), ResponseError> {
         match self.state {
             State::UntilClosed | State::Sized(0) | State::Ended => {

@@ -1,4 +1,4 @@
-//! When an endpoint is scraped next.
+//! Schedule of the next scrape of an endpoint.
 
 use std::time::Duration;
 

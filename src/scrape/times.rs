@@ -97,7 +97,7 @@ pub(super) struct TimesReader<'a> {
     /// Sums and counts of the page so far, by histogram; NaN makes a total unknown.
     parts: Vec<[Option<f64>; 2]>,
     started: Option<f64>,
-    /// This page is read.
+    /// `true` if the page is read.
     reads: bool,
     next: Option<Instant>,
 }

@@ -44,7 +44,7 @@ impl TlsClient {
     /// Reads the files, for connections of HTTP/1.1.
     ///
     /// # Errors
-    /// When one can't be read or holds something else, and when nobody is trusted.
+    /// `TlsError` if a file can't be read or has other content, or no authority is trusted.
     pub fn load(settings: &TlsSettings) -> Result<Self, TlsError> {
         Self::load_for(settings, b"http/1.1")
     }
@@ -52,7 +52,7 @@ impl TlsClient {
     /// Reads the files, for connections of this protocol, as ALPN names it; an empty name offers none.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn load_for(settings: &TlsSettings, protocol: &[u8]) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -49,7 +49,7 @@ impl Policies {
     /// an API server to act on.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// Every mistake of the file.
     pub(super) fn load(
         settings: &ServeSettings,
         pipeline: &Pipeline,
@@ -114,13 +114,15 @@ pub(super) struct Seen<'a> {
     pub(super) connections: Arc<ConnectionMetrics>,
     /// The cluster that the endpoints are in, if any.
     pub(super) cluster: Option<Cluster>,
+    /// Other replicas serve, too, and say through a store what they have in flight.
+    pub(super) is_shared: bool,
 }
 
 /// Starts to tick, and to answer KEDA where it is to be answered. Returns where the plans stand.
 ///
 /// # Errors
-/// When the metrics can't be registered, or the socket can't be used; and without an API server where
-/// policies are its objects.
+/// Returns an error if the metrics can't be registered or the socket can't be used, and without an API server
+/// if policies are its objects.
 pub(super) fn start(
     policies: Policies,
     seen: Seen<'_>,
@@ -146,6 +148,7 @@ pub(super) fn start(
             view.synced && view.leads != Some(false)
         }),
         may_act: Box::new(move || term.lasts()),
+        is_shared: seen.is_shared,
         servers,
         gpus,
         scrapes: seen.scrapes,

@@ -24,7 +24,8 @@ const STREAMS: u32 = 256;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Connections of KEDA. It keeps one to the address of a Service, at whichever replica that once led
-/// to: when it is ended, it asks the Service again, which leads to the replica that is ready.
+/// to: when it is ended, it asks the Service again, which leads to the replica that is ready; where all are, to any
+/// of them, until that is the one that leads.
 #[derive(Debug)]
 struct Connections {
     shutdown: CancellationToken,
@@ -64,7 +65,7 @@ impl Connections {
 /// Answers KEDA until the shutdown.
 ///
 /// # Errors
-/// When the socket can't be used.
+/// `io::Error` if the socket can't be used.
 pub(super) fn serve(
     listener: StdListener,
     plan_store: &Arc<PlanStore>,

@@ -16,7 +16,7 @@ use crate::tls::RELOAD_INTERVAL;
 /// TLS of the metrics port, if the settings ask for it.
 ///
 /// # Errors
-/// A file can't be used; the error names it.
+/// `RunError` with the file that can't be used.
 pub(super) fn tls(settings: &MetricsPortSettings) -> Result<Option<Arc<MetricsTls>>, RunError> {
     let tls = settings.tls.as_ref().map(MetricsTls::new).transpose();
     Ok(tls.map_err(|error| RunError::Config(error.to_string()))?.map(Arc::new))
@@ -25,7 +25,7 @@ pub(super) fn tls(settings: &MetricsPortSettings) -> Result<Option<Arc<MetricsTl
 /// Protects the metrics port as the settings say, with this API server.
 ///
 /// # Errors
-/// When the name of a metric is taken.
+/// `RunError` if a metric name is registered already.
 pub(super) fn protect(
     settings: &MetricsPortSettings,
     tls: Option<Arc<MetricsTls>>,

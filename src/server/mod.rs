@@ -51,8 +51,8 @@ pub(crate) use setup::memory_budget;
 /// this returns; after an error at the start, worker threads may still be ending.
 ///
 /// # Errors
-/// When there is nowhere to find endpoints, the endpoints file can't be used, or
-/// the system refuses a thread or a socket.
+/// `RunError` if no source of endpoints is set, the endpoints file can't be used, or the system refuses a
+/// thread or a socket.
 pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
     let mut background = Background::default();
     let mut recording = None;
@@ -128,6 +128,10 @@ async fn serve(
     // Those that find endpoints elsewhere have no API server to elect a leader with.
     let elects = settings.pool.leader_election && origin.is_some() && !from_file;
     let health = Arc::new(HealthState::new(elects));
+    let is_shared = sharing.is_some();
+    if elects && is_shared {
+        health.let_standbys_serve();
+    }
     let mut announcement = Start::of(&settings, origin.as_ref(), &listeners);
     let Listeners { extproc, health: health_port, metrics, admin, keda } = listeners;
     let server = listen(extproc, health_port, &pool, &health, &settings)?;
@@ -171,6 +175,7 @@ async fn serve(
         scrapes,
         connections,
         cluster: cluster.clone(),
+        is_shared,
     };
     let start = |policies| capacity::start(policies, seen, keda, &settings, &registry, background);
     let plan_store = policies.map(start).transpose()?;
@@ -182,6 +187,9 @@ async fn serve(
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);
+    if elects && is_shared {
+        startup_log::every_replica_serves();
+    }
     announcement.tell(&settings);
     Ok(server.run(stops).await)
 }

@@ -32,7 +32,8 @@ impl Origin {
     /// configuration declares its plugin.
     ///
     /// # Errors
-    /// When they name two. Beside a plugin, flags of the pool are none: llm-d-router demands one of them.
+    /// Returns an error if the settings name two sources. Flags of the pool beside a plugin are no second
+    /// source: llm-d-router requires one of them.
     pub(super) fn new(
         settings: &ServeSettings,
         plugin: Option<&FileDiscoveryParams>,
@@ -114,7 +115,7 @@ pub(super) struct Parts<'a> {
 /// origin, somebody else finds them.
 ///
 /// # Errors
-/// When a file can't be used, or it is not known where the API server is.
+/// Returns an error if a file can't be used, or no API server is configured.
 pub(super) async fn start(
     origin: Option<Origin>,
     parts: Parts<'_>,

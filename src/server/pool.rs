@@ -91,7 +91,7 @@ impl Pool {
     /// Builds a pool and registers its metrics. Nothing of it runs yet.
     ///
     /// # Errors
-    /// When the name of a metric is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub(super) fn new(parts: Parts<'_>, registry: &Registry) -> prometheus::Result<Self> {
         let Parts {
             settings,
@@ -226,7 +226,7 @@ impl Pool {
     /// Starts to follow the KV events of its endpoints, if a plugin asks for them.
     ///
     /// # Errors
-    /// When the system has no room for a thread.
+    /// `RunError` if the system can't start another thread.
     pub(super) fn follow_events(&self, background: &mut Background) -> Result<(), RunError> {
         let Some(metrics) = &self.kv_metrics else { return Ok(()) };
         for source in &self.kv_events {
@@ -252,7 +252,7 @@ impl Pool {
     /// Starts to poll its endpoints.
     ///
     /// # Errors
-    /// A source can't be polled as it is configured; the error names it.
+    /// Returns an error that names the source which can't be polled as configured.
     pub(super) fn scrape(
         &self,
         settings: &ServeSettings,

@@ -23,7 +23,7 @@ use crate::settings::ServeSettings;
 /// may read.
 ///
 /// # Errors
-/// When the name of a metric is taken, or the socket can't be used.
+/// `RunError` if the name of a metric is taken, or the socket can't be used.
 pub(super) fn metrics(
     listener: TcpListener,
     tls: Option<Arc<MetricsTls>>,
@@ -45,7 +45,7 @@ pub(super) fn metrics(
 /// Serves pages about a pool, its configuration and its plans.
 ///
 /// # Errors
-/// When the socket can't be used.
+/// `RunError` if the socket can't be used.
 pub(super) fn admin(
     listener: TcpListener,
     (pool, config): (&Pool, Arc<Status>),

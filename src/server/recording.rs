@@ -16,7 +16,7 @@ use crate::version::VERSION;
 /// Starts the recording that the settings ask for, and registers its numbers.
 ///
 /// # Errors
-/// When its file can't be used.
+/// `RunError` if its file can't be used.
 pub(super) fn start(
     settings: &ServeSettings,
     store: &Arc<Store>,

@@ -20,6 +20,9 @@ use crate::settings::{
     StateStoreSettings,
 };
 
+/// Note on a feature gate that has no effect.
+const COLD_STANDBY: &str = "haPopulateNonLeaderDatastore=false has no effect with a state store: all replicas are ready and know the endpoints";
+
 /// A configuration that has been read, and everything else a server is made of
 /// before it listens.
 pub struct Setup {
@@ -49,7 +52,7 @@ impl Setup {
     /// Reads the configuration that the settings name.
     ///
     /// # Errors
-    /// When it can't be read or is not valid; the text has file, line and column.
+    /// `RunError` with file, line and column if the configuration can't be read or is not valid.
     pub fn new(settings: ServeSettings) -> Result<Self, RunError> {
         Self::with_plugins(settings, &PluginTypes::default())
     }
@@ -57,7 +60,7 @@ impl Setup {
     /// The same where the configuration may name these plugin types.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Same as [`Self::new`].
     pub fn with_plugins(settings: ServeSettings, types: &PluginTypes) -> Result<Self, RunError> {
         let registry = Registry::new();
         let scheduler_metrics = SchedulerMetrics::register(&registry)?;
@@ -89,6 +92,11 @@ impl Setup {
         let store = Arc::new(outliers.clone().map(Store::watched).unwrap_or_default());
         let locator = None;
         let sharing = sharing::chosen(&settings, &pipeline.sharing, &pipeline.resolved, &name)?;
+        if !warm && sharing.is_some() && settings.pool.leader_election {
+            pipeline.notes.push(COLD_STANDBY.to_owned());
+        }
+        // All of them serve.
+        let warm = warm || sharing.is_some();
         let can_act = matches!(origin, Some(Origin::Kubernetes(_)));
         let policies = Policies::load(&settings, &pipeline, &state, can_act)?;
         Ok(Self {

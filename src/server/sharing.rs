@@ -14,7 +14,7 @@ use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
 /// name of the configuration.
 ///
 /// # Errors
-/// When both say how state is shared.
+/// Returns an error if the flags and the configuration both say how state is shared.
 pub(super) fn chosen(
     settings: &ServeSettings,
     sharing: &Sharing,
@@ -39,7 +39,7 @@ pub(super) fn chosen(
 /// Shares the pool's load until the end.
 ///
 /// # Errors
-/// When the name of a metric is taken.
+/// `RunError` if a metric name is registered already.
 pub(super) fn start(
     (store, exchange): (StateStoreSettings, ExchangeSettings),
     (pool, settings): (&Pool, &ServeSettings),

@@ -86,6 +86,13 @@ fn memory(settings: &ServeSettings, budget: &Budget) {
     }
 }
 
+/// Says what an election decides where replicas share their load.
+pub(super) fn every_replica_serves() {
+    tracing::info!(
+        "all replicas are ready, as they share their load; the elected one alone acts on capacity policies and writes their statuses"
+    );
+}
+
 /// The limits on what waits that are below `largest`, with their bytes.
 fn below(largest: u64, rules: &FlowControlRules) -> String {
     let listed = rules.bands.iter().map(|(priority, band)| (format!("priority {priority}"), band.max_bytes));
@@ -108,7 +115,7 @@ fn limits(settings: &ServeSettings, rules: &FlowControlRules) {
         tracing::warn!(
             of,
             max_request_body_bytes = largest,
-            "a larger body than maxBytes is refused, also when nobody waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
+            "a larger body than maxBytes is refused, even if no request waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
         );
     }
 }

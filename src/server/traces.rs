@@ -10,7 +10,7 @@ use crate::settings::TracingSettings;
 /// the settings is logged, and keeps nothing from serving.
 ///
 /// # Errors
-/// When the name of a metric is taken.
+/// `prometheus::Error` if a metric name is registered already.
 pub(super) fn start(
     settings: &TracingSettings,
     registry: &Registry,
@@ -36,7 +36,7 @@ pub(super) fn start(
             Ok(Some(tracer))
         }
         Err(error) => {
-            tracing::error!(%error, "nothing is traced");
+            tracing::error!(%error, "requests are not traced: the exporter can't be set up");
             Ok(None)
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use self::state_store::{ExchangeSettings, StateStoreSettings, StoreAddress, StorePassword};
 pub use self::tracing::{OtlpEndpoint, OtlpSettings, SamplerSettings, Secret, TracingSettings};
 
-/// Everything a server needs to know before it reads its configuration.
+/// Settings that a server needs before it reads its configuration.
 #[derive(Debug, Clone)]
 pub struct ServeSettings {
     /// Addresses to listen on.
@@ -43,7 +43,7 @@ pub struct ServeSettings {
     pub locator: LocatorSettings,
     /// Send the scores of the endpoints to the gateway.
     pub emit_endpoint_scores: bool,
-    /// When endpoints that fail get no more requests; `None`: never.
+    /// Settings of outlier ejection; `None`: off.
     pub outliers: Option<OutlierSettings>,
     /// Pause between two scrapes of one endpoint, at least 50 ms.
     pub refresh_metrics_interval: Duration,
@@ -244,7 +244,7 @@ impl Environment {
     }
 }
 
-/// When endpoints that fail are ejected, and how they come back.
+/// Settings of ejection and recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutlierSettings {
     /// Requests that fail in a row until an endpoint is ejected, at least 1.

@@ -56,7 +56,7 @@ impl StoreAddress {
     /// Reads `host`, `host:port`, or the same with an IPv6 address in brackets.
     ///
     /// # Errors
-    /// The mistake, without the text: there may be a password in it.
+    /// The mistake, without the text, which may contain a password.
     pub fn tcp(tls: bool, text: &str) -> Result<Self, &'static str> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or("no ] after [")?,
@@ -74,7 +74,7 @@ impl StoreAddress {
     }
 }
 
-/// As a URL without credentials.
+/// Formats the address as a URL without credentials.
 impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -102,7 +102,7 @@ impl Certificate {
     /// Reads `tls.crt` and `tls.key` in the folder that `flag` names.
     ///
     /// # Errors
-    /// A file is missing or broken; the error names it.
+    /// `CertError` with the file that is missing or broken.
     pub fn load(path: &Path, flag: &'static str) -> Result<Self, CertError> {
         let folder = Folder { path: path.to_owned(), flag };
         let files = Files::read(&folder)?;
@@ -114,7 +114,7 @@ impl Certificate {
     /// with an endpoint picker by default.
     ///
     /// # Errors
-    /// When the system's random source fails.
+    /// `CertError` if the system's random source fails.
     pub fn self_signed() -> Result<Self, CertError> {
         // P-256 instead of llm-d-router's RSA-4096: made in microseconds instead of seconds,
         // and a handshake costs a fraction.

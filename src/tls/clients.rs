@@ -31,8 +31,8 @@ impl ClientAuthorities {
     /// Reads certificates in PEM from the file that `flag` names.
     ///
     /// # Errors
-    /// The file can't be read, or an authority in it can't be used: its clients would be refused without an
-    /// explanation.
+    /// Returns an error if the file can't be read, or an authority in it can't be used: its clients would be
+    /// refused without an explanation.
     pub fn load(path: &Path, flag: &'static str, provider: Arc<CryptoProvider>) -> Result<Self, CertError> {
         let pem = read(path, flag)?;
         let current = ArcSwap::from_pointee(verifier(&pem, path, flag, &provider)?);

@@ -32,7 +32,9 @@ pub(crate) async fn keep_fresh<F, T, E>(
         match watch.see(read, &parse) {
             Seen::Nothing => {}
             Seen::Usable(new) => take(new),
-            Seen::Problem(error) => tracing::warn!(%error, "keeping the previous certificates"),
+            Seen::Problem(error) => {
+                tracing::warn!(%error, "certificate reload failed, keeping the previous certificates")
+            }
         }
     }
 }

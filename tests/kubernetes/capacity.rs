@@ -18,6 +18,7 @@ use crate::objects::{Space, election, least};
 use crate::picker::{Picker, STEADY};
 use crate::relay::Relay;
 use crate::server::Server;
+use crate::sharing::Redis;
 use crate::support::eventually;
 
 /// Keeps as many pods as there are, within bounds: what is desired is what was counted.
@@ -157,6 +158,29 @@ async fn keda_gets_metrics_of_the_leader_only() {
     })
     .await;
     becomes(&standby, 1).await;
+}
+
+/// A Service leads KEDA to any ready replica: one that only serves sends it away, until it comes to the leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready_replicas_that_do_not_lead_keep_no_keda_connection() {
+    let Some(server) = Server::shared().await else { return };
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let space = server.space(&[least(), vec![election()]].concat()).await;
+    space.pool("m", &[8000]).await;
+    space.pod("a", "10.9.3.1", "m").await;
+    let (policy, store) = (Policy::write(), redis.flag());
+    let flags = [&STEADY[..], &[&store]].concat();
+    let (mut first, keda) = policy.picker(server, &space, &flags).await;
+    becomes(&keda, 1).await;
+    let (second, mut other) = policy.picker(server, &space, &flags).await;
+    second.turns(true).await;
+    let status = other.get_metrics(metrics()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    ends(stream(&other).await).await;
+    closes(idle(port_for_keda(&second).await).await).await;
+    becomes(&keda, 1).await;
+    first.kill().await;
+    becomes(&other, 1).await;
 }
 
 /// A stream for `external-push`.

@@ -45,7 +45,7 @@ async fn requests_are_served_during_an_api_server_outage() {
 
     // Away for everybody.
     server.down();
-    picker.says(&["cannot follow Kubernetes objects, keeping what is known"]).await;
+    picker.says(&["cannot follow Kubernetes objects; keeping the last known ones"]).await;
     picker.becomes(&["10.5.0.1:8000", "10.5.0.2:8000"]).await;
     assert!(picker.is_healthy("").await);
     connected(&picker, false).await;

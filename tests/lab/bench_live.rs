@@ -165,7 +165,7 @@ fn run(live: Summary, replays: Vec<Summary>) -> Run {
 }
 
 #[test]
-fn figures_are_in_simulated_time_and_compared_with_the_median_of_the_replays() {
+fn figures_are_compared_with_the_median_replay() {
     let replays = [30, 10, 20].map(|ttft| summary(ttft * MS, 40)).to_vec();
     let run = run(summary(23 * MS, 50), replays);
     let row = |name: &str| {

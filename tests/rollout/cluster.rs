@@ -26,7 +26,7 @@ pub struct Lives {
     pub id: u64,
     pub is_gated: bool,
     pub has_node: bool,
-    /// When it is ready, once it has a node.
+    /// Time at which it is ready, once it has a node.
     pub ready_at: u64,
     pub is_outdated: bool,
 }

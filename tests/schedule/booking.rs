@@ -90,7 +90,7 @@ async fn a_burst_of_equal_requests_spreads() {
 }
 
 #[tokio::test]
-async fn the_prompt_is_booked_until_the_first_token_and_the_request_to_the_end() {
+async fn prompt_is_booked_until_the_first_token() {
     let pool = Pool::new(LEAST_BUSY, 1);
     let mut routed = pool.send(&completion("nine byte")).await;
     assert_eq!(pool.booked(), [(1, 3)], "nine bytes are three tokens");

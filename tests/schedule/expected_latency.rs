@@ -188,7 +188,7 @@ fn equal_endpoints_score_one() {
 }
 
 #[test]
-fn short_responses_prefer_cached_prompts_and_long_ones_idle_endpoints() {
+fn short_responses_prefer_caches_and_long_ones_idle_pods() {
     let (_, model) = model();
     let candidates = pool(2, |_, _| {});
     for (position, running) in [(0, 20.0), (1, 0.0)] {

@@ -22,7 +22,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_rank_is_named_in_a_header_and_reached_through_the_primary_port() {
+fn rank_is_sent_in_a_header_to_the_primary_port() {
     // Parameters, ranks, destination, header.
     let rank = ["10.0.0.7:8003"];
     let table: [(&str, &[&str], &str, &str); 3] = [

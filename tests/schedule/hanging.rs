@@ -43,9 +43,9 @@ struct Case {
 /// A server that takes some requests at once, and shows how many every 50 ms.
 #[derive(Default)]
 struct Server {
-    /// When they begin to respond.
+    /// Time at which they begin to respond.
     begins: VecDeque<(u64, Routed)>,
-    /// When they end.
+    /// Time at which they end.
     ends: VecDeque<(u64, Routed)>,
     waiting: VecDeque<Routed>,
 }

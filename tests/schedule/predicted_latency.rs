@@ -161,7 +161,7 @@ fn endpoints_that_would_miss_the_ttft_are_filtered() {
 }
 
 #[test]
-fn the_time_per_output_token_counts_for_streams_and_where_tokens_are_generated() {
+fn tpot_counts_for_streams_and_generating_endpoints() {
     let late = with_slo("1000", "30");
     let streaming = "{streamingMode: true, endpointRoleLabel: llm-d.ai/role}";
     assert_eq!(running(&tiers(streaming), &[200.0, 0.0]).kept(&late), [1], "45 and 15 ms");
@@ -248,7 +248,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 }
 
 #[test]
-fn requests_stick_unless_their_first_token_is_predicted_to_be_too_late() {
+fn requests_stick_unless_the_predicted_ttft_is_late() {
     let (prefix, predictions) = (Key::new(0), Key::new(1));
     let kept = |penalty: u32, ttft: &[Option<f64>]| {
         let text = format!("{{ttftSource: latencyPredictor, maxTTFTPenaltyMs: {penalty}}}");

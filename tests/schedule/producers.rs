@@ -151,7 +151,7 @@ async fn in_flight_load_moves_to_the_serving_endpoint() {
 }
 
 #[tokio::test]
-async fn producers_share_the_families_and_a_new_configuration_the_series() {
+async fn new_configuration_shares_the_series_of_producers() {
     let config = "
 plugins:
 - {name: one, type: inflight-load-producer}

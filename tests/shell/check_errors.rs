@@ -36,13 +36,13 @@ fn omitted_errors_are_mentioned() {
     assert!(err.ends_with("\n50 errors\n"), "{err}");
     let (_, _, err) = check("-", &keys(51), Output::Text);
     let last =
-        "\n<stdin>: there are more errors than the 50 that are told (correct these first)\n51 errors\n";
+        "\n<stdin>: there are more errors than the 50 that are shown (correct these first)\n51 errors\n";
     assert!(err.ends_with(last), "{err}");
     let (_, out, _) = check("-", &keys(200), Output::Json);
     let report = only(&out);
     let last = report["errors"].as_array().unwrap().last().unwrap();
     assert_eq!(last["line"], Value::Null, "{last}");
-    assert_eq!(last["message"], "there are more errors than the 50 that are told");
+    assert_eq!(last["message"], "there are more errors than the 50 that are shown");
 }
 
 /// Width of a text on a terminal whose characters from U+2E80 on take two columns.

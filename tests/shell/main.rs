@@ -14,6 +14,7 @@ mod support;
 
 mod binary;
 mod check;
+mod check_admin;
 mod check_errors;
 mod check_tokenizer;
 mod check_words;
@@ -37,6 +38,7 @@ mod publishing;
 mod run;
 mod server;
 mod stop;
+mod store;
 mod tls;
 #[allow(dead_code, reason = "the tests of the protocol use more of it")]
 #[path = "../wire/support.rs"]

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 /// After this a test gives up waiting.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Everything that arrived.
+/// Received exports.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     pub spans: Vec<Span>,

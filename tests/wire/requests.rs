@@ -29,7 +29,7 @@ async fn header_values_are_read_from_either_field() {
 }
 
 #[tokio::test]
-async fn the_destination_is_in_header_and_metadata_and_forged_headers_go() {
+async fn destination_is_sent_and_forged_headers_are_removed() {
     let picker = Picker::start(&ONE, &[]).await;
     let mut stream = picker.stream().await;
     let forged = [

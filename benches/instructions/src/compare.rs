@@ -8,7 +8,7 @@ const ALLOWED: f64 = 5.0;
 /// The counts of all cases, and where they were taken.
 #[derive(Debug, PartialEq)]
 pub struct Numbers {
-    /// As `rustc --version` prints it.
+    /// Output of `rustc --version`.
     pub compiler: String,
     /// Processor and system; counts of another one mean nothing here.
     pub target: String,

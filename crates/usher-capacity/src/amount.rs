@@ -36,7 +36,7 @@ impl Amount {
         Self(i128::from(value) * ONE)
     }
 
-    /// As close as an f64 comes.
+    /// Closest `f64`.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / ONE as f64
     }

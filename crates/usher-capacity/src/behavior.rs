@@ -20,7 +20,7 @@ pub struct Pace {
     pub stabilization: Duration,
 }
 
-/// When a group is far too small.
+/// Detection of a group that is far too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panic {
     /// From how many percent of the current size on.
@@ -97,7 +97,7 @@ pub struct Limited {
 }
 
 impl Behavior {
-    /// The longest that anybody looks back.
+    /// Longest window of a behavior.
     fn memory(&self) -> Duration {
         [self.up.period, self.up.stabilization, self.down.period, self.down.stabilization, self.panic.period]
             .into_iter()

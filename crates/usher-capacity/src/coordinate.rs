@@ -47,14 +47,14 @@ impl Pressure {
         if larger { self } else { other }
     }
 
-    /// As close as an f64 comes.
+    /// Closest `f64`.
     pub fn as_f64(self) -> f64 {
         self.value as f64 / self.target as f64
     }
 }
 
 /// Weight of each role when a group is shared: `(1 − α) × base ÷ total + α × pressure ÷ all pressure`,
-/// scaled to whole numbers. `alpha` is in billionths, 0 to 10⁹. None when nobody is pressed.
+/// scaled to whole numbers. `alpha` is in billionths, 0 to 10⁹. `None` if no role is pressed.
 pub fn weights(base: &[u32], pressures: &[Pressure], alpha: u32) -> Option<Vec<u128>> {
     let pressures = to_one_denominator(pressures);
     let pressed: u128 = pressures.iter().sum();

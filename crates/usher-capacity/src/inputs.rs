@@ -31,7 +31,7 @@ pub struct Inputs {
     pub displaced: Vec<u32>,
     /// `true` if nodes are being added for pods that none takes.
     pub provisioning: bool,
-    /// `true` if nothing of a plan is carried out: a step that nobody makes takes no time.
+    /// `true` if plans are not carried out, so that steps take no time.
     pub is_held: bool,
     /// `true` if pods still have requests that another process sent before this one led: those that
     /// wait now may not be all.

@@ -18,7 +18,7 @@ pub struct Rule {
     pub role: usize,
     /// Its number.
     pub number: Number,
-    /// When it fires, and what it does.
+    /// Condition and action.
     pub test: Test,
     /// Time for which it doesn't fire again.
     pub cooldown: Duration,
@@ -46,10 +46,10 @@ pub enum Number {
     External(String),
 }
 
-/// When a rule fires, and what it does.
+/// Condition and action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Test {
-    /// When the number compares with the threshold.
+    /// The metric is compared with a threshold.
     Compare {
         /// Comparison with the threshold.
         comparator: Comparator,
@@ -58,7 +58,7 @@ pub enum Test {
         /// Pods to add, or to remove when negative; not 0.
         step: i32,
     },
-    /// When the number leaves a range.
+    /// The metric leaves a range.
     Range {
         /// Below this, pods are removed.
         min: Option<Amount>,
@@ -101,7 +101,7 @@ impl Test {
     }
 }
 
-/// When each rule fired last, by its place in the policy.
+/// Last firing of each rule, by its place in the policy.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
     rules: Vec<Fired>,
@@ -123,7 +123,7 @@ impl Ago {
     }
 }
 
-/// When a rule fired, and when before that.
+/// Last two firings of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fired {
     last: Option<Duration>,
@@ -140,7 +140,7 @@ impl Cooldowns {
         self.rules.get_mut(rule)
     }
 
-    /// A rule fired so long before `now`, for somebody else. Of several times the last one counts.
+    /// Notes that a rule fired so long before `now` in another replica. Of several times the last one counts.
     pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
         if let Some(fired) = self.of(rule) {
             let known = fired.resumed.map_or(ago, |known| known.at(now).min(ago));
@@ -173,7 +173,7 @@ impl Cooldowns {
         }
     }
 
-    /// Time since a rule fired last, here or for somebody else.
+    /// Time since a rule fired last, here or in another replica.
     pub fn ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         let fired = self.rules.get(rule)?;
         let resumed = fired.resumed.map(|resumed| resumed.at(now));
@@ -187,7 +187,7 @@ impl Cooldowns {
         self.ago(rule, now).into_iter().chain(unknown).any(|ago| ago < cooldown)
     }
 
-    /// When a rule fired last.
+    /// Last firing of a rule.
     pub fn last(&self, rule: usize) -> Option<Duration> {
         self.rules.get(rule).and_then(|fired| fired.last)
     }

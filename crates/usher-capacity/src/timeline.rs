@@ -92,7 +92,7 @@ pub struct Tick {
 /// Reads one line of a timeline. Roles that the policy doesn't name are left out.
 ///
 /// # Errors
-/// A message that says what is wrong with the line.
+/// A message about the mistake in the line.
 pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     let line = line.trim();
     if line.starts_with('[') || line == "null" {

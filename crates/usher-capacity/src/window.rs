@@ -29,7 +29,7 @@ impl Window {
         }
     }
 
-    /// Notes a value, which is in force from now on. `keep` is how long anybody may look back.
+    /// Notes a value, which is in force from now on. `keep` is the longest window.
     pub fn push(&mut self, now: Duration, value: u32, keep: Duration) {
         // A clock that goes back: what was to come is forgotten.
         while self.values.back().is_some_and(|(at, _)| *at > now) {

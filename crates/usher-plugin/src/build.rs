@@ -27,7 +27,7 @@ pub enum Build {
     Reading(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
     /// llm-d-router ignores whatever its parameters say, so they can't be wrong.
     Ignoring(fn(&mut BuildContext<'_>) -> Result<PluginParts, ConfigError>),
-    /// Not in this version.
+    /// Unsupported by this version.
     Unsupported,
 }
 
@@ -155,7 +155,7 @@ impl<'a> BuildContext<'a> {
     /// The decider that a parameter names.
     ///
     /// # Errors
-    /// When there is no such plugin, or it decides nothing.
+    /// `ConfigError` if the plugin isn't declared, or is no decider.
     pub fn decider(&self, key: &str, reference: &Name) -> Result<Arc<dyn Decider>, ConfigError> {
         let Some(other) = self.others.iter().find(|other| other.name == reference.value) else {
             let names = self.others.iter().map(|other| other.name);
@@ -171,7 +171,7 @@ impl<'a> BuildContext<'a> {
     /// Metrics that plugins of a type share, registered when they are first asked for.
     ///
     /// # Errors
-    /// When a name is already taken in the registry.
+    /// `ConfigError` if a metric name is registered already.
     pub fn family<T: Any + Send + Sync>(
         &self,
         register: fn(&Registry) -> prometheus::Result<T>,
@@ -183,7 +183,7 @@ impl<'a> BuildContext<'a> {
     /// For types without parameters that don't ignore them.
     ///
     /// # Errors
-    /// When there are parameters.
+    /// `ConfigError` if parameters are given.
     pub fn takes_nothing(&self) -> Result<(), ConfigError> {
         #[derive(serde::Deserialize)]
         struct Nothing {}
@@ -200,13 +200,13 @@ pub struct PluginParts {
     pub scorer: Option<Arc<dyn Scorer>>,
     /// Chooses by the totals.
     pub picker: Option<Arc<dyn Picker>>,
-    /// Says which profiles run.
+    /// Selects the profiles that run.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// Decides whether a disaggregated stage runs.
     pub decider: Option<Arc<dyn Decider>>,
     /// Reads headers first.
     pub header_processor: Option<Arc<dyn HeaderProcessor>>,
-    /// Looks at requests together.
+    /// Batches requests.
     pub gatherer: Option<Arc<dyn Gatherer>>,
     /// Narrows candidates before anything else.
     pub screener: Option<Arc<dyn Screener>>,
@@ -216,7 +216,7 @@ pub struct PluginParts {
     pub admitter: Option<Arc<dyn Admitter>>,
     /// Acts on decisions.
     pub pre_request: Option<Arc<dyn PreRequest>>,
-    /// Says how busy the pool is.
+    /// Reports the pool's saturation.
     pub detector: Option<Arc<dyn SaturationDetector>>,
     /// From which age on it takes what endpoints say of themselves for full.
     pub staleness: Option<Duration>,
@@ -239,7 +239,7 @@ impl PluginParts {
     /// A plugin without any place yet, and its parameters.
     ///
     /// # Errors
-    /// When they can't be shown.
+    /// `ConfigError` if the parameters can't be serialized.
     pub fn with(parameters: &impl Serialize) -> Result<Self, ConfigError> {
         Ok(Self { parameters: shown(parameters)?, ..Self::bare() })
     }

@@ -36,7 +36,7 @@ impl BuildState {
     /// Checks that every place that a plugin asked for could be had.
     ///
     /// # Errors
-    /// First counter or attribute that there was no room for.
+    /// `ConfigError` of the first counter or attribute without room.
     pub fn check(&mut self) -> Result<(), ConfigError> {
         self.reserved.check()
     }

@@ -26,7 +26,7 @@ struct Reader {
     required: bool,
 }
 
-/// Data that somebody can't do without and nobody produces.
+/// Required data without a producer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The kind of data.
@@ -105,7 +105,7 @@ impl DataGraph {
         self.entries.iter().filter(of).map(|entry| entry.producer.as_str())
     }
 
-    /// Data that a plugin reads, and the producer of each; without data that nobody produces.
+    /// Data that a plugin reads, and the producer of each; without data that has no producer.
     pub fn read_by<'a>(&'a self, plugin: &'a str) -> impl Iterator<Item = (DataType, &'a str)> {
         let reads = move |entry: &&Entry| {
             entry.produced && entry.readers.iter().any(|reader| reader.plugin == plugin)
@@ -127,7 +127,7 @@ impl DataGraph {
     /// the order in which they are given.
     ///
     /// # Errors
-    /// The names of some that wait for each other.
+    /// Names of plugins that form a cycle.
     pub fn ordered<'a>(&self, producers: &[&'a str]) -> Result<Vec<&'a str>, Vec<&'a str>> {
         let mut waiting = producers.to_vec();
         let mut ordered = Vec::with_capacity(waiting.len());

@@ -66,12 +66,12 @@ impl Effects {
         self.port = Some(port);
     }
 
-    /// Lets somebody follow the response.
+    /// Adds an observer of the response.
     pub fn follow(&mut self, follower: impl Follower + 'static) {
         self.followers.list.push(Following { follower: Box::new(follower), durations: None });
     }
 
-    /// Lets somebody follow the response, unless one of this type does so already: several
+    /// Adds an observer of the response, unless one of this type does so already: several
     /// plugins may need what it does, and once is enough.
     pub fn follow_once<F: Follower + 'static>(&mut self, follower: impl FnOnce() -> F) {
         let id = TypeId::of::<F>();
@@ -101,7 +101,7 @@ impl Effects {
         std::mem::take(&mut self.followers)
     }
 
-    /// Runs something that may let somebody follow the response. The time of those that it adds is
+    /// Runs a plugin that may add observers of the response. The time of those that it adds is
     /// counted in `received` for headers, and in `streaming` for the body.
     pub fn timed(&mut self, received: &Timing, streaming: &Timing, run: impl FnOnce(&mut Self)) {
         let before = self.followers.list.len();
@@ -125,7 +125,7 @@ struct Following {
 }
 
 impl Followers {
-    /// Returns `true` if nobody follows.
+    /// Returns `true` without observers.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

@@ -27,7 +27,7 @@ impl Families {
     /// The families of a type, registered when they are asked for first.
     ///
     /// # Errors
-    /// When a name is already taken in the registry.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn get<T: Any + Send + Sync>(
         &self,
         register: impl FnOnce(&Registry) -> prometheus::Result<T>,

@@ -51,7 +51,7 @@ pub struct Situation<'a> {
 /// the decision.
 pub type Finding = Box<dyn FnOnce(&Candidates, &mut Facts) + Send>;
 
-/// Looks at requests together: holds each until it has seen those that come with it, before
+/// Batches requests: holds each until it has seen those that come with it, before
 /// anything else is learned about it.
 pub trait Gatherer: Send + Sync {
     /// Holds a request; `None` for one that it has no reason to hold. The future ends after

@@ -181,7 +181,7 @@ mod tests {
         /// 8000 is what vLLM listens on.
         #[schemars(extend("x-unit" = "port"))]
         some_port: u16,
-        /// How full it may be, over
+        /// Highest fill level, over
         /// two lines.
         limit: f64,
         /// Not written: any.
@@ -221,7 +221,7 @@ mod tests {
     #[derive(Default, Serialize, Deserialize, JsonSchema)]
     #[serde(default)]
     struct Algorithm {
-        /// Which one.
+        /// Its type.
         #[serde(rename = "type")]
         name: Word,
         /// Bounds.
@@ -246,7 +246,7 @@ mod tests {
     #[derive(Default, Serialize, Deserialize, JsonSchema)]
     #[serde(default)]
     struct Gate {
-        /// How wide.
+        /// Width.
         #[schemars(extend("x-unit" = "m"))]
         width: f64,
     }
@@ -268,14 +268,14 @@ mod tests {
             .collect();
         let expected = [
             ["somePort", "8000", "port", "The port."],
-            ["limit", "1", "", "How full it may be, over two lines."],
+            ["limit", "1", "", "Highest fill level, over two lines."],
             ["atMost", "no limit", "", "Not written: any."],
             ["older", "none", "", "Ignored."],
-            ["algorithm.type", "first", "", "Which one."],
+            ["algorithm.type", "first", "", "Its type."],
             ["algorithm.bounds.z", "", "", "The upper one."],
             ["algorithm.bounds.a", "", "", "The lower one."],
             ["gate", "", "", "Has to be there."],
-            ["gate.width", "0", "m", "How wide."],
+            ["gate.width", "0", "m", "Width."],
             ["items", "[]", "", "A list."],
             ["items[].name", "", "", "Name of the item."],
             ["items[].number", "none", "", "Its number."],

@@ -29,7 +29,7 @@ pub fn refused(parameters: &Node, key: &str, value: impl std::fmt::Display) -> C
 /// Checks that a number is finite and allowed.
 ///
 /// # Errors
-/// A number that isn't, with its place.
+/// `ConfigError` with line and column for a number that fails the check.
 pub fn in_range(
     parameters: &Node,
     key: &str,
@@ -46,7 +46,7 @@ pub fn in_range(
 /// Takes any text for a word that [`word`] reads later; for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// A value that is no text.
+/// An error for a value that is no text.
 pub fn any_word<'de, D: Deserializer<'de>, T: Default>(deserializer: D) -> Result<T, D::Error> {
     String::deserialize(deserializer).map(|_| T::default())
 }
@@ -54,7 +54,7 @@ pub fn any_word<'de, D: Deserializer<'de>, T: Default>(deserializer: D) -> Resul
 /// Takes anything for a value that is read later; for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn anything<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -68,7 +68,7 @@ pub fn anything<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
 /// Reads a word of a fixed set; an empty one, or none, means the default.
 ///
 /// # Errors
-/// A word that is not in the set, with its place.
+/// `ConfigError` with line and column for a word that is not in the set.
 pub fn word<T: Default + DeserializeOwned>(parameters: &Node, key: &str) -> Result<T, ConfigError> {
     let Some(text) = parameters.get(key).and_then(Node::text).filter(|text| !text.is_empty()) else {
         return Ok(T::default());
@@ -83,7 +83,7 @@ pub fn word<T: Default + DeserializeOwned>(parameters: &Node, key: &str) -> Resu
 /// The name of a header in lower case, as headers are looked up.
 ///
 /// # Errors
-/// A name that can't be a header's, with its position.
+/// `ConfigError` with line and column for a name that can't be a header's.
 pub fn header_name(at: Position, written: &str) -> Result<String, ConfigError> {
     let name = http::HeaderName::from_bytes(written.as_bytes()).map_err(|_| {
         ConfigError::at(at, format!("'{written}' can't be the name of a header"))

@@ -30,7 +30,7 @@ pub trait Filter: Send + Sync {
     }
 }
 
-/// Says how good each candidate is.
+/// Scores each candidate.
 pub trait Scorer: Send + Sync {
     /// Fills `out`, which has one zero per candidate, with scores in 0..=1;
     /// 1 is best. What lies outside is clamped, what is not a finite number
@@ -61,13 +61,13 @@ pub trait Picker: Send + Sync {
 /// Profiles to run, by position in the configuration.
 pub type ProfileSet = SmallVec<[usize; 3]>;
 
-/// Says which profiles run and whose picks are the result.
+/// Selects the profiles that run, and the one whose picks are the result.
 pub trait ProfileHandler: Send + Sync {
-    /// Looks at the names of the configured profiles, once, before it runs among them.
+    /// Checks the names of the configured profiles, once, before it runs among them.
     /// Returns what the user should know, a sentence each.
     ///
     /// # Errors
-    /// The profiles don't fit the handler.
+    /// `ConfigError` if the profiles don't fit the handler.
     fn check(&self, _profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         Ok(Vec::new())
     }
@@ -79,8 +79,8 @@ pub trait ProfileHandler: Send + Sync {
     /// The profile whose picks go to the gateway.
     ///
     /// # Errors
-    /// When no profile has a result. A profile's own error takes precedence, as
-    /// it says more.
+    /// `ScheduleError` if no profile has a result. A profile's own error takes precedence, being more
+    /// precise.
     fn finish(&self, cx: &Context<'_>, runs: &Runs<'_>) -> Result<usize, ScheduleError>;
 
     /// The endpoint that the pick of a profile will work with, where another
@@ -113,7 +113,7 @@ pub trait ProfileHandler: Send + Sync {
     /// totals.
     ///
     /// # Errors
-    /// When what the profiles picked can't be used.
+    /// `ScheduleError` if the profiles' picks can't be used together.
     fn settle(
         &self,
         _cx: &Context<'_>,
@@ -124,7 +124,7 @@ pub trait ProfileHandler: Send + Sync {
     }
 }
 
-/// Says whether a stage of a disaggregated request runs on an endpoint of its own.
+/// Decides whether a stage of a disaggregated request runs on an endpoint of its own.
 pub trait Decider: Send + Sync {
     /// Returns `true` if it does. `decode` is where the endpoint that decodes stands in the
     /// snapshot, if it has been picked.

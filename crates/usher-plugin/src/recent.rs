@@ -35,7 +35,7 @@ impl Recent {
         Some(item)
     }
 
-    /// When an item was used last, as a number that grows with every use; `None` for an
+    /// Time at which an item was used last, as a number that grows with every use; `None` for an
     /// item that is not there.
     #[inline]
     pub fn stamp(&self, item: u64) -> Option<u64> {

@@ -62,7 +62,7 @@ impl Reserved {
     /// Checks that everything could be had.
     ///
     /// # Errors
-    /// First counter or attribute that there was no room for.
+    /// `ConfigError` of the first counter or attribute without room.
     pub(crate) fn check(&mut self) -> Result<(), ConfigError> {
         self.refused.take().map_or(Ok(()), Err)
     }

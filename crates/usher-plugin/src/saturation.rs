@@ -2,10 +2,10 @@
 
 use usher_core::endpoints::View;
 
-/// Says how busy endpoints are.
+/// Reports the saturation of endpoints.
 pub trait SaturationDetector: Send + Sync {
     /// The saturation of these endpoints: 0 when they are idle, 1 when they are full,
-    /// and more beyond that. 1 without endpoints, as nobody can take anything.
+    /// and more beyond that. 1 without endpoints, which have no room at all.
     ///
     /// `now_ms` is on the clock that stamps the readings of a load; never 0.
     fn saturation(&self, now_ms: u64, endpoints: View<'_>) -> f64;

@@ -47,8 +47,8 @@ impl LabelSelector {
     /// Reads a selector and checks it as Kubernetes does.
     ///
     /// # Errors
-    /// Unknown keys and operators, wrong types, what can't be a label's key or value,
-    /// and values that are missing or too many for the operator, with their place.
+    /// `ConfigError` with line and column for unknown keys and operators, wrong types, what can't be a
+    /// label's key or value, and values that are missing or too many for the operator.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let selector: Self = node.decode()?;
         for label in node.get("matchLabels").map(Node::entries).unwrap_or_default() {

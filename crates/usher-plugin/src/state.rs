@@ -124,7 +124,7 @@ impl State {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take(producer.to_owned())
     }
 
-    /// Gauge of a producer's attribute of this name, as long as somebody who fills it holds
+    /// Gauge of a producer's attribute of this name, as long as a plugin that fills it holds
     /// that; `None` when too many others do.
     pub fn attribute(&self, producer: &str, name: &str) -> Option<Lease<AttributeId>> {
         let name = (producer.to_owned(), name.to_owned());

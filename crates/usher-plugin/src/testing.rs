@@ -78,7 +78,7 @@ impl Harness {
     /// Builds a plugin that is named as its type, from parameters in YAML.
     ///
     /// # Errors
-    /// Wrong parameters; plugins that the parameters name are not there.
+    /// `ConfigError` for invalid parameters, and for plugins that they name and that aren't declared.
     pub fn build(
         &mut self,
         plugin_type: &'static PluginType,
@@ -93,7 +93,7 @@ impl Harness {
         }
     }
 
-    /// Says what a producer would have learned about the request.
+    /// Sets the facts of a producer about the request.
     pub fn learn<T: Fact>(&mut self, producer: &str, fact: T) {
         let key = Key::new(self.build_state.graph.produce(T::DATA, producer));
         self.facts.set(key, fact);
@@ -215,7 +215,7 @@ impl Harness {
         true
     }
 
-    /// Asks an admitter whether the request may enter the pool; `None` for a plugin that is no admitter.
+    /// Runs an admitter on the request; `None` for a plugin that is no admitter.
     ///
     /// ```
     /// # use std::sync::Arc;

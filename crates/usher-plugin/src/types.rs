@@ -18,7 +18,7 @@ pub enum Kind {
     Scorer,
     /// Chooses by the totals.
     Picker,
-    /// Says which profiles run.
+    /// Selects the profiles that run.
     ProfileHandler,
     /// Reads requests of an API.
     Parser,
@@ -32,7 +32,7 @@ pub enum Kind {
     DataProducer,
     /// Decides whether a disaggregated stage runs.
     Decider,
-    /// Looks at request headers first.
+    /// Reads request headers first.
     RequestHeader,
     /// Narrows candidates before anything else.
     Screener,
@@ -42,19 +42,19 @@ pub enum Kind {
     PreRequest,
     /// Reads responses.
     Response,
-    /// Says how busy the pool is.
+    /// Reports the pool's saturation.
     SaturationDetector,
     /// Chooses among flows.
     FairnessPolicy,
     /// Orders a flow.
     OrderingPolicy,
-    /// Says how much of the pool a priority may fill.
+    /// Limits the share of the pool for a priority.
     UsageLimitPolicy,
     /// Chooses running requests to give up.
     Eviction,
     /// Finds other replicas.
     PeerDiscovery,
-    /// Tells other replicas what this one knows.
+    /// Shares state with other replicas.
     Syncer,
 }
 
@@ -94,7 +94,7 @@ impl Kind {
 pub enum Stability {
     /// Refused unless `--allow-experimental-plugins` is given.
     Alpha,
-    /// For everybody.
+    /// Available to all configurations.
     Beta,
 }
 
@@ -111,7 +111,7 @@ pub struct PluginType {
     pub deprecated: Option<&'static str>,
     /// One line about what it does; empty for types that this version doesn't have.
     pub summary: &'static str,
-    /// When to use it; empty for types that this version doesn't have.
+    /// Advice on its use; empty for types that this version doesn't have.
     pub when: &'static str,
     /// Lists its parameters, for the documentation.
     pub parameters: fn() -> Vec<Parameter>,
@@ -146,7 +146,7 @@ impl PluginType {
         self
     }
 
-    /// Says when to use it.
+    /// Sets the advice on its use.
     #[must_use]
     pub const fn when(mut self, when: &'static str) -> Self {
         self.when = when;
@@ -182,7 +182,7 @@ impl PluginType {
     }
 }
 
-/// A plugin type for everybody. [`PluginType::when`] says when to use it.
+/// A stable plugin type. [`PluginType::when`] says when to use it.
 pub const fn beta(
     name: &'static str,
     kinds: &'static [Kind],

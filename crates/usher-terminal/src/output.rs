@@ -21,7 +21,7 @@ impl Output {
     /// A result as it is printed: its text, as wide as the terminal, or JSON that ends with a line's end.
     ///
     /// # Errors
-    /// When it can't be written as JSON.
+    /// `serde_json::Error` if the value can't be written as JSON.
     pub fn render(self, report: &(impl Display + Serialize)) -> serde_json::Result<String> {
         Ok(match self {
             Self::Text => match width() {
@@ -35,7 +35,7 @@ impl Output {
     /// Prints a result on standard output.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// `io::Error` if it can't be written.
     pub fn print(self, report: &(impl Display + Serialize)) -> io::Result<()> {
         print(&self.render(report)?)
     }
@@ -44,7 +44,7 @@ impl Output {
 /// Prints a text on standard output.
 ///
 /// # Errors
-/// When it can't be written.
+/// `io::Error` if it can't be written.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())

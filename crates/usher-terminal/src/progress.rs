@@ -19,7 +19,7 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     /// `true` if there was a step.
     has_begun: bool,
-    /// When a line was written last, elsewhere.
+    /// Time at which a line was written last, elsewhere.
     last: Option<Instant>,
 }
 

@@ -10,7 +10,7 @@ const TITLE: usize = 15;
 /// A line with a title; the lines that go on with it have none. Longer ones than the formatter is wide are broken.
 ///
 /// # Errors
-/// When it can't be written.
+/// `fmt::Error` if it can't be written.
 pub fn line(f: &mut Formatter<'_>, title: &str, text: fmt::Arguments<'_>) -> fmt::Result {
     let Some(width) = f.width() else { return writeln!(f, "{title:<TITLE$}{text}") };
     let lines = wrap(&text.to_string(), width.saturating_sub(TITLE));

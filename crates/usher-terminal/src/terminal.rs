@@ -29,7 +29,7 @@ pub enum Mark {
     Warning,
     /// Problem.
     Wrong,
-    /// Not looked at.
+    /// Skipped.
     Skipped,
 }
 

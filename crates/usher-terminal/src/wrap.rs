@@ -44,7 +44,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
 /// Writes sentences in lines as long as the formatter is wide, or [`PAGE`].
 ///
 /// # Errors
-/// When they can't be written.
+/// `fmt::Error` if they can't be written.
 pub fn paragraph(f: &mut Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
     let width = f.width().unwrap_or(PAGE);
     wrap(&text.to_string(), width).iter().try_for_each(|line| writeln!(f, "{line}"))

@@ -55,7 +55,7 @@ impl Inbox {
     /// The next message that is complete.
     ///
     /// # Errors
-    /// When it is compressed or too large.
+    /// `Status` if the message is compressed or too large.
     pub fn next_message(&mut self) -> Result<Option<Payload>, Status> {
         if self.partial.is_none() {
             while self.prefixed < self.prefix.len() {

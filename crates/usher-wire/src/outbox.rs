@@ -64,7 +64,7 @@ impl Outbox {
     /// Fails when a message was too large to be sent.
     ///
     /// # Errors
-    /// The status to end with.
+    /// `Status` to end the stream with.
     pub fn check(&self) -> Result<(), Status> {
         let Some(length) = self.refused else { return Ok(()) };
         let limit = self.limit;
@@ -130,7 +130,7 @@ impl Outbox {
     /// this priority may make others give room.
     ///
     /// # Errors
-    /// When there is no room for it.
+    /// `Full` if there is no room for the reply.
     #[inline]
     pub fn count(
         &mut self,

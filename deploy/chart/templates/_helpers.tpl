@@ -8,6 +8,11 @@
 {{ .Release.Name | trunc 40 | trimSuffix "-" }}-proxy
 {{- end }}
 
+{{/* Name of the Valkey for trying out. */}}
+{{- define "usher.valkeyName" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}-valkey
+{{- end }}
+
 {{/* Name of the Service of all replicas, ready or not. */}}
 {{- define "usher.allName" -}}
 {{ include "usher.name" . }}-all
@@ -46,6 +51,12 @@ app.kubernetes.io/component: epp
 app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: proxy
+{{- end }}
+
+{{- define "usher.valkeySelectorLabels" -}}
+app.kubernetes.io/name: usher
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: valkey
 {{- end }}
 
 {{/* By what Services, Deployments and the rest find pods: another chart's labels, so that its
@@ -105,12 +116,41 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (include "usher.createsPool" .) .Values.router.inferencePool.name -}}true{{- end -}}
 {{- end }}
 
+{{/* "true" where replicas share their load: by these values, a flag or the configuration. */}}
+{{- define "usher.shares" -}}
+{{- $epp := .Values.router.epp -}}
+{{- $config := index (include "usher.files" . | fromYaml) $epp.pluginsConfigFile | default "" | fromYaml -}}
+{{- $ref := (index $config "dataLayer" | default dict).crossReplicaSyncerPluginRef -}}
+{{- $types := list -}}
+{{- range (index $config "plugins" | default list) -}}
+{{- if and $ref (eq (.name | default .type) $ref) -}}{{- $types = append $types .type -}}{{- end -}}
+{{- end -}}
+{{- if or (include "usher.stateStore" .) (index $epp.flags "state-store") (has "redis-syncer" $types) (has "redis-state-store" $types) -}}true{{- end -}}
+{{- end }}
+
+{{/* URL of the store, without a password; empty: there is none by these values. */}}
+{{- define "usher.stateStore" -}}
+{{- $store := .Values.router.stateStore -}}
+{{- $address := ternary (printf "redis://%s.%s.svc.%s:6379" (include "usher.valkeyName" .) .Release.Namespace .Values.router.clusterDomain) $store.address $store.valkey.enabled -}}
+{{- with $store.user -}}
+{{- $address = replace "://" (printf "://%s@" .) $address -}}
+{{- end -}}
+{{ $address }}
+{{- end }}
+
 {{- define "usher.elects" -}}
-{{- $said := index .Values.router.epp.flags "ha-enable-leader-election" -}}
+{{- $epp := .Values.router.epp -}}
+{{- $said := index $epp.flags "ha-enable-leader-election" -}}
 {{- if kindIs "invalid" $said -}}
+{{- $plans := or $epp.capacityPolicies.enabled (index $epp.flags "capacity-policy") -}}
 {{- /* A rollout has two of one replica for a while. */ -}}
-{{- if or (gt (int .Values.router.epp.replicas) 1) .Values.router.epp.capacityPolicies.apply.enabled -}}true{{- end -}}
+{{- if or $epp.capacityPolicies.apply.enabled (and (gt (int $epp.replicas) 1) (or $plans (not (include "usher.shares" .)))) -}}true{{- end -}}
 {{- else if eq (toString $said) "true" -}}true{{- end -}}
+{{- end }}
+
+{{/* "true" where one is ready and the others wait. */}}
+{{- define "usher.waits" -}}
+{{- if and (include "usher.elects" .) (not (include "usher.shares" .)) -}}true{{- end -}}
 {{- end }}
 
 {{- define "usher.isSecure" -}}
@@ -185,6 +225,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if include "usher.elects" . -}}
 {{- $_ := set $flags "ha-enable-leader-election" true -}}
+{{- end -}}
+{{- with include "usher.stateStore" . -}}
+{{- $_ := set $flags "state-store" . -}}
+{{- end -}}
+{{- $store := .Values.router.stateStore -}}
+{{- if $store.passwordSecret.name -}}
+{{- $_ := set $flags "state-store-password-file" (printf "/state-store/password/%s" $store.passwordSecret.key) -}}
+{{- end -}}
+{{- if or $store.ca.secretName $store.ca.configMapName -}}
+{{- $_ := set $flags "state-store-ca-file" (printf "/state-store/ca/%s" $store.ca.key) -}}
 {{- end -}}
 {{- range $name, $value := $epp.flags -}}
 {{- $_ := set $flags $name $value -}}

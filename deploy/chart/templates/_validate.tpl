@@ -42,7 +42,31 @@
 {{- end }}
 {{- $autoscaling := $router.epp.autoscaling | default dict }}
 {{- if $autoscaling.enabled }}
-{{- fail "router.epp.autoscaling.enabled: replicas do not share what they know, so that more of them choose worse; set router.epp.replicas" }}
+{{- fail "router.epp.autoscaling.enabled: this chart does not have it; set router.epp.replicas" }}
+{{- end }}
+{{- $store := $router.stateStore }}
+{{- if and $store.address $store.valkey.enabled }}
+{{- fail "router.stateStore.address and router.stateStore.valkey.enabled are both set: keep one of the two" }}
+{{- end }}
+{{- range $name := list "state-store" "state-store-password-file" "state-store-ca-file" }}
+{{- if and (index $router.epp.flags $name) (include "usher.stateStore" $) }}
+{{- fail (printf "router.epp.flags.%s and router.stateStore both name a store: keep one of the two" $name) }}
+{{- end }}
+{{- end }}
+{{- if and (or $store.user $store.passwordSecret.name $store.ca.secretName $store.ca.configMapName) (not $store.address) (not $store.valkey.enabled) }}
+{{- fail "router.stateStore names a user, a password or a CA of no store: give its address" }}
+{{- end }}
+{{- if and $store.user (not $store.passwordSecret.name) }}
+{{- fail "router.stateStore.user needs a password: router.stateStore.passwordSecret.name (any does for a user with nopass)" }}
+{{- end }}
+{{- if and $store.user $store.valkey.enabled }}
+{{- fail "router.stateStore.user: the Valkey of the release has none; leave it out" }}
+{{- end }}
+{{- if and $store.ca.secretName $store.ca.configMapName }}
+{{- fail "router.stateStore.ca names a Secret and a ConfigMap: keep one of the two" }}
+{{- end }}
+{{- if and (or $store.ca.secretName $store.ca.configMapName) (not (hasPrefix "rediss://" $store.address)) }}
+{{- fail "router.stateStore.ca is for TLS: let router.stateStore.address begin with rediss://, or leave it out" }}
 {{- end }}
 {{- if and $router.epp.capacityPolicies.clusterTopologies (not $router.epp.capacityPolicies.enabled) }}
 {{- fail "router.epp.capacityPolicies.clusterTopologies needs router.epp.capacityPolicies.enabled" }}

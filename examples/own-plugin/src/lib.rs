@@ -7,7 +7,7 @@ pub mod power;
 /// The built-in plugin types and ours.
 ///
 /// # Errors
-/// When Usher has a type of that name.
+/// `NameTaken` if Usher has a type of that name.
 pub fn types() -> Result<PluginTypes, NameTaken> {
     PluginTypes::default().with(&power::TYPE)
 }

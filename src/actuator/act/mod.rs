@@ -107,7 +107,7 @@ impl Actuator {
         Outcome { plan, unwritten }
     }
 
-    /// Says of what a policy scales which writes failed or wait, once until none does.
+    /// Logs failed and waiting writes of a policy's targets, once until there are none.
     fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
@@ -313,7 +313,7 @@ impl Actuator {
         unwritten
     }
 
-    /// Says of what a policy scales that nothing is written to it, once.
+    /// Logs once that nothing is written to a policy's targets.
     fn tell_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
         let Some(condition) = frozen else {
             self.frozen.remove(&policy.name);
@@ -334,7 +334,7 @@ impl Actuator {
         }
     }
 
-    /// Says of every role that has a part in a step that gets stuck, or waits for its end to grow.
+    /// Reports the roles of a stuck step, and those that wait for its end to grow.
     pub fn record_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;

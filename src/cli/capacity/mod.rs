@@ -40,8 +40,8 @@ enum CapacityCommand {
 /// Runs a subcommand.
 ///
 /// # Errors
-/// [`CliError::Usage`] for files that can't be read and policies that make no sense;
-/// [`CliError::Failed`] for a timeline with a broken line, and when the result can't be printed.
+/// [`CliError::Usage`] for files that can't be read and invalid policies; [`CliError::Failed`] for a timeline
+/// with a broken line, and if the result can't be printed.
 pub fn run(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     match &args.command {
         CapacityCommand::Check(args) => return Ok(check::run(args)),

@@ -124,7 +124,7 @@ struct Run<'a> {
     history: History,
     /// The last tick's time, and what it would have written.
     last: Option<(Duration, Vec<u32>)>,
-    /// When rules fired last, by place, as the status has it.
+    /// Time at which rules fired last, by place, as the status has it.
     fired: BTreeMap<usize, Duration>,
     /// The state and the goals of the last plan, as the status has them.
     state: Option<(State, Vec<u32>)>,

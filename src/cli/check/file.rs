@@ -158,7 +158,7 @@ impl Rules<'_> {
     /// Compares a configuration with what the picker at the admin port has learned.
     ///
     /// # Errors
-    /// When the picker can't be asked, in one line.
+    /// A message in one line if the picker's admin port can't be read.
     fn compared(&self, meaning: Meaning) -> Result<Meaning, String> {
         match (meaning, self.admin) {
             (Meaning::Config(mut config), Some(admin)) => {

@@ -37,7 +37,7 @@ pub(super) struct Learned {
 /// Compares the picker at an admin port with a configuration.
 ///
 /// # Errors
-/// When the page can't be read, in one line.
+/// A message in one line if the page can't be read.
 pub(super) fn learned(admin: &str, resolved: &Resolved) -> Result<Learned, String> {
     let mut plugins = resolved.plugins.iter();
     let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());

@@ -26,7 +26,7 @@ fn sizing(policy: &Policy) -> &'static str {
 /// Columns of titles, with those before and after them.
 const TITLE: usize = 15;
 
-/// A policy for people, in lines of so many columns: its name, then what is said of roles, size and rules.
+/// A policy as text in lines of so many columns: its name, then what is said of roles, size and rules.
 pub(super) fn describe(policy: &Policy, width: usize) -> String {
     let Policy { name, mode, interval, .. } = policy;
     let mut lines = Lines { text: format!("{name} is valid: {mode:?}, every {interval:?}\n"), width };

@@ -1,4 +1,4 @@
-//! Report of a checked configuration, for people.
+//! Human-readable report of a checked configuration.
 
 use std::fmt::Write as _;
 

@@ -76,7 +76,7 @@ struct Score {
 /// Takes decisions of a configuration that `build` builds, among these endpoints.
 ///
 /// # Errors
-/// When the configuration or a metric can't be built.
+/// `ConfigError` if the configuration or a metric can't be built.
 pub(super) fn take(
     endpoints: &[EndpointSpec],
     build: impl Fn(&State) -> Result<Pipeline, ConfigError>,

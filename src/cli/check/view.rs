@@ -43,7 +43,7 @@ impl<'a> View<'a> {
         self.plugin(name).map_or(&Value::Null, |plugin| &plugin.parameters[key])
     }
 
-    /// Whether the profile handler serves a disaggregated pool.
+    /// Returns `true` if the profile handler serves a disaggregated pool.
     pub(super) fn is_disaggregated(self) -> bool {
         self.has_type(&self.0.profile_handler.plugin, &DISAGGREGATED)
     }
@@ -72,12 +72,12 @@ impl<'a> View<'a> {
         nested.or_else(|| keys.into_iter().find_map(|key| self.parameter(handler, key).as_str()))
     }
 
-    /// Whether prefill and decode are chosen as a pair.
+    /// Returns `true` if prefill and decode are chosen as a pair.
     pub(super) fn is_joint(self) -> bool {
         self.parameter(&self.0.profile_handler.plugin, "pairing") == "joint"
     }
 
-    /// Whether prefill runs for every prompt.
+    /// Returns `true` if prefill runs for every prompt.
     pub(super) fn prefill_comes_first(self) -> bool {
         self.parameter(&self.0.profile_handler.plugin, "stageOrder") == "prefill-first"
     }

@@ -128,11 +128,11 @@ fn address(text: &str) -> Result<String, String> {
     port.filter(|port| *port > 0).map(|_| text.to_owned()).ok_or_else(|| "write HOST:PORT".to_owned())
 }
 
-/// Looks, and prints what was found.
+/// Runs all checks, and prints the findings.
 ///
 /// # Errors
-/// [`CliError::Usage`] when there is nothing to look at, or an endpoints file can't be used;
-/// [`CliError::Failed`] when the result can't be printed.
+/// [`CliError::Usage`] if there is nothing to look at, or an endpoints file can't be used;
+/// [`CliError::Failed`] if the result can't be printed.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let plan = plan(args)?;
     let failed = |error: io::Error| CliError::Failed(format!("cannot print the result: {error}"));

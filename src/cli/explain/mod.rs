@@ -33,11 +33,11 @@ const MOST: usize = 16 << 20;
 /// Pause between two looks at a picker that is followed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks the picker and prints what it says.
+/// Queries the picker and prints its response.
 ///
 /// # Errors
-/// [`CliError::Usage`] for an address that is none; [`CliError::Failed`] when the picker doesn't respond, keeps no
-/// records, or has none that is asked for.
+/// [`CliError::Usage`] for an invalid address; [`CliError::Failed`] if the picker doesn't respond, keeps no
+/// records, or has none of the request.
 pub(super) fn run(args: &ExplainArgs, types: &PluginTypes) -> Result<(), CliError> {
     if let Some(request) = &args.request {
         let raw = offline::decide(args, request, types)?;

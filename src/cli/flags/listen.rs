@@ -11,7 +11,7 @@ use crate::config::units::{parse_bool, parse_quantity};
 use crate::memory::Budget;
 use crate::settings::{ListenSettings, MemoryBudget, MemorySettings, MessageLimits};
 
-/// As grpc-go.
+/// Default of grpc-go.
 const DEFAULT_RECV: &str = "4Mi";
 const DEFAULT_SEND: &str = "2147483647";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9095";

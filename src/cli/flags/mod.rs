@@ -72,7 +72,7 @@ impl ServeArgs {
     /// Validates the flags. The environment counts where no flag says otherwise.
     ///
     /// # Errors
-    /// One line: what is wrong, with which flag, and what to do.
+    /// One line: the flag, its mistake, and what to do.
     pub fn settings(self, environment: Environment) -> Result<ServeSettings, String> {
         let mut unused = Unused::default();
         self.metrics.refuse_deprecated()?;

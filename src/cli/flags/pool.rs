@@ -12,7 +12,7 @@ use crate::settings::{ElectionTimes, Environment, PoolSettings};
 
 const DEFAULT_GROUP: &str = "inference.networking.k8s.io";
 
-/// As the InferencePool allows.
+/// Limit of InferencePool.
 const MAX_TARGET_PORTS: usize = 8;
 
 /// Longer, and nobody would lead for an hour after a crash.
@@ -44,7 +44,8 @@ pub struct PoolFlags {
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
     pub endpoint_target_ports: Vec<Option<u16>>,
 
-    /// Elect a leader among the replicas, with a Lease in the pool's namespace; only the leader is ready.
+    /// Elect a leader among the replicas, with a Lease in the pool's namespace; it acts on capacity policies. Only
+    /// the leader is ready; with a state store all replicas are.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub ha_enable_leader_election: bool,
 

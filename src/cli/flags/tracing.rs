@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use crate::settings::{OtlpEndpoint, OtlpSettings, SamplerSettings, Secret, TracingSettings};
 
-/// As llm-d-router calls itself in traces.
+/// Service name of llm-d-router in traces.
 const SERVICE: &str = "llm-d-epp";
 
 /// Part of the requests that are traced by default, as in llm-d-router.

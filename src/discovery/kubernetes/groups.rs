@@ -15,10 +15,10 @@ pub(super) struct Found {
     pub(super) ignores_older: bool,
 }
 
-/// Asks the API server which groups define `plural`.
+/// Finds the API groups that define `plural`.
 ///
 /// # Errors
-/// When the server doesn't say.
+/// `Problem` if the server doesn't respond, or with an error.
 pub(super) async fn find(cluster: &Cluster, plural: &str) -> Result<Found, Problem> {
     let [newer, older] = RULE_GROUPS;
     Ok(choose(defines(cluster, newer, plural).await?, defines(cluster, older, plural).await?))
@@ -27,7 +27,7 @@ pub(super) async fn find(cluster: &Cluster, plural: &str) -> Result<Found, Probl
 /// Returns `true` if the preferred group defines `plural`.
 ///
 /// # Errors
-/// When the server doesn't say.
+/// `Problem` if the server doesn't respond, or with an error.
 pub(super) async fn is_preferred(cluster: &Cluster, plural: &str) -> Result<bool, Problem> {
     defines(cluster, RULE_GROUPS[0], plural).await
 }

@@ -19,7 +19,7 @@ impl WatchCollector {
     /// Metrics of these kinds.
     ///
     /// # Errors
-    /// When a name is not valid.
+    /// `prometheus::Error` if a metric name is not valid.
     pub fn new(kinds: Vec<(&'static str, Arc<WatchStatus>)>) -> prometheus::Result<Self> {
         let desc = |name: &str, help: &str| {
             Desc::new(name.to_owned(), help.to_owned(), vec!["resource".to_owned()], Default::default())

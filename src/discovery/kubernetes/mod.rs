@@ -112,7 +112,7 @@ impl KubernetesDiscovery {
     /// Metrics of the watches.
     ///
     /// # Errors
-    /// When a name is not valid.
+    /// `prometheus::Error` if a metric name is not valid.
     pub fn metrics(&self) -> prometheus::Result<WatchCollector> {
         let WatchStatuses { pool, pods, objectives, rewrites } = &self.watch_statuses;
         let mut kinds = vec![("pods", Arc::clone(pods))];

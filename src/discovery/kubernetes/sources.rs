@@ -77,7 +77,7 @@ impl Source {
                 Err(problem) => {
                     self.watch_status.set_connected(false);
                     if backoff.failures() == 0 {
-                        tracing::warn!(plural, %problem, "cannot ask the Kubernetes API server what it defines");
+                        tracing::warn!(plural, %problem, "cannot list the resources that the Kubernetes API server defines; trying again");
                     }
                     let pause = backoff.after(Some(&problem), &mut rand::rng());
                     sleep(pause).await;
@@ -125,7 +125,10 @@ impl Source {
 
 fn tell_of(plural: &str, found: groups::Found) {
     match found.group {
-        None => tracing::info!(plural, "the cluster does not define this kind of objects; going on without"),
+        None => tracing::info!(
+            plural,
+            "the cluster does not define this kind of objects; continuing without them"
+        ),
         Some(group) if found.ignores_older => {
             let ignored = RULE_GROUPS[1];
             tracing::warn!(

@@ -115,7 +115,7 @@ fn pool_without_pods_is_synced() {
 }
 
 #[test]
-fn another_selector_keeps_the_old_pods_until_the_new_ones_are_known() {
+fn changed_selector_keeps_pods_until_the_next_list() {
     let mut view = serving();
     // The port changes in the same step, and counts with the new pods only.
     assert!(!view.apply(Input::Pool(Change::Put(pool("n", &[9000])))).endpoints);

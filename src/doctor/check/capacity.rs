@@ -1,4 +1,4 @@
-//! Can capacity policies be carried out, and does any pod wait at a gate that nobody opens?
+//! Checks that capacity policies can be carried out, and that no pod waits at a gate without an opener.
 
 use std::collections::{BTreeMap, BTreeSet};
 

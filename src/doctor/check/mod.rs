@@ -17,6 +17,7 @@ mod preconditions;
 mod rights;
 mod routes;
 mod routing;
+mod state_store;
 mod timeouts;
 mod tls;
 mod versions;
@@ -28,7 +29,7 @@ use super::seen::Observations;
 type Check = (&'static str, fn(&Observations) -> Outcome);
 
 /// All checks, in the way of a request.
-const ALL: [Check; 19] = [
+const ALL: [Check; 20] = [
     ("path", path::check),
     ("envoy-admin", envoy_admin::check),
     ("picker", picker::check),
@@ -39,6 +40,7 @@ const ALL: [Check; 19] = [
     ("circuit-breakers", breakers::check),
     ("destination", routing::check),
     ("picker-metrics", picker_metrics::check),
+    ("state-store", state_store::check),
     ("pod-metrics", pod_metrics::check),
     ("endpoints", endpoints::check),
     ("kv-events", kv_events::check),
@@ -56,7 +58,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         "gateway",
         &["path", "envoy-admin", "body-mode", "timeouts", "fail-mode", "circuit-breakers", "destination"],
     ),
-    ("picker", &["picker", "tls", "picker-metrics", "versions"]),
+    ("picker", &["picker", "tls", "picker-metrics", "state-store", "versions"]),
     ("model servers", &["pod-metrics", "endpoints", "kv-events"]),
     ("cluster", &["crds", "rbac", "pool", "routes"]),
     ("capacity", &["capacity"]),

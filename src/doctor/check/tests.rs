@@ -7,7 +7,7 @@ use crate::doctor::envoy::EnvoyConfig;
 use crate::doctor::finding::Status;
 use crate::doctor::seen::{
     Agreement, Broken, Choice, Cluster, Envoy, Gateway, Handshake, Host, Known, Need, NoPool, Observations,
-    Picker, PickerPage, Pool, Reply, Right, Route, Service,
+    Picker, PickerPage, Pool, Reply, Right, Route, Service, StateStore,
 };
 
 const ORIGINAL_DST: &str = include_str!("../../../deploy/envoy/original-dst.yaml");
@@ -300,7 +300,7 @@ fn faults_of_the_gateway_are_found() {
 
 #[test]
 fn faults_of_the_cluster_and_of_versions_are_found() {
-    let table: [(Change, &[&str]); 14] = [
+    let table: [(Change, &[&str]); 16] = [
         (|seen| seen.pool().fails_open = true, &["fail-mode-differs"]),
         (|seen| seen.settings().fails_open = true, &["fail-mode-differs", "fails-open"]),
         (|seen| seen.pool().routes = Ok(Vec::new()), &["no-route"]),
@@ -329,6 +329,13 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
             |seen| {
                 let agreement = Agreement { compared: 30, not_cached: 3, not_told: 3 };
                 seen.page.agreements.insert(("p".to_owned(), "ns/a".to_owned()), agreement);
+            },
+            &[],
+        ),
+        (|seen| seen.page.state_store = Some(StateStore::default()), &["state-store-away"]),
+        (
+            |seen| {
+                seen.page.state_store = Some(StateStore { is_connected: true, ..StateStore::default() });
             },
             &[],
         ),

@@ -56,7 +56,7 @@ pub enum Validation {
     Inline(String),
     /// Certificates that the certificate authority in this file signed.
     File(String),
-    /// As a secret says that is not in the dump.
+    /// Set by a secret that is not in the dump.
     Elsewhere,
 }
 

@@ -50,7 +50,7 @@ impl HttpClient {
     /// Reads `http://HOST[:PORT][/PREFIX]` or the same with `https`.
     ///
     /// # Errors
-    /// A message that says what is wrong with it, without repeating it.
+    /// A message about the mistake, without the URL.
     pub fn parse(url: &str) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("no URL: {error}; write http://HOST:PORT"))?;
         let scheme = match uri.scheme_str() {
@@ -79,7 +79,7 @@ impl HttpClient {
     /// Reads a URL as [`parse`](Self::parse) does, or `HOST:PORT`, which speaks plain HTTP.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// Same as [`parse`](Self::parse).
     pub fn parse_server(text: &str) -> Result<Self, String> {
         match text.contains("://") {
             true => Self::parse(text),
@@ -131,7 +131,7 @@ impl HttpClient {
     /// The body of a page.
     ///
     /// # Errors
-    /// When it doesn't come, or not with status 200.
+    /// A message unless the page arrives with status 200.
     pub(super) async fn page(&self, path: &str, most: usize) -> Result<Bytes, String> {
         let response = self.send(Method::GET, path, Bytes::new(), most).await?;
         match response.status {
@@ -143,7 +143,7 @@ impl HttpClient {
     /// A page of JSON.
     ///
     /// # Errors
-    /// When it doesn't come, or is none.
+    /// A message if no page arrives, or it isn't JSON.
     pub async fn json(&self, path: &str, most: usize) -> Result<serde_json::Value, String> {
         let body = self.page(path, most).await?;
         serde_json::from_slice(&body).map_err(|_| format!("{}{path} is no JSON", self.url()))
@@ -152,7 +152,7 @@ impl HttpClient {
     /// Sends a request and reads its response to the end, which has at most `most` bytes.
     ///
     /// # Errors
-    /// One line: where, and what went wrong.
+    /// One line: the URL, and the failure.
     pub(super) async fn send(
         &self,
         method: Method,

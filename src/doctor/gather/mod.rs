@@ -1,4 +1,4 @@
-//! Looks at everything that can be reached. Decides nothing.
+//! Gathers the state of all reachable parts. Decides nothing.
 
 mod api;
 mod capacity;
@@ -28,7 +28,7 @@ const DEMO_METRICS: u16 = 3;
 const DEMO_USHER_ADMIN: u16 = 4;
 const DEMO_ENVOY_ADMIN: u16 = 5;
 
-/// Looks at everything.
+/// Gathers everything.
 pub async fn gather(plan: &Plan) -> Observations {
     let local = plan.gateway.as_ref().filter(|client| client.is_local());
     let port = plan.gateway.as_ref().map(HttpClient::port);

@@ -36,6 +36,9 @@ const ATTEMPTS: [(&str, &str); 2] = [
 /// Families that compare what engines told with what was cached.
 const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_precise_prefix_mismatches_total"];
 
+/// Families of a state store's connection: whether it is there, and failures.
+const STORE: [&str; 2] = ["usher_state_store_connected", "usher_state_store_failures_total"];
+
 /// The page of a picker, with its choices for `model`.
 pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> PickerPage {
     let mut seen = PickerPage { url: client.url(), given, ..PickerPage::default() };
@@ -47,7 +50,7 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
         }
     };
     let mut found = [false; FAMILIES.len()];
-    let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).chain(&AGREEMENT);
+    let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).chain(&AGREEMENT).chain(&STORE);
     let specs = names.map(|name| MetricSpec::named(name));
     let mut chosen = [BTreeMap::new(), BTreeMap::new()];
     Wanted::new(specs.collect()).scan(&page, |at, line| {
@@ -61,6 +64,14 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
             }
             return;
         };
+        if let Some(of) = attempts.checked_sub(ATTEMPTS.len() + AGREEMENT.len()) {
+            let store = seen.state_store.get_or_insert_default();
+            match of {
+                0 => store.is_connected = value > 0.0,
+                _ => drop(store.failures.insert(label("reason"), value as u64)),
+            }
+            return;
+        }
         if let Some(of) = attempts.checked_sub(ATTEMPTS.len()) {
             let agreement = seen.agreements.entry((label("plugin_name"), label("endpoint"))).or_default();
             match (of, label("kind").as_str()) {

@@ -20,7 +20,7 @@ use usher_wire::inbox::Inbox;
 
 const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
-/// Asks the picker at `address` for a decision.
+/// Requests a decision from the picker at `address`.
 pub(super) async fn ask(address: &str, found: &str, limit: Duration) -> Picker {
     let mut seen = Picker {
         address: address.to_owned(),

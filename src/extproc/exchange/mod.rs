@@ -142,7 +142,7 @@ pub struct Exchange {
     leaving: Option<Box<Reservation>>,
     /// The request, while some of it is missing that didn't come at once.
     upload: Option<Arc<Upload>>,
-    /// Bytes of a body that nobody reads, so far.
+    /// Bytes of a relayed body, so far.
     relayed: usize,
     /// Part of that body that arrived while the request waited.
     early: Body,
@@ -212,7 +212,7 @@ impl Exchange {
     /// Takes a message.
     ///
     /// # Errors
-    /// When it can't come at this point. The stream has to end then.
+    /// `Violation` if the message isn't allowed at this point. The stream has to end then.
     pub fn on_message(&mut self, message: Message, now: Instant) -> Result<Step, Violation> {
         if let Some(modes) = message.modes
             && self.modes.is_none()

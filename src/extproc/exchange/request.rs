@@ -191,7 +191,7 @@ impl Exchange {
         self.note_relayed();
     }
 
-    /// A body that nobody reads is on its way as a whole, as is the rest of its request.
+    /// A relayed body is on its way as a whole, as is the rest of its request.
     fn note_relayed(&mut self) {
         if !self.is_full_duplex() {
             return;
@@ -220,7 +220,7 @@ impl Exchange {
         self.refuse(Rejection::new(Code::PayloadTooLarge, message), SeriesKey::unknown(), now)
     }
 
-    /// The request's body is complete, or nobody reads it.
+    /// The request's body is complete, or relayed.
     fn finish(&mut self, end: BodyEnd, now: Instant) -> Step {
         let State::Body(mut parser) = std::mem::replace(&mut self.state, State::Abandoned) else {
             return Step::Continue;

@@ -1,4 +1,4 @@
-//! Gauges of flow control that are computed when somebody reads them.
+//! Gauges of flow control that are computed on each scrape.
 
 use std::sync::{Arc, PoisonError};
 
@@ -60,7 +60,7 @@ impl GateCollector {
     /// A collector for this gate.
     ///
     /// # Errors
-    /// When a description is not valid.
+    /// `prometheus::Error` if a metric's description is not valid.
     pub fn new(gate: Arc<Gate>) -> prometheus::Result<Self> {
         let mut descs = Vec::new();
         for gauge in [SATURATION, STALE].into_iter().chain(OF_BAND).chain(OF_ALL).chain(RECLAIM) {

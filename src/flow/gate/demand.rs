@@ -72,7 +72,7 @@ impl Gate {
         inner.queue.waiting().requests
     }
 
-    /// Wakes when somebody begins to wait and nobody did.
+    /// Wakes when the first request begins to wait.
     pub fn demanded(&self) -> watch::Receiver<()> {
         self.demanded.subscribe()
     }

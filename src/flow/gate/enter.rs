@@ -62,7 +62,7 @@ impl Gate {
     /// order and time are concerned. Dropping the future takes the request back.
     ///
     /// # Errors
-    /// The rejection: a full queue, an expired wait, or shutdown.
+    /// `Rejection` for a full queue, an expired wait, or shutdown.
     pub(in crate::flow) async fn enter(
         self: &Arc<Self>,
         request: &Request,

@@ -26,7 +26,7 @@ pub(super) struct Inner {
     waiters: Vec<Option<(Ticket, oneshot::Sender<Verdict>)>>,
     pub(super) revocations: HashMap<Ticket, Arc<Revocation>>,
     pub(super) actions: Vec<Action>,
-    /// State that the task knows: when it wakes, and whether somebody waits.
+    /// State that the task knows: when it wakes, and whether a request waits.
     pub(super) alarm_at: Nanos,
     pub(super) task_listens: bool,
 }

@@ -76,7 +76,7 @@ impl GateMetrics {
     /// Registers the families for the pool of this name.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry, pool: &str) -> prometheus::Result<Self> {
         let name = |name: &str| format!("llm_d_epp_flow_control_{name}");
         let help = |help: &str| format!("[ALPHA] {help}");

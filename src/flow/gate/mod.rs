@@ -60,17 +60,17 @@ pub struct Gate {
     // Guards all of the queue. Held while the queue takes in an event, which is a few
     // microseconds, and never while somebody is woken.
     inner: Mutex<Inner>,
-    /// `true` if anybody waits; for those who needn't take the lock otherwise.
+    /// `true` if a request waits; read without the lock.
     somebody_waits: AtomicBool,
     /// Wakes the task: something is due earlier than it thinks.
     alarm: Notify,
-    /// Told when somebody begins to wait and nobody did.
+    /// Notified when the first request begins to wait.
     demanded: watch::Sender<()>,
     metrics: GateMetrics,
     series: SeriesTable,
 }
 
-/// Next steps of the task: when to wake (`None`: nothing is due), and whether somebody waits.
+/// Next steps of the task: when to wake (`None`: nothing is due), and whether a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Next {
     wake: Option<Instant>,
@@ -111,7 +111,7 @@ impl Gate {
         });
     }
 
-    /// Refuses everybody who waits, and from now on everybody who would have to: the picker
+    /// Refuses all waiting requests, and from now on all that would have to wait: the picker
     /// stops.
     pub fn close(&self) {
         self.during(|inner, now, wakeups| {
@@ -139,7 +139,7 @@ impl Gate {
         shed
     }
 
-    /// Removes series that nobody used for long.
+    /// Removes series that were unused for long.
     pub(super) fn sweep(&self) {
         self.series.sweep(&self.metrics);
     }

@@ -8,7 +8,7 @@ use super::grant::{Grant, Revocation};
 use crate::flow::queue::{Nanos, Ticket};
 use crate::request::usage::Usage;
 
-/// Bytes of a request's body for a token, where nobody says how many there were.
+/// Bytes of a request's body for a token, where the number is unknown.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// Room in the pool for one request. Dropping it gives the room back.

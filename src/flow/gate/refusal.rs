@@ -5,7 +5,7 @@ use usher_core::request::{Code, NO_ENDPOINTS, Rejection, SATURATED};
 
 /// Value of the reason header for requests that waited as long as they may.
 const TTL_EXPIRED: &str = "rejected-ttl-expired";
-/// Value of it for requests whose client is gone, should anybody read it.
+/// Value of it for requests whose client has disconnected.
 const CANCELLED: &str = "rejected-context-cancelled";
 /// Value of it for requests that memory was short for.
 const QUEUE_PRESSURE: &str = "evicted-queue-pressure";

@@ -191,7 +191,7 @@ impl SeriesTable {
         }
     }
 
-    /// Removes the series that nobody used for a while, and what their flows have apart from models with
+    /// Removes the series that were unused for a while, and what their flows have apart from models with
     /// the last of a flow and priority.
     pub(super) fn sweep(&self, metrics: &GateMetrics) {
         self.known.retain(|_, _| true, &|key, _| forget(key, metrics));

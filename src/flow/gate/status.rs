@@ -1,4 +1,4 @@
-//! State of a gate, for people.
+//! Human-readable state of a gate.
 
 use std::sync::PoisonError;
 

@@ -15,8 +15,8 @@ use crate::request::RuleBook;
 /// tenth of the shortest interval at which an endpoint is read.
 const THROTTLE: Duration = Duration::from_millis(5);
 
-/// While somebody waits, the pool is looked at so often at least: for what other replicas
-/// say, for readings that grow old, and for locators that tell nobody of a change.
+/// While requests wait, the pool is checked so often at least: for what other replicas
+/// report, for readings that grow old, and for locators without change notifications.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// Keeps the gate of a dispatcher moving. Returns at once where there is none.

@@ -13,12 +13,12 @@ pub struct Arrival<'a> {
     pub bytes: u64,
     /// Bytes of memory that it holds beside its body.
     pub beside: u64,
-    /// When its headers came.
+    /// Time at which its headers came.
     pub received: Nanos,
     /// Since when it waits.
     pub since: Nanos,
     /// Longest wait for room; `None`: for ever.
     pub ttl: Option<Nanos>,
-    /// When its first token is due, if it says so.
+    /// Time at which its first token is due, if it says so.
     pub due: Option<Nanos>,
 }

@@ -29,7 +29,7 @@ pub(super) struct Band {
     pub(super) waiting: Count,
     flows: Flows,
     turns: Turns,
-    /// When it was last in use.
+    /// Time at which it was last in use.
     used: Nanos,
 }
 
@@ -104,7 +104,7 @@ impl Band {
         (self.is_unused() && !self.is_known).then(|| self.used.saturating_add(MAX_IDLE))
     }
 
-    /// Returns `true` if it could go: no rule lists it, and nobody waits.
+    /// Returns `true` if it can be removed: no rule lists it, and no request waits.
     fn is_unused(&self) -> bool {
         !self.is_listed && self.waiting.requests == 0
     }
@@ -219,7 +219,7 @@ impl Bands {
         self.list.retain(|band| band.idle_until().is_none_or(|until| until > now));
     }
 
-    /// When there is something to sweep.
+    /// Time of the next sweep.
     pub(super) fn next_sweep(&self) -> Nanos {
         self.list.iter().filter_map(Band::idle_until).min().unwrap_or(NEVER)
     }

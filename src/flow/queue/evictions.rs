@@ -123,7 +123,7 @@ impl Evictions {
         self.told.len() as u64
     }
 
-    /// When there is something to do though nothing happens.
+    /// Time of the next step without another event.
     pub(super) fn next(&self, now: Nanos) -> Nanos {
         let timeout = self.told.values().min().map(|told| told.saturating_add(CONFIRMATION_TIMEOUT));
         let decision = (self.told.is_empty() && !self.running.is_empty() && self.not_before > now)

@@ -1,4 +1,4 @@
-//! When waiting ends by itself.
+//! Expiry of waiting requests.
 //!
 //! Two regimes: with endpoints a request waits for room, without it waits for an endpoint, and each has its
 //! own longest wait. A change of regime restarts all waits, as what they waited for has changed.
@@ -12,7 +12,7 @@ use super::time::{NEVER, Nanos};
 #[derive(Debug)]
 pub(super) struct Expiry {
     ends: BTreeSet<(Nanos, u32)>,
-    /// When the regime began.
+    /// Time at which the regime began.
     since: Nanos,
     is_empty_pool: bool,
     /// The longest wait for an endpoint; [`NEVER`]: for ever.

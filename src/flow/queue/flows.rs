@@ -50,7 +50,7 @@ pub(super) struct Flow {
     pub(super) turn: u64,
     /// Service that it got so far, in units of the policy.
     pub(super) service: f64,
-    /// When something of it was last seen.
+    /// Time at which something of it was last seen.
     touched: Nanos,
 }
 

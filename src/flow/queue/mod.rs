@@ -110,9 +110,9 @@ pub struct Queue {
     recovery: Recovery,
     evictions: Option<Evictions>,
     sequence: u64,
-    /// The tick in which a soft ceiling last let somebody through, plus one.
+    /// The tick in which a soft ceiling last let a request through, plus one.
     soft_tick: u64,
-    /// When a soft ceiling opens for somebody who waits.
+    /// Time at which a soft ceiling opens for a waiting request.
     soft_opens: Nanos,
     is_closed: bool,
 }
@@ -158,7 +158,7 @@ impl Queue {
     /// [`dispatch`](Self::dispatch).
     ///
     /// # Errors
-    /// When it may not: there is no room to wait in.
+    /// `Outcome` of a request that finds no room to wait.
     pub fn enqueue(&mut self, now: Nanos, arrival: &Arrival<'_>) -> Result<Ticket, Outcome> {
         let full = if self.recovery.is_empty_pool() {
             Outcome::RejectedNoEndpoints
@@ -258,7 +258,7 @@ impl Queue {
         self.bands.sweep(now);
     }
 
-    /// Refuses everybody who waits, and from now on everybody who would have to.
+    /// Refuses all waiting requests, and from now on all that would have to wait.
     pub fn close(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         self.is_closed = true;
         self.refuse_waiting(now, Outcome::EvictedOther, actions);
@@ -274,7 +274,7 @@ impl Queue {
         }
     }
 
-    /// When [`advance`](Self::advance) has something to do though nothing happens.
+    /// Time at which [`advance`](Self::advance) has work without another event.
     pub fn wake_at(&self, now: Nanos) -> Nanos {
         let somebody_waits = self.waiting.requests > 0;
         let settled = if somebody_waits && self.recovery.until > now { self.recovery.until } else { NEVER };

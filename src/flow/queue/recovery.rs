@@ -13,7 +13,7 @@ pub(super) const LONGEST: Nanos = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     endpoints: usize,
-    /// When the first of them came.
+    /// Time at which the first of them came.
     began: Nanos,
     /// End of the pause in dispatching; requests that came before belong to the crowd.
     pub(super) until: Nanos,

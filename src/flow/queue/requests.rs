@@ -44,7 +44,7 @@ pub(super) struct Held {
     pub(super) since: Nanos,
     /// Longest wait; [`NEVER`](super::NEVER): for ever.
     pub(super) ttl: Nanos,
-    /// When its waiting ends by itself.
+    /// Time at which its waiting ends by itself.
     pub(super) expires: Nanos,
     pub(super) stage: Stage,
 }
@@ -110,7 +110,7 @@ impl Requests {
         Some(held)
     }
 
-    /// All that wait, with their places.
+    /// All waiting requests with their places.
     pub(super) fn waiting(&mut self) -> impl Iterator<Item = (u32, &mut Held)> {
         (0u32..)
             .zip(&mut self.slots)

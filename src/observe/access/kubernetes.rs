@@ -1,4 +1,4 @@
-//! The two questions to the API server: whose token is this, and may they read that.
+//! The two reviews by the API server: TokenReview and SubjectAccessReview.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl From<UserInfo> for User {
     }
 }
 
-/// Owner of the token; `None`: nobody.
+/// Owner of the token; `None`: unknown token.
 pub(super) async fn review_token(cluster: Cluster, token: String) -> Result<Option<User>, Problem> {
     // Without audiences: those of the API server count.
     let spec = TokenReviewSpec { token: Some(token), audiences: None };
@@ -86,7 +86,7 @@ pub(super) async fn review_token(cluster: Cluster, token: String) -> Result<Opti
     Ok(status.user.filter(|_| accepted).map(User::from).filter(|user| !user.name.is_empty()))
 }
 
-/// Asks whether they may: `Some` is yes.
+/// Reviews access; `Some` is granted.
 pub(super) async fn review_access(
     cluster: Cluster,
     spec: SubjectAccessReviewSpec,

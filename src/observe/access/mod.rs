@@ -43,7 +43,7 @@ const COMPLAINT: Duration = Duration::from_secs(300);
 pub enum Refusal {
     /// User unknown: no token and no certificate, or an invalid token.
     Unauthenticated,
-    /// This user has no right to it.
+    /// User without the right.
     Denied(String),
     /// The API server could not be asked.
     Unavailable,
@@ -73,7 +73,7 @@ impl Refusals {
     /// Registers `usher_metrics_refused_total`, with all its reasons from the start.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_metrics_refused_total",
@@ -90,7 +90,7 @@ impl Refusals {
     }
 }
 
-/// Asks who may read.
+/// Reviews readers' access.
 pub struct Access {
     cluster: Cluster,
     /// Makes keys. Its own key is drawn at the start, so that hashes mean nothing elsewhere.
@@ -128,7 +128,7 @@ impl Access {
     /// Takes at most 18 seconds, and 8 unless many reviews are under way.
     ///
     /// # Errors
-    /// The user is unknown or has no right, or the API server could not be asked.
+    /// Returns an error if the user is unknown or unauthorized, or the API server can't be reached.
     pub async fn check(
         &self,
         headers: &HeaderMap,
@@ -193,7 +193,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' ')).then_some(token)
 }
 
-/// Says what is wrong with asking, and not at every request.
+/// Logs problems of reviews, and not at every request.
 struct Complaints {
     clock: Clock,
     // Guards what was last said, and when.

@@ -40,7 +40,7 @@ impl<V: Clone> ReviewCache<V> {
         self.yes.get(key, now).map(Some).or_else(no)
     }
 
-    /// This was said just now.
+    /// Stores a fresh response.
     pub(super) fn put(&mut self, key: Key, response: Option<V>, now: Duration) {
         match response {
             Some(value) => {

@@ -1,4 +1,4 @@
-//! Asks for reviews: each once for all who wait for it, a few at a time, and not again
+//! Sends reviews: each once for all waiting requests, a few at a time, and not again
 //! while the last response counts.
 
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// The page as JSON. `records`: `None` where decisions aren't kept.
 ///
 /// # Errors
-/// A sentence about what is wrong with the query.
+/// A message about the mistake in the query.
 pub fn page(records: Option<&Records>, query: &str) -> Result<Vec<u8>, String> {
     let selection = Selection::parse(query)?;
     let Some(records) = records else {

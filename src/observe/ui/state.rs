@@ -18,7 +18,7 @@ use crate::records::{Records, Summary};
 use crate::schedule::latency::{Model, Report};
 use crate::version::{COMMIT, VERSION};
 
-/// A part that somebody else knows how to show.
+/// A part that another module renders.
 pub type Part = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// KV event streams of a pool, and the cached tokens predicted by them.

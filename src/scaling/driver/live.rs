@@ -24,10 +24,12 @@ pub struct Live {
     pub waiting: Waiting,
     /// Wakes when requests begin to wait; `None`: they never do.
     pub demanded: Option<watch::Receiver<()>>,
-    /// Says whether the pool is known, and this replica is the one to say what it needs.
+    /// `true` if the pool is known, and this replica plans for it.
     pub may_plan: MayPlan,
-    /// Says whether this replica is the only one to act on the cluster now.
+    /// `true` if this replica is the only one to act on the cluster now.
     pub may_act: MayPlan,
+    /// Other replicas serve, too, and say what they have in flight.
+    pub is_shared: bool,
     /// Configuration of reads of the model servers' metrics, and the GPU exporters'; `None`: there are none.
     pub servers: Option<ScrapeConfig>,
     /// The same for the GPU exporters'.

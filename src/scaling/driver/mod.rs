@@ -87,9 +87,9 @@ pub struct Driver {
     objects: Arc<[Known]>,
     /// Warnings that were logged, so that each is logged once.
     warned: BTreeSet<String>,
-    /// When gates are looked at next between two ticks; `None`: there are none.
+    /// Time at which gates are looked at next between two ticks; `None`: there are none.
     releases: Option<Instant>,
-    /// When they were looked at last, and whether the API server took too long over it.
+    /// Time at which they were looked at last, and whether the API server took too long over it.
     released: Instant,
     is_server_late: bool,
     /// Looks that are under way, one per policy.
@@ -104,7 +104,7 @@ impl Driver {
     /// queries. Nothing is ticked yet.
     ///
     /// # Errors
-    /// When the metrics can't be registered.
+    /// `prometheus::Error` if the metrics can't be registered.
     pub fn new(
         groups: Groups,
         sources: Sources,
@@ -194,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// When the next tick or look is due; `None`: none is.
+    /// Time at which the next tick or look is due; `None`: none is.
     fn due(&self) -> Option<Duration> {
         let idle = self.running.iter().filter(|running| self.is_free(running));
         idle.map(|running| running.due).min()
@@ -219,11 +219,11 @@ impl Driver {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
         let warnings: BTreeSet<String> = std::mem::take(&mut groups.warnings).into_iter().collect();
         for warning in warnings.difference(&self.warned) {
-            warn!(warning, "capacity policy");
+            warn!(warning, "capacity policy warning");
         }
         self.warned = warnings;
         for spec in groups.servers.iter().chain(&groups.gpus) {
-            info!(metric = spec.name, "a capacity policy has a metric read that nothing else needs");
+            info!(metric = spec.name, "metric is scraped for a capacity policy alone");
         }
         self.queries = groups.queries();
         self.specs = [groups.servers, groups.gpus];

@@ -42,9 +42,9 @@ pub(super) struct Running {
     pub(super) looking: Option<Id>,
     /// Number of times in a row that its acts have used their time up.
     pub(super) late: u32,
-    /// Pods of each role that the last plan asked for, where nobody reads how many there are to be.
+    /// Pods of each role that the last plan asked for, where the desired number isn't read back.
     pub(super) asked: Vec<Option<u32>>,
-    /// When a pod was there last.
+    /// Time at which a pod was there last.
     pub(super) had_pods: Duration,
     /// Record of the version of the policy before this one, until the first tick.
     pub(super) before: Option<Left>,
@@ -184,7 +184,7 @@ impl Running {
         let waiting = (live.waiting)();
         let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
-        self.members.learn(freshness, led);
+        self.members.learn(freshness, led, live.is_shared);
         // What comes up step by step remembers itself what is on its way.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
@@ -242,7 +242,7 @@ impl Running {
     }
 }
 
-/// When each rule of a policy fired last, by place.
+/// Time at which each rule of a policy fired last, by place.
 pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>> {
     let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
     (0..rules).map(|rule| history.last_fired(rule)).collect()

@@ -50,6 +50,7 @@ pub(super) fn live(pods: u8) -> Live {
         demanded: None,
         may_plan: Box::new(|| true),
         may_act: Box::new(|| true),
+        is_shared: false,
         servers: None,
         gpus: None,
         scrapes: ScrapeMetrics::register(&prometheus::Registry::new()).unwrap(),

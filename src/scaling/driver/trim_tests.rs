@@ -89,7 +89,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ready_pods_of_a_trimmed_step_get_no_requests_before_they_are_evicted() {
+async fn trimmed_ready_pods_drain_before_eviction() {
     let fake = server();
     let (mut driver, _, goes) = acting(&fake, SPEC);
     let scene = Scene::new(&fake, &mut driver);

@@ -28,7 +28,7 @@ pub struct PolicyObjects {
 }
 
 impl PolicyObjects {
-    /// Says all that there is and every change, until nobody listens. Topologies are followed while some
+    /// Sends all objects and every change, until the receiver is dropped. Topologies are followed while some
     /// are wanted: without, no right to read them is needed.
     pub(in crate::scaling) async fn follow<M: Send>(
         self,

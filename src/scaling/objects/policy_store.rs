@@ -20,7 +20,7 @@ const TOLD: usize = 3;
 /// Message of a policy that belongs to several pools.
 const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; write a policy for each, or name the pool with spec.poolRef";
 
-/// Longest text of a verdict. Names in it are anybody's.
+/// Longest text of a verdict. Names in it come from users.
 const LONGEST: usize = 2000;
 
 /// Update from the API server.

@@ -88,7 +88,7 @@ struct WrittenStatus {
     at: Duration,
     /// Events that are to be written: reasons, each with a sentence.
     pending_events: Vec<(String, String)>,
-    /// When they are tried next.
+    /// Time of the next attempt.
     tries: Duration,
     /// Problem that the last write failed by, and that was reported.
     problem: Option<Problem>,

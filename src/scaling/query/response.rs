@@ -17,16 +17,16 @@ pub enum ResponseError {
     #[error("the server says: {0}")]
     Refused(String),
     /// No series has that number now.
-    #[error("it has no sample; does the metric exist, with these labels?")]
+    #[error("the result has no sample; does the metric exist, with these labels?")]
     NoSample,
     /// More than one sample: none is chosen.
-    #[error("it has {0} samples and has to have one; sum() or max() makes one of them")]
+    #[error("the result has {0} samples and has to have one; sum() or max() makes one of them")]
     Several(usize),
     /// A matrix, a text, a histogram.
-    #[error("it has a {0} for a value and has to have one number")]
+    #[error("the result is a {0} and has to be one number")]
     NoNumber(String),
     /// NaN, or without end.
-    #[error("its value is {0}, which is no number to scale by")]
+    #[error("the result is {0}, which is no number to scale by")]
     NotFinite(String),
 }
 
@@ -55,7 +55,7 @@ struct Sample {
 /// The one number of a response's body.
 ///
 /// # Errors
-/// The query failed, or its result isn't one finite number.
+/// `ResponseError` if the query failed, or its result isn't one finite number.
 pub(super) fn number(body: &[u8]) -> Result<f64, ResponseError> {
     let malformed = |error: serde_json::Error| ResponseError::Malformed(clipped(&error.to_string()));
     let envelope: Envelope = serde_json::from_slice(body).map_err(malformed)?;

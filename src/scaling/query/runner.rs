@@ -65,7 +65,7 @@ pub struct QueryRunner {
     /// Queries that are asked, each with the interval at which the policies tick that name it.
     queries: BTreeMap<Arc<str>, Duration>,
     tasks: JoinSet<()>,
-    /// `true` if anybody wants to know.
+    /// `true` if a receiver waits for values.
     wanted: watch::Sender<bool>,
 }
 

@@ -99,7 +99,7 @@ impl QueryError {
 pub struct Server {
     settings: PrometheusSettings,
     tls: Option<TlsClient>,
-    /// As the `Host` header has it.
+    /// Value of the `Host` header.
     host: String,
 }
 
@@ -107,7 +107,7 @@ impl Server {
     /// Reads the certificates. Nothing is sent yet, so it doesn't matter whether the server is up.
     ///
     /// # Errors
-    /// When they can't be used.
+    /// `TlsError` if a file can't be used.
     pub fn new(settings: PrometheusSettings) -> Result<Self, TlsError> {
         let tls = settings.tls.then(|| {
             let ca_cert = settings.ca_file.clone();
@@ -120,7 +120,7 @@ impl Server {
         Ok(Self { tls: tls.transpose()?, settings, host })
     }
 
-    /// Returns `true` if it is shown a token that everybody on the way can read.
+    /// Returns `true` if a token would be sent without encryption.
     pub fn shows_token_to_all(&self) -> bool {
         self.settings.token_file.is_some() && self.tls.is_none()
     }
@@ -128,7 +128,8 @@ impl Server {
     /// Asks an instant query.
     ///
     /// # Errors
-    /// No connection, no response in time, or a response that isn't one number.
+    /// `QueryError` if the server can't be reached, doesn't respond in time, or returns anything but one
+    /// number.
     pub async fn ask(&self, query: &str) -> Result<f64, QueryError> {
         timeout(TIMEOUT, self.exchange(query)).await.unwrap_or(Err(QueryError::Timeout))
     }

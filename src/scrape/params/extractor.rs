@@ -151,8 +151,8 @@ impl CoreMetricsExtractorParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, engines and attributes without a name or with one that
-    /// is taken, metrics that can't be read, and a default engine that doesn't exist.
+    /// `ConfigError` for unknown keys, wrong types, engines and attributes without a name or with one that is
+    /// taken, metrics that can't be read, and a default engine that doesn't exist.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let items = node.get("engineConfigs").map(Node::items).unwrap_or_default();

@@ -90,7 +90,7 @@ impl SourceParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types and values.
+    /// `ConfigError` for unknown keys, wrong types and values out of range.
     pub fn decode(kind: SourceKind, node: &Node) -> Result<Self, ConfigError> {
         match kind {
             SourceKind::Metrics => Written::from(node.decode::<MetricsSourceParams>()?),
@@ -380,7 +380,7 @@ impl NotificationParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a missing version or kind.
+    /// `ConfigError` for unknown keys, wrong types, and a missing version or kind.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         for (key, value) in [("version", &params.version), ("kind", &params.kind)] {

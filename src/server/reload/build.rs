@@ -14,7 +14,7 @@ use crate::schedule::{SchedulerMetrics, State};
 /// however many are.
 ///
 /// # Errors
-/// When it is not valid, or changes what can't change.
+/// `ConfigError` if the configuration is not valid, or changes a part that requires a restart.
 pub(super) fn check(parts: &Parts, text: &str, active: &Active) -> Result<EndpointPickerConfig, ConfigError> {
     if text.trim().is_empty() {
         let error = ConfigError::new("the file is empty");
@@ -32,8 +32,8 @@ pub(super) fn check(parts: &Parts, text: &str, active: &Active) -> Result<Endpoi
 /// Builds a configuration that has been checked.
 ///
 /// # Errors
-/// A [temporary](ConfigError::is_temporary) one when there is no room beside what the configuration that runs uses.
-/// Others are of what a trial leaves out: it reads no tokenizer.
+/// A [temporary](ConfigError::is_temporary) `ConfigError` if there is no room beside the memory of the
+/// running configuration. Others come from the parts that a trial leaves out: it reads no tokenizer.
 pub(super) fn build(parts: &Parts, config: &EndpointPickerConfig) -> Result<Pipeline, ConfigError> {
     let allowed = parts.settings.allow_experimental_plugins;
     let mut pipeline =

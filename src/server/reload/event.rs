@@ -30,7 +30,7 @@ pub(in crate::server) struct Events {
     /// The newest one that has not been sent.
     waiting: Option<(Kind, &'static str, String)>,
     sent: Option<Instant>,
-    /// They can't be sent, and the log said so.
+    /// `true` if events can't be sent; logged once.
     lacks: bool,
 }
 

@@ -59,7 +59,7 @@ impl Reloader {
     ) -> Option<Self> {
         let ConfigSource::File(path) = &parts.settings.config else { return None };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-            tracing::info!(path = %path.display(), "the configuration is no regular file, changes to it are not seen");
+            tracing::info!(path = %path.display(), "the configuration is no regular file; changes to it need a restart");
             return None;
         }
         let (path, file) = (path.clone(), path.display().to_string());
@@ -175,7 +175,10 @@ impl Reloader {
     fn restored(&mut self) {
         if std::mem::replace(&mut self.failing, false) {
             self.status.restored();
-            tracing::info!(path = self.file, "the configuration file is again the one that runs");
+            tracing::info!(
+                path = self.file,
+                "the configuration file is the same as the running configuration again"
+            );
         }
     }
 

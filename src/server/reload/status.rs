@@ -71,7 +71,7 @@ impl Status {
     /// The configuration of the start, with its metrics registered.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub(in crate::server) fn register(
         source: &ConfigSource,
         hash: &str,

@@ -177,7 +177,7 @@ fn invalid_files_leave_the_old_configuration_running() {
 }
 
 #[test]
-fn a_swapped_link_is_a_change_and_a_link_to_the_same_text_is_none() {
+fn swapped_link_is_a_change_only_with_another_text() {
     let folder = tempfile::tempdir().unwrap();
     // As Kubernetes mounts a ConfigMap.
     let place = folder.path().to_owned();

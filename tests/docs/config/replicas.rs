@@ -30,7 +30,7 @@ fn keys_and_plugins_without_effect_are_named_in_one_warning() {
 }
 
 #[test]
-fn syncer_of_the_newer_key_names_the_store_and_the_keys_its_pace() {
+fn newer_key_names_the_syncer_and_its_intervals() {
     let text = |plugin_type: &str, parameters: &str, keys: &str| {
         let plugins = format!(
             "plugins: [{{name: redis, type: {plugin_type}, parameters: {parameters}}}, {{type: local-syncer}}]\n"

@@ -24,7 +24,7 @@ struct Names {
     uses: Vec<Use>,
     /// Paths of at least two names, as they are written.
     paths: BTreeSet<Vec<String>>,
-    /// All that are written anywhere but in a `use`.
+    /// Paths written outside of `use`.
     written: BTreeSet<String>,
 }
 

@@ -3,7 +3,7 @@
 //! No controllers, scheduler or kubelets run there: the tests make pods and move their status.
 
 mod gates;
-mod group;
+pub(crate) mod group;
 mod keep;
 mod leading;
 mod replicas;

@@ -65,7 +65,7 @@ async fn one_replica_is_replaced_without_a_failed_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replicas_that_elect_a_leader_are_replaced_without_a_failed_request() {
+async fn rollout_of_elected_replicas_fails_no_request() {
     rolls_out(TWO, &["--ha-enable-leader-election"]).await;
 }
 

@@ -108,7 +108,7 @@ fn same_configuration_decides_alike() {
 }
 
 #[test]
-fn every_request_is_answered_or_refused_and_refusals_are_no_goodput() {
+fn refused_requests_are_no_goodput() {
     let run = json(&[
         "--config-file",
         DEFAULT,

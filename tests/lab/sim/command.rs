@@ -54,7 +54,7 @@ fn a_taken_port_is_named_in_one_line() {
 }
 
 #[test]
-fn values_beyond_a_range_are_refused_with_the_flag_and_the_range() {
+fn out_of_range_values_name_the_flag_and_the_range() {
     for (flag, value, range) in [
         ("--jitter", "2", "from 0 to below 1"),
         ("--speed", "0", "from 0.001 to 1000000"),

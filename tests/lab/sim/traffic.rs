@@ -133,7 +133,7 @@ async fn a_stream_interval_puts_several_tokens_into_an_event() {
 }
 
 #[tokio::test]
-async fn a_stream_has_a_role_the_tokens_the_end_and_usage_only_if_asked() {
+async fn stream_has_usage_only_if_requested() {
     let group = instant().await;
     let at = group.addresses()[0];
     let whole = ask(at, &prompt(3)).await;
@@ -164,7 +164,7 @@ async fn a_stream_has_a_role_the_tokens_the_end_and_usage_only_if_asked() {
 }
 
 #[tokio::test]
-async fn limit_queue_and_adapters_show_in_metrics_and_leave_with_their_clients() {
+async fn metrics_show_queue_and_adapters_of_live_clients() {
     // A request takes 100,000 steps of a millisecond: the test is over long before.
     let decode_step = Duration::from_millis(1);
     let engine = EngineConfig { decode_step, max_running: 2, max_waiting: 3, ..EngineConfig::instant() };

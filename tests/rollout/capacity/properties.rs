@@ -23,7 +23,7 @@ const SETTLES: u64 = 80;
 struct World {
     policy: Policy,
     history: History,
-    /// When each pod of each role was asked for.
+    /// Time at which each pod of each role was asked for.
     pods: Vec<Vec<u64>>,
     /// Requests that wait at each role, over all of its pods.
     load: Vec<u32>,

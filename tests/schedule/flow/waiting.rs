@@ -340,7 +340,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_is_freed_from_the_lowest_priority_and_the_newest_request() {
+async fn lowest_priority_and_newest_request_free_memory_first() {
     let pool = Pool::new(&config(1, ""), 1);
     let running = pool.pass(of("a", 0)).await;
     let mut waiting = Vec::new();

@@ -111,7 +111,7 @@ fn a_token_names_the_endpoint() {
 }
 
 #[test]
-fn scores_are_one_for_the_endpoint_of_the_session_and_zero_for_others() {
+fn only_the_endpoint_of_the_session_scores_one() {
     let all = candidates(&[(None, None); 3]);
     let plugin = SessionAffinity::by_token("x-session-token", None);
     for (sent, expected) in [("default/pod-1", [0.0, 1.0, 0.0]), ("default/pod-9", [0.0; 3])] {

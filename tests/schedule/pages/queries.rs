@@ -106,7 +106,10 @@ async fn invalid_query_responses_are_named_in_the_error() {
         (ok(bad), "the server says: 1:5: parse error"),
         (ok("<html></html>"), "is that the server's base URL?"),
         (ok(""), "not one of the Prometheus API"),
-        (ok(r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#), "it has no sample"),
+        (
+            ok(r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#),
+            "the result has no sample",
+        ),
         (with("content-encoding: gzip\r\n", b"\x1f\x8b\x08"), "not one of the Prometheus API"),
         (vec![Step::Close], "the connection broke"),
         (vec![Step::Send(b"220 ftp.example\r\n\r\n".to_vec())], "the connection broke"),

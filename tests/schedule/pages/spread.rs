@@ -1,4 +1,4 @@
-//! When endpoints are scraped, on a clock that only moves when nobody has anything to do.
+//! Scrape times of endpoints, on a clock that only advances while all tasks wait.
 
 use std::time::Duration;
 

@@ -4,8 +4,9 @@ use serde_json::json;
 
 use crate::doctor::program::{doctor, examined};
 use crate::doctor::stack::{Back, ORIGINAL_DST, url};
-use crate::support::nobody;
+use crate::store::Redis;
 use crate::support::servers::Servers;
+use crate::support::{eventually, nobody};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_of_servers_are_compared_with_their_engine() {
@@ -37,6 +38,44 @@ async fn metrics_of_servers_are_compared_with_their_engine() {
         );
         assert_eq!(found.status("path"), "skipped");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_store_is_found_missing_with_its_reason() {
+    let Some(redis) = Redis::start(&["--requirepass", "secret"]).await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "wrong").unwrap();
+    let (store, password) = (redis.flag(), format!("--state-store-password-file={}", file.display()));
+    let nowhere = format!("--state-store=redis://{}", nobody());
+    // Flags, status of the check, words of what and how.
+    let table = [
+        (&[][..], "skipped", "", ""),
+        (&[nowhere.as_str()], "wrong", "connect", "Start the store"),
+        (&[store.as_str()], "wrong", "password", "--state-store-password-file"),
+        (&[store.as_str(), password.as_str()], "wrong", "password", "--state-store-password-file"),
+    ];
+    for (flags, status, what, fix) in table {
+        let back = Back::start(flags).await;
+        if !what.is_empty() {
+            let failed = format!("usher_state_store_failures_total{{reason=\"{what}\"}}");
+            eventually("a failure", async || back.metrics().await.contains(&failed).then_some(())).await;
+        }
+        let found = examined(&["--metrics", &back.metrics_url()]).await;
+        assert_eq!(found.status("state-store"), status, "{flags:?}: {:#}", found.report);
+        if status == "wrong" {
+            assert_eq!(found.codes(), ["state-store-away"], "{flags:?}");
+            let finding = found.finding("state-store-away");
+            assert!(finding["what"].as_str().unwrap().ends_with(what), "{finding}");
+            assert!(finding["fix"].as_str().unwrap().contains(fix), "{finding}");
+        }
+    }
+    std::fs::write(&file, "secret").unwrap();
+    let back = Back::start(&[&store, &password]).await;
+    let connected = "usher_state_store_connected 1";
+    eventually("a connection", async || back.metrics().await.contains(connected).then_some(())).await;
+    let found = examined(&["--metrics", &back.metrics_url()]).await;
+    assert_eq!((found.status("state-store"), found.code), ("ok", 0), "{:#}", found.report);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

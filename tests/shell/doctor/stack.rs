@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::doctor::program::{Examined, examined};
+use crate::support::client;
 use crate::support::envoy::{Edit, Envoy};
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
@@ -27,6 +28,17 @@ impl Back {
         let usher = Usher::start(&servers.addresses, &flags).await;
         let (metrics, admin) = (usher.port("metrics").await, usher.port("admin").await);
         Self { servers, usher, metrics, admin }
+    }
+
+    /// Address of its metrics.
+    pub(crate) fn metrics_url(&self) -> String {
+        url(self.metrics)
+    }
+
+    /// Its metrics.
+    pub(crate) async fn metrics(&self) -> String {
+        let request = http::Request::get("/metrics").body(client::full("")).unwrap();
+        client::send(self.metrics, client::Protocol::Http1, request).await.text().to_owned()
     }
 
     /// A gateway before it.

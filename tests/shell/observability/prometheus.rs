@@ -68,7 +68,7 @@ impl Prometheus {
         serde_json::from_value(response["data"]["result"].take()).unwrap()
     }
 
-    /// Whether an expression has returned anything since the start.
+    /// Returns `true` if an expression has returned anything since the start.
     pub(crate) async fn has_had(&self, expression: &str) -> bool {
         !self.query(&format!("last_over_time(({expression})[20m:1s])")).await.is_empty()
     }
@@ -80,7 +80,7 @@ impl Prometheus {
     }
 }
 
-/// Whether this machine has a Prometheus; CI has to have one.
+/// Returns `true` if this machine has a Prometheus; CI has to have one.
 #[expect(clippy::print_stdout, reason = "says why nothing is tested")]
 pub(crate) fn is_installed() -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();

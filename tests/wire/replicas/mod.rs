@@ -99,7 +99,7 @@ impl Replica {
 }
 
 #[tokio::test]
-async fn burst_through_one_replica_counts_in_decisions_of_the_others_until_it_ends() {
+async fn burst_counts_at_the_other_replicas_until_it_ends() {
     let Some(redis) = Redis::start(&[]).await else { return };
     let store = redis.flag();
     let flags = [LEAST_REQUESTS, &store];
@@ -166,7 +166,7 @@ flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
 }
 
 #[tokio::test]
-async fn replica_whose_producer_shares_nothing_decides_by_its_own_requests() {
+async fn unshared_producer_counts_own_requests_only() {
     let Some(redis) = Redis::start(&[]).await else { return };
     let config = "--config-text=
 plugins:

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A running `redis-server`, at a socket in a folder of its own.
-pub(super) struct Redis {
+pub(crate) struct Redis {
     child: Child,
     folder: TempDir,
     arguments: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Redis {
 impl Redis {
     /// Starts one with these arguments; `None` where none is installed, which CI has to have.
     #[expect(clippy::print_stdout, reason = "says why nothing is tested")]
-    pub(super) async fn start(arguments: &[&str]) -> Option<Self> {
+    pub(crate) async fn start(arguments: &[&str]) -> Option<Self> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|folder| folder.join("redis-server").is_file()) {
             let why = "no redis-server on the PATH; the package redis-server of Debian has it";
@@ -38,12 +38,12 @@ impl Redis {
     }
 
     /// The flag that names it.
-    pub(super) fn flag(&self) -> String {
+    pub(crate) fn flag(&self) -> String {
         format!("--state-store=unix://{}", self.socket().display())
     }
 
     /// Sends a command, and returns what comes next.
-    pub(super) fn ask(&self, command: &[&[u8]]) -> String {
+    pub(crate) fn ask(&self, command: &[&[u8]]) -> String {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
         for argument in command {
@@ -57,13 +57,13 @@ impl Redis {
     }
 
     /// Sends it a signal.
-    pub(super) fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([format!("-{signal}"), id]).status().unwrap().success());
     }
 
     /// Ends it without a warning.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         // It leaves it behind.
@@ -71,7 +71,7 @@ impl Redis {
     }
 
     /// Starts it again after [`kill`](Self::kill).
-    pub(super) async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.child = spawn(self.folder.path(), &self.arguments);
         self.wait().await;
     }
@@ -103,4 +103,4 @@ fn spawn(folder: &Path, arguments: &[String]) -> Child {
 }
 
 /// The time that anything may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::redis::Redis;
 use super::{LEAST_REQUESTS, PODS, Replica, eventually};
-use crate::support::Picker;
+use crate::support::{Picker, Stream};
 
 const AWAY: &str = "state store is away";
 
@@ -23,14 +23,20 @@ async fn assert_said_once(replica: &Replica, reason: &str, part: &str) {
     assert_eq!(log.count(AWAY), 1);
 }
 
-#[tokio::test]
-async fn store_that_is_killed_and_comes_back_costs_no_request() {
-    let Some(mut redis) = Redis::start(&[]).await else { return };
+/// Two replicas, of which the first holds five requests at the first endpoint, and the second knows them.
+async fn two_replicas(redis: &Redis) -> (Replica, Replica, Vec<Stream>) {
     let store = redis.flag();
     let flags = [LEAST_REQUESTS, &store];
     let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
-    let mut held = a.hold(5, PODS[0]).await;
+    let held = a.hold(5, PODS[0]).await;
     b.knows([5, 0]).await;
+    (a, b, held)
+}
+
+#[tokio::test]
+async fn store_that_is_killed_and_comes_back_costs_no_request() {
+    let Some(mut redis) = Redis::start(&[]).await else { return };
+    let (a, b, mut held) = two_replicas(&redis).await;
     redis.kill();
     b.is_connected(false).await;
     b.knows([0, 0]).await;
@@ -49,11 +55,7 @@ async fn store_that_is_killed_and_comes_back_costs_no_request() {
 #[tokio::test]
 async fn store_that_hangs_is_left_and_found_again() {
     let Some(redis) = Redis::start(&[]).await else { return };
-    let store = redis.flag();
-    let flags = [LEAST_REQUESTS, &store];
-    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
-    let held = a.hold(5, PODS[0]).await;
-    b.knows([5, 0]).await;
+    let (_a, b, held) = two_replicas(&redis).await;
     redis.signal("STOP");
     b.knows([0, 0]).await;
     b.is_connected(false).await;
@@ -131,11 +133,7 @@ async fn store_that_becomes_a_read_only_replica_is_left() {
 #[tokio::test]
 async fn messages_that_are_none_are_counted_and_change_nothing() {
     let Some(redis) = Redis::start(&[]).await else { return };
-    let store = redis.flag();
-    let flags = [LEAST_REQUESTS, &store];
-    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
-    let _held = a.hold(5, PODS[0]).await;
-    b.knows([5, 0]).await;
+    let (_a, b, _held) = two_replicas(&redis).await;
     let channel = b"usher:v1:{default/epp}:load";
     let long = vec![1; 900_000];
     for message in [&b""[..], b"\x01", b"\x02nonsense", &long, &[0xff; 64], b"\x01\x00"] {

@@ -22,7 +22,7 @@ pub struct Read {
 /// Reads the policies of a file.
 ///
 /// # Errors
-/// All that is wrong, in the order of the file; at least one. What can't be read as YAML hides the rest.
+/// Every mistake in the order of the file, at least one. Text that is no YAML hides the rest.
 pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     let documents = Node::parse_all(text).map_err(|error| vec![error])?;
     if documents.is_empty() {

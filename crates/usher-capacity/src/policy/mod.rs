@@ -84,7 +84,7 @@ impl Policy {
 /// Source of the role sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizing {
-    /// They stay.
+    /// The conditions are kept.
     Kept,
     /// For the whole group.
     Total(Total),

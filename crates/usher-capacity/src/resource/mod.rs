@@ -32,7 +32,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// As a file for `kubectl apply`.
+    /// YAML for `kubectl apply`.
     pub fn yaml(&self) -> String {
         // Text, numbers and maps of them always serialise.
         let text = serde_saphyr::to_string(&self.object).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Definition {
     }
 }
 
-/// All that Usher defines.
+/// All CustomResourceDefinitions of Usher.
 pub fn definitions() -> [Definition; 2] {
     let policy = schema::<Spec, PolicyStatus>(bounds::policy(), bounds::policy_status());
     let topology =

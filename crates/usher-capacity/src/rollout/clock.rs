@@ -9,7 +9,7 @@ pub(crate) struct Clock {
     target: Vec<u32>,
     /// The most that were up.
     best: Vec<u32>,
-    /// When that was.
+    /// Time at which that was.
     since: Duration,
     /// For how long of the time since then nodes were being added.
     excused: Duration,

@@ -13,7 +13,7 @@ use crate::plan::State;
 /// Memory of a group's machine.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// `true` once the first deploy is over; `None`: nobody has looked yet.
+    /// `true` once the first deploy is over; `None`: not known yet.
     pub(super) is_deployed: Option<bool>,
     /// `true` if pods wait at gates of ours.
     pub(super) has_gates: bool,
@@ -54,7 +54,7 @@ pub(super) struct Asked {
     pub(super) write: u32,
     /// Number of pods that there are to be.
     pub(super) desired: u32,
-    /// `true` if nobody else is to write.
+    /// `true` if no other writer is expected.
     pub(super) is_ours: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Trims {
     pub(super) count: u32,
     /// Number of pods of whole groups at the last one.
     pub(super) whole: u32,
-    /// When the last one was, and what it left.
+    /// Time at which the last one was, and what it left.
     pub(super) now: Option<(Duration, Vec<u32>)>,
     /// Another group needs the room.
     pub(super) is_asked_for: bool,

@@ -44,7 +44,7 @@ pub const MOST_TRIMS: u32 = 3;
 pub struct Rollout {
     /// Size of a step; `None`: all at once.
     pub pace: Option<Pace>,
-    /// When a pod counts as up.
+    /// Condition under which a pod counts as up.
     pub success: Success,
     /// Longest time that a step may go without a pod coming up.
     pub batch_timeout: Duration,
@@ -54,7 +54,7 @@ pub struct Rollout {
     pub on_timeout: OnTimeout,
     /// Topology that the pods of a step are placed by.
     pub topology: Option<Topology>,
-    /// Rules for updates of pods; `None`: that is nobody's concern here.
+    /// Rules for updates of pods; `None`: updates are not managed.
     pub update: Option<Update>,
 }
 
@@ -78,7 +78,7 @@ pub enum Pace {
     Skew(u32),
 }
 
-/// When a pod counts as up.
+/// Condition under which a pod counts as up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Success {
     /// Bound to a node.

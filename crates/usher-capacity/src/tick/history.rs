@@ -101,7 +101,7 @@ impl History {
         &self.changes
     }
 
-    /// The changes, by role, that somebody asked for who ticked the group before.
+    /// Takes over changes, by role, that the previous leader asked for.
     pub fn resume_changes(&mut self, changes: Vec<Change>) {
         self.changes = changes;
     }
@@ -111,12 +111,12 @@ impl History {
         &self.growth
     }
 
-    /// Growth that was under way for whoever ticked the group before.
+    /// Takes over growth that was under way at the previous leader.
     pub fn resume_growth(&mut self, growth: Growth) {
         self.growth = growth;
     }
 
-    /// Pods that each role is to lose yet, unless somebody else has written its replicas since.
+    /// Pods that each role is to lose yet, unless another writer has written its replicas since.
     pub(super) fn surplus(&self, inputs: &Inputs) -> Vec<u32> {
         let surplus = |(place, of): (usize, &Option<Shrinking>)| {
             let replicas = inputs.replicas.get(place).copied().unwrap_or_default();
@@ -142,7 +142,7 @@ impl History {
         self.recommended.filter(|recommended| current <= recommended.most).map(|recommended| recommended.size)
     }
 
-    /// Notes the size that a plan asks for, where somebody else writes replicas.
+    /// Notes the size that a plan asks for, where another writer sets replicas.
     pub(super) fn note_size(&mut self, policy: &Policy, plan: &Plan) {
         let sum = |of: fn(&RolePlan) -> u32| {
             plan.roles.iter().fold(0, |sum: u32, role| sum.saturating_add(of(role)))
@@ -155,7 +155,7 @@ impl History {
         self.recommended = is_others.then(recommended);
     }
 
-    /// Says of each role that it serves: something runs or waits there, or came within the window of
+    /// Notes which roles serve: something runs or waits there, or came within the window of
     /// shrinking.
     pub(super) fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
         self.idle.resize(policy.roles.len(), None);
@@ -178,7 +178,7 @@ impl History {
         Self { past: Past::resumed(total, now), ..Self::default() }
     }
 
-    /// A rule, by its place in the policy, fired so long before `now` for whoever ticked the group then.
+    /// Notes that a rule, by its place in the policy, fired so long before `now` at the previous leader.
     pub fn resume_rule(&mut self, rule: usize, ago: Duration, now: Duration) {
         self.cooldowns.resume(rule, ago, now);
     }
@@ -200,7 +200,7 @@ impl History {
         self.cooldowns.ago(rule, now)
     }
 
-    /// When a rule fired last, by its place in the policy.
+    /// Last firing of a rule, by its place in the policy.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)
     }

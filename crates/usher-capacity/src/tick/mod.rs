@@ -20,7 +20,7 @@ mod share;
 pub use growth::{Growth, Surge};
 pub use history::{Change, History};
 
-/// Says how many pods each role should have. `now` counts from any fixed point in time.
+/// Plans how many pods each role should have. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
     let surplus = history.surplus(inputs);
@@ -77,7 +77,7 @@ struct Tick<'a> {
     bounds: Vec<Bounds>,
     /// Pods of each role, without those that stand in for others which aren't ready yet.
     counted: Vec<u32>,
-    /// Pods that are too many, and of which nobody knows yet which they are.
+    /// Number of surplus pods that are not chosen yet.
     unnamed: u32,
     /// Roles of which no number is known that could change them: they lose no pod, and get none but those
     /// that their minimum or a request that waits asks for.

@@ -9,9 +9,9 @@ use crate::policy::Policy;
 use crate::rollout::{BATCH_TIMEOUT, PROVISIONING_TIMEOUT, Pace};
 
 impl Tick<'_> {
-    /// Asks for what the roles are to have: those that shrink give up as many pods as are ready beyond the
+    /// Plans the roles' pods: those that shrink give up as many pods as are ready beyond the
     /// group's size, and in a cluster that has no room for what the others grow by one step more. Rules are
-    /// about one role each, and wait for nobody.
+    /// about one role each, and don't wait.
     /// `unplaced`: pods of the last step that no domain had room for.
     pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, unplaced: u32, now: Duration) -> Plan {
         let roles = self.plan.roles.len();

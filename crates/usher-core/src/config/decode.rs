@@ -23,7 +23,7 @@ impl Node {
     /// without a value count as absent, as in llm-d-router's reader.
     ///
     /// # Errors
-    /// The first thing that doesn't fit, with its place.
+    /// `ConfigError` with line and column for the first thing that doesn't fit.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         T::deserialize(self).map_err(|error| error.or_at(self.at))
     }

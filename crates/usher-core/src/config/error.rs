@@ -39,7 +39,7 @@ impl ConfigError {
         }
     }
 
-    /// An error about a value, whose field is named by who knows it.
+    /// An error about a value; the caller adds the field's name.
     pub(super) fn of_value(message: impl Into<String>) -> Self {
         Self { about_value: true, ..Self::new(message) }
     }

@@ -28,7 +28,7 @@ struct Renamed {
 }
 
 impl LeftOut {
-    /// Whether an error may follow from what was left out.
+    /// Returns `true` if an error may follow from a part that was left out.
     pub(super) fn explains(&self, error: &ConfigError) -> bool {
         let message = error.message();
         let misses = |keys: &HashSet<String>| words(&message).any(|word| keys.contains(word));

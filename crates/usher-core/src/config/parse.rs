@@ -24,8 +24,8 @@ impl Node {
     /// Reads one YAML or JSON document.
     ///
     /// # Errors
-    /// When the text is too long, is not one well-formed document, nests too
-    /// deeply, repeats a key, or grows too large through aliases.
+    /// `ConfigError` if the text is too long, isn't one well-formed document, nests too deeply, repeats a
+    /// key, or grows too large through aliases.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         reader(text)?.document()
     }
@@ -33,7 +33,7 @@ impl Node {
     /// Reads all documents of a file. Empty ones, as separators leave them, are none.
     ///
     /// # Errors
-    /// As [`Node::parse`], for all documents together; there may be none, or several.
+    /// Same as [`Node::parse`], for all documents together; there may be none, or several.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, ConfigError> {
         reader(text)?.documents()
     }

@@ -87,8 +87,8 @@ impl EndpointPickerConfig {
     /// Reads a configuration from YAML or JSON.
     ///
     /// # Errors
-    /// The first defect: of the syntax, then of the schema (unknown or repeated
-    /// keys, wrong types), then of what the keys say.
+    /// `ConfigError` of the first defect: of the syntax, then of the schema (unknown or repeated keys, wrong
+    /// types), then of the values.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::of(&Node::parse(text)?)
     }
@@ -96,7 +96,7 @@ impl EndpointPickerConfig {
     /// Reads a configuration from its document.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), but for the syntax.
+    /// Same as [`parse`](Self::parse), without syntax errors.
     pub fn of(root: &Node) -> Result<Self, ConfigError> {
         if let Some((kind @ (FileKind::Policy | FileKind::Endpoints), at)) = FileKind::of(root) {
             return Err(kind.instead_of(&FileKind::Config, at));
@@ -112,7 +112,7 @@ impl EndpointPickerConfig {
     /// the built-in configuration as no text at all does.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// Same as [`parse`](Self::parse).
     pub fn parse_unless_empty(text: &str) -> Result<Option<Self>, ConfigError> {
         if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) }
     }

@@ -209,7 +209,7 @@ impl<'de> Deserialize<'de> for Quantity {
 /// Reads a duration such as `50ms`; for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// When the text is no duration, or a negative one.
+/// An error if the text is no duration, or a negative one.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     units::parse_duration(&text).map(Some).map_err(D::Error::custom)

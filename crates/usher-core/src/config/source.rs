@@ -10,7 +10,7 @@ use super::parse::MAX_BYTES;
 /// The text of a configuration file.
 ///
 /// # Errors
-/// When it can't be opened or read, with what to do about it.
+/// `ConfigError` with a hint if the file can't be opened or read.
 pub fn read_file(path: &Path) -> Result<String, ConfigError> {
     let file = File::open(path).map_err(|error| unreadable("configuration", &error))?;
     read(file)
@@ -19,7 +19,7 @@ pub fn read_file(path: &Path) -> Result<String, ConfigError> {
 /// The text of a configuration.
 ///
 /// # Errors
-/// When it can't be read, with what to do about it.
+/// `ConfigError` with a hint if the text can't be read.
 pub fn read(source: impl Read) -> Result<String, ConfigError> {
     let mut text = String::new();
     // One byte more than allowed, so that the reader of the text can refuse it.

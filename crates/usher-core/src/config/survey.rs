@@ -59,13 +59,13 @@ impl<T> Survey<T> {
         survey.errors.sort_by_key(ConfigError::position);
         if has_more {
             let told = survey.errors.len();
-            let message = format!("there are more errors than the {told} that are told");
+            let message = format!("there are more errors than the {told} that are shown");
             survey.errors.push(ConfigError::new(message).hint("correct these first"));
         }
         survey
     }
 
-    /// Whether an error may be a consequence of what was left out.
+    /// Returns `true` if an error may be a consequence of what was left out.
     pub fn is_consequence(&self, error: &ConfigError) -> bool {
         self.left_out.explains(error)
     }
@@ -73,7 +73,7 @@ impl<T> Survey<T> {
     /// The value, or all errors.
     ///
     /// # Errors
-    /// All that were found, at least one.
+    /// Every `ConfigError` that was found, at least one.
     pub fn result(self) -> Result<T, Vec<ConfigError>> {
         match self.value {
             Some(value) if self.errors.is_empty() => Ok(value),
@@ -170,7 +170,7 @@ surprise: true
         let text: String = (0..200).map(|number| format!("key{number}: 1\n")).collect();
         let found = errors(&text);
         assert_eq!(found.len(), MOST_ERRORS + 1);
-        let last = "f: there are more errors than the 50 that are told (correct these first)";
+        let last = "f: there are more errors than the 50 that are shown (correct these first)";
         assert_eq!(found.last().map(String::as_str), Some(last));
         let text: String = (0..MOST_ERRORS).map(|number| format!("key{number}: 1\n")).collect();
         assert_eq!(errors(&text).len(), MOST_ERRORS, "these are all");

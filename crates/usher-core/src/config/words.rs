@@ -1,4 +1,4 @@
-//! serde's errors in words for people who don't write Rust.
+//! serde's errors reworded without Rust terms.
 
 use std::fmt;
 

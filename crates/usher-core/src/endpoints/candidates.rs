@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::{Endpoint, EndpointName, ROLE_LABEL, SubsetHint};
 
 /// All endpoints of the pool at one moment. Replaced as a whole when membership
-/// changes and shared by everybody; loads inside it are live.
+/// changes and shared by all readers; loads inside it are live.
 #[derive(Debug)]
 pub struct Snapshot {
     number: u64,

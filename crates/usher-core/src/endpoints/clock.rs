@@ -12,7 +12,7 @@ pub struct Clock(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Real(Instant),
-    /// Nanoseconds, as far as somebody has set them.
+    /// Nanoseconds set by the owner.
     Virtual(Arc<AtomicU64>),
 }
 

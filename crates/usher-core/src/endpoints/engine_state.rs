@@ -27,7 +27,7 @@ impl EngineState {
         self.asleep.store(asleep, Relaxed);
     }
 
-    /// Whether it sleeps. `false` before a page said it.
+    /// Returns `true` if it sleeps. `false` before a page said it.
     pub fn is_asleep(&self) -> bool {
         self.asleep.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Places in every endpoint's load that belong to a name for as long as somebody holds
+//! Places in every endpoint's load that belong to a name for as long as a lease holds
 //! them. There are few, and configurations come and go.
 
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ impl<Id: Copy> Lease<Id> {
 }
 
 impl<Id> From<Id> for Lease<Id> {
-    /// A place that nobody gave away.
+    /// A place outside of the table.
     fn from(id: Id) -> Self {
         Self { id, _held: Arc::default() }
     }
@@ -40,18 +40,18 @@ pub struct Leases<Id, Name>(Vec<Place<Id, Name>>);
 #[derive(Debug)]
 struct Place<Id, Name> {
     id: Id,
-    /// Name that the place belongs to, or belonged to last; `None`: it holds nothing of anybody.
+    /// Name that the place belongs to, or belonged to last; `None`: unused.
     name: Option<Name>,
     held: Weak<()>,
 }
 
 impl<Id: Copy, Name: PartialEq> Leases<Id, Name> {
-    /// These places, all of them free.
+    /// Free places with these numbers.
     pub fn of(ids: impl IntoIterator<Item = Id>) -> Self {
         Self(ids.into_iter().map(|id| Place { id, name: None, held: Weak::new() }).collect())
     }
 
-    /// The place of this name: the one that it has or had last, if nobody got it since,
+    /// The place of this name: the one that it has or had last, if it is still free,
     /// or a free one. `None`: others hold them all.
     pub fn take(&mut self, name: Name) -> Option<Lease<Id>> {
         let named = self.0.iter().position(|place| place.name.as_ref() == Some(&name));
@@ -64,7 +64,7 @@ impl<Id: Copy, Name: PartialEq> Leases<Id, Name> {
         Some(Lease { id: place.id, _held: held })
     }
 
-    /// Forgets the names that nobody holds. Each of their places is given to `clear`
+    /// Forgets the names without leases. Each of their places is given to `clear`
     /// first, so that the next name finds nothing there.
     pub fn forget(&mut self, mut clear: impl FnMut(Id)) {
         for place in &mut self.0 {

@@ -55,7 +55,7 @@ impl Gauge {
         f64::from_bits(self.bits.load(Relaxed))
     }
 
-    /// When it was read; `None` before the first reading.
+    /// Time at which it was read; `None` before the first reading.
     #[inline]
     pub fn read_at_ms(&self) -> Option<u64> {
         match self.at_ms.load(Relaxed) {
@@ -124,7 +124,7 @@ pub struct Load {
     pub scrapes: ScrapeHealth,
     /// Attributes that the configuration added.
     attributes: [Gauge; AttributeId::MAX],
-    /// When any field was last updated by a scrape; 0 = never.
+    /// Time of the last update of any field by a scrape; 0: never.
     scraped_ms: AtomicU64,
     /// Requests that this process sent there and whose response is not complete.
     in_flight: AtomicI64,
@@ -150,7 +150,7 @@ impl Load {
         self.scraped_ms.store(now_ms, Relaxed);
     }
 
-    /// When a scrape last updated any field.
+    /// Time of the last update of any field by a scrape.
     pub fn scraped_at_ms(&self) -> Option<u64> {
         match self.scraped_ms.load(Relaxed) {
             0 => None,

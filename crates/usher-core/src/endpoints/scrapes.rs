@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Outcomes of the scrapes of an endpoint's metrics. One scraper writes, everybody reads.
+/// Outcomes of the scrapes of an endpoint's metrics. Written by one scraper, read by all threads.
 #[derive(Debug, Default)]
 pub struct ScrapeHealth {
     failures: AtomicU32,
@@ -40,7 +40,7 @@ impl ScrapeHealth {
         self.failures.load(Relaxed)
     }
 
-    /// Number of the last scrapes, in a row, that found nobody to connect to: refused, no
+    /// Number of the last scrapes, in a row, that could not connect: refused, no
     /// route, or no response in time.
     pub fn unreachable_in_a_row(&self) -> u32 {
         self.unreachable.load(Relaxed)
@@ -51,7 +51,7 @@ impl ScrapeHealth {
         self.total.load(Relaxed)
     }
 
-    /// When the first of the failures in a row was; `None` when the last scrape brought a
+    /// Time at which the first of the failures in a row was; `None` when the last scrape brought a
     /// page, and before the first.
     pub fn failing_since_ms(&self) -> Option<u64> {
         match self.failing_since_ms.load(Relaxed) {

@@ -46,7 +46,7 @@ pub struct StartingPod {
     pub labels: BTreeMap<String, String>,
 }
 
-/// The pool's endpoints. Discovery writes, everybody else loads the current
+/// The pool's endpoints. Discovery writes, all others load the current
 /// [`Snapshot`] without a lock.
 #[derive(Debug)]
 pub struct Store {
@@ -110,7 +110,7 @@ impl Store {
         self.changed.subscribe()
     }
 
-    /// Says that the load of an endpoint was read anew.
+    /// Notes that the load of an endpoint was read again.
     pub fn loads_changed(&self) {
         self.loads.notify_one();
     }
@@ -179,7 +179,7 @@ impl Store {
         self.starting.load_full()
     }
 
-    /// Replaces these pods. One source of discovery calls it; nobody is woken.
+    /// Replaces these pods. For sources of discovery; wakes no waiting task.
     pub fn note_starting(&self, pods: Vec<StartingPod>) {
         if **self.starting.load() != pods {
             self.starting.store(Arc::new(pods));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn subsets_match_by_address_and_by_port_where_the_pool_has_several() {
+    fn subsets_match_ports_in_pools_with_several() {
         let one_port = Store::default();
         one_port.replace(vec![
             spec("a", "10.0.0.1:8000"),

@@ -9,7 +9,7 @@ pub use crate::config::layers::PLACE_LABELS;
 /// The narrowest place that two endpoints share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nearness {
-    /// They share none, or it isn't known.
+    /// No shared place, or unknown.
     Apart,
     /// The same region.
     Region,
@@ -82,7 +82,7 @@ impl PlaceInterner {
         Topology(places)
     }
 
-    /// Forgets the names of places where nobody is any more.
+    /// Forgets the names of places without endpoints.
     pub(super) fn keep(&mut self, used: impl IntoIterator<Item = Topology>) {
         let used: HashSet<NonZeroU64> = used.into_iter().flat_map(|topology| topology.0).flatten().collect();
         for numbers in &mut self.numbers {

@@ -319,7 +319,7 @@ impl<'a> Values<'a> {
         self.optional(field, |value| std::str::from_utf8(text(value)?).ok())
     }
 
-    /// Whether the blocks are the publisher's own.
+    /// Checks that the blocks are the publisher's own.
     fn check_owner(&self, malformed: Skip) -> Result<(), Skip> {
         let locality = self.text(Field::Locality).ok_or(malformed)?;
         if locality.is_some_and(|locality| !locality.eq_ignore_ascii_case("LOCAL")) {

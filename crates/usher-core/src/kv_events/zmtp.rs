@@ -114,7 +114,7 @@ impl Zmtp {
         self.state == State::Traffic
     }
 
-    /// Asks for messages whose topic begins with this. To be called when the handshake is over.
+    /// Subscribes to messages whose topic begins with this. To be called when the handshake is over.
     pub fn subscribe(&mut self, topic: &[u8]) {
         let mut body = BytesMut::with_capacity(topic.len() + 1);
         body.extend_from_slice(&[1]);
@@ -144,7 +144,7 @@ impl Zmtp {
     /// Goes on with the handshake. Returns whether it is over; then no byte behind it was taken.
     ///
     /// # Errors
-    /// The connection violates ZMTP or a limit, and has to be closed.
+    /// `ZmtpError` if the peer violates ZMTP or a limit; the connection has to be closed.
     pub fn read_handshake(&mut self, input: &mut BytesMut) -> Result<bool, ZmtpError> {
         if self.state == State::Greeting {
             if !self.greeting(input)? {
@@ -167,7 +167,7 @@ impl Zmtp {
     /// Reads the next message from what came in, and takes what it read. `None`: more has to come.
     ///
     /// # Errors
-    /// The connection violates ZMTP or a limit, and has to be closed.
+    /// `ZmtpError` if the peer violates ZMTP or a limit; the connection has to be closed.
     pub fn read(&mut self, input: &mut BytesMut) -> Result<Option<Frames>, ZmtpError> {
         if !self.read_handshake(input)? {
             return Ok(None);

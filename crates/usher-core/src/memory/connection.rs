@@ -214,7 +214,11 @@ impl Budget {
         if let Some(largest) = staying().max_by_key(kept) {
             let (unread, connections) = (kept(&largest), open.len());
             self.evict(largest);
-            tracing::warn!(unread, connections, "connection closed: it holds the most unread data");
+            tracing::warn!(
+                unread,
+                connections,
+                "connection closed to free memory: it held the most unread data"
+            );
         }
     }
 

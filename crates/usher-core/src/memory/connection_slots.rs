@@ -37,7 +37,7 @@ impl Close for AbortHandle {
     }
 }
 
-/// Cancelled by whoever ends first.
+/// Cancelled by the side that ends first.
 impl Close for CancellationToken {
     fn is_over(&self) -> bool {
         self.is_cancelled()

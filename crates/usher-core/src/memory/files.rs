@@ -17,7 +17,7 @@ pub fn raise_limit() -> Option<u64> {
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum,
         Err(error) => {
-            tracing::warn!(%error, current, "cannot raise the limit on open files");
+            tracing::warn!(%error, current, "cannot raise the limit on open files; raise it where the process is started (ulimit -n)");
             current
         }
     }
@@ -37,7 +37,11 @@ impl Budget {
         let _ = self.files.set(files);
         let connections = self.max_connections();
         if connections < FEW {
-            tracing::warn!(files, connections, "the limit on open files leaves room for few connections");
+            tracing::warn!(
+                files,
+                connections,
+                "the limit on open files leaves room for few connections; raise it where the process is started (ulimit -n)"
+            );
         }
     }
 

@@ -24,7 +24,7 @@ struct Candidate {
     weight: u64,
 }
 
-/// Says what a connection takes.
+/// Reports the memory of a connection.
 type Weight = fn(&Unread) -> u64;
 
 impl Candidate {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn last_connection_of_an_address_is_closed_at_twice_the_limit() {
+    fn address_keeps_its_last_connection_up_to_twice_the_limit() {
         let budget = Arc::new(Budget::of_process(16 * MI, None));
         let mut rooms: Vec<_> = (0..127).map(|last| open(&budget, last)).collect();
         rooms.push(open(&budget, 7));

@@ -58,7 +58,7 @@ impl Replying {
         self.is_waiting.store(is_waiting, Relaxed);
     }
 
-    /// This task runs the stream.
+    /// Sets the task that runs the stream.
     pub fn runs(&self, task: AbortHandle) {
         // A stream has one.
         let _ = self.task.set(task);

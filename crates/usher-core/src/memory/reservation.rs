@@ -1,10 +1,10 @@
-//! Memory that somebody holds.
+//! Reserved memory.
 
 use std::sync::Arc;
 
 use super::{Budget, Full, Kind};
 
-/// Memory that somebody holds. It counts until this is dropped.
+/// Reserved memory. It counts until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -27,7 +27,7 @@ impl Reservation {
     /// whose priority is at most this one; none do where it isn't known.
     ///
     /// # Errors
-    /// When there is no room. It stays as it was then.
+    /// `Full` if there is no room; the reservation is then unchanged.
     pub fn grow_to(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
         if bytes > self.bytes {
             self.budget.grow(self.kind, bytes - self.bytes, priority)?;
@@ -39,7 +39,7 @@ impl Reservation {
     /// The same for a request that is on its way, which may take a sixteenth of the limit more.
     ///
     /// # Errors
-    /// When there is no room beyond the limit either. It stays as it was then.
+    /// `Full` if there is no room beyond the limit either; the reservation is then unchanged.
     pub fn grow_beyond(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
         if bytes > self.bytes {
             self.budget.grow_beyond(self.kind, bytes - self.bytes, priority)?;
@@ -51,7 +51,7 @@ impl Reservation {
     /// Makes it so many bytes, if it has less and seven eighths of the budget have room. Nothing is given up for it.
     ///
     /// # Errors
-    /// When there is no room. It stays as it was then.
+    /// `Full` if there is no room; the reservation is then unchanged.
     pub fn grow_aside(&mut self, bytes: u64) -> Result<(), Full> {
         if bytes > self.bytes {
             self.budget.grow_aside(self.kind, bytes - self.bytes)?;

@@ -126,7 +126,7 @@ fn unsent(stream: &Stream, bytes: u64) -> Unsent {
 }
 
 #[tokio::test]
-async fn streams_with_unread_replies_are_reset_when_memory_is_full() {
+async fn full_memory_resets_streams_with_unread_replies() {
     let budget = Arc::new(Budget::of_process(64 * MI, None));
     let room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams: Vec<_> = (0..4).map(|_| stream(&room, 0)).collect();
@@ -198,7 +198,7 @@ async fn stalled_streams_are_reset_without_a_budget() {
 }
 
 #[tokio::test]
-async fn stalled_streams_are_reset_before_small_frames_close_the_connection() {
+async fn small_frames_reset_stalled_streams_first() {
     let budget = Arc::new(Budget::of_process(1024 * MI, None));
     let mut rooms = [0, 1].map(|_| ConnectionRoom::new(&budget, Windows::LARGEST));
     let streams: Vec<_> =

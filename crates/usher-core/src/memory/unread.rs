@@ -1,4 +1,4 @@
-//! State of a connection: what was sent on it that nobody has read, and how long it has had no stream.
+//! State of a connection: its unread data, and how long it has had no stream.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl Unread {
         self.readers.fetch_add(1, Relaxed);
     }
 
-    /// A stream will read no more. What nobody has read of it was dropped when no other stream is
+    /// A stream will read no more. Its unread data was dropped when no other stream is
     /// left: the count is right again then, even if data came for streams that had ended. Where it
     /// changes at that moment, data comes for streams that begin to read next: the end of those
     /// puts it right.

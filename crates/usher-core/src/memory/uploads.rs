@@ -188,7 +188,7 @@ impl Uploads {
         upload
     }
 
-    /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
+    /// Checks all bodies, and gives up those of which nothing came for `timeout`.
     pub(super) fn look(&self, now: Instant, timeout: Option<Duration>) {
         let mut open = self.open();
         open.bodies.retain_mut(|body| {

@@ -38,7 +38,7 @@ impl Watch {
     /// Measures this process, which may have so many bytes.
     ///
     /// # Errors
-    /// When the system has no `/proc`.
+    /// `io::Error` if the system has no `/proc`.
     pub(super) fn new(process: u64) -> io::Result<Self> {
         let resident = Resident::new()?;
         resident.read()?;

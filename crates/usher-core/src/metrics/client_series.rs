@@ -16,7 +16,7 @@ use super::{MAX_LABEL_BYTES, OTHER, Overflow};
 /// Time for which unused series stay, where there are many.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Pause between two looks for series that nobody uses.
+/// Pause between two sweeps of unused series.
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// Idle series that are taken out of their families for each new one. Those that are on their way out
@@ -54,7 +54,7 @@ pub struct Family<'a, K, S> {
     pub other: &'a dyn Fn() -> K,
     /// Makes the series of a key.
     pub make: &'a dyn Fn(&K) -> S,
-    /// Takes series that nobody holds out of their families.
+    /// Removes series without holders from their families.
     pub forget: &'a dyn Fn(&K, &S),
 }
 
@@ -99,7 +99,7 @@ struct Entry<S> {
     series: Arc<S>,
     /// `true` if it was looked up since the last sweep.
     used: AtomicBool,
-    /// When a sweep last found it used.
+    /// Time at which a sweep last found it used.
     used_at: Instant,
 }
 

@@ -32,7 +32,7 @@ pub struct Legacy {
 /// Registers a family, and its older form beside it.
 ///
 /// # Errors
-/// When a name is taken or not valid.
+/// `prometheus::Error` if a name is taken or not valid.
 pub fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     family: C,
@@ -159,7 +159,7 @@ pub const MAX_LABEL_BYTES: usize = 256;
 /// The value of everything beyond the bounds.
 pub const OTHER: &str = "other";
 
-/// Says once that metrics have no series for something: a page that suddenly shows `other`
+/// Logs once that metrics have no series for something: a page that suddenly shows `other`
 /// needs a reason.
 #[derive(Debug, Default)]
 pub struct Overflow(AtomicBool);
@@ -188,7 +188,7 @@ pub fn render(registry: &Registry) -> String {
     let families: Vec<_> = registry.gather().into_iter().filter(|f| !f.get_metric().is_empty()).collect();
     let mut text = String::new();
     if let Err(error) = prometheus::TextEncoder::new().encode_utf8(&families, &mut text) {
-        tracing::error!(%error, "metrics could not be rendered");
+        tracing::error!(%error, "metrics could not be rendered; please report this");
     }
     text
 }

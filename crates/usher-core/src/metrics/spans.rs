@@ -68,7 +68,7 @@ impl Spans {
     /// A family with these upper bounds, in seconds, and these labels.
     ///
     /// # Errors
-    /// When a name is not valid.
+    /// `prometheus::Error` if a metric name is not valid.
     pub fn new(name: &str, help: &str, bounds: &[f64], labels: &[&str]) -> prometheus::Result<Self> {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let desc = Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())?;

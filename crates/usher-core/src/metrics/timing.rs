@@ -3,7 +3,7 @@
 //! A histogram of the `prometheus` crate is one place in memory that all threads write
 //! to. A decision moves a handful of them, and two threads that decide at once then
 //! spend more on handing cache lines to each other than on deciding. Here each thread
-//! has a part of its own, and the parts are added up when somebody reads them.
+//! has a part of its own, and the parts are added up on each read.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -114,7 +114,7 @@ impl Timings {
     /// A family with these labels; seconds in what is read.
     ///
     /// # Errors
-    /// When a name is not valid.
+    /// `prometheus::Error` if a metric name is not valid.
     pub fn new(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<Self> {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let desc = Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())?;
@@ -124,7 +124,7 @@ impl Timings {
     /// A family without labels: that one timing, wherever it was made.
     ///
     /// # Errors
-    /// When the name is not valid.
+    /// `prometheus::Error` if the metric's name is not valid.
     pub fn of(name: &str, help: &str, timing: Timing) -> prometheus::Result<Self> {
         let family = Self::new(name, help, &[])?;
         family.children.lock().unwrap_or_else(PoisonError::into_inner).insert(Vec::new(), timing);

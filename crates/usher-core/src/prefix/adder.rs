@@ -76,7 +76,7 @@ enum Work {
     },
     /// Counts the memory of the index, after callers have added to it.
     Count,
-    /// Says that everything before it is done.
+    /// Signals that everything before it is done.
     Flush(SyncSender<()>),
 }
 
@@ -89,7 +89,7 @@ impl Adder {
     /// Starts the thread that adds to `index`.
     ///
     /// # Errors
-    /// When the system has no room for another thread.
+    /// `io::Error` if the system can't start another thread.
     pub fn start(index: Arc<PrefixIndex>) -> io::Result<Self> {
         Self::start_within(index, Arc::default())
     }
@@ -98,7 +98,7 @@ impl Adder {
     /// has no room for it.
     ///
     /// # Errors
-    /// When the system has no room for another thread.
+    /// `io::Error` if the system can't start another thread.
     pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());

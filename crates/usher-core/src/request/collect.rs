@@ -147,7 +147,7 @@ impl Collector {
     /// Returns the parsed body. Call it once, at the end.
     ///
     /// # Errors
-    /// A sentence when the body is JSON but not a request of this API.
+    /// A message for the client if the body is JSON but no request of this API.
     pub(super) fn finish(&mut self) -> Result<Parsed, &'static str> {
         if !self.object {
             return Err("the body must be a JSON object");

@@ -84,7 +84,7 @@ enum State {
     Content { until: usize, enter: Enter },
     /// The rest of a frame that is not read.
     Rest,
-    /// These are no frames.
+    /// Bytes that are no frames.
     Lost,
 }
 

@@ -32,6 +32,6 @@ pub enum Served {
     Unknown,
     /// The namespace arrived without the key.
     Missing,
-    /// This address, as it was written.
+    /// Address of the server, as written.
     By(String),
 }

@@ -13,7 +13,7 @@ pub const MAX_NAME: usize = 1024;
 /// The headers of a request, pseudo-headers (`:path`) included, in their order.
 ///
 /// Names and values stay where they arrived: one block of bytes, and where in it each
-/// of them is. A header that nobody reads costs no more than that.
+/// of them is. An unread header costs no more than that.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     block: Bytes,

@@ -66,7 +66,7 @@ pub struct JsonError {
 pub enum JsonErrorKind {
     /// The body ended inside a value.
     UnexpectedEnd,
-    /// This byte can't stand here.
+    /// A byte that is not allowed here.
     Unexpected(u8),
     /// A control character inside a string.
     ControlCharacter(u8),
@@ -190,7 +190,7 @@ impl Scanner {
     /// Scans the next chunk.
     ///
     /// # Errors
-    /// The first byte that breaks the grammar. The scanner must not be used after that.
+    /// `JsonError` at the first byte that violates the grammar. The scanner must not be used after that.
     pub fn feed(&mut self, chunk: &[u8], sink: &mut impl Sink) -> Result<(), JsonError> {
         let base = self.offset;
         let mut at = 0;
@@ -280,7 +280,7 @@ impl Scanner {
     /// Ends the document.
     ///
     /// # Errors
-    /// When it is not complete.
+    /// `JsonError` if the document is incomplete.
     pub fn finish(&mut self, sink: &mut impl Sink) -> Result<(), JsonError> {
         if let State::Number(number) = self.state
             && number.may_end()

@@ -90,7 +90,7 @@ pub struct Request {
     /// The agent that the request comes from, where a plugin looked for one: the
     /// flow of requests that name none.
     pub agent: Option<String>,
-    /// When its headers came; `None`: just now.
+    /// Time at which its headers came; `None`: just now.
     pub received: Option<Instant>,
     /// `true` if it has no body, so that it is for no model and is not queued.
     pub skips_queue: bool,

@@ -87,7 +87,7 @@ impl RequestParser {
     /// The end of the body, where no rules hold.
     ///
     /// # Errors
-    /// When the request can't be routed; the text is for the client.
+    /// `ParseError`, with a message for the client, if the request can't be routed.
     pub fn finish(mut self) -> Result<Request, ParseError> {
         self.finish_by(&Rules::default(), &mut rand::rng())
     }
@@ -95,7 +95,8 @@ impl RequestParser {
     /// The end of the body. The rules may say which model is served, or draw one. To be called once.
     ///
     /// # Errors
-    /// When the request can't be routed; the text is for the client. The headers are still here then.
+    /// `ParseError`, with a message for the client, if the request can't be routed. The headers are then
+    /// kept.
     pub fn finish_by(&mut self, rules: &Rules, rng: &mut dyn Rng) -> Result<Request, ParseError> {
         self.body.seal();
         let Some(api) = self.api else {

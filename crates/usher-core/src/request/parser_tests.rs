@@ -239,7 +239,7 @@ fn a_model_is_replaced_where_the_api_allows_it() {
 }
 
 #[test]
-fn a_request_without_a_model_is_refused_where_one_could_be_put_in() {
+fn missing_model_is_refused_if_the_api_has_one() {
     for (path, body) in [
         ("/v1/embeddings", r#"{"input":"hi"}"#),
         ("/v1/conversations", r#"{"items":[{}]}"#),

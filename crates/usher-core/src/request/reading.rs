@@ -69,7 +69,7 @@ impl Reading {
     /// Returns the parsed body. Call it once, at the end.
     ///
     /// # Errors
-    /// When it is not a request of its API.
+    /// `ParseError` if the body is no request of its API.
     pub(super) fn finish(&mut self) -> Result<Parsed, ParseError> {
         match self {
             Self::Json(reading) => reading.finish(),

@@ -195,7 +195,7 @@ impl UsageReading {
         self.frames.feed(chunk, &mut self.response);
     }
 
-    /// All that the frames so far said, which count up.
+    /// Usage from the frames so far, which are cumulative.
     pub(super) fn found(&self) -> Option<Usage> {
         (self.response.found != Usage::default()).then_some(self.response.found)
     }

@@ -58,7 +58,7 @@ pub enum Command {
 /// Runs a command. `build` builds the configurations that are replayed.
 ///
 /// # Errors
-/// One line: what failed, where, what to do.
+/// `CliError` with one line: what failed, where, and what to do.
 pub fn run(command: Command, build: &Build<'_>) -> Result<ExitCode, CliError> {
     match command {
         Command::Sim(args) => sim::run(&args)?,

@@ -32,7 +32,7 @@ pub(super) fn time(
 /// Parses the time between two scrapes of a server.
 ///
 /// # Errors
-/// When it is no time, or none that a picker could have.
+/// A message if the text is no duration, or out of range.
 pub fn scrape_interval(text: &str) -> Result<Duration, String> {
     time(Duration::from_millis(50), Duration::from_secs(3600), "50ms to 1h")(text)
 }
@@ -40,7 +40,7 @@ pub fn scrape_interval(text: &str) -> Result<Duration, String> {
 /// Parses a share of what servers can do.
 ///
 /// # Errors
-/// When it is no number above 0 and up to 10.
+/// A message if the text is no number above 0 and up to 10.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if share > 0.0 && share <= 10.0 => Ok(share),
@@ -51,7 +51,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 /// Parses the share by which times vary.
 ///
 /// # Errors
-/// When it is no number from 0 to below 1.
+/// A message if the text is no number from 0 to below 1.
 pub(super) fn jitter(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
@@ -62,7 +62,7 @@ pub(super) fn jitter(text: &str) -> Result<f64, String> {
 /// Parses tokens of prompts per second; 0 is for free.
 ///
 /// # Errors
-/// When it is neither 0 nor a number from 0.001.
+/// A message if the text is neither 0 nor a number from 0.001.
 pub(super) fn token_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate == 0.0 || (rate >= 1e-3 && rate.is_finite()) => Ok(rate),

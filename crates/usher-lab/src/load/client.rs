@@ -34,7 +34,7 @@ pub struct Response {
     pub status: u16,
     /// The server that responded, if it is named.
     pub pod: Option<String>,
-    /// When the first byte of the body came.
+    /// Time at which the first byte of the body came.
     pub first: Option<Instant>,
     /// Tokens, as the server counted them.
     pub usage: Usage,
@@ -61,7 +61,7 @@ impl Client {
     /// Sends a request and reads its response to the end, whatever its status.
     ///
     /// # Errors
-    /// When no whole response came within a minute.
+    /// `Failure` unless a complete response arrives within a minute.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response, Failure> {
         tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| Err(late()))
     }
@@ -70,7 +70,7 @@ impl Client {
     /// one asks for, and no response to measure.
     ///
     /// # Errors
-    /// When no whole response came within a minute.
+    /// `Failure` unless a complete response arrives within a minute.
     pub async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
         let exchange = async {
             let response = self.pool.request(request).await.map_err(|error| innermost(&error))?;
@@ -115,7 +115,7 @@ impl Client {
 /// A request with a body of JSON.
 ///
 /// # Errors
-/// When `url` is none.
+/// `http::Error` if `url` is not valid.
 pub fn request(url: &str, method: Method, body: Bytes) -> http::Result<Request<Full<Bytes>>> {
     let request = Request::builder().method(method).uri(url);
     request.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(Full::new(body))

@@ -17,7 +17,7 @@ use usher_wire::client::message::Context;
 /// Tokens of every response.
 const OUTPUT_TOKENS: usize = 4;
 
-/// Asks one server.
+/// Client of one server.
 pub struct Asker {
     direct: Direct,
     packer: Packer,
@@ -28,7 +28,7 @@ impl Asker {
     /// [`LocalSet`](tokio::task::LocalSet).
     ///
     /// # Errors
-    /// When there is no server, or another one.
+    /// `LoadError` if nothing listens there, or no ext_proc server.
     pub async fn connect(
         address: &str,
         tls: TlsMode,
@@ -47,7 +47,7 @@ impl Asker {
     /// Decision of the server on request `number` of a trace, with its response played to the end.
     ///
     /// # Errors
-    /// When the server breaks the protocol or is gone.
+    /// `Failure` if the server breaks the protocol or the connection is lost.
     pub async fn ask(&self, number: u64, row: &Row) -> Result<Decided, Failure> {
         let prompt = self.packer.row(row, 0);
         let Wire::Messages(messages) = &prompt.wire else {

@@ -40,7 +40,7 @@ impl Direct {
     /// Connects, and finds out whether the other end is an ext_proc server.
     ///
     /// # Errors
-    /// When there is no server, or another one.
+    /// `LoadError` if nothing listens there, or no ext_proc server.
     pub(super) async fn connect(
         address: &str,
         tls: TlsMode,
@@ -103,7 +103,7 @@ impl Direct {
     /// A whole request with its response.
     ///
     /// # Errors
-    /// When it fails.
+    /// `Failure` of the exchange.
     pub(super) async fn exchange(
         &self,
         messages: &Messages,
@@ -122,7 +122,8 @@ impl Direct {
     /// A request with its response, and what the server made of both.
     ///
     /// # Errors
-    /// When the server breaks the protocol or is gone. A request that it refuses is decided.
+    /// `Failure` if the server breaks the protocol or the connection is lost. A refused request counts as
+    /// decided.
     pub(super) async fn decide(&self, messages: &Messages, number: u64) -> Result<Decided, Failure> {
         let link = self.link();
         let decide = decision::decide(&link, &self.call, messages, number);
@@ -132,7 +133,7 @@ impl Direct {
     /// A request up to its decision, held open after that.
     ///
     /// # Errors
-    /// When it fails.
+    /// `Failure` of the exchange.
     pub(super) async fn open<'a>(
         &self,
         messages: &Messages,

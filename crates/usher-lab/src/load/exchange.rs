@@ -44,7 +44,7 @@ pub(super) struct Open<'a> {
 /// Opens an exchange, sends the request and waits for its decision and its body.
 ///
 /// # Errors
-/// When the server fails, refuses the request, or loses a part of it.
+/// `Failure` if the server fails, refuses the request, or loses a part of it.
 pub(super) async fn open<'a>(
     link: Carrier,
     call: &Request<()>,
@@ -94,7 +94,7 @@ impl Open<'_> {
     /// Between two chunks is `interval`.
     ///
     /// # Errors
-    /// When the server fails, or loses a part of the response.
+    /// `Failure` if the server fails, or loses a part of the response.
     pub(super) async fn respond(mut self, script: &Script, interval: Duration) -> Result<(), Failure> {
         send(&mut self.stream, script.head.clone())?;
         let mut responding = Responding {
@@ -133,7 +133,7 @@ struct Responding<'a> {
     script: &'a Script,
     /// The chunk that is sent next.
     next: usize,
-    /// When the chunks were due that are not back.
+    /// Due times of the chunks that are not back yet.
     sent: VecDeque<Instant>,
     /// `true` if the headers are back.
     headers: bool,
@@ -142,7 +142,7 @@ struct Responding<'a> {
     pacing: Option<Pacing>,
 }
 
-/// When chunks are due.
+/// Due times of chunks.
 struct Pacing {
     begin: Instant,
     interval: Duration,

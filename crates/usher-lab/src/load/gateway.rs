@@ -20,10 +20,10 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Finds out whether somebody listens. `url` is without the API's path.
+    /// Checks that the gateway accepts connections. `url` is without the API's path.
     ///
     /// # Errors
-    /// When nobody listens, and for headers that can't be sent.
+    /// `LoadError` if the address doesn't accept connections, or a header can't be sent.
     pub(super) async fn connect(
         url: &str,
         path: &str,
@@ -46,7 +46,7 @@ impl Gateway {
     /// A whole request with its response.
     ///
     /// # Errors
-    /// When there is no response, or one with a status other than 2xx.
+    /// `Failure` unless a response with a status of 2xx arrives.
     pub(super) async fn exchange(
         &self,
         body: &Bytes,

@@ -44,7 +44,7 @@ impl Dialer {
     /// Finds out whether the server speaks TLS, if that is asked for.
     ///
     /// # Errors
-    /// When there is no server, or it doesn't speak what it should.
+    /// `LoadError` if nothing listens there, or it doesn't speak HTTP/2.
     pub(super) async fn new(target: &str, mode: TlsMode) -> Result<Self, LoadError> {
         let failed =
             |failure: Failure| LoadError::Unreachable { target: target.to_owned(), reason: failure.detail };
@@ -136,8 +136,8 @@ impl Link {
     /// The connection, ready for a request.
     ///
     /// # Errors
-    /// When there is none and none can be made. Attempts are apart in time, so that who
-    /// tries again and again waits.
+    /// `Failure` if there is no connection and none can be made. Reconnects are spaced, so repeated calls
+    /// wait.
     pub(super) async fn ready(&self) -> Result<Requests, Failure> {
         loop {
             let living = self.requests.borrow().clone();

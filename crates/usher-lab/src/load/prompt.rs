@@ -22,7 +22,7 @@ const POOL: (usize, usize) = (8, 1024);
 /// A request.
 #[derive(Debug)]
 pub(super) struct Prompt {
-    /// When a trace says that it came, since the start of the trace.
+    /// Arrival according to the trace, since its start.
     pub(super) arrival: Duration,
     /// Request as it is sent.
     pub(super) wire: Wire,
@@ -85,7 +85,7 @@ impl Envelope {
     }
 }
 
-/// Tokens of a response when nobody says how many.
+/// Tokens of a response without a limit.
 const OUTPUT_TOKENS: usize = 16;
 
 impl Packer {

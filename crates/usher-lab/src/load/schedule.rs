@@ -1,4 +1,4 @@
-//! When the requests of an open loop are due.
+//! Due times of the requests of an open loop.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) enum Schedule {
         at: f64,
         rng: Box<StdRng>,
     },
-    /// As the trace says.
+    /// Times of the trace.
     Trace {
         speed: f64,
     },
@@ -35,7 +35,7 @@ impl Schedule {
         }
     }
 
-    /// When the next request is due, of which a trace says that it came at `arrival`.
+    /// Time at which the next request is due, of which a trace says that it came at `arrival`.
     pub(super) fn next(&mut self, arrival: Duration) -> Duration {
         match self {
             Self::Even { per_second, next } => {

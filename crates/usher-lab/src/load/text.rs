@@ -1,4 +1,4 @@
-//! Text that nobody wrote.
+//! Generated text.
 
 use usher_core::random::mix;
 

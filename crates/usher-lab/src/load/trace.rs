@@ -60,7 +60,7 @@ pub enum TraceError {
     Csv {
         /// Its number, from 1.
         line: usize,
-        /// It.
+        /// The line.
         text: String,
     },
     /// No line at all.
@@ -77,7 +77,7 @@ fn in_line(error: &serde_json::Error) -> String {
 /// publishes them, or Azure's comma-separated values.
 ///
 /// # Errors
-/// Names the first line that is not a request.
+/// `TraceError` that names the first line that is not a request.
 pub fn parse(text: &str, limit: usize) -> Result<Vec<Row>, TraceError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
     let header = |(_, line): &(usize, &str)| line.trim_start_matches('\u{feff}').trim() == AZURE_HEADER;

@@ -72,7 +72,7 @@ pub trait Configured: std::fmt::Debug {
     /// configuration's parsers.
     ///
     /// # Errors
-    /// When it can't be read, or nobody may answer it.
+    /// `Rejection` if the request can't be parsed, or no endpoint may serve it.
     fn pick(
         &mut self,
         now: Duration,
@@ -85,10 +85,10 @@ pub trait Configured: std::fmt::Debug {
     /// Sets the time of everything that happens next.
     fn set_clock(&self, now: Duration);
 
-    /// Time between two scrapes of a server; `None`: nobody reads their numbers.
+    /// Time between two scrapes of a server; `None`: no scrapes.
     fn scrape_interval(&self) -> Option<Duration>;
 
-    /// When the server with this number is scraped first.
+    /// Time at which the server with this number is scraped first.
     fn first_scrape(&self, number: usize) -> Duration;
 
     /// Reads what the server with this number says, now.

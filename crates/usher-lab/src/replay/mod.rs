@@ -3,7 +3,7 @@
 //!
 //! [`run`] gives the same requests, of a [`trace`](of_trace) or of a generated
 //! [`Workload`], to several policies. Each has servers of its own, which are the
-//! simulator's engines ([`crate::sim`]), and a clock that nobody waits for. A
+//! simulator's engines ([`crate::sim`]), and a clock that needs no waiting. A
 //! configuration is built as `usher serve` builds it: its parsers read the requests'
 //! bodies, its dispatcher decides and books, its endpoints are scraped at the configured
 //! interval, so it decides by numbers as old as in production, and its plugins follow the
@@ -105,7 +105,7 @@ pub struct Note {
 /// each request how many there were, over all policies.
 ///
 /// # Errors
-/// When a configuration or a server is not valid, or something is missing.
+/// `ReplayError` if a configuration or a server is not valid, or something is missing.
 pub fn run(
     settings: &Settings,
     build: &Build<'_>,
@@ -118,7 +118,7 @@ pub fn run(
 /// compared with theirs then.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn run_beside(
     settings: &Settings,
     recorded: Option<&Fates>,

@@ -71,7 +71,7 @@ impl Picker {
     /// should know.
     ///
     /// # Errors
-    /// When a configuration can't be run.
+    /// `BuildError` if a configuration can't be run.
     pub fn new(
         policy: &Policy,
         servers: &[Server],
@@ -162,7 +162,7 @@ impl Picker {
         }
     }
 
-    /// Time between two scrapes of a server; `None`: nobody reads their numbers.
+    /// Time between two scrapes of a server; `None`: no scrapes.
     pub(super) fn scrape_interval(&self) -> Option<Duration> {
         match &self.0 {
             Kind::Configured(configured) => configured.scrape_interval(),
@@ -170,7 +170,7 @@ impl Picker {
         }
     }
 
-    /// When the server with this number is scraped first.
+    /// Time at which the server with this number is scraped first.
     pub(super) fn first_scrape(&self, number: usize) -> Duration {
         match &self.0 {
             Kind::Configured(configured) => configured.first_scrape(number),

@@ -85,13 +85,13 @@ impl Script {
 /// A request as a client saw it. Times are since the start of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// When it was sent.
+    /// Time at which it was sent.
     pub sent: Duration,
     /// Number of the server that responded.
     pub server: Option<usize>,
-    /// When the first token came.
+    /// Time at which the first token came.
     pub first: Option<Duration>,
-    /// When the last token came; `None`: it was not answered to the end.
+    /// Time at which the last token came; `None`: it was not answered to the end.
     pub last: Option<Duration>,
     /// Tokens of the prompt, as the server counted them.
     pub prompt_tokens: u32,

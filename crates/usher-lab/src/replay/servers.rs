@@ -40,9 +40,9 @@ pub struct Server {
     pub labels: BTreeMap<String, String>,
     /// Speed and size of the engine.
     pub engine: EngineConfig,
-    /// When it becomes a candidate, with an empty cache; zero: it is one from the start.
+    /// Time at which it becomes a candidate, with an empty cache; zero: it is one from the start.
     pub joins: Duration,
-    /// When it gets no more requests; `None`: it stays.
+    /// Time at which it gets no more requests; `None`: it stays.
     pub leaves: Option<Duration>,
 }
 
@@ -154,7 +154,7 @@ impl Entry {
 /// Reads the text of a file of servers. `default`: what is not said of one.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place.
+/// `ConfigError` with line and column for the first thing that is wrong.
 pub fn parse(text: &str, default: &EngineConfig) -> Result<Vec<Server>, ConfigError> {
     let root = Node::parse(text)?;
     let file: File = root.decode()?;

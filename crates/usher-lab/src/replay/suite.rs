@@ -159,7 +159,7 @@ impl Case {
     /// Policies that only this case has.
     ///
     /// # Errors
-    /// A configuration that isn't valid.
+    /// `ConfigError` for a configuration that isn't valid.
     pub fn policies(self) -> Result<Vec<(String, Policy)>, ConfigError> {
         if self != Self::Pairs {
             return Ok(Vec::new());

@@ -103,7 +103,7 @@ impl EngineConfig {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// Names the setting and its range.
+    /// `ConfigError` that names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let rate = self.prefill_tokens_per_second;
         let free_or_finite = rate == 0.0 || (rate >= 1e-3 && rate.is_finite());
@@ -233,7 +233,7 @@ impl SimConfig {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// Names the setting and its range.
+    /// `ConfigError` that names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.engine.validate()?;
         self.disagg.validate()?;

@@ -150,7 +150,7 @@ impl DisaggConfig {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// Names the setting and its range.
+    /// `ConfigError` that names the setting and its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |reason: &str| Err(ConfigError(reason.to_owned()));
         if self.kv_bytes_per_token > MOST_BYTES_PER_TOKEN {

@@ -17,7 +17,7 @@ use usher_core::config::units::parse_quantity;
 /// which is 64 layers of 8 key and value heads of 128 numbers of 2 bytes.
 pub const KV_BYTES_PER_TOKEN: u64 = 262_144;
 
-/// The longest transfer, so that times fit their type. Nobody waits so long.
+/// The longest transfer, so that times fit their type.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The narrowest place that two servers share.

@@ -11,7 +11,7 @@ use super::kv_events::{Expected, Publisher};
 use super::model::{Engine, Output, Rejected, SimRequest};
 use super::timer::Timer;
 
-/// When somebody who waits for a request's tokens is woken.
+/// Points at which the task that waits for a request's tokens is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// By the last one.

@@ -40,7 +40,7 @@ const MOST_RESPONSE: usize = 1 << 20;
 /// Part of a request that a server is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// All that nobody else does.
+    /// All work that no other server does.
     Whole,
     /// Its prompt.
     Prefill,
@@ -64,7 +64,7 @@ impl Stages {
     /// Reads the headers.
     ///
     /// # Errors
-    /// A sentence about a stage that there isn't, or a number of tokens that is none.
+    /// A message for an unknown stage, or an invalid number of tokens.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, String> {
         let own = match headers.get(STAGE).map(HeaderValue::as_bytes) {
             None => Stage::Whole,
@@ -159,7 +159,7 @@ impl Remote {
     /// Has a server compute the prompt of a request.
     ///
     /// # Errors
-    /// When it did not, for whatever reason.
+    /// `RemoteError` if it failed.
     pub(crate) async fn prefill(
         &self,
         at: SocketAddr,
@@ -178,7 +178,7 @@ impl Remote {
     /// Has a server encode so many images.
     ///
     /// # Errors
-    /// When it did not, for whatever reason.
+    /// `RemoteError` if it failed.
     pub(crate) async fn encode(&self, at: SocketAddr, images: u32) -> Result<(), RemoteError> {
         // What is in them costs nothing here, so it need not go over the wire again.
         let image = json!({"type": "image_url", "image_url": {"url": ""}});

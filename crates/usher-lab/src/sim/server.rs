@@ -86,7 +86,7 @@ impl SimHandle {
 /// called `{name_prefix}-{first_index + i}`.
 ///
 /// # Errors
-/// When the configuration is not valid or a listener can't be used.
+/// `StartError` if the configuration is not valid or a listener can't be used.
 pub async fn start(config: SimConfig, listeners: Vec<StdTcpListener>) -> Result<SimHandle, StartError> {
     config.validate()?;
     let stop = CancellationToken::new();

@@ -135,7 +135,7 @@ pub struct Stats {
     pub request_n: Histogram,
 }
 
-/// When a finished request did what.
+/// Times of a finished request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeline {
     pub(crate) arrived: Duration,

@@ -49,7 +49,8 @@ impl ByLabelParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a label that is missing or empty, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a label that is missing or
+    /// empty.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         if params.label.is_empty() {

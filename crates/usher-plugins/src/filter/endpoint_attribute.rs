@@ -132,8 +132,8 @@ impl EndpointAttributeFilterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, no attribute, no threshold, or one that is no
-    /// finite number, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types, no attribute, no threshold, or
+    /// one that is no finite number.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let missing = |what: &str| ConfigError::at(node.at, format!("'{what}' is missing"));

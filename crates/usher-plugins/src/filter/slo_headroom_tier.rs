@@ -46,7 +46,7 @@ impl SloHeadroomTierParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a probability out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a probability out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let share = |value| (0.0..=1.0).contains(&value);

@@ -16,7 +16,7 @@ use super::retain_or_all;
 /// `topology-affinity-filter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("topology-affinity-filter", &[Kind::Filter],
-    "Keeps the endpoints that are near enough to the one that another profile picked; all of them when there is no such one, or nobody is near it.",
+    "Keeps the endpoints that are near enough to the one that another profile picked; all of them if there is no such endpoint, or none is near it.",
     Build::Reading(build)).takes::<TopologyAffinityFilterParams>().alpha()
     .when("Disaggregated pools: prefill and decode in one rack or zone.");
 
@@ -75,7 +75,7 @@ impl TopologyAffinityFilterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types and places that there aren't, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types and places that there aren't.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         or_default(&mut params.topology_producer_name, PRODUCER);
@@ -84,7 +84,7 @@ impl TopologyAffinityFilterParams {
 }
 
 /// Keeps the candidates that share this place or a narrower one with the peer; all of them
-/// when there is no peer, or nobody near it.
+/// without a peer, or without an endpoint near it.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyAffinityFilter {
     least: Nearness,

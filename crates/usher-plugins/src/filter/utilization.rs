@@ -98,8 +98,8 @@ impl UtilizationFilterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and metrics, wrong types, limits that can't be, and no condition at
-    /// all, with their place.
+    /// `ConfigError` with line and column for unknown keys and metrics, wrong types, limits that can't be,
+    /// and no condition at all.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         if params.conditions.is_empty() {

@@ -102,7 +102,8 @@ impl ProgramAwareParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and strategies, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys and strategies, wrong types, and numbers out of
+    /// range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         params.strategy = word(node, "strategy")?;

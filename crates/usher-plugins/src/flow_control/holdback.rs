@@ -56,8 +56,8 @@ impl HoldbackParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, shapes and domains, wrong types, numbers out of range and a lowest
-    /// ceiling above the highest, with their place.
+    /// `ConfigError` with line and column for unknown keys, shapes and domains, wrong types, numbers out of
+    /// range and a lowest ceiling above the highest.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         params.shape = word(node, "shape")?;

@@ -25,7 +25,7 @@ pub use usage_limit::{StaticUsageLimitParams, UsageLimit};
 pub struct FlowControlSpec {
     /// The rules.
     pub rules: FlowControlRules,
-    /// Says how busy the pool is.
+    /// Reports the pool's saturation.
     pub detector: Arc<dyn SaturationDetector>,
     /// Name of that plugin.
     pub detector_name: String,

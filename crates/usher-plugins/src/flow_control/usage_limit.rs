@@ -84,7 +84,7 @@ impl StaticUsageLimitParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         in_range(node, "threshold", params.threshold, 1.0, |threshold| threshold >= 0.0)?;

@@ -47,7 +47,7 @@ impl DataParallelParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and what can't be a port, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and what can't be a port.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         check_port(node, params.primary_port)?;

@@ -57,7 +57,7 @@ impl DisaggHeadersParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         params.prefill_profile = params.prefill_profile.filter(|name| !name.is_empty());

@@ -55,7 +55,7 @@ impl HeaderProfileParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
         or_default(&mut params.header_name, &default.header_name);

@@ -17,7 +17,7 @@ const LEAST_SEEN: f64 = 0.25;
 /// less and less.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// When the sums were brought up to date, in nanoseconds of the clock.
+    /// Time of the last update of the sums, in nanoseconds of the clock.
     at: AtomicU64,
     since: AtomicU64,
     requests: AtomicU64,

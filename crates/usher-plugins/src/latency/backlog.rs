@@ -98,7 +98,7 @@ struct Waiting {
     /// Its own.
     number: u64,
     tokens: u64,
-    /// When it leaves, whatever is seen.
+    /// Time at which it leaves, whatever is seen.
     expires: Duration,
 }
 
@@ -142,7 +142,7 @@ impl Backlog {
         seen + seconds(self.unseen_until.load(Relaxed).saturating_sub(now))
     }
 
-    /// When the next prompt leaves whose first token isn't seen, in nanoseconds of the clock.
+    /// Time at which the next prompt leaves whose first token isn't seen, in nanoseconds of the clock.
     pub(super) fn expires(&self) -> u64 {
         self.expires.load(Relaxed)
     }
@@ -279,7 +279,7 @@ impl Backlog {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a prompt whose end nobody will see. Returns how long it takes, and when it
+    /// Adds a prompt whose end isn't observed. Returns how long it takes, and when it
     /// should be computed.
     pub(super) fn add_unseen(&self, tokens: u64, now: Duration) -> (Duration, Duration) {
         let (now, more) = (nanos(now), self.nanos_for(tokens));
@@ -320,7 +320,7 @@ impl Backlog {
     }
 
     /// A stream has ended that began to decode when the past was `since`: after so many
-    /// tokens, or early. `others`: requests that somebody else sent.
+    /// tokens, or early. `others`: requests of other senders.
     pub(super) fn stream_ended(
         &self,
         since: &Past,

@@ -138,7 +138,7 @@ pub struct Booked {
     /// Requests at the endpoint and tokens to compute there with its own, when it was sent.
     /// `None`: something else makes it wait.
     met: Option<(f64, f64)>,
-    /// Requests there that somebody else sent.
+    /// Requests there that other senders sent.
     others: f64,
     /// Times that were predicted for the endpoints that compute the prompt and respond. `None`:
     /// the numbers of one of them weren't known.

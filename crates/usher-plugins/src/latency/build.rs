@@ -15,7 +15,7 @@ use super::reader::Reader;
 /// name. `rate` is its `peakPrefillThroughput`.
 ///
 /// # Errors
-/// When its parameters and another plugin's give two rates.
+/// `ConfigError` if its parameters and another plugin's set different rates.
 pub(crate) fn reads_latency(
     cx: &mut BuildContext<'_>,
     rate: f64,

@@ -76,7 +76,7 @@ impl<const N: usize> Fit<N> {
         dot(&self.coefficients, inputs)
     }
 
-    /// These inputs took so many seconds.
+    /// Adds an observation: inputs and the seconds that they took.
     pub(super) fn observe(&mut self, inputs: &[f64; N], seconds: f64) {
         let predicted = self.predict(inputs).max(SHORTEST);
         let residual = (seconds - predicted) / predicted;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn coefficients_three_times_wrong_are_corrected_by_a_hundred_observations() {
+    fn hundred_observations_correct_threefold_errors() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
         for wrong in [3.0, 1.0 / 3.0] {
             let fit = fitted(truth.map(|value| value * wrong), truth, 0.2, 100);

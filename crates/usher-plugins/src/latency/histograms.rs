@@ -46,7 +46,7 @@ pub(super) struct Met {
 pub(super) struct Histograms {
     version: u64,
     last: EngineTimes,
-    /// Requests whose first token nobody sees, the first that was sent first.
+    /// Requests whose first token isn't observed, in sending order.
     sent: VecDeque<Met>,
     /// First tokens of streams since the histogram of first tokens was used.
     streams: f64,

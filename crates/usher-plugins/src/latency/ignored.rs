@@ -20,7 +20,7 @@ impl SloMetrics {
     /// Registers the family.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_slo_headers_ignored_total",

@@ -13,7 +13,7 @@ use super::model::Model;
 const OF_BAND: [&str; 2] = ["time", "load_decile"];
 const OF_GROUP: [&str; 2] = ["accelerator", "role"];
 
-/// Metrics of a pool's latency model, read from it when somebody asks.
+/// Metrics of a pool's latency model, read from it on each scrape.
 #[derive(Clone, Debug)]
 pub struct LatencyMetrics {
     // Taken when a plugin is built, and when the metrics are read.
@@ -29,7 +29,7 @@ impl LatencyMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
         let metrics = Self {

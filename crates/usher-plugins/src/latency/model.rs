@@ -1,4 +1,4 @@
-//! Everything that is booked and learned about all endpoints.
+//! Bookings and learned state of all endpoints.
 
 use std::collections::HashMap;
 use std::ops::Deref;

@@ -42,7 +42,7 @@ impl Past {
     }
 
     /// Means since an earlier moment, in which a stream had so many steps, and the seconds of one
-    /// step. `others`: requests that somebody else sent. `None`: no time has passed.
+    /// step. `others`: requests of other senders. `None`: no time has passed.
     pub(super) fn steps_since(&self, since: &Self, steps: f64, others: f64) -> Option<(Steps, f64)> {
         let seconds = self.at.saturating_sub(since.at).as_secs_f64();
         let seen = Steps {

@@ -12,7 +12,7 @@ pub(crate) const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
 /// Checks a `peakPrefillThroughput`, in tokens per second.
 ///
 /// # Errors
-/// A number that is not at least 1, with its place.
+/// `ConfigError` with line and column for a number that is not at least 1.
 pub(crate) fn check_throughput(parameters: &Node, value: f64) -> Result<(), ConfigError> {
     match value >= 1.0 && value.is_finite() {
         true => Ok(()),
@@ -43,7 +43,7 @@ impl InitialRate {
     /// [`throughput`]; it counts only if it is written there.
     ///
     /// # Errors
-    /// When another plugin gives another rate, with its place.
+    /// `ConfigError` with line and column if another plugin sets another rate.
     pub(crate) fn read(&self, parameters: &Node, rate: f64) -> Result<(), ConfigError> {
         let Some(written) = parameters.get("peakPrefillThroughput") else { return Ok(()) };
         let known = *self.0.get_or_init(|| rate);

@@ -12,7 +12,7 @@ const PRIOR: f64 = 4000.0;
 /// Ratio of two sums of tokens, of which later ones count more. 1 at first.
 #[derive(Debug)]
 pub(super) struct Ratio {
-    /// As `f64` bits.
+    /// Bits of an `f64`.
     value: AtomicU64,
     /// Smallest and largest value.
     bounds: (f64, f64),

@@ -1,4 +1,4 @@
-//! State of the model for people and monitoring: what is configured, what was learned, and
+//! State of the model for the admin page and monitoring: what is configured, what was learned, and
 //! how well it predicts.
 
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ impl Model {
                     role = report.role,
                     configured,
                     learned = report.prefill_throughput.round(),
-                    "peakPrefillThroughput is far from what was learned"
+                    "peakPrefillThroughput is far from the learned throughput; set it to the learned one"
                 );
             }
         }

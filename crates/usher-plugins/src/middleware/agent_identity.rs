@@ -40,7 +40,7 @@ impl AgentIdentityParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and names that can't be headers, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and names that can't be headers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let items = node.get("additionalSessionHeaders").map(Node::items).unwrap_or_default();
@@ -58,7 +58,7 @@ pub struct AgentIdentity {
 }
 
 impl AgentIdentity {
-    /// Looks at the additional headers first.
+    /// Reads the additional headers first.
     pub fn new(params: &AgentIdentityParams) -> Self {
         let additional = params.additional_session_headers.iter().map(String::as_str);
         Self { headers: additional.chain(KNOWN).map(str::to_owned).collect() }

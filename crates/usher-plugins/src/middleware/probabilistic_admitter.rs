@@ -49,7 +49,7 @@ impl ProbabilisticAdmitterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and what is not above 0, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and what is not above 0.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (params, default): (Self, _) = (node.decode()?, Self::default());
         for (key, value, default) in [

@@ -57,7 +57,7 @@ impl P2pSourceParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a delta below 1, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a delta below 1.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         if params.min_cached_token_delta < 1 {
@@ -118,7 +118,7 @@ impl PreRequest for P2pSource {
 }
 
 /// One of the candidates that have the most cached, as a position in the snapshot; `None`
-/// when nobody has anything.
+/// if no endpoint has any.
 fn source(cx: &Context<'_>, known: &PrefixMatch, candidates: View<'_>) -> Option<u32> {
     let blocks = |position: &u32| known.blocks_at(*position);
     let most = candidates.indices().iter().map(blocks).max().filter(|most| *most > 0)?;

@@ -45,7 +45,7 @@ impl SessionIdParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, names that can't be, with their place; anything but
+    /// `ConfigError` for unknown keys, wrong types, names that can't be, with their place; anything but
     /// exactly one of the two keys.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
@@ -73,7 +73,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Says which session a request belongs to; nothing for one that names none.
+/// Finds the session of a request, if it names one.
 #[derive(Clone, Debug)]
 pub struct SessionIdProducer {
     params: SessionIdParams,

@@ -99,7 +99,7 @@ impl ConcurrencyDetectorParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and modes, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys and modes, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let positive = |key: &str, value: i64, default: i64| match value > 0 {

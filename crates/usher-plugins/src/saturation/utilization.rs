@@ -93,7 +93,7 @@ impl UtilizationDetectorParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (params, default): (Self, _) = (node.decode()?, Self::default());
         let (queue, kv) = (params.queue_depth_threshold, params.kv_cache_util_threshold);

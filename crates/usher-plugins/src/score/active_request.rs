@@ -67,7 +67,7 @@ impl ActiveRequestParams {
     /// Reads the parameters. As in llm-d-router, a `maxBusyScore` out of its range means 1.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         if !(0.0..=1.0).contains(&params.max_busy_score) {

@@ -65,7 +65,7 @@ impl ContextLengthParams {
     /// Reads the parameters. An empty label means the default.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         or_default(&mut params.label, DEFAULT_LABEL);

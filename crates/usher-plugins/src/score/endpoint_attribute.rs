@@ -110,8 +110,8 @@ impl EndpointAttributeScorerParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, no attribute, no type, a range without numbers
-    /// between its ends, and two ranges, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types, no attribute, no type, a range
+    /// without numbers between its ends, and two ranges.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let missing = |what: &str| ConfigError::at(node.at, format!("'{what}' is missing"));

@@ -78,8 +78,8 @@ impl ExpectedLatencyParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a throughput that is no positive number, with
-    /// their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a throughput that is no positive
+    /// number.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         check_throughput(node, params.peak_prefill_throughput)?;

@@ -48,7 +48,7 @@ impl HeaderLabelParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and no header or no label, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and no header or no label.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         for (key, value, example) in [

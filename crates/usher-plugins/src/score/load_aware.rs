@@ -53,7 +53,7 @@ impl LoadAwareParams {
     /// Reads the parameters. As in llm-d-router, a threshold below 1 means the default.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         Ok(if params.threshold > 0 { params } else { Self::default() })

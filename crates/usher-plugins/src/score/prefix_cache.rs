@@ -74,7 +74,7 @@ impl PrefixCacheScorerParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let (weight, scale) = (params.match_length_weight, params.match_length_scale_tokens);

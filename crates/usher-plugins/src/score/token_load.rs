@@ -47,7 +47,7 @@ impl TokenLoadParams {
     /// Reads the parameters. As in llm-d-router, a threshold below 1 means the default.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         if params.queue_threshold_tokens <= 0 {

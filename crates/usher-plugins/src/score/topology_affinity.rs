@@ -43,7 +43,7 @@ impl TopologyAffinityScorerParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, with their place.
+    /// `ConfigError` with line and column for unknown keys and wrong types.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         or_default(&mut params.topology_producer_name, PRODUCER);

@@ -1,4 +1,4 @@
-//! TLS towards servers whose certificates nobody has signed.
+//! TLS to servers with self-signed certificates.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The other side: messages as a gateway writes them, replies as it reads them, and its TLS.
+//! The gateway's side: messages as a gateway writes them, replies as it reads them, and its TLS.
 
 mod any_certificate;
 pub mod message;

@@ -12,7 +12,7 @@ use super::any_certificate::AnyCertificate;
 /// TLS for any certificate, with these protocols to choose from.
 ///
 /// # Errors
-/// When the library refuses its own defaults.
+/// `Error` if the library refuses its own defaults.
 pub fn connector(protocols: &[&[u8]]) -> Result<TlsConnector, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())

@@ -27,7 +27,7 @@ mod part {
 /// Reads a message.
 ///
 /// # Errors
-/// A status when the message is malformed or has no content.
+/// `Status` if the message is malformed or has no content.
 pub fn read(payload: Payload) -> Result<Message, Status> {
     let read = match payload {
         Payload::One(message) => read_whole(&message),

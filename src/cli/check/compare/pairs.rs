@@ -40,7 +40,7 @@ impl<'a> Pairs<'a> {
         Self { old, new, names }
     }
 
-    /// Whether a plugin of the old configuration is this one of the new configuration.
+    /// Returns `true` if a plugin of the old configuration is this one of the new configuration.
     pub(super) fn is_same(&self, old: &str, new: &str) -> bool {
         self.names.get(old) == Some(&new)
     }

@@ -44,7 +44,7 @@ fn differences(
     }
 }
 
-/// Whether two values mean the same. Names of plugins are compared by the plugin.
+/// Returns `true` if two values mean the same. Names of plugins are compared by the plugin.
 fn is_equal(pairs: &Pairs<'_>, old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::String(before), Value::String(now)) => {

@@ -59,7 +59,7 @@ fn always(view: View<'_>) -> Option<Finding> {
     })
 }
 
-/// Whether a filter of a profile tells roles apart.
+/// Returns `true` if a filter of a profile tells roles apart.
 fn tells_roles(view: View<'_>, profile: &ResolvedProfile, role: &str) -> bool {
     profile.filters.iter().any(|name| view.has_type(name, &[role]) || view.has_type(name, &BY_LABEL))
 }

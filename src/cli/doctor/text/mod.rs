@@ -1,4 +1,4 @@
-//! A report for people: checks by the part that they are about, findings with the cause first, and a verdict.
+//! A human-readable report: checks by the part that they are about, findings with the cause first, and a verdict.
 
 use std::fmt::Write;
 

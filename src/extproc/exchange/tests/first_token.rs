@@ -132,7 +132,7 @@ fn grpc_response_is_a_stream_when_requested() {
 }
 
 #[test]
-fn time_per_token_counts_from_the_first_token_and_ttft_from_the_first_byte() {
+fn tpot_starts_at_the_first_token_ttft_at_the_first_byte() {
     let mut harness = Harness::new(1);
     let start = Instant::now();
     let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";

@@ -29,7 +29,7 @@ fn step(exchange: &mut Exchange, event: Event) -> Step {
 }
 
 #[test]
-fn a_body_counts_as_it_arrives_and_until_its_last_chunk_is_written() {
+fn body_counts_from_arrival_until_it_is_written() {
     let budget = Arc::new(Budget::new(1 << 20, 0));
     let mut harness = Harness::within(1, &budget);
     harness.send(headers(&COMPLETION, false)).unwrap();

@@ -258,7 +258,7 @@ fn large_chunks_are_cut_and_only_the_last_ends_the_body() {
 }
 
 #[test]
-fn without_a_body_the_request_is_routed_by_its_headers_and_not_counted() {
+fn requests_without_a_body_are_routed_by_headers() {
     let mut harness = Harness::new(1);
     let replies = harness.send(headers(&[(":path", "/v1/models")], true)).unwrap();
     assert_eq!(kinds(&replies), ["headers"]);

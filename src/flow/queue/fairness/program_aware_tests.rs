@@ -15,7 +15,7 @@ const FLOWS: usize = 3 * BLOCK;
 #[derive(Clone, Default)]
 struct Program {
     service: f64,
-    /// When the service was last brought up to date.
+    /// Time of the last update of the service.
     at: Nanos,
     waiting: Vec<(Rank, Nanos)>,
 }

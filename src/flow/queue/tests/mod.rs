@@ -83,7 +83,7 @@ impl Pool {
         self.pump().dispatched
     }
 
-    /// All that wait, in the order in which they go when each ends before the next.
+    /// Dispatches all waiting requests one after the other, each after the end of the one before.
     pub(super) fn drain(&mut self) -> Vec<&'static str> {
         let mut order = Vec::new();
         loop {

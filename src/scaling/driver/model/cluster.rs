@@ -57,7 +57,7 @@ pub struct Cluster {
     pub revisions: Revisions,
     /// Uids of pods that were deleted to be replaced by those of another revision.
     pub replaced: BTreeSet<String>,
-    /// When pods get ready that have nodes, by uid; `None`: never.
+    /// Time at which pods get ready that have nodes, by uid; `None`: never.
     ready_at: BTreeMap<String, Option<u64>>,
     next: u64,
 }

@@ -133,6 +133,7 @@ impl Picker {
             demanded: None,
             may_plan: Box::new(move || may_plan.load(Relaxed)),
             may_act: Box::new(move || acts.lasts()),
+            is_shared: false,
             servers: None,
             gpus: None,
             scrapes: ScrapeMetrics::register(&Registry::new()).unwrap(),

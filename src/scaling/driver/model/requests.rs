@@ -31,7 +31,7 @@ impl Requests {
     /// No pod that was ready goes before it has responded, within its limit.
     ///
     /// # Errors
-    /// One that did.
+    /// `TestCaseError` for a pod removed before its requests have ended.
     pub fn check(
         &self,
         now: u64,

@@ -22,7 +22,7 @@ pub struct Rival {
     role: usize,
     replicas: u32,
     looked: u64,
-    /// When the picker wrote the role's replicas.
+    /// Time at which the picker wrote the role's replicas.
     written: Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ impl Rival {
     /// Checks that the picker doesn't undo this writer's replicas again and again.
     ///
     /// # Errors
-    /// The picker does.
+    /// `TestCaseError` if the picker does.
     pub fn check(&mut self, written: &[Written], now: u64) -> Result<(), TestCaseError> {
         let path = format!("{}/scale", WORKLOADS[self.role].path());
         // What it wants itself it doesn't undo.

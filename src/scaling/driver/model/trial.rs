@@ -45,7 +45,7 @@ pub(super) struct Trial {
     pub(super) began: Instant,
     pub(super) load: u32,
     pub(super) is_known: bool,
-    /// When numbers of pods were known last.
+    /// Time at which numbers of pods were known last.
     pub(super) known: Option<u64>,
     pub(super) waiting: bool,
     pub(super) paused: bool,
@@ -421,7 +421,7 @@ impl Trial {
 /// Runs a sequence of events, then lets all be well.
 ///
 /// # Errors
-/// Violated property.
+/// `TestCaseError` with the violated property.
 pub fn run(shape: Shape, replicas: [u32; 2], events: &[Event]) -> Result<(), TestCaseError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

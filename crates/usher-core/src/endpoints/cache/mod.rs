@@ -131,7 +131,7 @@ impl CachedLocator {
         empty_unless(&self.shared.default, good);
     }
 
-    /// Asks the locator, and keeps its result.
+    /// Queries the locator, and caches its result.
     fn fetch(&self, hint: &SubsetHint) -> impl Future<Output = FetchResult> + Send + 'static + use<> {
         let (shared, hint) = (Arc::clone(&self.shared), hint.clone());
         async move {

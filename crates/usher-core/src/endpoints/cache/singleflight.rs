@@ -84,7 +84,7 @@ impl SingleFlight {
     }
 }
 
-/// Takes a fetch out of the map when it has ended, or nobody waits for it any more.
+/// Removes a fetch from the map when it has ended, or without waiting callers.
 struct InFlightFetch {
     fetches: Arc<SingleFlight>,
     hint: SubsetHint,

@@ -15,7 +15,7 @@ pub(super) struct Held {
     pub(super) hint: SubsetHint,
     /// Generation of the membership, read before the candidates were looked for.
     pub(super) generation: u64,
-    /// When they were found, since the start of the clock.
+    /// Time at which they were found, since the start of the clock.
     pub(super) found: Duration,
     candidates: Candidates,
     /// The same for the threads of each part, so that counting who uses them takes no

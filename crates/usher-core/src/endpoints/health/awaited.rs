@@ -7,7 +7,7 @@ use super::first_byte::RequestClass;
 
 impl Health {
     /// A request was sent there at `sent_ms` that waits for the first byte of its response;
-    /// `None`: nobody watches that.
+    /// `None`: that isn't observed.
     pub fn awaits(self: &Arc<Self>, class: RequestClass, sent_ms: u64) -> Option<AwaitedByte> {
         let watched = self.outliers.as_ref().is_some_and(|outliers| !outliers.params().first_byte.is_zero());
         watched.then(|| AwaitedByte::new(self, class, sent_ms))

@@ -42,12 +42,12 @@ impl OutlierDetector {
         &self.params
     }
 
-    /// Returns `true` if nobody is ejected. What a decision asks first.
+    /// Returns `true` if no endpoint is ejected. Checked first by each decision.
     pub fn is_empty(&self) -> bool {
         self.ejected.load(Ordering::Relaxed) == 0
     }
 
-    /// Changes whenever somebody is ejected or recovers.
+    /// Changes whenever an endpoint is ejected or recovers.
     pub fn version(&self) -> u64 {
         // Who sees a version sees who was ejected under it, or later.
         self.version.load(Ordering::Acquire)
@@ -114,7 +114,7 @@ impl OutlierMetrics {
     /// Registers the counters.
     ///
     /// # Errors
-    /// When one of the names is registered already.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let ejections = IntCounterVec::new(
             Opts::new("usher_endpoint_demotions_total", "Ejections of endpoints, by their last failure."),

@@ -1,4 +1,4 @@
-//! When an endpoint is ejected and when it comes back: a state machine that is told
+//! Ejection and recovery of an endpoint: a state machine that is told
 //! what happens and what time it is.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-/// When endpoints are ejected, and how they come back.
+/// Parameters of ejection and recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthParams {
     /// Requests that fail in a row until the endpoint is ejected; 0 counts as 1. Default 3:
@@ -56,7 +56,7 @@ pub enum Failure {
     Elsewhere,
     /// Failed scrape.
     Scrape,
-    /// No first byte of a response came for longer than its fellows take.
+    /// No first byte of a response for longer than other endpoints take.
     Timeout,
 }
 
@@ -93,7 +93,7 @@ pub enum Change {
     Nothing,
     /// Ejected, by this failure.
     Ejected(Failure),
-    /// As good as any other again, after so many milliseconds.
+    /// Recovered after so many milliseconds.
     Recovered(u64),
 }
 
@@ -114,9 +114,9 @@ pub struct EjectionState {
     /// Requests said that it is well while its scrapes failed: those don't count until one
     /// brings a page.
     excused: bool,
-    /// The last scrape found nobody who listens where requests go: a probe would fail.
+    /// The last scrape's connection was refused at the request port: a probe would fail.
     refused: bool,
-    /// When it was ejected or recovered last; 0: never. Requests that were sent before say
+    /// Time at which it was ejected or recovered last; 0: never. Requests that were sent before say
     /// nothing about it any more.
     changed_ms: u64,
     ejected: Option<EjectedState>,
@@ -133,7 +133,7 @@ struct EjectedState {
     /// Scrapes in a row that brought a page.
     good_scrapes: u32,
     pause_ms: u64,
-    /// When the next probe may go.
+    /// Time at which the next probe may go.
     next_ms: u64,
     /// The probe that is out, and until when it is waited for.
     out: Option<(u32, u64)>,
@@ -157,7 +157,7 @@ pub struct Ejection {
     pub since_ms: u64,
     /// Successes in a row since.
     pub successes: u32,
-    /// When the next probe may go.
+    /// Time at which the next probe may go.
     pub next_probe_ms: u64,
     /// `true` if a probe is under way.
     pub probing: bool,
@@ -283,7 +283,7 @@ impl EjectionState {
         }
     }
 
-    /// When a probe can be claimed: `u64::MAX` while nobody listens there; `None` for an
+    /// Time at which a probe can be claimed: `u64::MAX` while connections are refused; `None` for an
     /// endpoint that is well.
     pub fn due_ms(&self) -> Option<u64> {
         let ejected = self.ejected.as_ref()?;

@@ -15,7 +15,7 @@ use crate::endpoints::Load;
 #[derive(Debug)]
 pub struct Health {
     id: Arc<str>,
-    /// `None`: nobody watches.
+    /// `None`: no outlier detection.
     pub(super) outliers: Option<Arc<OutlierDetector>>,
     // Guards the state; taken by failures, and by successes only of those who are in
     // trouble, for some nanoseconds.
@@ -24,7 +24,7 @@ pub struct Health {
     // byte comes, with every page and every sweep. A sweep looks at each of those of its endpoint
     // while it holds it, some ten times a second.
     pending: Mutex<Pending>,
-    /// `true` if there was a sign of life since the last sweep.
+    /// `true` if there was activity since the last sweep.
     lives: AtomicBool,
     /// A success would change something.
     troubled: AtomicBool,
@@ -37,7 +37,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The health of an endpoint that nobody complained about.
+    /// Health of a new endpoint.
     pub(in crate::endpoints) fn new(id: Arc<str>, outliers: Option<Arc<OutlierDetector>>) -> Self {
         Self {
             id,
@@ -185,7 +185,7 @@ impl Health {
         failures.into_iter().for_each(|sent_ms| self.failed(Failure::Timeout, sent_ms));
     }
 
-    /// Notes a sign of life: a part of a response, or a page that shows work.
+    /// Notes activity: a part of a response, or a page that shows work.
     pub fn lives(&self) {
         // Once between two sweeps there is something to write.
         if !self.lives.load(Relaxed) {

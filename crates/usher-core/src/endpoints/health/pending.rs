@@ -23,9 +23,9 @@ pub(super) struct Pending {
     answered: Vec<(RequestClass, u64)>,
     /// Requests whose clients went away since the last look.
     aborted: Vec<Aborted>,
-    /// When there was a sign of life last.
+    /// Time of the last activity.
     heard_ms: u64,
-    /// When a first byte came last.
+    /// Time of the last first byte.
     first_byte_ms: u64,
     /// Readings of the last page.
     page: Page,
@@ -65,7 +65,7 @@ pub(super) struct Bound<'a> {
     pub(super) usual: &'a UsualTimes,
     /// The shortest bound in milliseconds.
     pub(super) floor_ms: f64,
-    /// When another endpoint gave a sign of life last: where nobody does, nobody is slower
+    /// Time of the last activity of another endpoint: where all are silent, none is slower
     /// than its fellows.
     pub(super) others_heard_ms: u64,
 }

@@ -143,7 +143,7 @@ impl Forest {
         self.blocks.touch_free(count.min(AHEAD));
     }
 
-    /// The same before as many blocks are forgotten that nobody holds.
+    /// The same before as many unheld blocks are forgotten.
     pub(super) fn touch_remembered(&self, count: usize) {
         let mut next = SmallVec::<[At; AHEAD]>::new();
         for tail in self.blocks.coldest_first(List::Remembered) {
@@ -183,7 +183,7 @@ impl Forest {
         ((u32::from(offset) + u32::from(size)) % u32::from(self.block_tokens.get())) as u16
     }
 
-    /// A block whose place is not known, held by nobody.
+    /// An unheld block whose place is not known.
     pub(super) fn insert(&mut self, source: SourceId, hash: u64) -> At {
         let at = self.blocks.insert(Block::new(source, hash));
         if let Some(source) = self.sources.get_mut(&source) {
@@ -373,7 +373,7 @@ impl Forest {
         oldest.inspect(|at| self.remove(*at)).is_some()
     }
 
-    /// Forgets a block without children that nobody holds, or whose place is not known.
+    /// Forgets an unheld block without children, or one whose place is not known.
     pub(super) fn remove(&mut self, at: At) {
         let block = self.blocks.get(at);
         let (id, parent) = (block.source, block.parent);

@@ -11,7 +11,7 @@ pub struct Settings {
     pub bytes: usize,
     /// Bytes that stores which wait for their parent may take, but no more than a quarter of `bytes`.
     pub waiting_bytes: usize,
-    /// Blocks that nobody holds any more and that are remembered.
+    /// Remembered blocks that no endpoint holds any more.
     pub remembered: usize,
 }
 

@@ -281,7 +281,7 @@ impl Residency {
         known.copied().unwrap_or_default()
     }
 
-    /// Whether no block is its own ancestor.
+    /// Checks that no block is its own ancestor.
     fn check_ancestors(&mut self, stored: &Stored<'_>) -> Result<(), Skip> {
         self.scratch.clear();
         self.scratch.extend(stored.hashes.iter().chain(stored.parent));

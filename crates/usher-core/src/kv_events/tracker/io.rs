@@ -168,7 +168,7 @@ pub enum Action {
     },
     /// Give up the replay under way.
     StopReplay,
-    /// Whether what the source holds is what the engine told. While it is not, it may be out of date.
+    /// `true` if the source matches the engine's events; `false`: it may be out of date.
     InSync(bool),
 }
 

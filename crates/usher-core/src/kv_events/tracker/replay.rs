@@ -15,7 +15,7 @@ impl Tracker {
         self.settings.replays && self.state == State::Connected && turn.now_ms >= self.cooldown.until_ms
     }
 
-    /// Asks for what is missing behind the last message, or for everything if none counts.
+    /// Requests messages after the last one, or all if none counts.
     pub(super) fn begin_replay(&mut self, turn: &mut Turn<'_>) {
         self.replay_from(self.next, false, turn);
     }
@@ -60,7 +60,7 @@ impl Tracker {
         }
     }
 
-    /// Whether the time of a replay is over, or that in which its turn had to come.
+    /// Returns `true` if a replay, or the wait for its turn, has timed out.
     fn is_over(&self, replay: &Replay, now_ms: u64) -> bool {
         let spent_ms = |began_ms| replay.spent_ms.saturating_add(now_ms.saturating_sub(began_ms));
         match replay.began_ms {

@@ -38,7 +38,7 @@ pub struct Tracker {
     /// Number of the request to replay that was sent last.
     pub(super) replay_ids: u64,
     pub(super) cooldown: Cooldown,
-    /// Time of the last sign of life.
+    /// Time of the last activity.
     pub(super) heard_ms: u64,
     /// Requests served since.
     pub(super) served: u64,
@@ -85,7 +85,7 @@ pub(super) struct Replay {
     pub(super) heard_ms: Option<u64>,
     /// Attempts in a row without a reply that counts.
     pub(super) attempts: u32,
-    /// This attempt brought something.
+    /// `true` if this attempt brought events.
     pub(super) progressed: bool,
     /// Only more than is known is asked for: there was no gap.
     pub(super) is_optional: bool,
@@ -93,7 +93,7 @@ pub(super) struct Replay {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// All that the engine has is asked for, and nothing came.
+    /// `true` if a full replay is asked for and has brought nothing yet.
     Everything,
     /// The last known message has to come back first.
     Witness,
@@ -135,7 +135,7 @@ impl Tracker {
         self.counts
     }
 
-    /// Whether what the source holds is what the engine told.
+    /// Returns `true` if the source matches the engine's events.
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
     }

@@ -245,7 +245,7 @@ fn replay_with_a_gap_makes_the_cache_partial() {
 }
 
 #[test]
-fn engine_without_a_replay_buffer_starts_with_live_messages() {
+fn missing_replay_buffer_starts_with_live_messages() {
     let mut bench = Bench::connected(REPLAYING);
     assert_eq!(bench.input(Input::ReplayEnded { replay: 1 }), ["in sync"]);
     assert_eq!(bench.live(1, 0), ["reset 1 complete", "apply 1/0 in 1"]);

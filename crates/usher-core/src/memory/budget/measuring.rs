@@ -1,4 +1,4 @@
-//! Looks at the process' memory as time passes and as what is counted grows.
+//! Measurement of the process' memory over time and as counted memory grows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +27,7 @@ impl Budget {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot measure resident memory; only what is counted is bounded");
+                tracing::warn!(%error, "cannot measure resident memory: the budget bounds only the memory that Usher counts itself");
                 false
             }
         }
@@ -39,7 +39,7 @@ impl Budget {
         self.watch.get().map(Watch::base)
     }
 
-    /// Looks at the process, which may change the limit.
+    /// Measures the process, which may change the limit.
     #[cold]
     pub(super) fn look(&self) {
         let Some((limit, step)) = self.watch.get().and_then(|watch| self.judge(watch)) else { return };
@@ -47,7 +47,7 @@ impl Budget {
         self.look_at.store(self.total().saturating_add(step), Relaxed);
     }
 
-    /// Says what may be counted and after how many bytes more to look again; `None` where somebody else
+    /// Returns the limit of counted memory and the bytes until the next measurement; `None` where another task
     /// looks, or nothing can be seen.
     fn judge(&self, watch: &Watch) -> Option<(u64, u64)> {
         let mut seen = watch.seen()?;
@@ -69,7 +69,7 @@ impl Budget {
     }
 }
 
-/// Looks at the process again and again, if the budget is [measured](Budget::measure). For a task of
+/// Measures the process periodically, if the budget is [measured](Budget::measure). For a task of
 /// its own beside the threads that serve requests: a look takes microseconds.
 pub async fn keep_measuring(budget: Arc<Budget>) {
     let Some(watch) = budget.watch.get() else { return };

@@ -250,7 +250,7 @@ impl Budget {
         self.used(Kind::PrefixIndex) < most && !self.is_tight()
     }
 
-    /// Says who sheds requests that wait. The first one counts.
+    /// Sets the shedder of waiting requests. The first one counts.
     pub fn shed_with(&self, sheds: Weak<dyn Sheds>) {
         // A second one would be of a second server on the same budget, which nobody starts.
         let _ = self.sheds.set(sheds);
@@ -262,7 +262,12 @@ impl Budget {
         // A line for each power of two: a flood must not flood the log.
         if count.is_power_of_two() {
             let (used, limit) = (self.total(), self.limit.load(Relaxed));
-            tracing::warn!(count, used, limit, "requests rejected: the memory budget is used up");
+            tracing::warn!(
+                count,
+                used,
+                limit,
+                "requests rejected: the memory budget is used up; raise --memory-budget or add replicas"
+            );
         }
     }
 
@@ -280,7 +285,7 @@ impl Budget {
     /// tight those that wait with lower priorities make room for it.
     ///
     /// # Errors
-    /// When there is no room.
+    /// `Full` if the budget has no room.
     pub fn make_way(&self, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
         self.squeeze(self.total(), priority)
     }

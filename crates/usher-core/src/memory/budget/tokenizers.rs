@@ -19,7 +19,7 @@ impl Budget {
     /// Together tokenizers take at most three quarters of what is counted: the rest is for requests.
     ///
     /// # Errors
-    /// When there is no room.
+    /// `NoRoom` if the budget has no room.
     pub fn reserve_tokenizer(self: &Arc<Self>, loading: u64, loaded: u64) -> Result<Reservation, NoRoom> {
         self.look();
         let (others, all) = (self.used(Kind::Tokenizers), self.total());

@@ -23,7 +23,7 @@ impl Budget {
         self.uploads.begin(0, None, stream)
     }
 
-    /// Looks at all bodies, and gives up those of which nothing came for `timeout`.
+    /// Checks all bodies, and gives up those of which nothing came for `timeout`.
     pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
         self.uploads.look(now, timeout);
     }
@@ -38,7 +38,7 @@ impl Budget {
     }
 }
 
-/// Looks again and again at bodies that are coming, at streams that were refused or given up, and at those
+/// Periodically checks incomplete bodies, streams that were refused or given up, and those
 /// whose replies nobody takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));

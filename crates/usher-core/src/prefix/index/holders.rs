@@ -38,7 +38,7 @@ pub(super) struct Held {
     pub(super) recent: Recent,
     /// Blocks that it may hold.
     capacity: usize,
-    /// This process has said how many that are, and knows better than others.
+    /// `true` if this process has set the number, which takes precedence over others.
     decided: bool,
     /// The holder is not among the others any more: look it up again.
     pub(super) dropped: bool,
@@ -117,7 +117,7 @@ impl Holders {
         self.entries.load(Relaxed)
     }
 
-    /// Whether there may be another entry without evicting one.
+    /// Returns `true` if there may be another entry without evicting one.
     pub(super) fn has_room(&self) -> bool {
         self.entries() < self.most.load(Relaxed)
     }
@@ -427,7 +427,7 @@ impl Holders {
     }
 
     /// The endpoint with the most blocks; of several with as many, the one with the lowest
-    /// slot. `None`: nobody holds anything.
+    /// slot. `None`: no block is held.
     fn largest(&self) -> Option<Arc<Holder>> {
         let by_slot = self.by_slot.read().unwrap_or_else(PoisonError::into_inner);
         let size = |holder: &&Arc<Holder>| (holder.len.load(Relaxed), u16::MAX - holder.number);

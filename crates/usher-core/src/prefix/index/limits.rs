@@ -16,7 +16,7 @@ impl Limits {
     /// 12.5 for its block where nobody else has it. Full endpoints take 15 and 10 to 12.5.
     pub const BYTES_PER_ENTRY: usize = 32;
 
-    /// As many entries as fit into so many bytes.
+    /// Limits of an index of so many bytes.
     pub fn of_bytes(bytes: usize) -> Self {
         Self { entries: bytes / Self::BYTES_PER_ENTRY, ..Self::default() }
     }

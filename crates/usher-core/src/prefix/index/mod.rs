@@ -41,7 +41,7 @@ pub use news::Taken;
 ///
 /// Each endpoint keeps the blocks that were added last, up to its capacity; of those that were
 /// added together the first ones. Looking blocks
-/// up changes nothing, and takes no lock: it never waits for somebody who adds.
+/// up changes nothing, and takes no lock: it never waits for writers.
 ///
 /// An endpoint is known by its slot. The index keeps a clone of it until the endpoint is
 /// removed with all its entries, so whoever gets its number next finds nothing under it.

@@ -20,7 +20,7 @@ pub struct Taken {
 pub(super) struct News {
     // Taken once for every request that is added and has new blocks, and by the publisher.
     queue: Mutex<Queue>,
-    /// Blocks at most; 0 where nobody is told.
+    /// Blocks at most; 0 without a reader.
     room: AtomicUsize,
     /// Blocks in the queue, to be read without the lock.
     len: AtomicUsize,
@@ -94,7 +94,7 @@ fn grow<T>(queue: &mut VecDeque<T>, more: usize, most: usize) {
 }
 
 impl News {
-    /// Bounds the queue, and empties it if nobody is told any more.
+    /// Bounds the queue, and empties it without a reader.
     pub(super) fn set_room(&self, room: usize) {
         let mut queue = self.lock();
         self.room.store(room, Relaxed);

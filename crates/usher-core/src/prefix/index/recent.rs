@@ -93,7 +93,7 @@ impl Recent {
         self.at(self.home(key)).map_or(0, Place::bits)
     }
 
-    /// Whether a block is held.
+    /// Returns `true` if a block is held.
     pub(super) fn contains(&self, key: Key) -> bool {
         self.find(key).is_ok()
     }

@@ -17,7 +17,7 @@ pub(super) type Tables = Box<[Arc<Table>]>;
 pub(super) struct Shards {
     /// Replaced when a shard has a new table.
     tables: ArcSwap<Tables>,
-    /// Taken by who replaces `tables`, so that nobody undoes another's change.
+    /// Held while `tables` is replaced, so that no change is lost.
     publishing: Mutex<()>,
     /// Each taken for one change of one block. Matchers take none.
     shards: Box<[Mutex<Shard>]>,

@@ -62,7 +62,7 @@ impl<'a> Batch<'a> {
     /// Reads a batch. It allocates nothing.
     ///
     /// # Errors
-    /// When it isn't one.
+    /// `BatchError` if the bytes are no valid batch.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BatchError> {
         let (version, _) = bytes.split_first().ok_or(BatchError::Length)?;
         if *version != VERSION {

@@ -118,7 +118,7 @@ impl StreamBound {
         *self = Self::new(self.limit);
     }
 
-    /// Whether what is known of fills the bound: whoever reads backwards needs no more.
+    /// Returns `true` if known entries fill the bound: reading backwards can stop.
     pub fn is_full(&self) -> bool {
         self.bytes >= self.limit / SEGMENTS * (SEGMENTS - TRIM_TO)
     }

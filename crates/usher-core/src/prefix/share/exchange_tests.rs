@@ -76,7 +76,7 @@ fn replica_imports_the_blocks_of_others_only() {
 }
 
 #[test]
-fn foreign_and_damaged_entries_are_counted_and_the_first_is_said() {
+fn unreadable_entries_are_counted_and_logged_once() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
     let others = Fingerprint(8);

@@ -1,4 +1,4 @@
-//! When batches are made, and of what.
+//! Tests of the times and the content of batches.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn a_batch_is_due_after_its_interval_or_when_it_is_full() {
 }
 
 #[test]
-fn silent_publisher_is_heard_three_times_in_the_life_of_an_origin() {
+fn idle_publisher_sends_three_heartbeats_per_lifetime() {
     let index = PrefixIndex::new(Limits::default());
     let mut publisher = start(&index);
     let times: Vec<u64> = (0..400)
@@ -106,7 +106,7 @@ fn dropped_blocks_are_published_later() {
 }
 
 #[test]
-fn losing_more_during_an_export_lets_it_end_and_another_one_follow() {
+fn losses_during_an_export_start_another_one() {
     let (pool, index) = (pool(2), PrefixIndex::new(Limits::default()));
     pool.endpoints().iter().for_each(|endpoint| add(&index, endpoint, &blocks(1, 15_000)));
     let mut publisher = start(&index);

@@ -51,7 +51,7 @@ pub(super) fn hash<'a>(pieces: impl Iterator<Item = &'a [u8]>, escaped: bool) ->
     hash.digest()
 }
 
-/// Says how many tokens media stand for.
+/// Estimates the tokens of media.
 pub(super) struct Sizes<'a> {
     headers: &'a Headers,
     /// Tokens of a video: the headers speak of all of them.

@@ -1,4 +1,4 @@
-//! A prompt as tokens that nobody tokenized: four bytes of text are a token, and an image,
+//! A prompt's tokens, estimated without a tokenizer: four bytes of text are a token, and an image,
 //! a video or a clip stands for as many as its size says.
 //!
 //! [`chunks`] hands out the prompt as the bytes of these tokens, [`count`] says how many

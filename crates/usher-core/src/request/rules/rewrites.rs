@@ -11,7 +11,7 @@ use rand::{Rng, RngExt};
 pub struct ModelRewrite {
     /// Its name, for metrics, and to order objects of the same age.
     pub name: String,
-    /// When it was created, in a form that sorts by time (RFC 3339 in UTC, whole seconds).
+    /// Time at which it was created, in a form that sorts by time (RFC 3339 in UTC, whole seconds).
     pub created: String,
     /// Its rules. The first that fits a model counts.
     pub rules: Vec<RewriteRule>,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_rules_come_before_generic_ones_and_older_objects_before_newer() {
+    fn exact_and_older_rewrite_rules_come_first() {
         let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
         let objects = [
             object("b", new, vec![rule(&["gold"], &[("newer", None)]), rule(&["tin"], &[("tin-b", None)])]),

@@ -95,7 +95,7 @@ mod tests {
         whole
     }
 
-    /// Prompt, completion and cached tokens; -1 is a number that nobody said.
+    /// Prompt, completion and cached tokens; -1: unknown.
     fn usage(prompt: i64, completion: i64, cached: i64) -> Option<Usage> {
         let [prompt_tokens, completion_tokens, cached_tokens] =
             [prompt, completion, cached].map(|number| u64::try_from(number).ok());

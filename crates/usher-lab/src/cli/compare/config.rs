@@ -15,7 +15,7 @@ const ELSEWHERE: [&str; 5] = ["port", "scheme", "caCertPath", "clientCertPath", 
 /// The configuration as JSON with the endpoints of a file, and what was changed besides.
 ///
 /// # Errors
-/// When it is no map in YAML or JSON. The pickers themselves say what else is wrong.
+/// `ConfigError` if the text is no map in YAML or JSON. Other mistakes are left to the pickers.
 pub(super) fn for_servers(text: &str, endpoints: &Path) -> Result<(String, Vec<String>), ConfigError> {
     let root = Node::parse(text)?;
     let Value::Object(mut config) = json_of(&root) else {

@@ -34,8 +34,8 @@ use usher_terminal::{CliError, Progress};
 /// Runs both pickers and prints where they differ.
 ///
 /// # Errors
-/// [`CliError::Usage`] for files that can't be used; [`CliError::Failed`] when a picker
-/// doesn't start or stops responding, and when it is interrupted.
+/// [`CliError::Usage`] for files that can't be used; [`CliError::Failed`] if a picker doesn't start or stops
+/// responding, and on an interrupt.
 pub fn run(args: &CompareArgs) -> Result<(), CliError> {
     let plan = args.plan().map_err(CliError::Usage)?;
     let failed = |error: anyhow::Error| CliError::Failed(format!("{error:#}"));

@@ -63,7 +63,7 @@ impl Picker {
     /// Starts the picker, asks it all requests, and ends it.
     ///
     /// # Errors
-    /// When it doesn't start, ends, or stops responding.
+    /// Returns an error if the picker doesn't start, ends early or stops responding.
     pub(super) async fn replay(
         &self,
         scene: Scene<'_>,

@@ -63,7 +63,7 @@ impl Servers {
     /// Starts them on free ports of loopback. The first `prefill` compute prompts.
     ///
     /// # Errors
-    /// When there is no port.
+    /// Returns an error if no port is free.
     pub(super) async fn start(count: u16, prefill: u16, seed: u64) -> anyhow::Result<Self> {
         let mut servers = Self {
             servers: Vec::new(),

@@ -67,7 +67,7 @@ impl Group {
     /// A group without children. `label` shows in the list of processes.
     ///
     /// # Errors
-    /// When there is no shell.
+    /// `ChildError` if no shell is found.
     pub fn new(label: &Path) -> Result<Self, ChildError> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(GUARD).arg(label).process_group(0);
@@ -85,7 +85,7 @@ impl Group {
     /// Starts a child with its output in the file `log`, and tells its process number.
     ///
     /// # Errors
-    /// When the program or its log can't be had.
+    /// `ChildError` if the program can't be started or its log can't be created.
     pub fn spawn(&mut self, name: &str, mut command: Command, log: PathBuf) -> Result<u32, ChildError> {
         let files = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = files.map_err(|reason| ChildError::Log { path: log.clone(), reason })?;
@@ -108,7 +108,7 @@ impl Group {
     /// Checks that all children run.
     ///
     /// # Errors
-    /// Names the first that doesn't, with the last line that it wrote.
+    /// `ChildError` that names the first process which doesn't, with the last line that it wrote.
     pub fn check(&mut self) -> Result<(), ChildError> {
         for Running { name, child, log } in &mut self.children {
             // Should the question fail, requests will tell.

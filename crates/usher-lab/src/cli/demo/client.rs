@@ -31,7 +31,7 @@ impl Client {
     /// A chat request.
     ///
     /// # Errors
-    /// When no whole response came.
+    /// Returns an error unless a complete response arrives.
     pub(super) async fn chat(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, CHAT, body)?).await?)
     }
@@ -39,7 +39,7 @@ impl Client {
     /// A request for a completion.
     ///
     /// # Errors
-    /// When no whole response came.
+    /// Returns an error unless a complete response arrives.
     pub(super) async fn completion(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::POST, COMPLETIONS, body)?).await?)
     }
@@ -47,7 +47,7 @@ impl Client {
     /// A chat request that the simulated server responds to at once, without work.
     ///
     /// # Errors
-    /// When no whole response came.
+    /// Returns an error unless a complete response arrives.
     pub(super) async fn probe(&self, to: SocketAddr, body: Bytes) -> anyhow::Result<Response> {
         let mut request = request(to, Method::POST, CHAT, body)?;
         request.headers_mut().insert(FAULT, AT_ONCE);
@@ -57,7 +57,7 @@ impl Client {
     /// Any page.
     ///
     /// # Errors
-    /// When no whole response came.
+    /// Returns an error unless a complete response arrives.
     pub(super) async fn get(&self, to: SocketAddr, path: &str) -> anyhow::Result<Response> {
         Ok(self.client.send(request(to, Method::GET, path, Bytes::new())?).await?)
     }
@@ -65,7 +65,7 @@ impl Client {
     /// Fetches a page as text.
     ///
     /// # Errors
-    /// When it doesn't come.
+    /// Returns an error if no page arrives.
     pub(super) async fn text(&self, to: SocketAddr, path: &str) -> anyhow::Result<String> {
         let body = self.client.fetch(request(to, Method::GET, path, Bytes::new())?).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -74,7 +74,7 @@ impl Client {
     /// Posts to a page.
     ///
     /// # Errors
-    /// When no whole response came, or not one with status 200.
+    /// Returns an error unless a complete response with status 200 arrives.
     pub(super) async fn post(&self, to: SocketAddr, path: &str, body: Bytes) -> anyhow::Result<()> {
         let response = self.client.send(request(to, Method::POST, path, body)?).await?;
         anyhow::ensure!(
@@ -89,7 +89,7 @@ impl Client {
     /// Fetches a page of JSON.
     ///
     /// # Errors
-    /// When it doesn't come, or isn't JSON.
+    /// Returns an error if no page arrives, or it isn't JSON.
     pub(super) async fn json(&self, to: SocketAddr, path: &str) -> anyhow::Result<Value> {
         let body = self.client.fetch(request(to, Method::GET, path, Bytes::new())?).await?;
         serde_json::from_slice(&body).with_context(|| format!("http://{to}{path} is no JSON"))

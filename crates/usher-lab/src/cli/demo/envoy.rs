@@ -32,7 +32,7 @@ const STILL: Duration = Duration::from_millis(1600);
 /// that is in the process group `group`.
 ///
 /// # Errors
-/// The last line that the script wrote, which says what to do.
+/// Returns an error with the script's last line, which says what to do.
 pub async fn install(dir: &Path, group: i32, mut fetching: impl FnMut()) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("sh");
     command.arg("-s").arg("--").arg(dir).process_group(group).kill_on_drop(true);
@@ -92,7 +92,7 @@ pub enum Extras {
 /// The configuration for `ports`, as JSON, which is YAML too.
 ///
 /// # Errors
-/// Names the part of the configuration that is not as expected.
+/// Returns an error that names the part of the configuration that is not as expected.
 pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
     let mut config: Value = serde_saphyr::from_str(CONFIG).context("the built-in Envoy configuration")?;
     match extras {

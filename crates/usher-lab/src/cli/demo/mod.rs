@@ -38,7 +38,7 @@ use usher_terminal::{CliError, Output, Progress};
 /// Runs the demo.
 ///
 /// # Errors
-/// One line: what failed, where, what to do. By then everything has ended.
+/// `CliError` with one line: what failed, where, and what to do. All processes have ended by then.
 pub fn run(args: &DemoArgs) -> Result<(), CliError> {
     if args.scenario == Scenario::Rollout {
         return show_rollout(args);
@@ -63,8 +63,7 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(text));
     }
     if args.scenario == Scenario::Autoscale && args.keep {
-        let text =
-            "--keep: after the scenario autoscale nobody starts servers for more requests; leave it out";
+        let text = "--keep: the scenario autoscale starts no servers after its end; leave it out";
         return Err(CliError::Usage(text.to_owned()));
     }
     replay_and_report(args).map_err(|error| CliError::Failed(format!("{error:#}")))

@@ -77,7 +77,7 @@ impl Ports {
     /// `first` and those that follow, but for the default admin port where that is free; with 0 any that are free.
     ///
     /// # Errors
-    /// When one of them is taken.
+    /// `PortError` if one of the ports is taken.
     pub fn choose(first: u16, servers: u16) -> Result<Self, PortError> {
         if first != 0 {
             let ports = Self::from_first(first, servers)?;
@@ -92,7 +92,7 @@ impl Ports {
     /// The ports from `first` on, free or not.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// `PortError` if fewer ports are free.
     pub fn from_first(first: u16, servers: u16) -> Result<Self, PortError> {
         let count = FIXED.saturating_add(servers);
         let end = first.checked_add(count - 1).ok_or(PortError::TooHigh { first, count })?;

@@ -27,7 +27,7 @@ const LEAD: Duration = Duration::from_millis(50);
 /// Between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Progress of the requests, for whoever shows it.
+/// Progress of the requests for display.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Requests that left.
@@ -40,7 +40,7 @@ pub(super) struct Counters {
 /// is late doesn't make servers look fast.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// When it was due, from the start of the replay.
+    /// Time at which it was due, from the start of the replay.
     pub(super) due: Duration,
     /// Until the first byte of the response's body.
     pub(super) first: Option<Duration>,

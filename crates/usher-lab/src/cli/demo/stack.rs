@@ -88,7 +88,7 @@ impl Stack {
     /// through.
     ///
     /// # Errors
-    /// One line: what didn't start, and why.
+    /// Returns an error that says in one line what didn't start, and why.
     pub(super) async fn start(plan: Plan, progress: &mut Progress) -> anyhow::Result<Self> {
         let Plan { dir, ports, speed, setup } = plan;
         let run_dir = make_run_dir(&dir, ports.envoy)?;
@@ -148,7 +148,7 @@ impl Stack {
     /// Starts the servers of a setup that starts empty.
     ///
     /// # Errors
-    /// When the program or its log can't be had.
+    /// Returns an error if the program can't be started or its log can't be created.
     pub(super) fn start_servers(&mut self) -> anyhow::Result<()> {
         if let Some(servers) = self.servers.take() {
             self.group.spawn(SIM, servers, self.run_dir.join(SIM_LOG))?;
@@ -160,7 +160,7 @@ impl Stack {
     /// knows of it until it is in the file of endpoints.
     ///
     /// # Errors
-    /// When the program or its log can't be had.
+    /// Returns an error if the program can't be started or its log can't be created.
     pub(super) fn start_server(
         &mut self,
         name: &str,
@@ -186,7 +186,7 @@ impl Stack {
     /// Says which servers there are, in one go: Usher never sees half of it.
     ///
     /// # Errors
-    /// When the file can't be written.
+    /// Returns an error if the file can't be written.
     pub(super) fn write_endpoints(&self, text: &str) -> anyhow::Result<()> {
         let partial = self.endpoints.with_extension("partial");
         write(&partial, text)?;
@@ -197,7 +197,7 @@ impl Stack {
     /// Checks that everything runs.
     ///
     /// # Errors
-    /// Names what ended by itself.
+    /// Returns an error that names what ended by itself.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         Ok(self.group.check()?)
     }

@@ -181,7 +181,7 @@ fn pause(text: &str) -> Result<Duration, String> {
 /// A header as it is written.
 ///
 /// # Errors
-/// When it is none.
+/// A message if the text is no header.
 pub(in crate::cli) fn header(text: &str) -> Result<(String, String), String> {
     let refuse = || format!("{text:?} is no header; write for example \"x-tenant: blue\"");
     let (name, value) = split_header(text).ok_or_else(refuse)?;
@@ -200,7 +200,7 @@ impl LoadArgs {
     /// Settings that the arguments stand for.
     ///
     /// # Errors
-    /// A sentence that names what doesn't fit together.
+    /// A message that names arguments which don't fit together.
     pub fn settings(self) -> Result<Settings, String> {
         let pace = match (self.rate, self.concurrency, self.idle, self.speed) {
             (Some(per_second), ..) => Pace::Rate { per_second, arrivals: self.arrivals() },

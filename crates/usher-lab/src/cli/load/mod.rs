@@ -15,8 +15,8 @@ use usher_terminal::{CliError, Progress, grouped};
 /// Runs a load and prints what it found.
 ///
 /// # Errors
-/// [`CliError::Usage`] for arguments that don't fit together; [`CliError::Failed`] when
-/// no load could be made, and after the report when requests failed. Those that Ctrl-C ended did not.
+/// [`CliError::Usage`] for arguments that don't fit together; [`CliError::Failed`] if no load could be
+/// generated, or, after the report, if requests failed. Requests that Ctrl-C ended did not fail.
 pub fn run(args: LoadArgs) -> Result<(), CliError> {
     let (target, output) = (args.target.clone(), args.output);
     let settings = args.settings().map_err(CliError::Usage)?;

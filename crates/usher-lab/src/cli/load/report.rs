@@ -19,7 +19,7 @@ const LATE_SHARE: f64 = 0.01;
 /// With more of a core than this, a generator that waits for responses is what limits them.
 const BUSY_SHARE: f64 = 0.95;
 
-/// Everything that is told about a run. What does not apply is absent.
+/// Report of a run. Parts that do not apply are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     target: &'a str,

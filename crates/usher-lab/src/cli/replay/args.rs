@@ -243,7 +243,7 @@ impl WorkloadName {
         }
     }
 
-    /// As on the command line.
+    /// Name on the command line.
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -252,7 +252,7 @@ impl WorkloadName {
 /// A number above 0.
 ///
 /// # Errors
-/// A sentence about what else it is.
+/// A message if the text is no such number.
 pub fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
@@ -294,7 +294,7 @@ impl ReplayArgs {
     /// Plan that the arguments stand for, with the files read.
     ///
     /// # Errors
-    /// A line that says what doesn't fit together, or what is wrong with which file.
+    /// One line that names arguments which don't fit together, or a file and its mistake.
     pub fn plan(&self) -> Result<Plan, String> {
         if self.rate.is_some() {
             return Err(NO_RATE.to_owned());
@@ -473,7 +473,7 @@ impl ReplayArgs {
 /// The first requests of a trace's file.
 ///
 /// # Errors
-/// A line that says what is wrong with which file.
+/// One line that names the file and its mistake.
 pub fn rows(path: &Path, limit: usize) -> Result<Vec<Row>, String> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| unreadable("trace", &error).in_file(&name))?;

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// [`CliError::Usage`] for arguments that don't fit together and files that can't be used;
-/// [`CliError::Failed`] when the result can't be printed.
+/// [`CliError::Failed`] if the result can't be printed.
 pub fn run(args: &ReplayArgs, build: &Build<'_>) -> Result<(), CliError> {
     if args.suite.suite {
         let outcome = args.suite().map_err(CliError::Usage)?.run(build)?;

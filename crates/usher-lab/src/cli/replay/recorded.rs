@@ -56,7 +56,7 @@ impl Wanted<'_> {
     /// Reads it, and fits engines to it. Returns the servers, the requests, and what was measured.
     ///
     /// # Errors
-    /// A line that says what is wrong with which file.
+    /// One line that names the file and its mistake.
     pub fn read(&self) -> Result<(Vec<Server>, Vec<Arrival>, Fitted), String> {
         let mut recording = Recording::read(self.files).map_err(|error| error.to_string())?;
         recording.requests.truncate(self.limit);

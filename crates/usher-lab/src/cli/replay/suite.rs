@@ -120,7 +120,7 @@ impl Done {
     }
 }
 
-/// Everything that the suite needs.
+/// Inputs of the suite.
 pub(super) struct Suite<'a> {
     pub(super) args: &'a SuiteArgs,
     pub(super) policies: Vec<(String, Policy)>,

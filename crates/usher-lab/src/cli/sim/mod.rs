@@ -134,7 +134,7 @@ impl SimArgs {
     /// Binds the sockets of all servers, or none.
     ///
     /// # Errors
-    /// Names the address that is taken, or says that there are not so many ports.
+    /// Returns an error if an address is taken, or fewer ports are free.
     pub fn bind(&self) -> anyhow::Result<Vec<TcpListener>> {
         (0..self.count).map(|number| self.bind_one(number)).collect()
     }
@@ -201,7 +201,7 @@ fn serve(args: &SimArgs) -> anyhow::Result<()> {
 /// never sees half of it.
 ///
 /// # Errors
-/// When the file can't be written.
+/// `io::Error` if the file can't be written.
 pub fn write_endpoints(path: &Path, servers: &SimHandle) -> io::Result<()> {
     let mut text = String::from("endpoints:\n");
     let whereabouts = servers.roles().iter().zip(servers.places());

@@ -48,7 +48,7 @@ pub struct Outcome {
     pub seconds: f64,
     /// `true` if requests were due at times of their own, so that they could be late.
     pub open_loop: bool,
-    /// Everything that was counted.
+    /// All counts.
     pub numbers: Numbers,
     /// The watched processes.
     pub processes: Vec<Watched>,
@@ -73,7 +73,7 @@ pub struct RunProgress {
 /// the run ends early, and what was measured until then is the outcome.
 ///
 /// # Errors
-/// When the load can't be made at all: no server, an unusable trace, an unknown process.
+/// `LoadError` if the load can't be made at all: no server, an unusable trace, an unknown process.
 pub async fn run(
     settings: Settings,
     show: impl FnMut(RunProgress),
@@ -121,7 +121,7 @@ async fn prepare(
     Ok(Outcome { protocol: run.protocol, seconds, open_loop, numbers, processes, own_cpu })
 }
 
-/// The user's wish to end, which is asked for at several places.
+/// The user's request to end, checked at several places.
 struct Interrupt<F>(std::pin::Pin<Box<F>>, bool);
 
 impl<F: Future<Output = ()>> Interrupt<F> {
@@ -199,17 +199,17 @@ struct Run {
     peer: Peer,
     source: Source,
     numbers: RefCell<Numbers>,
-    /// When the first request is due.
+    /// Time at which the first request is due.
     begin: Instant,
-    /// When measuring starts.
+    /// Time at which measuring starts.
     start: Instant,
-    /// When no more requests begin.
+    /// Time at which no more requests begin.
     end: Option<Instant>,
     /// Measured requests after which no more begin.
     most: Option<u64>,
     /// Cancelled when no more requests begin.
     stop: CancellationToken,
-    /// When that was.
+    /// Time at which that was.
     stopped: Cell<Option<Instant>>,
 }
 

@@ -1,4 +1,4 @@
-//! Workloads that nobody recorded, each for one thing that a policy can get wrong.
+//! Synthetic workloads, each for one thing that a policy can get wrong.
 //!
 //! Times of independent requests are relative: [`utilize`](super::capacity::utilize) says
 //! how fast they come. Sessions think, ask and wait for the response, so their number says

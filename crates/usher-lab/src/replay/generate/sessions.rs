@@ -76,7 +76,7 @@ impl Users {
     }
 }
 
-/// When a request comes.
+/// Start of a request.
 struct Start {
     pause: Duration,
     after: Box<[u32]>,

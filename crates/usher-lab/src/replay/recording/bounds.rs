@@ -1,4 +1,4 @@
-//! Bounds on what a recording may ask of a replay, whoever wrote it.
+//! Bounds of a replay against recordings of any origin.
 
 use std::time::Duration;
 

@@ -43,7 +43,7 @@ struct Run {
 pub(super) enum Taken {
     /// Counted.
     Yes,
-    /// Its numbers can't be, or nobody knows of which run it is.
+    /// Its numbers are impossible, or its run is unknown.
     Broken,
     /// Over the limit, so that the lines after it don't count either.
     Full,
@@ -104,7 +104,7 @@ impl Collector {
         self.number
     }
 
-    /// A header can't be read: nobody knows what the numbers of the next lines mean.
+    /// A header can't be read, so the numbers of the next lines have no meaning.
     pub(super) fn lose_run(&mut self) {
         self.current = None;
     }
@@ -147,7 +147,7 @@ impl Collector {
     /// Takes a line.
     ///
     /// # Errors
-    /// When there are more endpoints than a replay has.
+    /// `ReadError` if the recording has more endpoints than a replay supports.
     pub(super) fn line(&mut self, line: Line) -> Result<Taken, ReadError> {
         let current = match (self.current, &line) {
             (_, Line::Header(header)) => return Ok(self.header(header)),
@@ -299,7 +299,7 @@ impl Collector {
     /// The recording; `None` if there is no request.
     ///
     /// # Errors
-    /// When the last request comes later than a replay takes.
+    /// `ReadError` if the last request is later than the longest replay.
     pub(super) fn finish(mut self) -> Result<Option<Recording>, ReadError> {
         self.requests.sort_by_key(|pending| pending.at_us);
         let (Some(first), Some(last)) = (self.requests.first(), self.requests.last()) else {

@@ -1,4 +1,4 @@
-//! Recordings that nobody's picker wrote.
+//! Malformed and hostile recordings.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -23,7 +23,7 @@ impl Recording {
     /// note, unless it is named.
     ///
     /// # Errors
-    /// A file can't be used; the error names it and the reason.
+    /// `ReadError` with the file that can't be used, and the reason.
     pub fn read(named: &[PathBuf]) -> Result<Self, ReadError> {
         let mut collector = Collector::default();
         for Source { file, is_named } in files(named) {
@@ -43,7 +43,7 @@ impl Recording {
     /// Reads a recording of one file, which messages call `name`.
     ///
     /// # Errors
-    /// The recording is not valid or too large, with the line.
+    /// `ReadError` with the line if the recording is not valid or too large.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, ReadError> {
         let mut collector = Collector::default();
         lines(text, name.to_owned(), &mut collector)?;

@@ -138,7 +138,7 @@ impl Requests {
     /// The request at this position as these parsers read it.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// `ParseError` if it can't be read.
     pub(super) fn read(&self, position: usize, parsers: &Parsers) -> Result<Request, ParseError> {
         let api = parsers.resolve(API.path());
         if let Some((_, request)) =

@@ -101,8 +101,8 @@ pub struct ScaleSummary {
 /// average, rounded up, and as many as it had at most. `progress` is told how much is done, 0 to 1.
 ///
 /// # Errors
-/// When the policy has several roles, or sizes by other things than simulated servers have; when a
-/// configuration or a server is not valid; when there is no request.
+/// `ReplayError` if the policy has several roles or sizes by metrics that simulated servers lack, a
+/// configuration or a server is not valid, or there is no request.
 pub fn compare_sizes(
     settings: &ScaleSettings,
     build: &Build<'_>,

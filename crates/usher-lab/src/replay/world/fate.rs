@@ -12,7 +12,7 @@ use usher_plugins::latency::Report;
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// When it came.
+    /// Time at which it came.
     pub arrived: Duration,
     /// Number of the server that it was sent to; `None` if the picker refused it.
     pub server: Option<usize>,

@@ -4,7 +4,7 @@
 //! engines go on: what arrives together can be in a step together. Requests that follow
 //! others ([`chain`]) become due when those end.
 //!
-//! A request whose decision names somebody to compute the prompt goes there first. With
+//! A request whose decision names a prefill server goes there first. With
 //! its first token there, it goes to the server that responds, and its keys and values
 //! over the link between the two. Should the first refuse it, the second does everything,
 //! as sidecars have it.

@@ -14,7 +14,7 @@ use crate::replay::requests::Requests;
 use crate::replay::servers::Server;
 use crate::sim::{ConfigError, Engine, Links, Output, Place, SimRequest};
 
-/// Interval at which what is kept for nobody is dropped, as in the server.
+/// Interval at which unused state is dropped, as in the server.
 pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
 /// Next event. The order of the variants is that of one instant.
@@ -24,7 +24,7 @@ pub(super) enum Due {
     Sweep,
     /// Read what the server with this number says.
     Scrape(usize),
-    /// This pod's start is over.
+    /// End of this pod's start.
     Ready(u64),
     /// The server with this number joins the pool.
     Join(usize),
@@ -34,7 +34,7 @@ pub(super) enum Due {
     Size,
     /// The request at this position comes.
     Arrive(usize),
-    /// This server's engine goes on.
+    /// Next step of this server's engine.
     Engine(usize),
 }
 
@@ -65,7 +65,7 @@ pub struct World {
     pub(super) interconnect: Interconnect,
     /// Time that clients see on top of the servers', of every request.
     pub(super) gateway_delay: Duration,
-    /// When each engine is known to go on, so that it is due once.
+    /// Time at which each engine is known to go on, so that it is due once.
     pub(super) armed: Vec<Option<Duration>>,
     pub(super) due: BinaryHeap<Reverse<(Duration, Due)>>,
     pub(super) under_way: HashMap<u64, UnderWay>,

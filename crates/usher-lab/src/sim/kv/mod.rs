@@ -143,7 +143,7 @@ impl KvCache {
         self.private + self.shared
     }
 
-    /// Blocks that are held by nobody but still match a prefix.
+    /// Unheld blocks that still match a prefix.
     pub fn idle(&self) -> u32 {
         self.idle
     }

@@ -58,7 +58,7 @@ impl Journal {
         self.kept.clear();
     }
 
-    /// Batches from a number on, as far as they are kept. `None`: nobody replies.
+    /// Batches from a number on, as far as they are kept. `None`: no reply.
     pub(super) fn replay(&self, from: u64) -> Option<Vec<Numbered>> {
         let replies = self.fault != Some(KvEventsFault::Silence);
         replies.then(|| self.kept.iter().filter(|(number, _)| *number >= from).cloned().collect())

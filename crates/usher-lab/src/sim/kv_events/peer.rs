@@ -26,7 +26,7 @@ impl Peer {
     /// Shakes hands, whoever made the connection.
     ///
     /// # Errors
-    /// When the peer speaks something else, or nothing in time.
+    /// `io::Error` if the peer speaks another protocol, or doesn't respond in time.
     pub(super) async fn new(stream: TcpStream, socket: Socket) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let mut peer = Self { stream, zmtp: Zmtp::new(socket, MAX_MESSAGE), input: BytesMut::new() };

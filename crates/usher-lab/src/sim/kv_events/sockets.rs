@@ -34,7 +34,7 @@ impl Sockets {
     /// Binds the sockets of a server at an address, the `number`th from 0.
     ///
     /// # Errors
-    /// When a port is taken, or there is no such port.
+    /// `SocketError` if a port is taken or out of range.
     pub(crate) fn bind(target: &Target, ip: IpAddr, number: usize) -> Result<Self, SocketError> {
         let (port, replay_port, step) = match target {
             Target::Connect(to) => return Ok(Self::Connect(to.clone())),

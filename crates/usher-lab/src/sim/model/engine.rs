@@ -45,7 +45,7 @@ impl Engine {
     /// An idle engine.
     ///
     /// # Errors
-    /// When the configuration is not valid.
+    /// `ConfigError` if the configuration is not valid.
     pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {

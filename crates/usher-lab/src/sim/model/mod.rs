@@ -49,7 +49,7 @@ impl Engine {
     /// begins it.
     ///
     /// # Errors
-    /// When it can never fit, or when no room is left in the batch and the queue.
+    /// `Rejected` if the request can never fit, or the batch and the queue are full.
     pub fn arrive(&mut self, mut request: SimRequest, now: Duration) -> Result<(), Rejected> {
         self.run(now, false);
         request.prompt_tokens = request.prompt_tokens.max(1);
@@ -120,7 +120,7 @@ impl Engine {
         self.changes += 1;
     }
 
-    /// When something happens next, if no request arrives before. `None`: idle.
+    /// Time at which something happens next, if no request arrives before. `None`: idle.
     pub fn next_event_at(&self) -> Option<Duration> {
         if self.step_ends.is_some() {
             return self.step_ends;

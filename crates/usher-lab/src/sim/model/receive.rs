@@ -23,7 +23,7 @@ impl Engine {
         self.changes += 1;
     }
 
-    /// When the first prompt is there, or was.
+    /// Time at which the first prompt is there, or was.
     pub(super) fn next_received(&self) -> Option<Duration> {
         let first = self.receiving.first()?;
         if first.there {

@@ -54,7 +54,7 @@ pub struct SimRequest {
 /// Error of a request that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// As many wait as may.
+    /// Full waiting queue.
     #[error("the waiting queue is full")]
     QueueFull,
     /// Longer than the context.
@@ -70,7 +70,7 @@ pub enum Rejected {
 pub struct Output {
     /// Id of the request.
     pub id: u64,
-    /// When, since the start of the engine.
+    /// Time since the engine's start.
     pub at: Duration,
     /// The number of this token, from 1.
     pub generated: u32,

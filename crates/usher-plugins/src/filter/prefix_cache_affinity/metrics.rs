@@ -32,7 +32,7 @@ impl AffinityFamilies {
     /// Registers the family.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "llm_d_epp_prefix_cache_affinity_filter_decisions_total",

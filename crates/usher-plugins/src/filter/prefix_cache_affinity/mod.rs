@@ -120,7 +120,8 @@ impl PrefixCacheAffinityFilterParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and sources, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys and sources, wrong types, and numbers out of
+    /// range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let (exploration, throughput) = (params.exploration_probability, params.peak_prefill_throughput);
@@ -165,7 +166,7 @@ impl PrefixCacheAffinityFilterParams {
 /// Delay of a first token that is worth a cached prompt.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
-    /// As much as it takes.
+    /// Unbounded.
     Any,
     /// Tokens in flight.
     Tokens(f64, InFlightId),

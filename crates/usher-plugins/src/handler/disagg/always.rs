@@ -43,7 +43,7 @@ impl Decider for AlwaysDecider {
     }
 }
 
-/// Says yes to prompts with anything that is no text.
+/// Accepts prompts with anything but text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MultimodalDecider;
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn images_videos_and_clips_are_encoded_elsewhere_and_text_is_not() {
+    fn only_media_is_encoded_elsewhere() {
         let chat = |content: &str| {
             let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
             read("/v1/chat/completions", &body)

@@ -57,7 +57,7 @@ impl DisaggFamily {
     /// Registers the family under both names.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let help = "[ALPHA] Scheduling decisions, by the stages that run on endpoints of their own.";
         let older = "llm_d_inference_scheduler_disagg_decision_total";
@@ -78,7 +78,7 @@ impl PdFamily {
     /// Registers the family under both names.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let help = "[ALPHA] Scheduling decisions, by whether another endpoint computes the prompt.";
         let older = "llm_d_inference_scheduler_pd_decision_total";

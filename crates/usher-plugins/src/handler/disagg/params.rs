@@ -70,8 +70,8 @@ impl DisaggParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, an order that there isn't, both forms at once, two stages
-    /// with one profile, and a decider of what always runs, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, an order that there isn't, both
+    /// forms at once, two stages with one profile, and a decider of what always runs.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let written: Written = node.decode()?;
         let stage_order = written.stage_order.clone();
@@ -146,7 +146,7 @@ impl DisaggParams {
         format!("{text}.{together}")
     }
 
-    /// The parameters in the form in which they are written, for people.
+    /// The parameters in the form in which they are written.
     pub fn shown(&self) -> Value {
         let profiles = &self.profiles;
         let [prefill, encode] = [&self.prefill_decider, &self.encode_decider]

@@ -23,7 +23,7 @@ use crate::handler::data_parallel::{PrimaryPort, check_port};
 /// `pd-profile-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("pd-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
-    "Picks who decodes, and where its decider says so who computes the prompt. It needs prefill-header-handler to name it in a header.",
+    "Picks the decode endpoint and, where its decider requires it, the prefill endpoint. Needs prefill-header-handler, which names that one in a header.",
     Build::Reading(build)).takes::<PdParams>().instead("disagg-profile-handler").refers_to(pd_plugins)
     .when("Not in new configurations.");
 
@@ -98,7 +98,7 @@ impl PdParams {
     /// mean nothing, as in llm-d-router.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and what can't be a port, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and what can't be a port.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
         or_default(&mut params.decode_profile, &default.decode_profile);

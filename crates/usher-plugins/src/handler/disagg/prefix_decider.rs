@@ -61,7 +61,7 @@ impl PrefixBasedPdParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types and negative numbers, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types and negative numbers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         for (key, tokens) in
@@ -75,7 +75,7 @@ impl PrefixBasedPdParams {
     }
 }
 
-/// Says yes if the decoding endpoint is known, the prompt is at least so long, and at
+/// Accepts if the decoding endpoint is known, the prompt is at least so long, and at
 /// least so many of its tokens are not in that endpoint's prefix cache. What nobody looked
 /// up in the caches stays whole.
 #[derive(Clone, Copy, Debug)]

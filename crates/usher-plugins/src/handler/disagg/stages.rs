@@ -16,13 +16,13 @@ use super::written::StageProfiles;
 pub(super) struct Stages {
     pub(super) order: StageOrder,
     pub(super) profiles: StageProfiles,
-    /// Says whether prefill runs; `None`: it doesn't. Not asked where prefill comes first:
+    /// Decider of prefill; `None`: it doesn't run. Not asked where prefill comes first:
     /// it runs always then.
     pub(super) prefill: Option<Arc<dyn Decider>>,
     /// Prefill and decode are chosen together, so that prefill runs whatever its decider says
     /// of the endpoint that decode alone would pick.
     pub(super) is_joint: bool,
-    /// Says whether encode runs; `None`: it doesn't.
+    /// Decider of encode; `None`: it doesn't run.
     pub(super) encode: Option<Arc<dyn Decider>>,
 }
 
@@ -116,10 +116,10 @@ impl Stages {
         Split { prefill: decision.run(prefill).is_some(), encode: decision.run(encode).is_some() }
     }
 
-    /// Looks at the profiles that there are. Returns what the user should know.
+    /// Checks the configured profiles. Returns warnings for the user.
     ///
     /// # Errors
-    /// When nobody can decode. `key` is the parameter that names the profile.
+    /// `ConfigError` if no profile can decode. `key` is the parameter that names the profile.
     pub(super) fn check(&self, key: &str, profiles: &[&str]) -> Result<Vec<String>, ConfigError> {
         let StageProfiles { decode, prefill, encode } = &self.profiles;
         let exists = |profile: &String| profiles.contains(&profile.as_str());

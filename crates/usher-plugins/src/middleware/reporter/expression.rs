@@ -87,9 +87,8 @@ impl Expression {
     /// Compiles a text.
     ///
     /// # Errors
-    /// A fault of the text, in words for its author. Also an expression of wrong types: one that, for
-    /// a response with all counts, gives something else than `kind`, or fails in a way that does not
-    /// depend on the numbers.
+    /// `Problem` for a syntax error, and for an expression of wrong types: one that, for a response with all
+    /// counts, returns another type than `kind`, or fails in a way that does not depend on the numbers.
     pub(super) fn compile(source: &str, kind: Kind) -> Result<Self, Problem> {
         if source.len() > MAX_LENGTH {
             return Err(Problem::new(format!("it is longer than {MAX_LENGTH} bytes")));

@@ -129,7 +129,7 @@ impl ReporterMetrics {
     /// Registers the family.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let failures = Opts::new(
             "usher_reporter_failures_total",

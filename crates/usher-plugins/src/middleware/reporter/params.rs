@@ -42,8 +42,8 @@ impl ReporterParams {
     /// Reads the parameters and compiles their expressions.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, missing attributes, names and expressions, and
-    /// expressions that can't be compiled, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, missing attributes, names and
+    /// expressions, and expressions that can't be compiled.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let written: Written = node.decode()?;
         if written.attributes.is_empty() {

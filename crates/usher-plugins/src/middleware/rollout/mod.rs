@@ -159,7 +159,7 @@ impl Screener for RolloutScreener {
     }
 }
 
-/// Says with which values of the selectors' labels a request was served, so that the
+/// Reports with which values of the selectors' labels a request was served, so that the
 /// client can ask for the same again.
 struct Stamp(Arc<Shared>);
 
@@ -214,7 +214,7 @@ impl RolloutMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let unmatched = Opts::new(
             "llm_d_epp_disaggregatedset_strict_header_no_match_total",

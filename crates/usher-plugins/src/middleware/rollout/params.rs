@@ -110,7 +110,7 @@ pub enum GatingMode {
 }
 
 impl GatingMode {
-    /// As it is written.
+    /// Spelling in configurations.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -124,8 +124,8 @@ impl RolloutParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and modes, wrong types, a missing scope or gating, names that can't
-    /// be headers, with their place.
+    /// `ConfigError` with line and column for unknown keys and modes, wrong types, a missing scope or gating,
+    /// names that can't be headers.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         let Some(selector) = node.find("scope.labelSelector") else {

@@ -137,7 +137,7 @@ fn is_candidate(decision: &Decision, identity: &Arc<str>) -> bool {
     is_it(decision.primary_endpoint()) || decision.candidates().view().iter().any(|e| is_it(e))
 }
 
-/// Tells the client which endpoint its session has.
+/// Sends the endpoint of its session to the client.
 struct TokenWriter {
     header: Arc<str>,
     /// The pick of a profile that isn't the primary one; `None`: whoever serves.

@@ -146,7 +146,7 @@ impl SessionMetrics {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let live = Opts::new("usher_session_bindings", "Sessions that are bound to an endpoint, by plugin.");
         let evicted = Opts::new(

@@ -94,8 +94,8 @@ impl SessionAffinityParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and strategies, wrong types, names that can't be headers, sources
-    /// that are not exactly one thing, with their place.
+    /// `ConfigError` with line and column for unknown keys and strategies, wrong types, names that can't be
+    /// headers, sources that are not exactly one thing.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, Self) = (node.decode()?, Self::default());
         let header = &mut params.encoded_endpoint_header_config.header;

@@ -36,7 +36,7 @@ impl PrefixCaches {
     /// An empty index within these limits.
     ///
     /// # Errors
-    /// When the system has no room for another thread.
+    /// `io::Error` if the system can't start another thread.
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
         Ok(Self::new(Adder::start(Arc::clone(&index))?, index, MOST_KEPT))
@@ -45,7 +45,7 @@ impl PrefixCaches {
     /// An empty index that counts against a memory budget, within its share of that.
     ///
     /// # Errors
-    /// When the system has no room for another thread.
+    /// `io::Error` if the system can't start another thread.
     pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
         let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
@@ -70,7 +70,7 @@ impl PrefixCaches {
         }
     }
 
-    /// Says how blocks are hashed from now on.
+    /// Sets how blocks are hashed from now on.
     pub(super) fn set_fingerprint(&self, fingerprint: Fingerprint) {
         *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
     }

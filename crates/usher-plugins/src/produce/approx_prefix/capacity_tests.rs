@@ -167,7 +167,7 @@ fn api_counts_after_its_first_cached_tokens() {
 }
 
 #[test]
-fn responses_without_usage_and_requests_of_several_prompts_are_not_compared() {
+fn only_single_prompts_with_usage_are_compared() {
     let bench = reporting();
     for prompt_tokens in [None, Some(0)] {
         let usage = Usage { prompt_tokens, completion_tokens: Some(1), cached_tokens: None };

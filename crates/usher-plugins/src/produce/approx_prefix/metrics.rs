@@ -29,7 +29,7 @@ pub struct PrefixFamilies {
     indexes: Arc<Indexes>,
 }
 
-/// The indexes that are there, and what is read of them when somebody asks.
+/// Existing indexes, and their numbers on each scrape.
 struct Indexes {
     // Taken when a producer is built and when the metrics are read.
     known: Mutex<Vec<Known>>,
@@ -51,7 +51,7 @@ impl PrefixFamilies {
     /// Registers the families, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let older = |name| Some(Legacy { name, labels: &[] });
         let histogram = |name: &str, help: &str, buckets: &[f64], legacy| {

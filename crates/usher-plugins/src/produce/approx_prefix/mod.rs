@@ -76,7 +76,7 @@ pub struct ApproxPrefixKeys {
     pub blocks: Key<PromptBlocks>,
 }
 
-/// Says how many of a prompt's first blocks each candidate holds, and learns them for the
+/// Estimates how many of a prompt's first blocks each candidate holds, and learns them for the
 /// endpoints that get it: the first choice of the primary profile, that of the profile
 /// that picks who computes prompts, and whoever served instead.
 #[derive(Debug)]

@@ -58,8 +58,8 @@ impl ApproxPrefixParams {
     /// Reads the parameters. As in llm-d-router, a capacity below 1 means the default.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, a negative number of tokens, and no size of a block
-    /// where none is reported, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, a negative number of tokens, and no
+    /// size of a block where none is reported.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let mut key = "blockSizeTokens";

@@ -51,7 +51,7 @@ impl BurstFamilies {
     /// Registers the family.
     ///
     /// # Errors
-    /// When the name is taken.
+    /// `prometheus::Error` if the metric's name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "usher_burst_not_held_total",

@@ -79,7 +79,7 @@ impl BurstPrefixParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and words, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys and words, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let within = |key: &str, value: i64, default: i64, range: RangeInclusive<i64>| {

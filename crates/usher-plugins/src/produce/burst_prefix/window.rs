@@ -108,7 +108,7 @@ impl Batch {
 }
 
 impl Seat {
-    /// When the batch ends.
+    /// Time at which the batch ends.
     pub(super) fn ends(&self) -> Instant {
         self.batch.ends
     }

@@ -82,7 +82,7 @@ impl InflightLoadParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and numbers out of range, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and numbers out of range.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         in_range(node, "outputRatio", params.output_ratio, 1.5, |ratio| ratio >= 0.0)?;
@@ -91,7 +91,7 @@ impl InflightLoadParams {
     }
 }
 
-/// Says what each endpoint would have to compute, and counts a request and its tokens
+/// Estimates what each endpoint would have to compute, and counts a request and its tokens
 /// at the first endpoint of every profile until the response is there.
 #[derive(Clone, Debug)]
 pub struct InflightLoadProducer {
@@ -180,7 +180,7 @@ struct InflightRequest {
     /// The prompt has been computed when the first token is there, and nothing else
     /// is counted.
     frees_tokens: bool,
-    /// Held to the end: nobody else may get the counters before.
+    /// Held to the end, so that the counters aren't reused before.
     counting: Arc<Counting>,
 }
 

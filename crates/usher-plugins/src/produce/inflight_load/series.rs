@@ -30,7 +30,7 @@ impl InflightFamilies {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let family = |name: &str, help: &str| -> prometheus::Result<IntGaugeVec> {
             register(registry, IntGaugeVec::new(Opts::new(name, help), &LABELS)?, None)

@@ -22,7 +22,7 @@ impl EncoderFamilies {
     /// Registers the families.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntCounterVec> {
             register(registry, IntCounterVec::new(Opts::new(name, help), labels)?, None)

@@ -64,7 +64,7 @@ impl MmEmbeddingsCacheProducerParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a size without room for an item, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a size without room for an item.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         if params.cache_size_mb < MB_PER_ITEM {
@@ -75,7 +75,7 @@ impl MmEmbeddingsCacheProducerParams {
     }
 }
 
-/// Says how many of a request's items each endpoint has, and records them at the first
+/// Estimates how many of a request's items each endpoint has, and records them at the first
 /// endpoint of every profile once that is decided.
 #[derive(Clone, Debug)]
 pub struct MmEmbeddingsCacheProducer {

@@ -1,7 +1,8 @@
 //! Comparison of what an engine told with what it says was cached.
 //!
-//! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine tells is ever found, and
-//! routing goes on as if all were well. A response tells how many tokens of its prompt were cached, which shows that.
+//! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine tells is
+//! ever found, and routing goes on as if all were well. A response tells how many tokens of its prompt were
+//! cached, which shows that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,7 @@ const SLACK_BLOCKS: u64 = 2;
 /// Blocks of all prompts under way that are compared, at most: 2 MiB. Others are not compared.
 const MAX_BLOCKS: usize = 1 << 18;
 
-/// Whether keys are those of the engine, whose blocks have `engine` tokens. Engines name an image in each of their blocks
+/// Returns `true` if keys are those of the engine, whose blocks have `engine` tokens. Engines name an image in each of their blocks
 /// that has a part of it, so other blocks have other keys from there on.
 pub(super) fn are_alike(ids: Option<&PromptTokenIds>, engine: Option<u32>, ours: u32) -> bool {
     let has_items = ids.is_some_and(|ids| ids.prompts.iter().any(|prompt| !prompt.items.is_empty()));

@@ -1,9 +1,9 @@
-//! Whether an engine has full blocks to store for a prompt, and so an event to publish.
+//! Prediction of whether an engine stores full blocks of a prompt and publishes an event.
 
 use usher_core::prefix::Blocks;
 
-/// Whether full blocks of the engine, of `engine` tokens each, are missing for certain. `held`: leading blocks that it
-/// holds, over all prompts, of `ours` tokens each.
+/// Returns `true` if full blocks of the engine, of `engine` tokens each, are missing for certain. `held`:
+/// leading blocks that it holds, over all prompts, of `ours` tokens each.
 pub(super) fn lacks_blocks(blocks: &Blocks, held: u32, ours: u32, engine: u32) -> bool {
     let (ours, engine) = (u64::from(ours.max(1)), u64::from(engine.max(1)));
     let full = |prompt: &[u64]| prompt.len() as u64 * ours / engine;

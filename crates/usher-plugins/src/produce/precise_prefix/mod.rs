@@ -72,7 +72,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 /// Builds a producer under a plugin's name, whatever its type.
 ///
 /// # Errors
-/// The parameters are invalid.
+/// `ConfigError` if the parameters are not valid.
 pub(crate) fn build_as(
     cx: &mut BuildContext<'_>,
     plugin_type: &str,
@@ -117,7 +117,7 @@ pub(crate) fn with_scorer(parts: PluginParts, scorer: Arc<dyn Scorer>) -> Plugin
     PluginParts { scorer: Some(scorer), ..parts }
 }
 
-/// Says how many of a prompt's first blocks each candidate's engine holds, each weighted by its tier.
+/// Finds how many of a prompt's first blocks each candidate's engine holds, each weighted by its tier.
 #[derive(Debug)]
 pub struct PrecisePrefixProducer {
     prefix: Key<PrefixMatch>,

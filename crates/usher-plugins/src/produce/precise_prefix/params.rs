@@ -212,7 +212,8 @@ impl PrecisePrefixParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, numbers out of range, and what this version can't do, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, numbers out of range, and what this
+    /// version can't do.
     pub(super) fn decode(node: &Node) -> Result<(Self, Settings), ConfigError> {
         if let Some(indexer) = node.get("indexerConfig").filter(|indexer| indexer.value == Value::Null) {
             let message = "indexerConfig can't be null";

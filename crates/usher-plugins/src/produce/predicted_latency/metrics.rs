@@ -37,7 +37,7 @@ impl PredictionFamilies {
     /// Registers the families, also under the names of earlier releases of llm-d-router.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let histogram = |name: &str, help: &str, buckets: &[f64], older| {
             let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());

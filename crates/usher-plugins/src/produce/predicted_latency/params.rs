@@ -63,7 +63,7 @@ impl PredictedLatencyParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a factor that isn't above 0, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a factor that isn't above 0.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         in_range(node, "sloBufferFactor", params.slo_buffer_factor, 1.0, |factor| factor > 0.0)?;

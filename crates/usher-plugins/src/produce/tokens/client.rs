@@ -1,4 +1,4 @@
-//! Asks a server for the tokens of prompts.
+//! Requests the tokens of prompts from a server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -43,7 +43,7 @@ impl fmt::Display for Failure {
             Self::Refusing => f.write_str("the tokenizer refuses the text"),
             Self::LongWord => f.write_str("a word is longer than 64 KiB"),
             Self::NoRoom => f.write_str("the memory budget has no room"),
-            Self::Abandoned => f.write_str("nobody waits any more"),
+            Self::Abandoned => f.write_str("the request was cancelled"),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct RenderCounts {
     pub(super) rendered: IntCounter,
     /// The server can't be reached, refused, or told no tokens; or the tokenizer can't do it.
     pub(super) failed: IntCounter,
-    /// Not in time.
+    /// Late.
     pub(super) late: IntCounter,
     /// Not tried or given up, as too many others are under way or memory is short.
     pub(super) busy: IntCounter,
@@ -86,7 +86,7 @@ impl RenderCounts {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= PAUSE) {
             *told = Some(Instant::now());
-            tracing::warn!(request_id, plugin = self.plugin, %failure, "no tokens of a prompt");
+            tracing::warn!(request_id, plugin = self.plugin, %failure, "prompt not tokenized; its tokens are estimated");
         }
     }
 }

@@ -61,7 +61,8 @@ impl TokenParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and wrong types, an address that can't be, and what this version can't do.
+    /// `ConfigError` for unknown keys and wrong types, an address that can't be, and what this version can't
+    /// do.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let params: Self = node.decode()?;
         if let Some(estimate) = &params.estimate {

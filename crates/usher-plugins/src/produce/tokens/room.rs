@@ -17,7 +17,7 @@ impl Room {
     /// Takes so many bytes more.
     ///
     /// # Errors
-    /// When the budget has no room for them.
+    /// `Full` if the budget has no room for the tokens.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Full> {
         self.0.grow_aside(self.0.bytes().saturating_add(bytes as u64))
     }

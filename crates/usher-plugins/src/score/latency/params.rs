@@ -60,8 +60,8 @@ impl LatencyScorerParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys and strategies, wrong types, and weights that are no number, with their
-    /// place.
+    /// `ConfigError` with line and column for unknown keys and strategies, wrong types, and weights that are
+    /// no number.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let (mut params, default): (Self, _) = (node.decode()?, Self::default());
         let weight = |key: &str, value, default| in_range(node, key, value, default, |_| true);

@@ -71,7 +71,7 @@ impl NoHitLruParams {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, and a size below 1, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, and a size below 1.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let mut params: Self = node.decode()?;
         if params.lru_size < 1 {

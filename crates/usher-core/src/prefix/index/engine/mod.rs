@@ -99,7 +99,7 @@ impl EngineIndex {
         self.speculative.len()
     }
 
-    /// Says how much is known of what an endpoint holds.
+    /// Reports how much of an endpoint's content is known.
     pub fn set_status(&self, slot: &Slot, status: EngineStatus) {
         if let Some(number) = number(slot) {
             self.statuses.set(number, status);

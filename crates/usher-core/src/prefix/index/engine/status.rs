@@ -33,7 +33,7 @@ impl EngineStatus {
 #[derive(Debug, Default)]
 pub(super) struct Statuses {
     by_slot: ArcSwap<Vec<EngineStatus>>,
-    /// Taken by who replaces `by_slot`, so that nobody undoes another's change.
+    /// Held while `by_slot` is replaced, so that no change is lost.
     writing: Mutex<()>,
 }
 

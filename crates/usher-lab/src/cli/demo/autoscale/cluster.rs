@@ -61,7 +61,7 @@ impl Cluster {
     /// Does what is due so that there will be this many servers. Is to be called now and then.
     ///
     /// # Errors
-    /// When a server can't be started, or doesn't say how it is.
+    /// Returns an error if a server can't be started, or doesn't report its state.
     pub(super) async fn follow(&mut self, stack: &mut Stack, desired: usize) -> anyhow::Result<()> {
         let before = self.pool();
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Starting) {

@@ -18,7 +18,7 @@ use crate::load::settings::Api;
 /// rate is on the line that joins them.
 const SHAPE: [(f64, f64); 6] = [(0.0, 0.1), (4.0, 0.1), (10.0, 1.0), (20.0, 1.0), (26.0, 0.1), (30.0, 0.1)];
 
-/// When no more requests come.
+/// Time at which no more requests come.
 pub(super) const END: Duration = Duration::from_secs(30);
 
 /// Tokens of a response: 1.3 s of a server that has one request. So few requests keep several servers
@@ -28,7 +28,7 @@ const OUTPUT: usize = 160;
 /// Resolution of the time.
 const STEP: Duration = Duration::from_millis(1);
 
-/// When so many requests are sent.
+/// Schedule of the requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     requests: usize,
@@ -68,7 +68,7 @@ impl Load {
         SHAPE.windows(2).find_map(part).unwrap_or(0.0) * self.most
     }
 
-    /// When each request is sent, from the start.
+    /// Time at which each request is sent, from the start.
     pub(super) fn due(&self) -> Vec<Duration> {
         let (mut due, mut sum, mut at) = (Vec::with_capacity(self.requests), 0.0, Duration::ZERO);
         while at < END {

@@ -43,7 +43,7 @@ const PLANS: &str = "/capacity/v1/plans";
 /// Sends requests to a pool that is empty at first, and has as many servers as Usher asks for.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn follow(
     args: &DemoArgs,
     ports: Ports,

@@ -50,7 +50,7 @@ impl CurrentPlan {
     /// Reads the page; none before the first tick.
     ///
     /// # Errors
-    /// When it isn't such a page.
+    /// Returns an error if the body is no page of plans.
     pub(super) fn read(page: &Value) -> anyhow::Result<Option<Self>> {
         let page = Page::deserialize(page)?;
         let row = page.plans.into_iter().next().context("there is no policy")?;

@@ -83,7 +83,7 @@ pub(super) struct Measured {
     pub(super) ended: usize,
 }
 
-/// Everything that is told.
+/// Report of the demo.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct AutoscaleReport {
     /// Requests that were sent.

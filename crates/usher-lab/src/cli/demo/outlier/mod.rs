@@ -35,7 +35,7 @@ const FAULT: &str = "/admin/fault";
 /// fresh servers. The last stack goes on.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn compare(
     args: &DemoArgs,
     ports: Ports,
@@ -70,7 +70,7 @@ pub(super) async fn compare(
 }
 
 /// Breaks the server, repairs it, and waits until it is as good as any other. Returns how
-/// long that took; `None` where nobody ever thought otherwise.
+/// long that took; `None` where it was never in doubt.
 async fn tell(
     traffic: &Traffic,
     detection: bool,

@@ -11,7 +11,7 @@ use crate::cli::demo::ports::Ports;
 use crate::cli::demo::report::{Side, failed, requests, row, verdict};
 use usher_terminal::{grouped, paragraph};
 
-/// Everything that is told about the runs.
+/// Report of the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct OutlierReport {
     /// Speed of the servers, in multiples of reality.

@@ -35,7 +35,7 @@ pub(super) enum Phase {
 /// Outcome of a request.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// When it was sent.
+    /// Time at which it was sent.
     pub(super) phase: Phase,
     /// Status, and who responded if it is named; or why there is no response.
     pub(super) response: Result<(u16, Option<String>), String>,

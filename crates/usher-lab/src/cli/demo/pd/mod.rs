@@ -55,7 +55,7 @@ const STATE: &str = "/admin/state";
 /// The last stack goes on.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn compare(
     args: &DemoArgs,
     rows: &Arc<[Row]>,

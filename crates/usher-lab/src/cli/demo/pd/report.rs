@@ -19,7 +19,7 @@ use usher_terminal::{grouped, paragraph};
 /// Means that differ by less than this share are taken for equal.
 const EQUAL: f64 = 0.02;
 
-/// Everything that is told about the runs.
+/// Report of the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PdReport {
     /// Speed in multiples of the trace's, servers included.
@@ -74,7 +74,7 @@ impl Server {
     /// Reads its `/admin/state`.
     ///
     /// # Errors
-    /// Names the number that is not there.
+    /// Returns an error that names the number that is not there.
     pub(super) fn read(state: &Value) -> anyhow::Result<Self> {
         let number = |pointer: &str| {
             state.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("there is no {pointer}"))

@@ -34,7 +34,7 @@ const POLICIES: [Policy; 2] =
 /// Replays the trace once for each policy, each time with fresh servers, and compares. The last stack goes on.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn compare(
     args: &DemoArgs,
     rows: &Arc<[Row]>,

@@ -63,7 +63,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// stack goes on.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn compare(
     args: &DemoArgs,
     mut ports: Ports,

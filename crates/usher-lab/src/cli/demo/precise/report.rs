@@ -10,7 +10,7 @@ use crate::cli::demo::replay::Outcome;
 use crate::cli::demo::report::{Ends, Side, Tokens, failed, requests, row, verdict};
 use usher_terminal::{grouped, paragraph};
 
-/// Everything that is told about the runs.
+/// Report of the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PreciseReport {
     /// Speed of the servers, in multiples of reality.

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use usher_capacity::{History, Inputs, Plan, Pod, PodState, Policy, Values, tick};
 
-/// When nodes for the other half are there.
+/// Time at which nodes for the other half are there.
 pub(super) const MORE_NODES: Duration = Duration::from_secs(40 * 60);
 
 /// A model takes so many seconds to load: from, to.

@@ -26,7 +26,7 @@ const END: Duration = Duration::from_secs(75 * 60);
 /// Brings the group up twice: in steps, and all at once.
 ///
 /// # Errors
-/// When the policy can't be read, which a test excludes.
+/// Returns an error if the policy can't be read, which a test excludes.
 pub(super) fn compare() -> anyhow::Result<RolloutReport> {
     let policy = policy()?;
     let mut at_once = policy.clone();

@@ -99,7 +99,7 @@ const LEGEND: [(&str, &str); 4] = [
     ("Unschedulable", "no node takes a pod of the step"),
 ];
 
-/// Everything that is told.
+/// Report of the demo.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct RolloutReport {
     roles: Vec<String>,

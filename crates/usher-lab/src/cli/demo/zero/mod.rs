@@ -36,7 +36,7 @@ const METRICS: &str = "/metrics";
 /// Replays the trace to a pool that is empty at first.
 ///
 /// # Errors
-/// One line: what failed.
+/// Returns an error that says in one line what failed.
 pub(super) async fn hold(
     args: &DemoArgs,
     rows: &Arc<[Row]>,

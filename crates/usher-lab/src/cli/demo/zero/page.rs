@@ -33,7 +33,7 @@ pub(super) struct Waited {
 }
 
 impl Page {
-    /// Reads the page. What is not there is 0: nobody has waited yet.
+    /// Reads the page. Missing series are 0: no request has waited yet.
     pub(super) fn read(text: &str) -> Self {
         let sum = |is_of: &dyn Fn(&str) -> bool| {
             text.lines().filter(|line| is_of(line)).filter_map(value).sum::<f64>()

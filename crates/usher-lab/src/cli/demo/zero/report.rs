@@ -43,7 +43,7 @@ pub(super) struct Measured {
     pub(super) waited: Waited,
 }
 
-/// Everything that is told.
+/// Report of the demo.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct ZeroReport {
     /// Requests that were sent.
@@ -58,7 +58,7 @@ pub(in crate::cli::demo) struct ZeroReport {
     ends: Ends,
     /// From the first request until servers were in the pool; none: they never were.
     servers_after_seconds: Option<f64>,
-    /// From then until nobody waited any more.
+    /// Time from then until no request waited any more.
     drained_after_seconds: Option<f64>,
     /// Requests that waited at once, at most.
     most_waiting: u64,
@@ -152,7 +152,7 @@ impl ZeroReport {
     }
 }
 
-/// A line every so often, until nobody waits any more and servers are there.
+/// A line every so often, until no request waits any more and servers are ready.
 fn moments(samples: &[Sample]) -> Vec<Moment> {
     let mut moments: Vec<Moment> = Vec::new();
     let mut due = Duration::ZERO;
@@ -198,15 +198,15 @@ impl Display for ZeroReport {
             None => line(f, "servers", format_args!("never came into the pool"))?,
         }
         let drained = self.drained_after_seconds.map_or_else(
-            || "somebody always waited".to_owned(),
-            |seconds| format!("nobody {seconds:.1} s after servers came"),
+            || "requests always waited".to_owned(),
+            |seconds| format!("none {seconds:.1} s after servers came"),
         );
         line(f, "waiting", format_args!("{} at most at once; {drained}", self.most_waiting))?;
         match self.mean_wait_seconds {
             Some(mean) => {
                 line(f, "waited", format_args!("{} requests, {mean:.2} s on average", self.waited))?
             }
-            None => line(f, "waited", format_args!("nobody"))?,
+            None => line(f, "waited", format_args!("none"))?,
         }
         let First { requests, first_token_ms } = &self.early;
         line(
@@ -244,7 +244,7 @@ fast as in reality; responses are 8 times shorter.
 
 requests       4 in 9.0 s: 3 × status 200, 1 × status 503
 servers        in the pool 3.2 s after the first request
-waiting        2 at most at once; nobody 0.4 s after servers came
+waiting        2 at most at once; none 0.4 s after servers came
 waited         2 requests, 1.50 s on average
 first token    p50 3000.0 ms, p99 3000.0 ms of the 2 requests that were due before servers came
                p50 40.0 ms, p99 40.0 ms of the 2 others

@@ -21,7 +21,7 @@ const DELAY_MS: [f64; 2] = [0.0, 60_000.0];
 /// Factors of servers that differ.
 pub(super) const SLOWER: [f64; 2] = [0.01, 100.0];
 
-/// Constants of the model linear, and the time that is nobody's.
+/// Linear constants of the model, and the time that none of them explains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Constants {
     /// Prompt tokens that an engine computes per second.

@@ -83,7 +83,7 @@ impl Pair {
 }
 
 #[test]
-fn a_prompt_alone_ends_with_its_first_token_and_stays_in_the_cache() {
+fn prefill_only_ends_at_the_first_token_and_is_cached() {
     let mut engine = Engine::new(config()).unwrap();
     engine.arrive(prefill(1, 160), ms(0)).unwrap();
     assert_eq!(times(&drain(&mut engine)), [(1, 160)]);

@@ -82,7 +82,7 @@ impl Decode {
     };
 }
 
-/// When an endpoint that decodes may compute the prompt, too.
+/// Conditions under which a decoding endpoint may compute the prompt, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
     /// Never.

@@ -47,8 +47,8 @@ impl Links {
     /// isn't; without a wider one, as fast as the narrower ones' slowest.
     ///
     /// # Errors
-    /// Unknown keys, wrong types, speeds that are no positive numbers, and a place that is
-    /// slower than a wider one, with their place.
+    /// `ConfigError` with line and column for unknown keys, wrong types, speeds that are no positive numbers,
+    /// and a place that is slower than a wider one.
     pub fn decode(node: &Node) -> Result<Self, ConfigError> {
         let Self { host, rack, zone, region, none } = node.decode()?;
         let layers = [("none", none), ("region", region), ("zone", zone), ("rack", rack), ("host", host)];

@@ -38,7 +38,7 @@ pub struct Joint {
     reader: Reader,
 }
 
-/// Says whether another endpoint than the one that decodes computes the prompt.
+/// Decides whether another endpoint than the decoding one computes the prompt.
 #[derive(Clone, Copy)]
 pub enum Splitting<'a> {
     /// Another one does.
@@ -52,7 +52,7 @@ pub enum Splitting<'a> {
 
 /// Endpoints and scores that a choice is made of.
 struct Sides<'a> {
-    /// `None`: nobody can compute prompts for others.
+    /// `None`: no endpoint computes prompts for others.
     prefills: Option<&'a Scores>,
     decodes: &'a Scores,
     candidates: &'a Candidates,
@@ -71,7 +71,7 @@ impl Joint {
     /// decode picked.
     ///
     /// # Errors
-    /// When no two of the endpoints may work together.
+    /// `ScheduleError` if no two of the endpoints may form a pair.
     pub fn settle(
         &self,
         cx: &Context<'_>,

@@ -57,8 +57,8 @@ impl JointParams {
     /// Reads the parameters of this node, which are written like this.
     ///
     /// # Errors
-    /// Numbers out of range, unknown layers and modes, and a required layer without a name,
-    /// with their place.
+    /// `ConfigError` with line and column for numbers out of range, unknown layers and modes, and a required
+    /// layer without a name.
     pub fn read(node: &Node, written: Written) -> Result<Self, ConfigError> {
         let required_layer =
             required_layer(node, written.constraint_mode.as_deref(), written.constraint_layer.as_deref())?;

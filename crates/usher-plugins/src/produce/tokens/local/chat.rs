@@ -44,7 +44,7 @@ impl Chat {
     /// The text that the template makes of the chat, special tokens of the model by name.
     ///
     /// # Errors
-    /// Messages of another form, and what the template refuses.
+    /// `ChatFailure` for messages of another form, and for those that the template refuses.
     pub(super) fn render(
         self,
         template: &ChatTemplate,

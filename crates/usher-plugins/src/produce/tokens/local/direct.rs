@@ -27,7 +27,7 @@ impl DirectTokenizer {
     /// Reads the files of a model, and remembers so many bytes of texts and tokens.
     ///
     /// # Errors
-    /// Files that are missing or that can't be understood.
+    /// `ConfigError` for files that are missing or malformed.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, ConfigError> {
         Self::with_template(path, Path::new(""), cache_bytes)
     }
@@ -35,7 +35,7 @@ impl DirectTokenizer {
     /// The same with a chat template of another file.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub fn with_template(path: &Path, template: &Path, cache_bytes: u64) -> Result<Self, ConfigError> {
         let (path, chat_template) = (path.to_owned(), template.to_owned());
         let params = LocalParams { path, chat_template, cache_bytes, ..LocalParams::default() };

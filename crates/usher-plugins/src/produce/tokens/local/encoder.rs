@@ -48,7 +48,7 @@ pub(super) struct Sources {
 pub(super) struct Turn<'a> {
     /// Words that the thread remembers.
     pub(super) words: &'a mut Words,
-    /// Whether nobody waits for the tokens any more.
+    /// Returns `true` once the request was cancelled.
     pub(super) is_over: &'a dyn Fn() -> bool,
     pub(super) room: &'a mut Room,
 }
@@ -57,7 +57,7 @@ impl Encoder {
     /// An encoder that keeps so many bytes of texts and tokens.
     ///
     /// # Errors
-    /// The tokenizer can't encode the letter `a`.
+    /// A message if the tokenizer can't encode the letter `a`.
     pub(super) fn new(tokenizer: Tokenizer, cache: usize, budget: &Arc<Budget>) -> Result<Self, String> {
         Self::with_pieces(tokenizer, PIECE, cache, budget)
     }
@@ -91,7 +91,8 @@ impl Encoder {
     /// Appends the tokens of a text, without special tokens around it.
     ///
     /// # Errors
-    /// When nobody waits for them any more, there is no room, or the text can't be tokenized.
+    /// `EncodeFailure` if the request was cancelled, the memory budget is used up, or the text can't be
+    /// tokenized.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -149,7 +150,7 @@ impl Encoder {
         [names(&self.around.0), names(&self.around.1)]
     }
 
-    /// Whether it has the fast path.
+    /// Returns `true` if it has the fast path.
     pub(super) fn is_fast(&self) -> bool {
         self.fast.is_some()
     }

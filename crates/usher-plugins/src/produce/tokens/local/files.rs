@@ -99,7 +99,8 @@ impl Files {
     /// Reads them, if a memory budget has room for the tokenizer.
     ///
     /// # Errors
-    /// A file that is missing, that can't be understood or that is too large, at the parameter that names it.
+    /// `ConfigError`, at the parameter that names the file, for a file that is missing, malformed or too
+    /// large.
     pub(super) fn read(
         &self,
         params: &LocalParams,

@@ -20,7 +20,7 @@ impl Limited {
         Self { bytes: Vec::new(), limit, is_over: false }
     }
 
-    /// Whether there were more than may be.
+    /// Returns `true` if there were more than may be.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }

@@ -63,7 +63,7 @@ impl LocalModel {
     /// The model of a configuration: that of the one before, if neither its files nor its parameters changed.
     ///
     /// # Errors
-    /// Files that can't be read, and threads that can't be started.
+    /// `ConfigError` for files that can't be read, and threads that can't be started.
     pub(in super::super) fn of(
         cx: &BuildContext<'_>,
         params: &LocalParams,
@@ -143,7 +143,7 @@ impl LocalModel {
         self.held.bytes()
     }
 
-    /// Whether it has a template for chats.
+    /// Returns `true` if it has a template for chats.
     pub(super) fn has_template(&self) -> bool {
         self.template.is_some()
     }
@@ -151,7 +151,7 @@ impl LocalModel {
     /// The tokens of a request's prompts, and the bytes of text by where they came from.
     ///
     /// # Errors
-    /// A body of another form, what the template refuses, and when nobody waits any more.
+    /// `Failure` for a body of another form, messages that the template refuses, and cancelled requests.
     pub(super) fn tokens(
         &self,
         api: Api,

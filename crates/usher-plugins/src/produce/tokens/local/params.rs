@@ -71,7 +71,7 @@ impl LocalParams {
     /// Refuses what can't be.
     ///
     /// # Errors
-    /// No path, no time, no threads.
+    /// `ConfigError` for a missing path, and for a time or a number of threads of 0.
     pub(in super::super) fn check(&self, node: &Node) -> Result<(), ConfigError> {
         let refuse = |key: &str, message: &str, hint: &str| {
             let key = format!("local.{key}");

@@ -23,7 +23,7 @@ pub(super) const PATTERNS: [&str; 4] = [
 #[derive(Debug)]
 pub(super) struct Cuts {
     added: Option<AhoCorasick>,
-    /// Whether a match of that number may begin a piece.
+    /// `true` if a match of that number may begin a piece.
     begins: Vec<bool>,
     at_words: bool,
     /// Added tokens with the end of a word in them, and how many of their bytes come before it.
@@ -108,7 +108,7 @@ impl Cuts {
         }
     }
 
-    /// Whether an added token reaches over the end of a word at this place.
+    /// Returns `true` if an added token reaches over the end of a word at this place.
     fn is_in_token(&self, text: &str, at: usize) -> bool {
         let is_there = |(content, before): &(String, usize)| {
             let start = at.checked_sub(*before);
@@ -118,7 +118,7 @@ impl Cuts {
     }
 }
 
-/// Whether every word that has the first character ends behind it when the second follows.
+/// Returns `true` if every word that has the first character ends behind it when the second follows.
 ///
 /// In each of the [`PATTERNS`] white space is the first character of a word or part of a word of white space, but for
 /// line ends behind punctuation. What comes behind a run of letters is a mark or the apostrophe of a contraction, or begins
@@ -149,7 +149,7 @@ fn ends_in(content: &str) -> impl Iterator<Item = (String, usize)> {
     ends.map(|(_, (at, _))| (content.to_owned(), at))
 }
 
-/// Whether an added token takes white space beside it, or depends on it, where no cut is seen to be near.
+/// Returns `true` if an added token takes white space beside it, or depends on it, where no cut is seen to be near.
 fn looks_around(token: &AddedToken) -> bool {
     token.lstrip || token.single_word || token.normalized && token.rstrip
 }

@@ -54,7 +54,7 @@ impl Size {
     /// Lengths of a file.
     ///
     /// # Errors
-    /// If it is no tokenizer.
+    /// `serde_json::Error` if the text is no tokenizer.
     pub(super) fn of(text: &str) -> serde_json::Result<Self> {
         #[derive(Deserialize)]
         struct File {

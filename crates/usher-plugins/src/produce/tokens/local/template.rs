@@ -17,7 +17,7 @@ const WITH_TOOLS: &str = "tool_use";
 /// The templates of a model, compiled.
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
-    /// Whether there is one of its own for requests with tools.
+    /// `true` if there is one of its own for requests with tools.
     with_tools: bool,
     /// Type of a message's content.
     pub(super) format: ContentFormat,
@@ -43,7 +43,7 @@ impl ChatTemplate {
     /// looks as if it expects.
     ///
     /// # Errors
-    /// A template can't be read; the error has the line.
+    /// A message with the line if the template can't be parsed.
     pub(super) fn compile(
         templates: &[(String, String)],
         format: Option<ContentFormat>,
@@ -70,8 +70,8 @@ impl ChatTemplate {
     /// The text of a chat.
     ///
     /// # Errors
-    /// The template refuses the chat, or its text is too long. The error has the place, and nothing of the
-    /// chat.
+    /// `TemplateFailure` if the template refuses the chat, or its output is too long. The error has the
+    /// position, and no text of the chat.
     pub(super) fn render(&self, context: Value, has_tools: bool) -> Result<String, TemplateFailure> {
         let name = if has_tools && self.with_tools { WITH_TOOLS } else { DEFAULT };
         let mut out = Limited::new(MAX_TEXT);
@@ -200,7 +200,7 @@ fn without_generation(source: &str) -> String {
     text + rest
 }
 
-/// Whether a template looks at the parts of a message's content: it has a loop over `content`, or over
+/// Returns `true` if a template looks at the parts of a message's content: it has a loop over `content`, or over
 /// the attribute of that name.
 fn loops_over_content(source: &str) -> bool {
     source.split("{%").skip(1).filter_map(|tag| tag.split("%}").next()).any(|tag| {

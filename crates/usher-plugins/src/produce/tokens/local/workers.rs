@@ -29,7 +29,7 @@ impl Workers {
     /// Starts so many threads.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// `io::Error` if the system can't start another thread.
     pub(super) fn start(count: u32) -> io::Result<Self> {
         let (queue, jobs) = sync_channel::<Job>(WAITING);
         let jobs = Arc::new(Mutex::new(jobs));
