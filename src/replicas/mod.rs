@@ -5,10 +5,11 @@
 //! writes the sums beside its own numbers, where decisions read them. The store keeps nothing, so nothing stale
 //! is ever read from it.
 //!
-//! Two tasks, neither on the path of a request: `link` makes connections and speaks RESP3 (`resp`), `driver`
-//! owns the numbers. While the store is slow, newer messages replace older ones; while it is away, the others'
+//! Two tasks, neither on the path of a request: `link` passes messages through a `connection`, which speaks RESP3
+//! (`resp`), `driver` owns the numbers. While the store is slow, newer messages replace older ones; while it is away, the others'
 //! numbers expire.
 
+mod connection;
 mod driver;
 mod failure;
 mod link;
@@ -63,13 +64,11 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
     let (events, taken) = mpsc::channel(EVENTS);
     let channel = channel(&pool, store.db);
     let link = link::Link {
-        store,
-        name: replica,
+        connector: connection::Connector { store, name: replica, metrics: metrics.clone() },
         channel,
         timeout: exchange.timeout.unwrap_or(TIMEOUT),
         outgoing: newest,
         events,
-        metrics: metrics.clone(),
     };
     let driver = driver::Driver::new(endpoints, shared, (origins, publisher), (outgoing, taken), metrics);
     tokio::join!(link.run(), driver.run());
