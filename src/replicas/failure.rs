@@ -50,13 +50,15 @@ pub(super) enum Failure {
     )]
     NoPassword(String),
     #[error(
-        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH and SUBSCRIBE, and the channels usher:*"
+        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH, SUBSCRIBE, XADD, XRANGE, XREAD, XREVRANGE, XTRIM and EXPIRE, the channels usher:* and the keys usher:*"
     )]
     NotPermitted(String),
     #[error("the server is loading its data; it connects by itself once it is done")]
     Loading,
     #[error("the server is out of memory: {0}; raise its maxmemory or free some")]
     Memory(String),
+    #[error("the key of the stream has something else ({0}); delete it, or use another database")]
+    WrongType(String),
     #[error("the server is a read-only replica, whose messages reach no other; name the primary")]
     ReadOnly,
     #[error("the server is part of a {0}, which is not supported; name a server that stands alone")]
@@ -101,6 +103,7 @@ impl Failure {
             "NOPERM" => Self::NotPermitted(said),
             "LOADING" => Self::Loading,
             "OOM" => Self::Memory(said),
+            "WRONGTYPE" => Self::WrongType(said),
             "READONLY" | "MASTERDOWN" => Self::ReadOnly,
             "MOVED" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Mode("cluster".to_owned()),
             "NOPROTO" => Self::Version(said),
@@ -124,6 +127,7 @@ impl Failure {
             Self::NotPermitted(_) => "not_permitted",
             Self::Loading => "loading",
             Self::Memory(_) => "out_of_memory",
+            Self::WrongType(_) => "wrong_type",
             Self::ReadOnly => "read_only",
             Self::Mode(_) => "mode",
             Self::Protected => "protected_mode",
@@ -214,12 +218,13 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart_by_their_code() {
-        let table: [(&[u8], &str); 12] = [
+        let table: [(&[u8], &str); 13] = [
             (b"WRONGPASS invalid username-password pair or user is disabled.", "password"),
             (b"NOAUTH HELLO must be called with the client already authenticated", "password"),
             (b"NOPERM User u has no permissions to run the 'publish' command", "not_permitted"),
             (b"LOADING Redis is loading the dataset in memory", "loading"),
             (b"OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
+            (b"WRONGTYPE Operation against a key holding the wrong kind of value", "wrong_type"),
             (b"READONLY You can't write against a read only replica.", "read_only"),
             (b"MOVED 1 10.0.0.1:6379", "mode"),
             (b"NOPROTO unsupported protocol version", "version"),
