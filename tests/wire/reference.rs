@@ -191,9 +191,11 @@ fn add(families: &mut BTreeMap<String, Family>, name: &str, family: Family) {
 /// The help that stands behind the name of a family in the code.
 fn help_of(name: &str, files: &[Vec<String>]) -> String {
     let short = name.strip_prefix("llm_d_epp_flow_control_").unwrap_or(name);
+    // Other code that reads the family has its name, too, but no sentence behind it.
+    let is_help = |text: &&String| !text.starts_with(|c: char| c == ' ' || c.is_lowercase());
     let behind = |names: &Vec<String>| {
         let at = names.iter().position(|text| text == name || text == short)?;
-        names[at..].iter().find(|text| text.contains(' ')).cloned()
+        names[at..].iter().find(|text| text.contains(' ')).filter(is_help).cloned()
     };
     files.iter().find_map(behind).unwrap_or_else(|| panic!("the code has no help of {name}"))
 }
