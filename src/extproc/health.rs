@@ -36,7 +36,7 @@ pub type HealthService = HealthServer<HealthReporter>;
 
 /// Conditions that health depends on. Written by whoever learns of one, read by every check.
 ///
-/// Starts as not synced, plugins ready, protocols matching, not draining, not leading, ready on the leader only.
+/// Starts as not synced, plugins ready, protocols matching, warm, not draining, not leading, ready on the leader only.
 #[derive(Debug)]
 pub struct HealthState {
     view: watch::Sender<HealthView>,
@@ -51,6 +51,8 @@ pub struct HealthView {
     pub plugins_ready: bool,
     /// The configured parsers understand the pool's protocol.
     pub protocols_match: bool,
+    /// The start waits no longer for what other replicas know.
+    pub warm: bool,
     /// The server stops, and clients should no longer choose it.
     pub draining: bool,
     /// `None` without leader election, else whether this process leads.
@@ -78,6 +80,7 @@ impl HealthState {
             synced: false,
             plugins_ready: true,
             protocols_match: true,
+            warm: true,
             draining: false,
             leads: leader_election.then_some(false),
             standbys_serve: false,
@@ -105,6 +108,11 @@ impl HealthState {
         self.set(|view| view.protocols_match = matching);
     }
 
+    /// The start has read what other replicas know, or still waits for it.
+    pub fn set_warm(&self, warm: bool) {
+        self.set(|view| view.warm = warm);
+    }
+
     /// The server stops; there is no way back.
     pub fn set_draining(&self) {
         self.set(|view| view.draining = true);
@@ -121,6 +129,13 @@ impl HealthState {
             change(view);
             *view != before
         });
+    }
+
+    /// Waits until endpoints have been loaded.
+    pub async fn synced(&self) {
+        let mut views = self.view.subscribe();
+        // The state isn't gone while it is borrowed.
+        while !views.borrow_and_update().synced && views.changed().await.is_ok() {}
     }
 
     /// The current view.
@@ -157,7 +172,8 @@ impl HealthView {
     /// their load.
     #[must_use]
     pub fn of(&self, service: &str) -> Serving {
-        let can_serve = self.synced && self.protocols_match && self.plugins_ready && !self.draining;
+        let can_serve =
+            self.synced && self.protocols_match && self.plugins_ready && self.warm && !self.draining;
         let serving = match (self.leads, service) {
             (None, _) => can_serve,
             (Some(_), LIVENESS) => true,
@@ -237,6 +253,7 @@ mod tests {
         synced: true,
         plugins_ready: true,
         protocols_match: true,
+        warm: true,
         draining: false,
         leads: None,
         standbys_serve: false,
@@ -249,6 +266,7 @@ mod tests {
             (HealthView { synced: false, ..READY }, NotServing),
             (HealthView { plugins_ready: false, ..READY }, NotServing),
             (HealthView { protocols_match: false, ..READY }, NotServing),
+            (HealthView { warm: false, ..READY }, NotServing),
             (HealthView { draining: true, ..READY }, NotServing),
         ];
         for (view, expected) in table {

@@ -7,12 +7,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::resp;
+use crate::cluster::Backoff;
 
 /// Time after which the same failure is said again.
 const REPEATED: Duration = Duration::from_secs(600);
 
 /// Time for which a connection has to last until its next failure is news, whatever it is.
-pub(super) const SETTLED: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// Pauses after a failure that may end by itself: a store that is back is found within half a second.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// Pauses after a failure that only a change of the configuration or the store ends.
+const LONG_PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Longest part of a server's words that is repeated.
 const MOST_WORDS: usize = 200;
@@ -43,13 +50,15 @@ pub(super) enum Failure {
     )]
     NoPassword(String),
     #[error(
-        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH and SUBSCRIBE, and the channels usher:*"
+        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH, SUBSCRIBE, XADD, XRANGE, XREAD, XREVRANGE, XTRIM and EXPIRE, the channels usher:* and the keys usher:*"
     )]
     NotPermitted(String),
     #[error("the server is loading its data; it connects by itself once it is done")]
     Loading,
     #[error("the server is out of memory: {0}; raise its maxmemory or free some")]
     Memory(String),
+    #[error("the key of the stream has something else ({0}); delete it, or use another database")]
+    WrongType(String),
     #[error("the server is a read-only replica, whose messages reach no other; name the primary")]
     ReadOnly,
     #[error("the server is part of a {0}, which is not supported; name a server that stands alone")]
@@ -94,6 +103,7 @@ impl Failure {
             "NOPERM" => Self::NotPermitted(said),
             "LOADING" => Self::Loading,
             "OOM" => Self::Memory(said),
+            "WRONGTYPE" => Self::WrongType(said),
             "READONLY" | "MASTERDOWN" => Self::ReadOnly,
             "MOVED" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Mode("cluster".to_owned()),
             "NOPROTO" => Self::Version(said),
@@ -117,6 +127,7 @@ impl Failure {
             Self::NotPermitted(_) => "not_permitted",
             Self::Loading => "loading",
             Self::Memory(_) => "out_of_memory",
+            Self::WrongType(_) => "wrong_type",
             Self::ReadOnly => "read_only",
             Self::Mode(_) => "mode",
             Self::Protected => "protected_mode",
@@ -133,9 +144,46 @@ impl Failure {
     }
 }
 
+/// Pauses between connections, and which of their failures are said.
+#[derive(Debug)]
+pub(super) struct Retries {
+    short: Backoff,
+    long: Backoff,
+    news: News,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        let [short, long] = [PAUSES, LONG_PAUSES].map(|(first, most)| Backoff::new(first, most));
+        Self { short, long, news: News::default() }
+    }
+}
+
+impl Retries {
+    /// Returns `true` if a connection is to be said, as its absence was.
+    pub(super) fn connected(&mut self) -> bool {
+        self.news.connected()
+    }
+
+    /// A connection has ended after this time.
+    pub(super) fn lasted(&mut self, time: Duration) {
+        if time >= SETTLED {
+            self.news.settled();
+            self.short.reset();
+            self.long.reset();
+        }
+    }
+
+    /// Returns whether a failure is to be said, and the pause until the next attempt.
+    pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> (bool, Duration) {
+        let pauses = if failure.needs_somebody() { &mut self.long } else { &mut self.short };
+        (self.news.failed(failure.reason(), now), pauses.next(&mut rand::rng()))
+    }
+}
+
 /// Decides which failures are news.
 #[derive(Debug, Default)]
-pub(super) struct News {
+struct News {
     last: Option<(&'static str, Instant)>,
     /// The last thing said is a failure.
     is_down: bool,
@@ -143,7 +191,7 @@ pub(super) struct News {
 
 impl News {
     /// Returns `true` if a failure is to be said.
-    pub(super) fn failed(&mut self, reason: &'static str, now: Instant) -> bool {
+    fn failed(&mut self, reason: &'static str, now: Instant) -> bool {
         let is_known = self
             .last
             .is_some_and(|(last, at)| last == reason && now.saturating_duration_since(at) < REPEATED);
@@ -153,13 +201,13 @@ impl News {
         !is_known
     }
 
-    /// Returns `true` if a connection is to be said: the first, and the one after a failure that was said.
-    pub(super) fn connected(&mut self, is_first: bool) -> bool {
-        std::mem::take(&mut self.is_down) || is_first
+    /// Returns `true` if a connection is to be said: the one after a failure that was said.
+    fn connected(&mut self) -> bool {
+        std::mem::take(&mut self.is_down)
     }
 
     /// A connection has lasted.
-    pub(super) fn settled(&mut self) {
+    fn settled(&mut self) {
         self.last = None;
     }
 }
@@ -170,12 +218,13 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart_by_their_code() {
-        let table: [(&[u8], &str); 12] = [
+        let table: [(&[u8], &str); 13] = [
             (b"WRONGPASS invalid username-password pair or user is disabled.", "password"),
             (b"NOAUTH HELLO must be called with the client already authenticated", "password"),
             (b"NOPERM User u has no permissions to run the 'publish' command", "not_permitted"),
             (b"LOADING Redis is loading the dataset in memory", "loading"),
             (b"OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
+            (b"WRONGTYPE Operation against a key holding the wrong kind of value", "wrong_type"),
             (b"READONLY You can't write against a read only replica.", "read_only"),
             (b"MOVED 1 10.0.0.1:6379", "mode"),
             (b"NOPROTO unsupported protocol version", "version"),
@@ -232,13 +281,13 @@ mod tests {
     #[test]
     fn failures_are_said_once_per_change_of_cause() {
         let (mut news, now) = (News::default(), Instant::now());
-        assert!(news.connected(true) && news.failed("closed", now));
+        assert!(!news.connected() && news.failed("closed", now));
         assert!(!news.failed("closed", now));
         assert!(news.failed("connect", now) && !news.failed("connect", now));
         assert!(news.failed("connect", now + REPEATED), "somebody may have missed it");
-        assert!(news.connected(false));
+        assert!(news.connected());
         assert!(!news.failed("connect", now + REPEATED), "a server that comes and goes fills no log");
-        assert!(!news.connected(false));
+        assert!(!news.connected());
         news.settled();
         assert!(news.failed("connect", now + REPEATED));
     }

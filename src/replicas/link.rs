@@ -3,33 +3,15 @@
 use std::io;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::failure::{Failure, News, SETTLED};
-use super::metrics::ReplicasMetrics;
-use super::resp::{self, Decoder, Value};
-use crate::cluster::Backoff;
-use crate::scrape::{TlsClient, TlsSettings};
-use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
-
-/// Time for a connection, its TLS and its first commands.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// Pauses after a failure that may end by itself: a store that is back is found within half a second.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-
-/// Pauses after a failure that only a change of the configuration or the store ends.
-const LONG_PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+use super::connection::{CONNECT, Connection, Connector, is_primary};
+use super::failure::{Failure, Retries};
+use super::resp::Value;
 
 /// Interval at which the server is asked whether it still is the primary.
 const CHECK: Duration = Duration::from_secs(5);
-
-/// Bytes of a password file at most.
-const MOST_PASSWORD: u64 = 64 << 10;
 
 /// Events of the connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,9 +26,7 @@ pub(super) enum Event {
 
 /// Maker of connections.
 pub(super) struct Link {
-    pub(super) store: StateStoreSettings,
-    /// Name of this replica in the server's list of clients.
-    pub(super) name: String,
+    pub(super) connector: Connector,
     /// Channel of the pool.
     pub(super) channel: String,
     /// Time in which a message is confirmed.
@@ -54,169 +34,52 @@ pub(super) struct Link {
     /// Newest message of ours; those that it replaces before they are sent are never sent.
     pub(super) outgoing: watch::Receiver<Vec<u8>>,
     pub(super) events: mpsc::Sender<Event>,
-    pub(super) metrics: ReplicasMetrics,
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// A connection with its bytes.
-struct Connection {
-    stream: Box<dyn Stream>,
-    decoder: Decoder,
-    out: Vec<u8>,
 }
 
 impl Link {
     /// Connects, serves the connection, and begins again when it ends; never returns while events are heard.
     pub(super) async fn run(mut self) {
-        let (mut short, mut long) = (backoff(PAUSES), backoff(LONG_PAUSES));
-        let (mut news, mut is_first) = (News::default(), true);
+        let (mut retries, mut is_first) = (Retries::default(), true);
         while !self.events.is_closed() {
             let connected = timeout(CONNECT, self.connect()).await.unwrap_or(Err(Failure::Timeout(CONNECT)));
             let failure = match connected {
                 Err(failure) => failure,
                 Ok(connection) => {
-                    if news.connected(std::mem::take(&mut is_first)) {
-                        tracing::info!(store = %self.store.address, "state store connected");
+                    if retries.connected() | std::mem::take(&mut is_first) {
+                        tracing::info!(store = %self.connector.store.address, "state store connected");
                     }
                     let began = Instant::now();
-                    self.metrics.connected.set(1);
+                    self.connector.metrics.connected.set(1);
                     // What was not sent before is old: this event brings a new message.
                     self.outgoing.mark_unchanged();
                     let _ = self.events.send(Event::Up).await;
                     let failure = self.serve(connection).await;
-                    self.metrics.connected.set(0);
+                    self.connector.metrics.connected.set(0);
                     let _ = self.events.send(Event::Down).await;
-                    if began.elapsed() >= SETTLED {
-                        news.settled();
-                        (short, long) = (backoff(PAUSES), backoff(LONG_PAUSES));
-                    }
+                    retries.lasted(began.elapsed());
                     failure
                 }
             };
-            self.metrics.failures.with_label_values(&[failure.reason()]).inc();
-            if news.failed(failure.reason(), Instant::now()) {
+            self.connector.metrics.failures.with_label_values(&[failure.reason()]).inc();
+            let (is_news, pause) = retries.failed(&failure, Instant::now());
+            if is_news {
                 tracing::warn!(
-                    store = %self.store.address,
+                    store = %self.connector.store.address,
                     reason = failure.reason(),
                     error = %failure,
                     "state store is away; requests go on, by the load that this replica knows itself"
                 );
             }
-            let pauses = if failure.needs_somebody() { &mut long } else { &mut short };
-            let pause = pauses.next(&mut rand::rng());
             tokio::time::sleep(pause).await;
         }
     }
 
     /// A connection that hears the channel.
     async fn connect(&self) -> Result<Connection, Failure> {
-        let password = self.password().await?;
-        let stream = self.open().await?;
-        let mut connection = Connection { stream, decoder: Decoder::default(), out: Vec::new() };
-        let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
-        if let Some(password) = &password {
-            let user = self.store.user.as_deref().unwrap_or("default");
-            hello.extend([&b"AUTH"[..], user.as_bytes(), password.as_bytes()]);
-        }
-        let client = format!("usher-{}", self.name);
-        hello.extend([&b"SETNAME"[..], client.as_bytes()]);
-        match self.ask(&mut connection, &hello).await? {
-            Value::Error(words) => return Err(Failure::refused(&words, true)),
-            reply => is_primary(&reply)?,
-        }
-        if self.store.db > 0 {
-            self.ask_plainly(&mut connection, &[b"SELECT", self.store.db.to_string().as_bytes()]).await?;
-        }
-        self.ask_plainly(&mut connection, &[b"SUBSCRIBE", self.channel.as_bytes()]).await?;
+        let mut connection = self.connector.connect().await?;
+        let command: [&[u8]; 2] = [b"SUBSCRIBE", self.channel.as_bytes()];
+        self.connector.ask_plainly(&mut connection, &command).await?;
         Ok(connection)
-    }
-
-    async fn open(&self) -> Result<Box<dyn Stream>, Failure> {
-        let (tls, host, port) = match &self.store.address {
-            StoreAddress::Unix(path) => {
-                return Ok(Box::new(UnixStream::connect(path).await.map_err(Failure::Connect)?));
-            }
-            StoreAddress::Tcp { tls, host, port } => (*tls, host, *port),
-        };
-        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Failure::Connect)?;
-        stream.set_nodelay(true).map_err(Failure::Connect)?;
-        if !tls {
-            return Ok(Box::new(stream));
-        }
-        let ca_cert = self.store.ca_file.clone();
-        let settings = TlsSettings { insecure_skip_verify: false, ca_cert, client_cert: None };
-        // Read again for every connection: authorities are replaced, too.
-        let client = tokio::task::spawn_blocking(move || TlsClient::load_for(&settings, b"")).await;
-        let client = client.map_err(|error| Failure::Tls(error.to_string()))?;
-        let client = client.map_err(|error| Failure::Tls(error.to_string()))?;
-        let name = ServerName::try_from(host.clone()).map_err(|error| Failure::Tls(error.to_string()))?;
-        let stream = client.connect_to(name, stream).await;
-        Ok(Box::new(stream.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => Failure::Tls(error.to_string()),
-            _ => Failure::Connect(error),
-        })?))
-    }
-
-    async fn password(&self) -> Result<Option<String>, Failure> {
-        Ok(match &self.store.password {
-            None => None,
-            Some(StorePassword::Text(secret)) => Some(secret.0.clone()),
-            Some(StorePassword::Variable(name)) => {
-                Some(std::env::var(name).map_err(|_| Failure::PasswordVariable(name.clone()))?)
-            }
-            Some(StorePassword::File(path)) => {
-                let failed = |error| Failure::PasswordFile(path.clone(), error);
-                let length = tokio::fs::metadata(path).await.map_err(failed)?.len();
-                if length > MOST_PASSWORD {
-                    return Err(failed(io::Error::other("it is too long")));
-                }
-                let text = tokio::fs::read_to_string(path).await.map_err(failed)?;
-                match text.trim_end_matches(['\r', '\n']) {
-                    "" => return Err(failed(io::Error::other("it is empty"))),
-                    text => Some(text.to_owned()),
-                }
-            }
-        })
-    }
-
-    /// Sends a command and waits for its reply, which a subscription confirms by a push.
-    async fn ask(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<Value, Failure> {
-        self.send(connection, command).await?;
-        loop {
-            if let Some(value) = connection.decoder.next()? {
-                return Ok(value);
-            }
-            self.read(connection).await?;
-        }
-    }
-
-    /// The same for a command whose refusal has nothing secret.
-    async fn ask_plainly(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<(), Failure> {
-        match self.ask(connection, command).await? {
-            Value::Error(words) => Err(Failure::refused(&words, false)),
-            _ => Ok(()),
-        }
-    }
-
-    async fn send(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<(), Failure> {
-        connection.out.clear();
-        resp::command(command, &mut connection.out);
-        connection.stream.write_all(&connection.out).await.map_err(Failure::ended)?;
-        connection.stream.flush().await.map_err(Failure::ended)?;
-        self.metrics.sent.inc_by(connection.out.len() as u64);
-        Ok(())
-    }
-
-    /// Reads what is there. May be dropped while it waits.
-    async fn read(&self, connection: &mut Connection) -> Result<(), Failure> {
-        let read = connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::ended)?;
-        if read == 0 {
-            return Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into()));
-        }
-        self.metrics.received.inc_by(read as u64);
-        Ok(())
     }
 
     /// Passes messages on both ways until the connection fails.
@@ -257,7 +120,7 @@ impl Link {
                 let message = self.outgoing.borrow_and_update().clone();
                 self.begin(connection, served, Some(&message)).await?;
             }
-            read = self.read(connection) => return read,
+            read = self.connector.read(connection) => return read,
             () = sleep_until(wake) => {
                 if !is_free {
                     return Err(Failure::Timeout(self.timeout));
@@ -277,8 +140,10 @@ impl Link {
         (served.due, served.last) = (Some(Instant::now() + self.timeout), None);
         let sent = async {
             match message {
-                Some(message) => self.send(connection, &[b"PUBLISH", self.channel.as_bytes(), message]).await,
-                None => self.send(connection, &[b"HELLO", b"3"]).await,
+                Some(message) => {
+                    self.connector.send(connection, &[b"PUBLISH", self.channel.as_bytes(), message]).await
+                }
+                None => self.connector.send(connection, &[b"HELLO", b"3"]).await,
             }
         };
         timeout(self.timeout, sent).await.unwrap_or(Err(Failure::Timeout(self.timeout)))
@@ -316,57 +181,42 @@ struct Served {
     check: Instant,
 }
 
-fn backoff((first, most): (Duration, Duration)) -> Backoff {
-    Backoff::new(first, most)
-}
-
-/// Checks the reply to `HELLO`: on a replica messages would reach nobody, and parts of clusters and sentinels are
-/// not what later messages need.
-fn is_primary(reply: &Value) -> Result<(), Failure> {
-    if let Some(mode) = reply.field(b"mode").filter(|mode| *mode != b"standalone") {
-        return Err(Failure::Mode(String::from_utf8_lossy(mode).chars().take(20).collect()));
-    }
-    match reply.field(b"role") {
-        Some(b"master" | b"primary") | None => Ok(()),
-        Some(_) => Err(Failure::ReadOnly),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
     use prometheus::Registry;
-    use tokio::io::{ReadBuf, duplex};
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex};
     use tokio::time::advance;
 
+    use super::super::metrics::ReplicasMetrics;
+    use super::super::resp::Decoder;
     use super::*;
+    use crate::settings::{StateStoreSettings, StoreAddress};
 
     fn link(events: mpsc::Sender<Event>) -> (Link, watch::Sender<Vec<u8>>) {
         let (sender, outgoing) = watch::channel(Vec::new());
         let address = StoreAddress::tcp(false, "a").unwrap();
         let link = Link {
-            store: StateStoreSettings::at(address),
-            name: "a".to_owned(),
+            connector: Connector {
+                store: StateStoreSettings::at(address),
+                name: "a".to_owned(),
+                metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+            },
             channel: "c".to_owned(),
             timeout: Duration::from_secs(1),
             outgoing,
             events,
-            metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
         };
         (link, sender)
-    }
-
-    fn connection(stream: impl Stream + 'static) -> Connection {
-        Connection { stream: Box::new(stream), decoder: Decoder::default(), out: Vec::new() }
     }
 
     #[tokio::test(start_paused = true)]
     async fn server_is_asked_for_its_role_however_much_is_to_be_sent() {
         let (mut link, sender) = link(mpsc::channel(1).0);
         let (ours, mut theirs) = duplex(1 << 16);
-        let served = tokio::spawn(async move { link.serve(connection(ours)).await });
+        let served = tokio::spawn(async move { link.serve(Connection::over(Box::new(ours))).await });
         let mut commands = Decoder::default();
         let begin = Instant::now();
         sender.send_replace(vec![1]);
@@ -424,7 +274,8 @@ mod tests {
     async fn reply_that_does_not_come_is_missed_in_a_flood_of_messages() {
         let (events, mut taken) = mpsc::channel(1);
         let (mut link, sender) = link(events);
-        let served = tokio::spawn(async move { link.serve(connection(Flood(Vec::new()))).await });
+        let served =
+            tokio::spawn(async move { link.serve(Connection::over(Box::new(Flood(Vec::new())))).await });
         sender.send_replace(vec![1]);
         let begin = Instant::now();
         while taken.recv().await.is_some() {

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+
+use usher_core::prefix::share::Exchange;
 
 use crate::metrics::register;
 
@@ -16,6 +18,7 @@ pub struct ReplicasMetrics {
     pub(super) sent: IntCounter,
     pub(super) messages: IntCounterVec,
     ages: GaugeVec,
+    pub(super) prefixes: PrefixMetrics,
 }
 
 impl ReplicasMetrics {
@@ -54,6 +57,7 @@ impl ReplicasMetrics {
                 "result",
             )?,
             ages: register(registry, GaugeVec::new(ages, &["replica"])?, None)?,
+            prefixes: PrefixMetrics::register(registry)?,
         })
     }
 
@@ -73,5 +77,73 @@ impl ReplicasMetrics {
                 shown.insert((*name).to_owned());
             }
         }
+    }
+}
+
+/// Numbers of the prefixes that replicas tell each other.
+#[derive(Clone, Debug)]
+pub(super) struct PrefixMetrics {
+    pub(super) connected: IntGauge,
+    pub(super) warm_up_seconds: Gauge,
+    blocks: IntCounterVec,
+    pub(super) ignored: IntCounterVec,
+    stream: IntGauge,
+}
+
+impl PrefixMetrics {
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name, help| register(registry, IntGauge::new(name, help)?, None);
+        let counters = |name, help, label| {
+            register(registry, IntCounterVec::new(Opts::new(name, help), &[label])?, None)
+        };
+        let warm_up_seconds = Gauge::new(
+            "usher_replicas_prefix_warm_up_seconds",
+            "Time that the last read of the stream from its end took, at the start or after a gap.",
+        )?;
+        Ok(Self {
+            connected: gauge(
+                "usher_replicas_prefix_connected",
+                "1 while prefixes are shared; 0: this replica knows only those of its own requests.",
+            )?,
+            warm_up_seconds: register(registry, warm_up_seconds, None)?,
+            blocks: counters(
+                "usher_replicas_prefix_blocks_total",
+                "Blocks of prefixes: sent, dropped (too many waited), imported, restored (read at the start), or left out (unknown endpoint, refused as there are too many replicas).",
+                "result",
+            )?,
+            ignored: counters(
+                "usher_replicas_prefix_entries_ignored_total",
+                "Entries of the stream that are left out: foreign (of another configuration or version), malformed.",
+                "reason",
+            )?,
+            stream: gauge(
+                "usher_replicas_prefix_stream_bytes",
+                "Bytes of the stream of prefixes in the state store, as far as this replica has read it.",
+            )?,
+        })
+    }
+
+    /// Shows the counts of an exchange.
+    pub(super) fn show(&self, exchange: &Exchange) {
+        let (heard, told) = (exchange.counts(), exchange.published());
+        let blocks = [
+            ("sent", told.blocks),
+            ("dropped", told.dropped),
+            ("imported", heard.imported),
+            ("restored", heard.restored),
+            ("unknown", heard.unknown),
+            ("refused", heard.refused),
+        ];
+        raise(&self.blocks, &blocks);
+        raise(&self.ignored, &[("foreign", heard.foreign), ("malformed", heard.malformed)]);
+        self.stream.set(i64::try_from(exchange.stream_bytes()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Raises counters to these totals. A total that sinks, as that of an index that is gone, changes nothing.
+fn raise(counters: &IntCounterVec, totals: &[(&str, u64)]) {
+    for (label, total) in totals {
+        let counter = counters.with_label_values(&[label]);
+        counter.inc_by(total.saturating_sub(counter.get()));
     }
 }

@@ -1,33 +1,40 @@
-//! Load that replicas share through Redis or Valkey.
+//! Load and prefixes that replicas share through Redis or Valkey.
 //!
 //! Every replica publishes what it has in flight on its pool's channel (`message`), as a whole: when it changed
 //! (`publisher`), and periodically as a heartbeat. It adds up what the others said last (`origins`), and
-//! writes the sums beside its own numbers, where decisions read them. The store keeps nothing, so nothing stale
-//! is ever read from it.
+//! writes the sums beside its own numbers, where decisions read them. The store keeps none of it, so nothing stale
+//! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`).
 //!
-//! Two tasks, neither on the path of a request: `link` makes connections and speaks RESP3 (`resp`), `driver`
-//! owns the numbers. While the store is slow, newer messages replace older ones; while it is away, the others'
-//! numbers expire.
+//! Three tasks, none on the path of a request: `link` passes messages on, `driver` owns the numbers, `prefixes` has
+//! a `connection` (RESP3, `resp`) of its own, so that neither kind of state waits for the other or fails with it.
+//! While the store is slow, newer messages replace older ones; while it is away, the others' numbers expire.
 
+mod connection;
 mod driver;
+mod entries;
 mod failure;
 mod link;
 mod message;
 mod metrics;
 mod origins;
+mod position;
+mod prefixes;
 mod publisher;
 mod resp;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use usher_core::endpoints::Store;
+use tokio::sync::{mpsc, oneshot, watch};
+use usher_core::endpoints::{Clock, Store};
+use usher_core::memory::Budget;
+use usher_core::prefix::share::StreamBound;
 
 use crate::settings::{ExchangeSettings, StateStoreSettings};
 
 pub use driver::SharedCounter;
 pub use metrics::ReplicasMetrics;
+pub use prefixes::Indexes;
 
 /// Time in which the store has to confirm a message, unless it is configured.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,16 +70,47 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
     let (events, taken) = mpsc::channel(EVENTS);
     let channel = channel(&pool, store.db);
     let link = link::Link {
-        store,
-        name: replica,
+        connector: connection::Connector { store, name: replica, metrics: metrics.clone() },
         channel,
         timeout: exchange.timeout.unwrap_or(TIMEOUT),
         outgoing: newest,
         events,
-        metrics: metrics.clone(),
     };
     let driver = driver::Driver::new(endpoints, shared, (origins, publisher), (outgoing, taken), metrics);
     tokio::join!(link.run(), driver.run());
+}
+
+/// Parts of a pool whose prefixes are shared.
+pub struct PrefixParts {
+    /// The pool's endpoints.
+    pub endpoints: Arc<Store>,
+    /// Indexes of the configuration that runs.
+    pub indexes: Indexes,
+    /// Clock with which the indexes are swept.
+    pub clock: Clock,
+    /// Memory budget that they count against.
+    pub budget: Arc<Budget>,
+    /// `namespace/name` of the pool.
+    pub pool: String,
+    /// Name of this replica, for people.
+    pub replica: String,
+    /// Numbers of the exchange.
+    pub metrics: ReplicasMetrics,
+    /// Told when the start needs to wait no longer for the blocks that other replicas told before.
+    pub warm: oneshot::Sender<()>,
+}
+
+/// Shares the prefixes of a pool until it is dropped. The store may be away, also at the start.
+pub async fn share_prefixes(store: StateStoreSettings, parts: PrefixParts) {
+    let PrefixParts { endpoints, indexes, clock, budget, pool, replica, metrics, warm } = parts;
+    let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
+    let stream = (connector, stream(&pool), StreamBound::DEFAULT);
+    prefixes::Prefixes::new(stream, (clock, &budget), indexes, endpoints, warm).run().await;
+}
+
+/// Key of a pool's stream, which a database has for itself.
+fn stream(pool: &str) -> String {
+    format!("usher:v1:{{{pool}}}:prefixes")
 }
 
 /// Channel of a pool in a database, of which servers know nothing where they pass messages on. In braces is what
@@ -87,8 +125,9 @@ fn channel(pool: &str, db: u32) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn pools_and_databases_have_channels_of_their_own() {
+    fn pools_and_databases_have_names_of_their_own() {
         assert_eq!(super::channel("models/llama", 0), "usher:v1:{models/llama}:load");
         assert_eq!(super::channel("models/llama", 2), "usher:v1:{models/llama}:2:load");
+        assert_eq!(super::stream("models/llama"), "usher:v1:{models/llama}:prefixes");
     }
 }

@@ -132,6 +132,7 @@ async fn serve(
     if elects && is_shared {
         health.let_standbys_serve();
     }
+    health.set_warm(!is_shared || settings.warm_up_timeout.is_zero());
     let mut announcement = Start::of(&settings, origin.as_ref(), &listeners);
     let Listeners { extproc, health: health_port, metrics, admin, keda } = listeners;
     let server = listen(extproc, health_port, &pool, &health, &settings)?;
@@ -162,7 +163,7 @@ async fn serve(
     }
     pool.follow_events(background)?;
     if let Some(sharing) = sharing {
-        sharing::start(sharing, (&pool, &settings), &registry, background)?;
+        sharing::start(sharing, (&pool, &health, &settings), &registry, background)?;
     }
     let scrapes = ScrapeMetrics::register(&registry)?;
     background.scrapers = pool.scrape(&settings, &scrapes)?;

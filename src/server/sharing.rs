@@ -1,13 +1,18 @@
-//! Store through which replicas share the pool's load.
+//! Store through which replicas share the pool's load and prefixes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::Registry;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::pool::Pool;
 use super::{Background, RunError, origin};
+use crate::extproc::health::HealthState;
 use crate::registry::{Origin as Declared, Resolved, Sharing};
-use crate::replicas::{Parts, ReplicasMetrics, share};
+use crate::replicas::{Parts, PrefixParts, ReplicasMetrics, share, share_prefixes};
+use crate::schedule::PrefixCaches;
 use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
 
 /// Store of the flags or of the configuration, and the pace of the exchange; `None`: nothing is shared. `file` is the
@@ -36,31 +41,98 @@ pub(super) fn chosen(
     Ok(store.map(|store| (store.clone(), sharing.exchange)))
 }
 
-/// Shares the pool's load until the end.
+/// Shares the pool's load and prefixes until the end. A start that isn't warm waits for prefixes.
 ///
 /// # Errors
 /// `RunError` if a metric name is registered already.
 pub(super) fn start(
     (store, exchange): (StateStoreSettings, ExchangeSettings),
-    (pool, settings): (&Pool, &ServeSettings),
+    (pool, health, settings): (&Pool, &Arc<HealthState>, &ServeSettings),
     registry: &Registry,
     background: &mut Background,
 ) -> Result<(), RunError> {
-    let parts = Parts {
+    let name = format!("{}/{}", settings.pool.namespace, settings.pool.label());
+    let replica = origin::place(&settings.pool);
+    let metrics = ReplicasMetrics::register(registry)?;
+    let (warm, warmed) = oneshot::channel();
+    if !health.view().warm {
+        background.run(wait_until_warm(Arc::clone(health), settings.warm_up_timeout, warmed));
+    }
+    let state = Arc::clone(pool.state());
+    let prefixes = PrefixParts {
+        endpoints: Arc::clone(&pool.store),
+        clock: pool.clock.clone(),
+        budget: Arc::clone(pool.budget()),
+        pool: name.clone(),
+        replica: replica.clone(),
+        metrics: metrics.clone(),
+        indexes: Box::new(move || {
+            state.all::<PrefixCaches>().iter().filter_map(|(_, caches)| caches.shared()).collect()
+        }),
+        warm,
+    };
+    let load = Parts {
         endpoints: Arc::clone(&pool.store),
         shared: pool.counters.subscribe(),
-        pool: format!("{}/{}", settings.pool.namespace, settings.pool.label()),
-        replica: origin::place(&settings.pool),
-        metrics: ReplicasMetrics::register(registry)?,
+        pool: name,
+        replica,
+        metrics,
     };
-    background.run(share(store, exchange, parts));
+    background.run(share_prefixes(store.clone(), prefixes));
+    background.run(share(store, exchange, load));
     Ok(())
+}
+
+/// Has the health wait for prefixes, but not longer than this after endpoints were loaded: without endpoints nothing can
+/// be read, and the replica isn't ready anyway.
+async fn wait_until_warm(health: Arc<HealthState>, longest: Duration, warmed: oneshot::Receiver<()>) {
+    health.synced().await;
+    // Late or not, the start goes on.
+    let _ = timeout(longest, warmed).await;
+    health.set_warm(true);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+    use tokio::time::{Instant, sleep};
+
+    use super::{HealthState, wait_until_warm};
     use crate::cli::{Command, parse};
     use crate::server::setup::Setup;
+
+    /// Time after which the health is warm, where endpoints are there after 2 s, and prefixes then.
+    async fn warm_after(prefixes: Option<Duration>) -> Duration {
+        let (health, (warm, warmed)) = (Arc::new(HealthState::new(false)), oneshot::channel());
+        health.set_warm(false);
+        let waiting = tokio::spawn(wait_until_warm(Arc::clone(&health), Duration::from_secs(1), warmed));
+        let begin = Instant::now();
+        sleep(Duration::from_secs(2)).await;
+        assert!(!health.view().warm);
+        health.set_synced(true);
+        if let Some(prefixes) = prefixes {
+            sleep(prefixes).await;
+            assert!(!health.view().warm);
+            warm.send(()).unwrap();
+            waiting.await.unwrap();
+        } else {
+            waiting.await.unwrap();
+            drop(warm);
+        }
+        assert!(health.view().warm);
+        begin.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn start_waits_for_prefixes_up_to_the_timeout() {
+        let ms = Duration::from_millis;
+        assert_eq!(warm_after(Some(ms(300))).await, ms(2300));
+        let late = warm_after(None).await;
+        assert!(late >= ms(3000) && late < ms(3010), "{late:?}");
+    }
 
     fn chosen(flags: &[&str]) -> Result<Option<String>, String> {
         let arguments = ["usher", "serve"].iter().chain(flags).map(|text| (*text).into());

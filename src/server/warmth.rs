@@ -53,7 +53,7 @@ impl Warmth {
 }
 
 fn would_serve(view: HealthView) -> bool {
-    view.synced && view.plugins_ready && view.protocols_match && !view.draining
+    view.synced && view.plugins_ready && view.protocols_match && view.warm && !view.draining
 }
 
 #[cfg(test)]

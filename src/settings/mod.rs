@@ -67,6 +67,8 @@ pub struct ServeSettings {
     pub capacity_single_replica: bool,
     /// Store through which replicas share state; `None`: the configuration may name one.
     pub state_store: Option<StateStoreSettings>,
+    /// Longest time for which the start waits for what other replicas know; zero: it doesn't.
+    pub warm_up_timeout: Duration,
     /// Decisions that are kept to explain them; 0: none.
     pub decision_records: usize,
     /// Recording of decisions and outcomes in a file; `None`: there is none.

@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 42] = [
+const RARE: [Rare; 47] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     ("llm_d_epp_kv_cache_events_removals_skipped_total", "counter", &["cache_kind", "reason"], None),
     ("llm_d_epp_kv_cache_events_stores_skipped_total", "counter", &["cache_kind", "reason"], None),
@@ -68,6 +68,11 @@ const RARE: [Rare; 42] = [
     ("usher_prefix_index_tokens_ratio", "gauge", &["plugin_name", "plugin_type"], None),
     ("usher_replicas_age_seconds", "gauge", &["replica"], None),
     ("usher_replicas_messages_total", "counter", &["result"], None),
+    ("usher_replicas_prefix_blocks_total", "counter", &["result"], None),
+    ("usher_replicas_prefix_connected", "gauge", &[], None),
+    ("usher_replicas_prefix_entries_ignored_total", "counter", &["reason"], None),
+    ("usher_replicas_prefix_stream_bytes", "gauge", &[], None),
+    ("usher_replicas_prefix_warm_up_seconds", "gauge", &[], None),
     ("usher_scheduler_invalid_scores_total", "counter", &["plugin_name", "plugin_type"], None),
     ("usher_slo_headers_ignored_total", "counter", &["header"], None),
     ("usher_state_store_connected", "gauge", &[], None),
@@ -186,9 +191,11 @@ fn add(families: &mut BTreeMap<String, Family>, name: &str, family: Family) {
 /// The help that stands behind the name of a family in the code.
 fn help_of(name: &str, files: &[Vec<String>]) -> String {
     let short = name.strip_prefix("llm_d_epp_flow_control_").unwrap_or(name);
+    // Other code that reads the family has its name, too, but no sentence behind it.
+    let is_help = |text: &&String| !text.starts_with(|c: char| c == ' ' || c.is_lowercase());
     let behind = |names: &Vec<String>| {
         let at = names.iter().position(|text| text == name || text == short)?;
-        names[at..].iter().find(|text| text.contains(' ')).cloned()
+        names[at..].iter().find(|text| text.contains(' ')).filter(is_help).cloned()
     };
     files.iter().find_map(behind).unwrap_or_else(|| panic!("the code has no help of {name}"))
 }

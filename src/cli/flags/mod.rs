@@ -95,6 +95,7 @@ impl ServeArgs {
             emit_endpoint_scores: self.config.emit_endpoint_scores,
             pool: self.pool.settings(environment, &mut unused)?,
             state_store: self.state_store.settings()?,
+            warm_up_timeout: self.state_store.warm_up_timeout,
             outliers: self.outliers.settings(),
             refresh_metrics_interval: self.metrics.refresh_metrics_interval(),
             raised_refresh_interval: self.metrics.raised_refresh_interval(),

@@ -2,18 +2,20 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::pflag::given;
+use super::pflag::{at_most, given};
 use crate::settings::{Secret, StateStoreSettings, StoreAddress, StorePassword};
 
 /// Flags of the store through which replicas share state.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Several replicas")]
 pub struct StateStoreFlags {
-    /// Redis or Valkey through which replicas share what they have in flight: redis://HOST:PORT/DB, with TLS
-    /// rediss://HOST:PORT/DB, or unix://PATH. A user and a password may stand before the host, as USER:PASSWORD@.
+    /// Redis or Valkey through which replicas share what they have in flight and which prefixes endpoints hold:
+    /// redis://HOST:PORT/DB, with TLS rediss://HOST:PORT/DB, or unix://PATH. A user and a password may stand before
+    /// the host, as USER:PASSWORD@.
     #[arg(long, value_name = "URL")]
     pub state_store: Option<String>,
 
@@ -24,6 +26,11 @@ pub struct StateStoreFlags {
     /// PEM file of the authorities that sign the store's certificate. By default those that the system trusts.
     #[arg(long, value_name = "FILE")]
     pub state_store_ca_file: Option<String>,
+
+    /// Longest time for which a start waits, before it is ready, for the prefixes that the store has. They are read
+    /// to the end later. At most 1m; 0s doesn't wait.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = at_most("1m"))]
+    pub warm_up_timeout: Duration,
 }
 
 /// Text of an error. What is wrong is not repeated: there may be a password in it.
@@ -134,8 +141,12 @@ mod tests {
     use super::*;
 
     fn flags(url: &str) -> StateStoreFlags {
-        let state_store = Some(url.to_owned());
-        StateStoreFlags { state_store, state_store_password_file: None, state_store_ca_file: None }
+        StateStoreFlags {
+            state_store: Some(url.to_owned()),
+            state_store_password_file: None,
+            state_store_ca_file: None,
+            warm_up_timeout: Duration::ZERO,
+        }
     }
 
     fn settings(url: &str) -> StateStoreSettings {
@@ -199,6 +210,7 @@ mod tests {
                 state_store: None,
                 state_store_password_file: password,
                 state_store_ca_file: ca,
+                ..flags("")
             };
             flags.settings().unwrap_err()
         };

@@ -22,7 +22,7 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Ignoring(local_syncer))
         .when("Replicas that are not to know of each other's load."),
     beta("redis-syncer", &[SyncerKind],
-        "Shares what is in flight through Redis or Valkey.",
+        "Shares what is in flight, and prefixes, through Redis or Valkey.",
         Build::Reading(redis_syncer)).takes::<RedisSyncerParams>()
         .when("Several replicas that serve at the same time, in place of `--state-store`."),
     beta("redis-state-store", &[SyncerKind],

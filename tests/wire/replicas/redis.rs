@@ -45,15 +45,20 @@ impl Redis {
     /// Sends a command, and returns what comes next.
     pub(crate) fn ask(&self, command: &[&[u8]]) -> String {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
-        let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
-        for argument in command {
-            bytes.extend(format!("${}\r\n", argument.len()).bytes().chain(argument.iter().copied()));
-            bytes.extend(b"\r\n");
-        }
-        stream.write_all(&bytes).unwrap();
+        stream.write_all(&written(command)).unwrap();
         let mut reply = [0; 4096];
         let read = stream.read(&mut reply).unwrap();
         String::from_utf8_lossy(&reply[..read]).into_owned()
+    }
+
+    /// Sends a command, and returns the whole reply.
+    pub(super) fn ask_to_the_end(&self, command: &[&[u8]]) -> Vec<u8> {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        let end: &[&[u8]] = &[b"QUIT"];
+        stream.write_all(&[written(command), written(end)].concat()).unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        reply
     }
 
     /// Sends it a signal.
@@ -86,6 +91,16 @@ impl Drop for Redis {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The bytes of a command.
+fn written(command: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for argument in command {
+        bytes.extend(format!("${}\r\n", argument.len()).bytes().chain(argument.iter().copied()));
+        bytes.extend(b"\r\n");
+    }
+    bytes
 }
 
 fn spawn(folder: &Path, arguments: &[String]) -> Child {

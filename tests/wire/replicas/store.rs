@@ -149,7 +149,7 @@ async fn messages_that_are_none_are_counted_and_change_nothing() {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

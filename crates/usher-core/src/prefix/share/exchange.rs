@@ -1,6 +1,7 @@
 //! Exchange of prefixes with other replicas of a pool.
 
 use std::collections::HashMap;
+use std::ops::Add;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct Exchange {
     /// Other fingerprints that were seen, a few of them.
     foreign: Vec<Fingerprint>,
     counts: ExchangeCounts,
+    /// Counts of what indexes told that are gone.
+    told_before: Published,
     memory: Reservation,
 }
 
@@ -96,6 +99,7 @@ impl Exchange {
             bound: StreamBound::new(stream_bytes),
             foreign: Vec::new(),
             counts: ExchangeCounts::default(),
+            told_before: Published::default(),
             memory: Reservation::new(budget, Kind::PrefixIndex),
         }
     }
@@ -120,6 +124,7 @@ impl Exchange {
             self.members.push(member);
         }
         for gone in before {
+            self.told_before = self.told_before + gone.publisher.counts();
             if !self.members.iter().any(|member| Arc::ptr_eq(&member.adder, &gone.adder)) {
                 gone.adder.index().keep_news(0);
             }
@@ -207,15 +212,10 @@ impl Exchange {
         self.counts
     }
 
-    /// Counts of what was told, of all indexes.
+    /// Counts of what was told, of all indexes, those that are gone included.
     pub fn published(&self) -> Published {
         let counts = self.members.iter().map(|member| member.publisher.counts());
-        counts.fold(Published::default(), |all, one| Published {
-            batches: all.batches + one.batches,
-            blocks: all.blocks + one.blocks,
-            dropped: all.dropped + one.dropped,
-            exports: all.exports + one.exports,
-        })
+        counts.fold(self.told_before, Published::add)
     }
 
     /// A batch of another process, and the member that it is for.

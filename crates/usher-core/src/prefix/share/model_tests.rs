@@ -121,7 +121,7 @@ impl World {
         let mut exchange = Exchange::new(OriginId([self.lives; 16]), TTL, 1 << 20, &budget);
         exchange.set_members(&[(FINGERPRINT, Arc::clone(&adder))], self.now_ms);
         exchange.discover(&self.snapshot, self.now_ms);
-        let mut warm_up = WarmUp::new(0);
+        let mut warm_up = WarmUp::default();
         let entries = self.stream.iter().enumerate().rev().map(|(at, batch)| (id(at), batch.as_slice()));
         warm_up.page(&mut exchange, entries, self.now_ms);
         Replica { exchange, index, adder, unread: Vec::new(), sent: BTreeMap::new() }

@@ -1,6 +1,7 @@
 //! Batches of what a process has to tell, and when they are due.
 
 use std::collections::VecDeque;
+use std::ops::Add;
 use std::time::Duration;
 
 use super::batch::{self, Batch};
@@ -39,6 +40,19 @@ pub struct Published {
     pub dropped: u64,
     /// Exports of all that is held.
     pub exports: u64,
+}
+
+impl Add for Published {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            batches: self.batches + other.batches,
+            blocks: self.blocks + other.blocks,
+            dropped: self.dropped + other.dropped,
+            exports: self.exports + other.exports,
+        }
+    }
 }
 
 /// Makes batches of what is new in an index: one when 64 KiB are there or the oldest block has waited for the interval,

@@ -3,26 +3,19 @@
 use super::bound::EntryId;
 use super::exchange::Exchange;
 
-/// Reading the stream from its end at the start, so that the most recent blocks are there first. A replica is ready when its
-/// time is over, and goes on in the background.
+/// Reading the stream from its end at the start, so that the most recent blocks are there first.
 ///
 /// Pages are read with `XREVRANGE` up to [`before`](Self::before); from the first page on new entries are read with `XREAD`
 /// from [`after`](Self::after). It begins when endpoints were discovered: blocks of others wait, but not many. To read
 /// something twice changes nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WarmUp {
-    deadline_ms: u64,
     newest: Option<EntryId>,
     oldest: Option<EntryId>,
     is_over: bool,
 }
 
 impl WarmUp {
-    /// A start that may keep a replica waiting until this time.
-    pub fn new(deadline_ms: u64) -> Self {
-        Self { deadline_ms, newest: None, oldest: None, is_over: false }
-    }
-
     /// Takes a page of entries, the newest first; an empty one is behind the stream's beginning.
     pub fn page<'a>(
         &mut self,
@@ -54,10 +47,5 @@ impl WarmUp {
     /// Returns `true` if no more pages have to be read.
     pub fn is_over(&self) -> bool {
         self.is_over
-    }
-
-    /// Returns `true` if the replica need not wait any more.
-    pub fn is_ready(&self, now_ms: u64) -> bool {
-        self.is_over || now_ms >= self.deadline_ms
     }
 }

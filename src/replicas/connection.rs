@@ -1,0 +1,173 @@
+//! Connection to the store: signed in at the primary, for commands and their replies.
+
+use std::io;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::failure::Failure;
+use super::metrics::ReplicasMetrics;
+use super::resp::{self, Decoder, Value};
+use crate::scrape::{TlsClient, TlsSettings};
+use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
+
+/// Time for a connection, its TLS and its first commands.
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
+
+/// Bytes of a password file at most.
+const MOST_PASSWORD: u64 = 64 << 10;
+
+/// Bytes both ways.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A connection with its bytes.
+pub(super) struct Connection {
+    stream: Box<dyn Stream>,
+    pub(super) decoder: Decoder,
+    out: Vec<u8>,
+}
+
+impl Connection {
+    /// A connection over a stream of which nothing has been read.
+    pub(super) fn over(stream: Box<dyn Stream>) -> Self {
+        Self { stream, decoder: Decoder::default(), out: Vec::new() }
+    }
+}
+
+/// Maker of connections to a store.
+#[derive(Clone)]
+pub(super) struct Connector {
+    pub(super) store: StateStoreSettings,
+    /// Name of this replica in the server's list of clients.
+    pub(super) name: String,
+    pub(super) metrics: ReplicasMetrics,
+}
+
+impl Connector {
+    /// A connection to the primary, signed in and at its database.
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        let password = self.password().await?;
+        let mut connection = Connection::over(self.open().await?);
+        let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        if let Some(password) = &password {
+            let user = self.store.user.as_deref().unwrap_or("default");
+            hello.extend([&b"AUTH"[..], user.as_bytes(), password.as_bytes()]);
+        }
+        let client = format!("usher-{}", self.name);
+        hello.extend([&b"SETNAME"[..], client.as_bytes()]);
+        match self.ask(&mut connection, &hello).await? {
+            Value::Error(words) => return Err(Failure::refused(&words, true)),
+            reply => is_primary(&reply)?,
+        }
+        if self.store.db > 0 {
+            self.ask_plainly(&mut connection, &[b"SELECT", self.store.db.to_string().as_bytes()]).await?;
+        }
+        Ok(connection)
+    }
+
+    async fn open(&self) -> Result<Box<dyn Stream>, Failure> {
+        let (tls, host, port) = match &self.store.address {
+            StoreAddress::Unix(path) => {
+                return Ok(Box::new(UnixStream::connect(path).await.map_err(Failure::Connect)?));
+            }
+            StoreAddress::Tcp { tls, host, port } => (*tls, host, *port),
+        };
+        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Failure::Connect)?;
+        stream.set_nodelay(true).map_err(Failure::Connect)?;
+        if !tls {
+            return Ok(Box::new(stream));
+        }
+        let ca_cert = self.store.ca_file.clone();
+        let settings = TlsSettings { insecure_skip_verify: false, ca_cert, client_cert: None };
+        // Read again for every connection: authorities are replaced, too.
+        let client = tokio::task::spawn_blocking(move || TlsClient::load_for(&settings, b"")).await;
+        let client = client.map_err(|error| Failure::Tls(error.to_string()))?;
+        let client = client.map_err(|error| Failure::Tls(error.to_string()))?;
+        let name = ServerName::try_from(host.clone()).map_err(|error| Failure::Tls(error.to_string()))?;
+        let stream = client.connect_to(name, stream).await;
+        Ok(Box::new(stream.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Failure::Tls(error.to_string()),
+            _ => Failure::Connect(error),
+        })?))
+    }
+
+    async fn password(&self) -> Result<Option<String>, Failure> {
+        Ok(match &self.store.password {
+            None => None,
+            Some(StorePassword::Text(secret)) => Some(secret.0.clone()),
+            Some(StorePassword::Variable(name)) => {
+                Some(std::env::var(name).map_err(|_| Failure::PasswordVariable(name.clone()))?)
+            }
+            Some(StorePassword::File(path)) => {
+                let failed = |error| Failure::PasswordFile(path.clone(), error);
+                let length = tokio::fs::metadata(path).await.map_err(failed)?.len();
+                if length > MOST_PASSWORD {
+                    return Err(failed(io::Error::other("it is too long")));
+                }
+                let text = tokio::fs::read_to_string(path).await.map_err(failed)?;
+                match text.trim_end_matches(['\r', '\n']) {
+                    "" => return Err(failed(io::Error::other("it is empty"))),
+                    text => Some(text.to_owned()),
+                }
+            }
+        })
+    }
+
+    /// Sends a command and waits for its reply, which a subscription confirms by a push.
+    pub(super) async fn ask(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<Value, Failure> {
+        self.send(connection, command).await?;
+        loop {
+            if let Some(value) = connection.decoder.next()? {
+                return Ok(value);
+            }
+            self.read(connection).await?;
+        }
+    }
+
+    /// The same for a command whose refusal has nothing secret.
+    pub(super) async fn ask_plainly(
+        &self,
+        connection: &mut Connection,
+        command: &[&[u8]],
+    ) -> Result<Value, Failure> {
+        match self.ask(connection, command).await? {
+            Value::Error(words) => Err(Failure::refused(&words, false)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Sends a command.
+    pub(super) async fn send(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<(), Failure> {
+        connection.out.clear();
+        resp::command(command, &mut connection.out);
+        connection.stream.write_all(&connection.out).await.map_err(Failure::ended)?;
+        connection.stream.flush().await.map_err(Failure::ended)?;
+        self.metrics.sent.inc_by(connection.out.len() as u64);
+        Ok(())
+    }
+
+    /// Reads what is there. May be dropped while it waits.
+    pub(super) async fn read(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let read = connection.stream.read_buf(&mut connection.decoder.bytes).await.map_err(Failure::ended)?;
+        if read == 0 {
+            return Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.metrics.received.inc_by(read as u64);
+        Ok(())
+    }
+}
+
+/// Checks the reply to `HELLO`: on a replica messages would reach nobody, and parts of clusters and sentinels are
+/// not what later messages need.
+pub(super) fn is_primary(reply: &Value) -> Result<(), Failure> {
+    if let Some(mode) = reply.field(b"mode").filter(|mode| *mode != b"standalone") {
+        return Err(Failure::Mode(String::from_utf8_lossy(mode).chars().take(20).collect()));
+    }
+    match reply.field(b"role") {
+        Some(b"master" | b"primary") | None => Ok(()),
+        Some(_) => Err(Failure::ReadOnly),
+    }
+}

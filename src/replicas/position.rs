@@ -1,0 +1,139 @@
+//! Place of a replica in the stream, without I/O.
+
+use usher_core::prefix::share::{EntryId, WarmUp};
+
+/// Up to where the stream was read, and whether it still has what this replica added.
+///
+/// A store may lose the stream (it keeps nothing on disk, or somebody deletes the key), and a replica that was away
+/// for long may find that the entries behind its last one were trimmed.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    /// Last entry that was read; `None`: new entries are read once the end of the stream was.
+    last: Option<EntryId>,
+    /// Last entry that this replica added.
+    told: Option<EntryId>,
+    /// Reading from the end towards the beginning, until it is over.
+    pub(super) warm_up: Option<WarmUp>,
+}
+
+impl Position {
+    /// Has the stream read from its end: an index came.
+    pub(super) fn begin(&mut self) {
+        self.warm_up = Some(WarmUp::default());
+    }
+
+    /// Id behind which new entries are; `None`: it is not known yet.
+    pub(super) fn after(&self) -> Option<EntryId> {
+        self.last
+    }
+
+    /// Takes an id of a new entry. Returns `false` for one that was read before.
+    pub(super) fn read(&mut self, id: EntryId) -> bool {
+        let is_new = self.last < Some(id);
+        if is_new {
+            self.last = Some(id);
+        }
+        is_new
+    }
+
+    /// Takes a look at the end of the stream, from which new entries are read.
+    pub(super) fn found_end(&mut self, newest: EntryId) {
+        self.last.get_or_insert(newest);
+    }
+
+    /// This replica has added an entry. Returns `true` if it is in another stream than what was read: ids grow.
+    pub(super) fn told(&mut self, id: EntryId) -> bool {
+        self.told = Some(id);
+        let is_other = self.last.is_some_and(|last| id <= last);
+        if is_other {
+            self.last = None;
+            self.begin();
+        }
+        is_other
+    }
+
+    /// Compares with the oldest entry of the stream; `None`: it has none. Returns `true` if all that this replica
+    /// added is gone.
+    pub(super) fn is_lost(&mut self, oldest: Option<EntryId>) -> bool {
+        let is_gone = |id: EntryId| oldest.is_none_or(|oldest| id < oldest);
+        let is_lost = self.told.is_some_and(is_gone);
+        // Behind 0-0 is the whole stream, whatever its beginning is.
+        let has_gap = self.last.is_some_and(|last| last != EntryId::default() && is_gone(last));
+        if is_lost {
+            self.told = None;
+        }
+        if has_gap {
+            self.last = None;
+        }
+        if is_lost || has_gap {
+            self.begin();
+        }
+        is_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(ms: u64) -> EntryId {
+        EntryId { ms, seq: 0 }
+    }
+
+    /// A position behind entry 10, with the last own entry 8, that has read the end.
+    fn position() -> Position {
+        let mut position = Position::default();
+        position.begin();
+        position.found_end(id(7));
+        position.warm_up = None;
+        assert!(!position.told(id(8)));
+        assert!(position.read(id(8)) && position.read(id(10)));
+        position
+    }
+
+    #[test]
+    fn reading_goes_on_from_the_last_entry_while_the_stream_is_the_same() {
+        let mut position = position();
+        assert!(!position.read(id(10)) && !position.read(id(9)));
+        for oldest in [1, 8] {
+            assert!(!position.is_lost(Some(id(oldest))));
+            assert_eq!((position.after(), position.warm_up.is_some()), (Some(id(10)), false));
+        }
+        position.found_end(id(20));
+        assert_eq!(position.after(), Some(id(10)), "an end that is read again skips nothing");
+    }
+
+    #[test]
+    fn end_is_read_again_after_a_gap() {
+        let mut position = position();
+        assert!(!position.told(id(30)));
+        assert!(!position.is_lost(Some(id(20))), "the last of our entries is there");
+        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+    }
+
+    #[test]
+    fn lost_stream_is_noticed_once_even_if_another_is_in_its_place() {
+        let mut position = position();
+        assert!(position.is_lost(None));
+        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+        assert!(!position.is_lost(None), "nothing has been told since");
+        let mut position = self::position();
+        assert!(position.read(id(20)) && position.is_lost(Some(id(20))));
+        assert_eq!((position.after(), position.warm_up.is_some()), (Some(id(20)), true));
+    }
+
+    #[test]
+    fn stream_of_a_clock_that_went_back_is_another_one() {
+        let mut position = position();
+        assert!(position.told(id(3)));
+        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+    }
+
+    #[test]
+    fn stream_that_was_empty_has_no_gap_before_its_first_entry() {
+        let mut position = Position::default();
+        position.found_end(EntryId::default());
+        assert!(!position.is_lost(Some(id(5))));
+        assert_eq!((position.after(), position.warm_up.is_some()), (Some(EntryId::default()), false));
+    }
+}

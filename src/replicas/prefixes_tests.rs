@@ -1,0 +1,307 @@
+//! Replicas at a store in memory, which loses, refuses and lies.
+
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+
+use prometheus::{IntCounterVec, Registry};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use usher_core::endpoints::EndpointSpec;
+use usher_core::prefix::share::{EntryId, Scheme};
+use usher_core::prefix::{Blocks, Limits, PrefixIndex};
+
+use super::super::metrics::ReplicasMetrics;
+use super::super::resp::Decoder;
+use super::*;
+use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
+
+/// The stream of a store.
+#[derive(Default)]
+struct Stream {
+    entries: Vec<(EntryId, Vec<u8>)>,
+    last: u64,
+    /// Reply to `XADD` in place of an id.
+    refusal: Option<&'static str>,
+    trims: usize,
+}
+
+fn text(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+impl Stream {
+    fn add(&mut self, payload: &[u8]) -> EntryId {
+        self.last += 1;
+        let id = EntryId { ms: self.last, seq: 0 };
+        self.entries.push((id, payload.to_vec()));
+        id
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.iter().map(|(_, payload)| payload.len()).sum()
+    }
+
+    fn list<'a>(entries: impl IntoIterator<Item = &'a (EntryId, Vec<u8>)>) -> Vec<u8> {
+        let entry = |(id, payload): &(EntryId, Vec<u8>)| {
+            let id = text(id.to_string().as_bytes());
+            [&b"*2\r\n"[..], &id, b"*2\r\n", &text(b"b"), &text(payload)].concat()
+        };
+        let entries: Vec<Vec<u8>> = entries.into_iter().map(entry).collect();
+        [format!("*{}\r\n", entries.len()).into_bytes(), entries.concat()].concat()
+    }
+
+    fn reply(&mut self, command: &[Value]) -> Vec<u8> {
+        let words: Vec<&[u8]> = command.iter().filter_map(Value::text).collect();
+        let id = |at: usize| entries::id(words[at]).unwrap();
+        match words[0] {
+            b"XADD" => match self.refusal {
+                Some(words) => format!("-{words}\r\n").into_bytes(),
+                None => text(self.add(words[4]).to_string().as_bytes()),
+            },
+            b"XREAD" => {
+                let count: usize = std::str::from_utf8(words[2]).unwrap().parse().unwrap();
+                let found: Vec<_> = self.entries.iter().filter(|(at, _)| *at > id(5)).take(count).collect();
+                match found.is_empty() {
+                    true => b"_\r\n".to_vec(),
+                    false => [&b"%1\r\n"[..], &text(words[4]), &Self::list(found)].concat(),
+                }
+            }
+            b"XRANGE" => Self::list(self.entries.iter().take(1)),
+            b"XREVRANGE" => {
+                let before = words[2].strip_prefix(b"(").and_then(entries::id);
+                let older = |(at, _): &&(EntryId, Vec<u8>)| before.is_none_or(|before| *at < before);
+                Self::list(self.entries.iter().rev().filter(older).take(2))
+            }
+            b"XTRIM" => {
+                self.trims += 1;
+                let oldest = id(3);
+                self.entries.retain(|(at, _)| *at >= oldest);
+                b":1\r\n".to_vec()
+            }
+            b"EXPIRE" => b":1\r\n".to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Serves a connection until it ends.
+async fn serve(stream: Arc<Mutex<Stream>>, mut bytes: DuplexStream) {
+    let mut commands = Decoder::default();
+    loop {
+        while let Some(Value::List(command)) = commands.next().unwrap() {
+            let reply = stream.lock().unwrap().reply(&command);
+            bytes.write_all(&reply).await.unwrap();
+        }
+        if bytes.read_buf(&mut commands.bytes).await.unwrap() == 0 {
+            return;
+        }
+    }
+}
+
+struct Replica {
+    prefixes: Prefixes,
+    connection: Connection,
+    clock: Clock,
+    store: Arc<Store>,
+    index: Arc<PrefixIndex>,
+    warm: oneshot::Receiver<()>,
+}
+
+/// Bytes of the stream at most.
+const BOUND: u64 = 1 << 20;
+
+impl Replica {
+    fn new(stream: &Arc<Mutex<Stream>>, block: u32) -> Self {
+        let (clock, budget, store) = (Clock::stopped(), Arc::default(), Arc::new(Store::default()));
+        store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
+        let index = Arc::new(PrefixIndex::new(Limits::default()));
+        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::clone(&budget)));
+        let block_tokens = NonZeroU32::new(block).unwrap();
+        let fingerprint =
+            Fingerprint::of(Scheme { producer: ("p", "p"), block_tokens, follows_engines: false });
+        let connector = Connector {
+            store: StateStoreSettings::at(StoreAddress::tcp(false, "a").unwrap()),
+            name: "a".to_owned(),
+            metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+        };
+        let (ours, theirs) = duplex(1 << 22);
+        tokio::spawn(serve(Arc::clone(stream), theirs));
+        let (told, warm) = oneshot::channel();
+        let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&adder))]);
+        let place = (connector, "k".to_owned(), BOUND);
+        let prefixes = Prefixes::new(place, (clock.clone(), &budget), indexes, Arc::clone(&store), told);
+        let connection = Connection::over(Box::new(ours));
+        Self { prefixes, connection, clock, store, index, warm }
+    }
+
+    fn add(&self, hashes: &[u64]) {
+        self.index.add(&self.store.snapshot().endpoints()[0], hashes, 31_250);
+    }
+
+    /// Takes a turn at this time, as behind a look at the stream.
+    async fn turn(&mut self, ms: u64) -> Result<(), Failure> {
+        self.clock.set(Duration::from_millis(ms));
+        assert!(self.prefixes.follow());
+        self.prefixes.check(&mut self.connection).await?;
+        self.prefixes.turn(&mut self.connection).await
+    }
+
+    fn found(&self, hashes: &[u64]) -> u32 {
+        let mut matched = Vec::new();
+        self.index.find(&Blocks::from_prompts([hashes]), self.store.snapshot().all().view(), &mut matched);
+        matched[0]
+    }
+
+    fn counted(&self, family: &IntCounterVec, label: &str) -> u64 {
+        family.with_label_values(&[label]).get()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_of_one_replica_are_found_by_another_and_after_a_restart() {
+    let stream = Arc::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    b.turn(50).await.unwrap();
+    assert!(b.warm.try_recv().is_ok(), "an empty stream keeps nobody waiting");
+    a.add(&[1, 2, 3]);
+    a.turn(100).await.unwrap();
+    b.turn(150).await.unwrap();
+    assert_eq!((b.found(&[1, 2, 3, 4]), b.prefixes.exchange.counts().imported), (3, 3));
+    // More pages than one.
+    for number in 1..=7 {
+        a.add(&[number * 10]);
+        a.turn(150 + number * 100).await.unwrap();
+    }
+    let mut c = Replica::new(&stream, 16);
+    assert!(c.warm.try_recv().is_err());
+    c.turn(50).await.unwrap();
+    assert!(c.warm.try_recv().is_ok());
+    assert_eq!((c.found(&[1, 2, 3]), c.found(&[10]), c.found(&[70])), (3, 1, 1));
+    assert_eq!(c.prefixes.exchange.counts().restored, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_waits_neither_without_an_index_nor_where_somebody_has_to_help() {
+    let mut none = Replica::new(&Arc::default(), 16);
+    none.prefixes.indexes = Box::new(Vec::new);
+    let mut refused = Replica::new(&Arc::default(), 16);
+    refused.prefixes.connector.store.password = Some(StorePassword::File("/no/such/file".into()));
+    for replica in [none, refused] {
+        let running = tokio::spawn(replica.prefixes.run());
+        replica.warm.await.unwrap();
+        running.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_up_begins_once_endpoints_are_known() {
+    let stream = Arc::default();
+    let mut a = Replica::new(&stream, 16);
+    a.add(&[1]);
+    a.turn(100).await.unwrap();
+    let mut b = Replica::new(&stream, 16);
+    let endpoints = b.store.snapshot().endpoints().iter().map(|endpoint| endpoint.spec().clone()).collect();
+    b.store.replace(Vec::new());
+    b.turn(50).await.unwrap();
+    assert!(b.warm.try_recv().is_err());
+    b.store.replace(endpoints);
+    b.turn(100).await.unwrap();
+    assert_eq!((b.found(&[1]), b.prefixes.exchange.counts().restored), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_stream_is_filled_again() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    a.add(&[1, 2]);
+    b.add(&[3]);
+    a.turn(100).await.unwrap();
+    b.turn(100).await.unwrap();
+    stream.lock().unwrap().entries.clear();
+    // One comes first, and the other finds another stream in the place of the old one.
+    a.turn(300).await.unwrap();
+    a.turn(500).await.unwrap();
+    b.turn(500).await.unwrap();
+    b.turn(700).await.unwrap();
+    let mut c = Replica::new(&stream, 16);
+    c.turn(50).await.unwrap();
+    assert_eq!((c.found(&[1, 2]), c.found(&[3])), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_without_memory_is_read_and_gets_the_batch_later() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    a.add(&[1]);
+    a.turn(100).await.unwrap();
+    stream.lock().unwrap().refusal = Some("OOM command not allowed when used memory > 'maxmemory'.");
+    b.add(&[2]);
+    assert_eq!(b.turn(100).await.unwrap_err().reason(), "out_of_memory");
+    assert_eq!(b.found(&[1]), 1);
+    stream.lock().unwrap().refusal = None;
+    b.turn(200).await.unwrap();
+    a.turn(300).await.unwrap();
+    assert_eq!(a.found(&[2]), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_stays_within_its_bound() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    b.turn(0).await.unwrap();
+    let blocks = |number: u64| (number * 1000..(number + 1) * 1000).collect::<Vec<_>>();
+    for number in 0..400 {
+        a.add(&blocks(number));
+        a.turn(100 * (number + 1)).await.unwrap();
+        b.turn(100 * (number + 1)).await.unwrap();
+        let bytes = stream.lock().unwrap().bytes() as u64;
+        assert!(bytes <= BOUND + (64 << 10), "{bytes}");
+    }
+    let stream = stream.lock().unwrap();
+    assert!(stream.trims > 0 && stream.bytes() as u64 > BOUND / 2, "{}", stream.bytes());
+    assert_eq!(b.found(&blocks(399)), 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_of_other_blocks_and_no_batches_are_ignored_and_counted() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut other) = (Replica::new(&stream, 16), Replica::new(&stream, 32));
+    a.turn(0).await.unwrap();
+    other.add(&[1]);
+    other.turn(100).await.unwrap();
+    for nonsense in [&b""[..], b"\x01", &[0xff; 70_000]] {
+        stream.lock().unwrap().add(nonsense);
+    }
+    a.turn(100).await.unwrap();
+    assert_eq!((a.found(&[1]), a.index.entries()), (0, 0));
+    let ignored = &a.prefixes.metrics.ignored;
+    assert_eq!((a.counted(ignored, "foreign"), a.counted(ignored, "malformed")), (1, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_that_sends_the_same_entries_again_holds_up_nothing() {
+    let (ours, mut theirs) = duplex(1 << 22);
+    let mut a = Replica::new(&Arc::default(), 16);
+    a.connection = Connection::over(Box::new(ours));
+    tokio::spawn(async move {
+        let same = (EntryId { ms: 5, seq: 0 }, b"x".to_vec());
+        let page = Stream::list(std::iter::repeat_n(&same, PAGE));
+        let mut commands = Decoder::default();
+        loop {
+            while let Some(Value::List(command)) = commands.next().unwrap() {
+                let reply = match command[0].text() {
+                    Some(b"XREAD") => [&b"%1\r\n"[..], &text(b"k"), &page].concat(),
+                    _ => page.clone(),
+                };
+                theirs.write_all(&reply).await.unwrap();
+            }
+            if theirs.read_buf(&mut commands.bytes).await.unwrap() == 0 {
+                return;
+            }
+        }
+    });
+    for turn in 1..=3 {
+        a.turn(turn * 100).await.unwrap();
+    }
+    assert!(a.warm.try_recv().is_ok());
+    assert_eq!(a.prefixes.exchange.counts().malformed, 1);
+}
