@@ -160,18 +160,24 @@ fn add(c: &mut Criterion) {
     let index = populated(&snapshot);
     let mut group = c.benchmark_group("add");
     group.throughput(Throughput::Elements(LONG as u64));
-    let mut endpoints = snapshot.endpoints().iter().cycle();
     let mut number = 1 << 20;
-    group.bench_function("2048 new blocks", |b| {
-        b.iter_batched(
-            || {
-                number += 1;
-                prompt(number)
-            },
-            |hashes| index.add(endpoints.next().unwrap(), &hashes, CAPACITY),
-            criterion::BatchSize::SmallInput,
-        );
-    });
+    let few = pool(2);
+    let of_few = populated(&few);
+    for (name, snapshot, index) in
+        [("2048 new blocks", &snapshot, &index), ("2048 new blocks, two endpoints", &few, &of_few)]
+    {
+        let mut endpoints = snapshot.endpoints().iter().cycle();
+        group.bench_function(name, |b| {
+            b.iter_batched(
+                || {
+                    number += 1;
+                    prompt(number)
+                },
+                |hashes| index.add(endpoints.next().unwrap(), &hashes, CAPACITY),
+                criterion::BatchSize::SmallInput,
+            );
+        });
+    }
     let known = prompt(number);
     let endpoint = &snapshot.endpoints()[0];
     group.bench_function("2048 known blocks", |b| b.iter(|| index.add(endpoint, &known, CAPACITY)));

@@ -66,6 +66,10 @@ pub(super) const AT_ONCE: usize = 64;
 /// Blocks that are read before they are added.
 const AHEAD: usize = 32;
 
+/// Bytes of the index from which on blocks are read ahead. A smaller one stays in the processor's caches, where
+/// reading ahead takes longer than it saves: 15 % of an addition to two endpoints of 31,250 blocks.
+const AHEAD_FROM: usize = 8 << 20;
+
 /// Bytes of a holder beside its blocks: itself, and its row among the others.
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
 
@@ -291,7 +295,7 @@ impl Holders {
     /// Reads what adding these blocks will read and write, and does nothing else: what is read of several comes from
     /// memory at the same time, and the changes, one after the other, need not wait for it.
     fn read_ahead(&self, held: &Held, hashes: &[u64]) {
-        if hashes.len() < 2 {
+        if hashes.len() < 2 || self.bytes() < AHEAD_FROM {
             return;
         }
         let keys = hashes.iter().map(|hash| Key::of(*hash));
