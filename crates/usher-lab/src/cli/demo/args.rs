@@ -29,8 +29,8 @@ pub enum Scenario {
     /// second: once without outlier ejection, and once with it.
     SickPod,
     /// No server runs at first. The load grows, stays and ends, Usher's capacity policy says how many
-    /// servers there should be, and the demo starts and ends them. A table has a line per tick of the
-    /// policy. Takes three quarters of a minute.
+    /// servers there should be, and the demo starts and ends them. A table has a line whenever something
+    /// changes. Takes three quarters of a minute.
     Autoscale,
     /// Requests share long beginnings, servers have little room for them, and half of them restart in the
     /// middle. A table compares the hits in prefix caches that Usher predicts with those that happen: as it
