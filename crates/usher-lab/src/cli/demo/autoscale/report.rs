@@ -106,7 +106,6 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     #[serde(flatten)]
     ends: Ends,
     /// Time from a request's due time to the end of its response.
-    #[serde(rename = "answer_ms")]
     response_ms: Percentiles,
     /// Most servers in the pool.
     most_servers: usize,
