@@ -60,7 +60,8 @@ struct Scrapes {
 
 #[derive(Deserialize)]
 struct Health {
-    demoted: bool,
+    #[serde(alias = "demoted")]
+    ejected: bool,
     reason: Option<String>,
 }
 
@@ -123,8 +124,8 @@ impl Row {
     }
 
     fn state(&self) -> String {
-        let Health { demoted, reason } = &self.health;
-        match (demoted, self.scrapes.failing_for_ms) {
+        let Health { ejected, reason } = &self.health;
+        match (ejected, self.scrapes.failing_for_ms) {
             (true, _) => format!("ejected: {}", reason.as_deref().unwrap_or("it fails")),
             (false, Some(failing)) => format!("not scraped for {}", time(failing)),
             (false, None) => "ok".to_owned(),
@@ -153,15 +154,15 @@ mod tests {
         json!({"generation": 3, "endpoints": [
             {
                 "id": "default/a", "address": "10.0.0.1:8000", "in_flight": 2, "waiting": read(0.0), "running": read(3.0),
-                "kv_usage": read(0.421), "scrapes": scraped, "health": {"demoted": false, "failures_in_a_row": 0},
+                "kv_usage": read(0.421), "scrapes": scraped, "health": {"ejected": false, "failures_in_a_row": 0},
             },
             {
                 "id": "default/b", "address": "10.0.0.2:8000", "in_flight": 0, "waiting": null, "running": null,
-                "kv_usage": null, "scrapes": {"failing_for_ms": 65_000}, "health": {"demoted": false},
+                "kv_usage": null, "scrapes": {"failing_for_ms": 65_000}, "health": {"ejected": false},
             },
             {
                 "id": "default/c", "address": "10.0.0.3:8000", "in_flight": 0, "waiting": read(1.0), "running": read(0.0),
-                "kv_usage": read(0.0), "scrapes": scraped, "health": {"demoted": true, "reason": "3 failed requests"},
+                "kv_usage": read(0.0), "scrapes": scraped, "health": {"ejected": true, "reason": "3 failed requests"},
             },
         ]})
     }

@@ -108,7 +108,7 @@ const HELP: &[Help] = &[
         examples: &[
             ("A real Envoy before simulated servers", "usher demo"),
             ("The same, left running for requests of your own", "usher demo --keep"),
-            ("A server that breaks", "usher demo --scenario sick-pod"),
+            ("A server that breaks", "usher demo --scenario outlier"),
         ],
     },
     Help {

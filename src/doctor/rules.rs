@@ -217,7 +217,7 @@ rules! {
     ADMIN_UNREACHABLE: Wrong "admin-unreachable",
         "What Usher knows of its endpoints can't be looked at.",
         "Give --admin the address that Usher's --admin-address opens, for example through kubectl port-forward.";
-    ENDPOINT_SICK: Warning "endpoint-sick",
+    ENDPOINT_EJECTED: Warning "endpoint-ejected",
         "Usher has ejected this endpoint because it fails; it gets probes only.",
         "See its log; docs/guide/outlier-ejection.md says when the ejection ends.";
     KV_EVENTS_DISAGREE: Wrong "kv-events-disagree",

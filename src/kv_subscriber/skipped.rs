@@ -10,7 +10,7 @@ pub(super) type Skipped = BTreeMap<(Kind, CacheKind, Skip), u64>;
 /// Kind of an event that was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A store of blocks, or a thing that is no event.
+    /// A store of blocks, or a message that can't be read as an event.
     Store,
     /// A removal or a clear.
     Removal,

@@ -113,7 +113,8 @@ async fn revision_of(cluster: &Cluster, namespace: &str, pod: &str) -> Option<Re
         match cluster.get::<PartialObjectMeta>(&path).await {
             Ok(found) => {
                 let revision = Revision::of_pod(&found.metadata);
-                tracing::debug!(pod, ?revision, "revision of this replica");
+                let hash = revision.as_ref().map(|revision| revision.hash.as_str());
+                tracing::debug!(pod, revision = hash, "revision of this replica");
                 return revision;
             }
             // No pod of this name, or not in this namespace: nothing that could change.

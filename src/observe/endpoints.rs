@@ -69,17 +69,17 @@ struct Scrapes {
 
 #[derive(Debug, Serialize)]
 struct Health {
-    demoted: bool,
+    ejected: bool,
     failures_in_a_row: u32,
     #[serde(flatten)]
-    demotion: Option<Demotion>,
+    ejection: Option<Ejection>,
 }
 
 /// Ejection of an endpoint: its cause and its progress towards recovery.
 #[derive(Debug, Serialize)]
-struct Demotion {
+struct Ejection {
     reason: String,
-    demoted_for_ms: u64,
+    ejected_for_ms: u64,
     successes_in_a_row: u32,
     probing: bool,
     next_probe_in_ms: u64,
@@ -132,14 +132,14 @@ fn row<'a>(endpoint: &'a Endpoint, attributes: &'a Attributes, now_ms: u64) -> R
             failing_for_ms: load.scrapes.failing_since_ms().map(|since| now_ms.saturating_sub(since)),
         },
         health: Health {
-            demoted: condition.ejection.is_some(),
+            ejected: condition.ejection.is_some(),
             failures_in_a_row: condition.failures,
-            demotion: condition.ejection.map(|demotion| Demotion {
-                reason: demotion.cause.to_string(),
-                demoted_for_ms: now_ms.saturating_sub(demotion.since_ms),
-                successes_in_a_row: demotion.successes,
-                probing: demotion.probing,
-                next_probe_in_ms: demotion.next_probe_ms.saturating_sub(now_ms),
+            ejection: condition.ejection.map(|ejection| Ejection {
+                reason: ejection.cause.to_string(),
+                ejected_for_ms: now_ms.saturating_sub(ejection.since_ms),
+                successes_in_a_row: ejection.successes,
+                probing: ejection.probing,
+                next_probe_in_ms: ejection.next_probe_ms.saturating_sub(now_ms),
             }),
         },
     }

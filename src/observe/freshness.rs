@@ -24,7 +24,11 @@ const FAILING: (&str, &str) = ("usher_endpoints_failing", "Endpoints whose last 
 const UNREACHABLE: (&str, &str) =
     ("usher_endpoints_unreachable", "Endpoints that could not be connected to for their last scrape.");
 
-const DEMOTED: (&str, &str) = ("usher_endpoints_demoted", "Ejected endpoints; they get probes only.");
+const EJECTED: (&str, &str) = ("usher_endpoints_ejected", "Ejected endpoints; they get probes only.");
+const OLDER_EJECTED: (&str, &str) = (
+    "usher_endpoints_demoted",
+    "[ALPHA] [Deprecated: Use usher_endpoints_ejected] Ejected endpoints; they get probes only.",
+);
 
 /// Readings that every engine may report, with their names.
 const FIELDS: [(&str, fn(&Load) -> &Gauge); 7] = [
@@ -60,13 +64,14 @@ impl FreshnessCollector {
         pool: String,
         attributes: Attributes,
     ) -> prometheus::Result<Self> {
-        let families: [(_, &[&str]); 6] = [
+        let families: [(_, &[&str]); 7] = [
             (STALE, &["name", "field"]),
             (OLDEST, &["name", "field"]),
             (ENDPOINTS, &["name"]),
             (FAILING, &["name"]),
             (UNREACHABLE, &["name"]),
-            (DEMOTED, &["name"]),
+            (EJECTED, &["name"]),
+            (OLDER_EJECTED, &["name"]),
         ];
         let desc = |((name, help), labels): ((&str, &str), &[&str])| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
@@ -106,11 +111,12 @@ impl Collector for FreshnessCollector {
         };
         let failing = count(|endpoint| endpoint.load().scrapes.failures_in_a_row() > 0);
         let unreachable = count(|endpoint| endpoint.load().scrapes.unreachable_in_a_row() > 0);
-        let demoted = count(|endpoint| endpoint.health().is_ejected());
+        let ejected = count(|endpoint| endpoint.health().is_ejected());
         let mut out: Vec<MetricFamily> = by_field.iter().flatten().flat_map(Collector::collect).collect();
         let all = endpoints.len() as f64;
+        let values = [(ENDPOINTS, all), (FAILING, failing), (UNREACHABLE, unreachable)];
         for (metric, value) in
-            [(ENDPOINTS, all), (FAILING, failing), (UNREACHABLE, unreachable), (DEMOTED, demoted)]
+            values.into_iter().chain([EJECTED, OLDER_EJECTED].map(|metric| (metric, ejected)))
         {
             if let Some(family) = family(metric, &["name"]) {
                 family.with_label_values(&[&self.pool]).set(value);
@@ -185,6 +191,7 @@ mod tests {
             "usher_endpoints{name=\"p\"} 3",
             "usher_endpoints_failing{name=\"p\"} 2",
             "usher_endpoints_unreachable{name=\"p\"} 1",
+            "usher_endpoints_ejected{name=\"p\"} 0",
             "usher_endpoints_demoted{name=\"p\"} 0",
         ];
         for line in want {

@@ -20,10 +20,13 @@ enum Need {
     /// The label that its parameter `label` names.
     Label,
     Ranks,
+    /// The text of prompts; only with parameters that have it tokenized.
+    Text,
+    KvEvents,
 }
 
 /// Inputs of plugin types that a replay may lack.
-const NEEDS: [(&str, Need); 25] = [
+const NEEDS: [(&str, Need); 29] = [
     ("session-affinity-scorer", Need::Session),
     ("session-affinity-filter", Need::Session),
     ("multicluster-session-affinity-filter", Need::Session),
@@ -49,10 +52,17 @@ const NEEDS: [(&str, Need); 25] = [
     ("topology-extractor", Need::Places),
     ("context-length-aware", Need::Label),
     ("data-parallel-profile-handler", Need::Ranks),
+    ("token-producer", Need::Text),
+    ("tokenizer", Need::Text),
+    ("precise-prefix-cache-producer", Need::KvEvents),
+    ("precise-prefix-cache-scorer", Need::KvEvents),
 ];
 
 /// A plugin that removes every candidate of its profile where its need isn't met.
 const GATES: [&str; 2] = ["prefill-filter", "encode-filter"];
+
+/// Parameters of a token producer that tokenizes; without them it estimates by the length.
+const TOKENIZERS: [&str; 2] = ["vllm", "local"];
 
 /// The handler whose other profiles than the default one run for requests with a header.
 const BY_HEADER: &str = "header-profile-handler";
@@ -81,7 +91,11 @@ impl Need {
                 return (!has_label(key)).then(|| format!("no server has the label {key}"));
             }
             Self::Ranks => "no server has several ranks",
-            Self::Targets | Self::Prefill | Self::Roles | Self::Places => return None,
+            Self::Text if TOKENIZERS.iter().any(|key| plugin.parameters.get(key).is_some()) => {
+                "no request has text to tokenize"
+            }
+            Self::KvEvents => "no server publishes KV events",
+            Self::Targets | Self::Prefill | Self::Roles | Self::Places | Self::Text => return None,
         };
         Some(text.to_owned())
     }
@@ -177,6 +191,23 @@ mod tests {
         let expected = "no request names latency targets, so 'slo-headroom-tier-filter' never acts";
         assert_eq!(said(tiers, &[], false).as_deref(), Some(expected));
         assert_eq!(said(tiers, &[], true), None);
+    }
+
+    #[test]
+    fn plugins_idle_for_lack_of_tokens_and_kv_events_are_named() {
+        let precise = include_str!("../../deploy/config/precise.yaml");
+        let expected = "no request has text to tokenize, so 'token-producer' never acts; no server publishes KV \
+                        events, so 'precise-prefix-cache-producer' never acts";
+        assert_eq!(said(precise, &[], false).as_deref(), Some(expected));
+        let scorer = "plugins: [{type: token-producer, parameters: {modelName: m, vllm: {url: 'http://a:1'}}}, \
+                      {type: precise-prefix-cache-scorer}]\n";
+        let text = said(scorer, &[], false).unwrap();
+        assert!(
+            text.ends_with("no server publishes KV events, so 'precise-prefix-cache-scorer' never acts"),
+            "{text}"
+        );
+        let estimate = "plugins: [{type: token-producer}, {type: queue-scorer}]\n";
+        assert_eq!(said(estimate, &[], false), None);
     }
 
     #[test]

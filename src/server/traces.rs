@@ -17,7 +17,7 @@ pub(super) fn start(
     background: &mut Background,
 ) -> prometheus::Result<Option<Tracer>> {
     for note in &settings.notes {
-        tracing::warn!("{note}");
+        tracing::warn!(note, "tracing variable isn't used as it is set");
     }
     let Some(export) = &settings.export else { return Ok(None) };
     let tracer = Tracer::new(export, TraceMetrics::register(registry)?);

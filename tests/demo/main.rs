@@ -243,9 +243,9 @@ fn requests_wait_for_servers_and_are_all_served() {
 }
 
 #[test]
-fn sick_pod_recovers_only_with_outlier_detection() {
+fn outlier_scenario_recovers_only_with_outlier_detection() {
     let folder = tempfile::tempdir().unwrap();
-    let arguments = ["--servers", "4", "--scenario", "sick-pod", "--requests", "300", "--output", "json"];
+    let arguments = ["--servers", "4", "--scenario", "outlier", "--requests", "300", "--output", "json"];
     let output = working_demo(&folder, &arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -357,12 +357,12 @@ fn odd_server_count_is_a_one_line_error() {
 }
 
 #[test]
-fn sick_pod_scenario_refuses_one_server_and_a_trace() {
+fn outlier_scenario_refuses_one_server_and_a_trace() {
     for (flags, part) in [(["--servers", "1"], "at least 2"), (["--trace", "x"], "leave it out")] {
         let folder = tempfile::tempdir().unwrap();
         let servers: &[&str] =
             if flags[0] == "--servers" { &flags } else { &["--servers", "2", flags[0], flags[1]] };
-        let arguments = [servers, &["--scenario", "sick-pod"]].concat();
+        let arguments = [servers, &["--scenario", "outlier"]].concat();
         let output = demo(&folder, &arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let text = String::from_utf8_lossy(&output.stderr);

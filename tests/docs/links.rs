@@ -16,7 +16,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 /// All files below these folders.
-fn files(folders: &[&str]) -> Vec<PathBuf> {
+pub(super) fn files(folders: &[&str]) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {

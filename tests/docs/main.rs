@@ -23,3 +23,4 @@ mod migrate;
 mod named_tests;
 mod pages;
 mod reference;
+mod words;

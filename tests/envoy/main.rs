@@ -54,7 +54,7 @@ impl Stack {
         let servers = Servers::start().await;
         let limit = format!("--max-request-body-bytes={BODY_LIMIT}");
         // What these tests break is to stay in use.
-        let flags = [flags, &[&limit, "--v=3", "--sick-pods=false"]].concat();
+        let flags = [flags, &[&limit, "--v=3", "--outlier-detection=false"]].concat();
         let usher = Usher::start(&servers.addresses, &flags).await;
         let envoy = Envoy::start(configuration, usher.address, &servers.addresses, edits).await;
         Self { servers, usher, envoy }

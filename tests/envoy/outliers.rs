@@ -49,7 +49,7 @@ async fn send(envoy: &Envoy, total: usize) -> (usize, Vec<usize>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_failing_server_gets_few_requests_and_recovers() {
     let mut servers = Servers::start_many(TEN).await;
-    let usher = Usher::start(&servers.addresses, &["--sick-pods"]).await;
+    let usher = Usher::start(&servers.addresses, &["--outlier-detection"]).await;
     // The destination is in a header, so Envoy need not know all of them.
     let envoy = Envoy::start(ORIGINAL_DST, usher.address, &servers.addresses[..SERVERS], &[]).await;
 
@@ -66,24 +66,24 @@ async fn fast_failing_server_gets_few_requests_and_recovers() {
     assert!(served[1..].iter().all(|served| *served > 100), "{served:?}");
 
     servers.set_fault(0, &Fault::default()).await;
-    let demotions = async {
-        let mut demotions = 0;
+    let ejections = async {
+        let mut ejections = 0;
         let back = usher.log().find(0, "a recovery", |line| {
-            demotions += usize::from(line.contains("endpoint ejected"));
+            ejections += usize::from(line.contains("endpoint ejected"));
             line.contains("ejected endpoint works again").then_some(())
         });
         back.await;
-        demotions
+        ejections
     };
-    tokio::pin!(demotions);
-    let demotions = loop {
+    tokio::pin!(ejections);
+    let ejections = loop {
         tokio::select! {
             biased;
-            demotions = &mut demotions => break demotions,
+            ejections = &mut ejections => break ejections,
             (failed, _) = send(&envoy, 100) => assert_eq!(failed, 0),
         }
     };
-    assert_eq!(demotions, 1, "told once");
+    assert_eq!(ejections, 1, "told once");
     let (failed, served) = send(&envoy, 1000).await;
     assert_eq!(failed, 0);
     // Some 20 to 40: what the others have cached stays with them.

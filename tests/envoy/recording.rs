@@ -44,7 +44,7 @@ async fn recorded_traffic_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording.jsonl");
     let record = format!("--record={}", path.display());
-    let mut usher = Usher::start(&servers.addresses, &[&record, "--sick-pods=false"]).await;
+    let mut usher = Usher::start(&servers.addresses, &[&record, "--outlier-detection=false"]).await;
     let envoy = Envoy::start(ORIGINAL_DST, usher.address, &servers.addresses, &[]).await;
     // Sixteen clients, each with one request after the other.
     let client = async |first: usize| {

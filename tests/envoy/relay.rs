@@ -71,7 +71,7 @@ fn upload(count: usize) -> Request<Body> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unparsed_bodies_of_any_size_pass_through() {
     let server = server().await;
-    let flags = ["--secure-serving=false", "--sick-pods=false", "--memory-budget=96Mi"];
+    let flags = ["--secure-serving=false", "--outlier-detection=false", "--memory-budget=96Mi"];
     let usher = Usher::start(&[server], &flags).await;
     let tls = transport_socket(ORIGINAL_DST);
     let edits = [

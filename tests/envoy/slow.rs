@@ -67,7 +67,7 @@ fn request(prompt: &str) -> Request<Body> {
 async fn others_are_answered(configuration: &str, protocol: Protocol) {
     let sent = Arc::<AtomicUsize>::default();
     let server = server(&sent).await;
-    let usher = Usher::start(&[server], &["--sick-pods=false"]).await;
+    let usher = Usher::start(&[server], &["--outlier-detection=false"]).await;
     let edits = [("failure_mode_allow: true", "failure_mode_allow: false")];
     let envoy = Envoy::start(configuration, usher.address, &[server; SERVERS], &edits).await;
     envoy.picker_is(true).await;

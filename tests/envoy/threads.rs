@@ -60,8 +60,11 @@ async fn two_threads_of_envoy_use_all_of_eight() {
         let slow = Fault { slow: Some(SLOW), ..Fault::default() };
         servers.set_fault(index, &slow).await;
     }
-    let flags =
-        ["--metrics-endpoint-auth=false", &format!("--worker-threads={THREADS}"), "--sick-pods=false"];
+    let flags = [
+        "--metrics-endpoint-auth=false",
+        &format!("--worker-threads={THREADS}"),
+        "--outlier-detection=false",
+    ];
     let usher = Usher::start(&servers.addresses, &flags).await;
     let edits = [
         ("failure_mode_allow: true", "failure_mode_allow: false"),

@@ -10,15 +10,24 @@ use crate::tools::Helm;
 fn replicas_with_a_store_are_all_ready() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=a,router.epp.replicas=3";
-    let syncer = "router.epp.pluginsConfig.plugins[0].type=redis-syncer,router.epp.pluginsConfig.plugins[0].name=s,router.epp.pluginsConfig.dataLayer.crossReplicaSyncerPluginRef";
+    let plugin =
+        "router.epp.pluginsConfig.plugins[0].type=redis-syncer,router.epp.pluginsConfig.plugins[0].name=s";
+    let older = "router.epp.pluginsConfig.dataLayer.crossReplicaSyncerPluginRef";
+    let newer = "router.epp.pluginsConfig.dataLayer.crossReplica.syncerPluginRef";
+    let store = "router.stateStore.valkey.enabled=true";
     let acts = "router.epp.capacityPolicies.enabled=true";
     let table = [
         ("router.stateStore.address=redis://valkey:6379".to_owned(), true, false),
-        ("router.stateStore.valkey.enabled=true".to_owned(), true, false),
+        (store.to_owned(), true, false),
         ("router.epp.flags.state-store=redis://valkey:6379".to_owned(), true, false),
-        (format!("{syncer}=s"), true, false),
-        (format!("{syncer}=another"), false, true),
-        (format!("router.stateStore.valkey.enabled=true,{acts}"), true, true),
+        (format!("{plugin},{older}=s"), true, false),
+        (format!("{plugin},{older}=another"), false, true),
+        (format!("{plugin},{newer}=s"), true, false),
+        (format!("{plugin},{newer}=s,{older}=another"), true, false),
+        (format!("{plugin},{newer}=another,{older}=s"), false, true),
+        (format!("{store},{acts}"), true, true),
+        (format!("{store},router.epp.flags.capacity-policies=true"), true, true),
+        (format!("{store},router.epp.flags.capacity-policies=false"), true, false),
         (
             "router.stateStore.valkey.enabled=true,router.epp.flags.ha-enable-leader-election=true"
                 .to_owned(),

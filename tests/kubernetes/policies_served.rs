@@ -17,7 +17,7 @@ const FLAGS: [&str; 5] = [
     "--endpoint-selector=app=m",
     "--endpoint-target-ports=8000",
     "--metrics-endpoint-auth=false",
-    "--sick-pods=false",
+    "--outlier-detection=false",
     "--capacity-policies",
 ];
 const READ: [&str; 3] = ["get", "list", "watch"];

@@ -40,7 +40,7 @@ async fn has(picker: &Picker, count: u32) {
 async fn two_thousand_pods_are_endpoints() {
     let Some(server) = Server::shared().await else { return };
     // Nobody can be scraped at these addresses.
-    let flags = ["--refresh-metrics-interval=30s", "--sick-pods=false"];
+    let flags = ["--refresh-metrics-interval=30s", "--outlier-detection=false"];
     let empty = server.space(&least()).await;
     empty.pool("m", &[8000]).await;
     let idle = Picker::of_pool(server, &empty, &flags).await;

@@ -45,7 +45,7 @@ async fn all_replicas_serve_and_the_leader_alone_acts() {
     let role = json!({"min": 2, "max": 9, "selector": {"app": "m"}, "scaleTargetRef": target});
     let spec = json!({"mode": "Apply", "interval": "1s", "roles": {"a": role}});
     space.create(POLICIES, "p", spec).await;
-    let flags = [ELECTS, OPEN_METRICS, "--capacity-policies", "--sick-pods=false", &store];
+    let flags = [ELECTS, OPEN_METRICS, "--capacity-policies", "--outlier-detection=false", &store];
     let mut first = Picker::of_pool(server, space, &flags).await;
     group.become_replicas(&[("a", 2)]).await;
     let holder = space.holder().await;

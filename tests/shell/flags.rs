@@ -63,7 +63,7 @@ const FLAGS: [(&str, &str, &[&str]); 52] = [
     ("allow-empty-endpoints", "true", &[]),
     ("worker-threads", "3", &[]),
     ("client-ca-path", "/etc/ca.crt", &[]),
-    ("sick-first-byte-timeout", "5s", &[]),
+    ("outlier-first-byte-timeout", "5s", &[]),
     ("locator-ttl", "0s", &[]),
     ("locator-max-subsets", "100", &[]),
     ("memory-budget", "512Mi", &[]),

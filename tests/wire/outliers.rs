@@ -15,14 +15,14 @@ const FOUR: [(&str, &str, u16); 4] =
 const A: &str = "127.0.0.1:1";
 
 /// All endpoints get requests. No server listens at them, so requests alone are to count.
-const REQUESTS_ONLY: &[&str] = &["--sick-pods", "--sick-after-failed-scrapes=0", RANDOM];
+const REQUESTS_ONLY: &[&str] = &["--outlier-detection", "--outlier-consecutive-failed-scrapes=0", RANDOM];
 const RANDOM: &str = "--config-text=\
 plugins: [{type: random-picker}]\n\
 schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]";
 /// No test takes so long.
-const NO_PROBES: &[&str] = &["--sick-probe-pause=10h", "--sick-probe-longest-pause=10h"];
+const NO_PROBES: &[&str] = &["--outlier-probe-interval=10h", "--outlier-max-probe-interval=10h"];
 /// Every request may be a probe.
-const MANY_PROBES: &[&str] = &["--sick-probe-pause=0s", "--sick-probe-longest-pause=0s"];
+const MANY_PROBES: &[&str] = &["--outlier-probe-interval=0s", "--outlier-max-probe-interval=0s"];
 
 /// Bound on waiting for what must happen, so that a failure is not a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ fn row(picker: &Picker, name: &str) -> Value {
 }
 
 fn is_ejected(picker: &Picker, name: &str) -> bool {
-    health(picker, name)["demoted"] == true
+    health(picker, name)["ejected"] == true
 }
 
 /// Sends a request that is answered with these headers, which may depend on who was
@@ -86,7 +86,7 @@ async fn status_503_ejects_an_endpoint_from_all_requests() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     let mut failed = 0;
-    until("a demotion", async || {
+    until("an ejection", async || {
         failed += usize::from(ask_with(&connection, "503").await == A);
         is_ejected(&picker, "a")
     })
@@ -98,9 +98,11 @@ async fn status_503_ejects_an_endpoint_from_all_requests() {
     let of_a = health(&picker, "a");
     assert_eq!((&of_a["reason"], &of_a["successes_in_a_row"]), (&json!("status 503"), &json!(0)), "{of_a}");
     assert_eq!((&of_a["probing"], &of_a["failures_in_a_row"]), (&json!(false), &json!(0)), "{of_a}");
-    assert_eq!(health(&picker, "b"), json!({"demoted": false, "failures_in_a_row": 0}));
-    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"status\"}"), Some(1.0));
-    assert_eq!(picker.metric("usher_endpoints_demoted{name=\"epp\"}"), Some(1.0));
+    assert_eq!(health(&picker, "b"), json!({"ejected": false, "failures_in_a_row": 0}));
+    assert_eq!(picker.metric("usher_endpoint_ejections_total{reason=\"status\"}"), Some(1.0));
+    for name in ["ejected", "demoted"] {
+        assert_eq!(picker.metric(&format!("usher_endpoints_{name}{{name=\"epp\"}}")), Some(1.0), "{name}");
+    }
     assert_eq!(picker.metric("usher_endpoint_probes_total"), Some(0.0));
 }
 
@@ -108,7 +110,7 @@ async fn status_503_ejects_an_endpoint_from_all_requests() {
 async fn working_endpoint_recovers_after_some_probes() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, MANY_PROBES].concat()).await;
     let connection = picker.connect().await;
-    until("a demotion", async || {
+    until("an ejection", async || {
         ask_with(&connection, "500").await;
         is_ejected(&picker, "a")
     })
@@ -120,7 +122,7 @@ async fn working_endpoint_recovers_after_some_probes() {
     .await;
     until("its share", async || ask_with(&connection, "200").await == A).await;
     assert_eq!(picker.metric("usher_endpoint_recoveries_total"), Some(1.0));
-    assert_eq!(picker.metric("usher_endpoints_demoted{name=\"epp\"}"), Some(0.0));
+    assert_eq!(picker.metric("usher_endpoints_ejected{name=\"epp\"}"), Some(0.0));
     assert!(picker.metric("usher_endpoint_probes_total").unwrap() >= 4.0);
 }
 
@@ -149,7 +151,7 @@ async fn statuses_unrelated_to_health_eject_no_endpoint() {
         stream.disconnect();
     }
     for (name, ..) in FOUR {
-        assert_eq!(health(&picker, name), json!({"demoted": false, "failures_in_a_row": 0}), "{name}");
+        assert_eq!(health(&picker, name), json!({"ejected": false, "failures_in_a_row": 0}), "{name}");
     }
 }
 
@@ -157,7 +159,7 @@ async fn statuses_unrelated_to_health_eject_no_endpoint() {
 async fn grpc_call_without_a_message_is_a_failure() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
-    until("a demotion", async || {
+    until("an ejection", async || {
         ask(&connection, None, |to| {
             vec![(":status", "200"), ("grpc-status", if to == A { "14" } else { "0" })]
         })
@@ -176,7 +178,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
     let picker = Picker::start(&FOUR[..2], &flags).await;
     let connection = picker.connect().await;
     let mut first = 0;
-    until("a demotion", async || {
+    until("an ejection", async || {
         let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
         first += usize::from(to.starts_with(A));
         is_ejected(&picker, "a")
@@ -188,7 +190,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
         let to = ask(&connection, Some("127.0.0.2:1"), |_| vec![(":status", "200")]).await;
         assert_eq!(to, "127.0.0.2:1");
     }
-    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"elsewhere\"}"), Some(1.0));
+    assert_eq!(picker.metric("usher_endpoint_ejections_total{reason=\"elsewhere\"}"), Some(1.0));
 }
 
 #[tokio::test]
@@ -196,7 +198,7 @@ async fn every_endpoint_is_tried_when_most_are_ejected() {
     let picker = Picker::start(&FOUR, &[REQUESTS_ONLY, NO_PROBES].concat()).await;
     let connection = picker.connect().await;
     // The gateway can't reach anybody.
-    until("three demotions", async || {
+    until("three ejections", async || {
         ask(&connection, None, |_| vec![(":status", "503")]).await;
         FOUR.iter().filter(|(name, ..)| is_ejected(&picker, name)).count() >= 3
     })
@@ -206,18 +208,18 @@ async fn every_endpoint_is_tried_when_most_are_ejected() {
         until(name, async || ask(&connection, None, |_| vec![(":status", "503")]).await == address).await;
     }
     // The fourth may have been asked before it was ejected.
-    assert!(picker.metric("usher_demotions_overruled_total").unwrap() >= 3.0);
+    assert!(picker.metric("usher_ejections_overruled_total").unwrap() >= 3.0);
 }
 
 #[tokio::test]
 async fn without_the_flag_nothing_is_ejected() {
-    let picker = Picker::start(&FOUR, &["--sick-pods=false"]).await;
+    let picker = Picker::start(&FOUR, &["--outlier-detection=false"]).await;
     let connection = picker.connect().await;
     for _ in 0..100 {
         ask(&connection, None, |_| vec![(":status", "503")]).await;
     }
     for (name, ..) in FOUR {
-        assert_eq!(health(&picker, name), json!({"demoted": false, "failures_in_a_row": 0}), "{name}");
+        assert_eq!(health(&picker, name), json!({"ejected": false, "failures_in_a_row": 0}), "{name}");
     }
     assert_eq!(picker.metric("usher_endpoint_probes_total"), None);
 }
@@ -234,7 +236,7 @@ async fn failed_scrapes_eject_and_pages_bring_back() {
     let others = start(SimConfig::default(), listeners.collect()).await.unwrap();
     let endpoints: Vec<_> =
         ["a", "b", "c"].into_iter().zip(&ports).map(|(name, port)| (name, "127.0.0.1", *port)).collect();
-    let picker = Picker::start(&endpoints, &["--sick-pods"]).await;
+    let picker = Picker::start(&endpoints, &["--outlier-detection"]).await;
     assert!(!is_ejected(&picker, "a"));
     // Of one that never showed a page a scrape that fails says nothing.
     until("a page of its metrics", async || {
@@ -243,7 +245,7 @@ async fn failed_scrapes_eject_and_pages_bring_back() {
     })
     .await;
     server.shutdown().await;
-    until("a demotion", async || {
+    until("an ejection", async || {
         tokio::task::yield_now().await;
         is_ejected(&picker, "a")
     })
@@ -257,7 +259,7 @@ async fn failed_scrapes_eject_and_pages_bring_back() {
         !is_ejected(&picker, "a")
     })
     .await;
-    assert_eq!(picker.metric("usher_endpoint_demotions_total{reason=\"scrapes\"}"), Some(1.0));
+    assert_eq!(picker.metric("usher_endpoint_ejections_total{reason=\"scrapes\"}"), Some(1.0));
     server.shutdown().await;
     others.shutdown().await;
 }

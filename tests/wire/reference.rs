@@ -108,8 +108,14 @@ async fn others() -> String {
     let policy = "--capacity-policy=deploy/capacity/rules.yaml";
     let folder = tempfile::tempdir().unwrap();
     let record = format!("--record={}", folder.path().join("recording.jsonl").display());
-    let flags =
-        [config.as_str(), "--allow-experimental-plugins", "--sick-pods", "--gen-ai-metrics", policy, &record];
+    let flags = [
+        config.as_str(),
+        "--allow-experimental-plugins",
+        "--outlier-detection",
+        "--gen-ai-metrics",
+        policy,
+        &record,
+    ];
     let picker = Picker::start_with(&entry, &flags).await;
     exchange(&picker, true).await;
     let deadline = Instant::now() + Duration::from_secs(60);

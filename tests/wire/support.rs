@@ -84,7 +84,7 @@ impl Picker {
     ) -> Self {
         let quiet = ["usher", "serve", "--secure-serving=false", "--drain-timeout=0", "--worker-threads=1"];
         // Nobody listens at most endpoints of these tests; those that are about it turn it on.
-        let quiet = [&quiet[..], &["--sick-pods=false"]].concat();
+        let quiet = [&quiet[..], &["--outlier-detection=false"]].concat();
         let arguments = quiet.iter().chain(flags).map(|text| (*text).into());
         let Command::Serve(args) = usher::cli::parse(arguments).unwrap() else { panic!("not serve") };
         let settings = args.settings(environment).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     const HALF: u32 = ONE / 2;
 
     #[test]
-    fn weights_and_pods_match_the_specification() {
+    fn pressure_moves_pods_within_preferred_bands() {
         let band = |min, max| Some(Band { min, max });
         let nine = [pressure(9.0, 1.0), pressure(1.0, 1.0)];
         let w = weights(&[7, 1], &nine, HALF).unwrap();

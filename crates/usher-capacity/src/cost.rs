@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn allocation_matches_the_specification() {
+    fn cheapest_blocks_come_first_within_bounds() {
         let roles = [priced(0, 4, 100.0), priced(1, 8, 60.0)];
         for (total, shares) in [(3, [1, 2]), (5, [2, 3]), (8, [4, 4]), (12, [4, 8])] {
             assert_eq!(allocate(total, &roles, 200), shares, "{total}");

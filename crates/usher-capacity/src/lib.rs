@@ -17,6 +17,7 @@ pub mod behavior;
 pub mod coordinate;
 pub mod cost;
 mod inputs;
+pub mod legend;
 pub mod plan;
 pub mod policy;
 pub mod ratio;

@@ -161,7 +161,8 @@ mod tests {
         }
     }
 
-    /// The defects D1 and D2 of the specification, and its order of preferences.
+    /// Pairs that kthena's admission over real numbers and its repair in one pass get wrong, and the order of
+    /// preferences.
     #[test]
     fn nearest_pair_that_keeps_the_ratio_is_found() {
         let wide = bounds((0, 100), (0, 100));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn split_matches_the_specification() {
+    fn largest_remainders_are_rounded_up_within_bounds() {
         let table: [(u32, &[u128], &[u32], &[u32], &[u32]); 7] = [
             (10, &[5, 5], &[1, 1], &[4, 20], &[4, 6]),
             (3, &[99, 1], &[1, 2], &[8, 8], &[1, 2]),

@@ -61,6 +61,16 @@ pub(crate) fn cells_of(chars: &[char]) -> usize {
     chars.iter().map(|char| cells(*char)).sum()
 }
 
+/// Columns that a text takes.
+pub(crate) fn columns_of(text: &str) -> usize {
+    text.chars().map(cells).sum()
+}
+
+/// The text with spaces after it, up to `width` columns.
+pub(crate) fn padded(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns_of(text))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

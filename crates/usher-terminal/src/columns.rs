@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::cells::{columns_of, padded};
 use crate::wrap::wrap;
 
 /// Spaces between two columns.
@@ -42,7 +43,11 @@ impl<'a> Column<'a> {
     }
 
     fn align(self, cell: &str, width: usize) -> String {
-        if self.is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        if self.is_number {
+            format!("{}{cell}", " ".repeat(width.saturating_sub(columns_of(cell))))
+        } else {
+            padded(cell, width)
+        }
     }
 
     /// A cell after the title; a number stays beside it.
@@ -51,10 +56,6 @@ impl<'a> Column<'a> {
         let text = text.trim();
         if self.is_number { text.replace(' ', &UNBROKEN.to_string()) } else { text.to_owned() }
     }
-}
-
-fn length(text: &str) -> usize {
-    text.chars().count()
 }
 
 /// A table. Where the lines would be longer than `width`, the text of the last column is broken. Where there is
@@ -103,23 +104,23 @@ pub fn table(columns: &[Column<'_>], rows: &[Vec<String>], width: Option<usize>)
 
 /// Columns in which the text of the last column can be broken; `None`: there are too few.
 fn room(columns: &[Column<'_>], rows: &[Vec<String>], left: usize) -> Option<usize> {
-    let is_text = columns.last().is_some_and(|column| !column.is_number && length(column.title) <= left);
+    let is_text = columns.last().is_some_and(|column| !column.is_number && columns_of(column.title) <= left);
     let words = rows.iter().filter_map(|row| row.last()).flat_map(|cell| cell.split(' '));
-    let longest = words.map(length).max().unwrap_or(0);
+    let longest = words.map(columns_of).max().unwrap_or(0);
     (is_text && columns.len() > 1 && left >= LEAST && longest <= left).then_some(left)
 }
 
 /// Widths of the columns. A group whose title is longer than its columns makes the first of these wider.
 fn widths(columns: &[Column<'_>], rows: &[Vec<String>]) -> Vec<usize> {
     let of = |at: usize, column: &Column<'_>| {
-        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| length(cell));
-        cells.max().unwrap_or(0).max(length(column.title))
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| columns_of(cell));
+        cells.max().unwrap_or(0).max(columns_of(column.title))
     };
     let mut widths: Vec<usize> = columns.iter().enumerate().map(|(at, column)| of(at, column)).collect();
     let mut start = 0;
     for group in columns.chunk_by(|one, other| one.group == other.group) {
         let span = span(widths.get(start..start + group.len()).unwrap_or(&[]));
-        let title = group.first().map_or(0, |column| length(column.group));
+        let title = group.first().map_or(0, |column| columns_of(column.group));
         if let Some(first) = widths.get_mut(start) {
             *first += title.saturating_sub(span);
         }
@@ -221,6 +222,18 @@ mod tests {
                         b      7  fine\n";
         assert_eq!(table(&columns, &rows, Some(40)), expected);
         assert!(table(&columns, &rows, Some(39)).starts_with("a\n  n 10, why it asks"));
+    }
+
+    #[test]
+    fn wide_characters_keep_columns_aligned() {
+        let rows =
+            [["模型模型", "1", "好"], ["model", "100", "fine"]].map(|row| row.map(str::to_owned).to_vec());
+        let expected = "name      n    state\n模型模型  1    好\nmodel     100  fine\n";
+        assert_eq!(table(&COLUMNS, &rows, Some(20)), expected);
+        assert!(table(&COLUMNS, &rows, Some(19)).starts_with("模型模型\n"));
+        let numbers = [Column::number("n")];
+        let rows = [["模型"], ["1"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(table(&numbers, &rows, None), "   n\n模型\n   1\n");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Formatter};
 
+use crate::cells::padded;
 use crate::wrap::wrap;
 
 /// Columns of titles.
@@ -12,10 +13,10 @@ const TITLE: usize = 15;
 /// # Errors
 /// `fmt::Error` if it can't be written.
 pub fn line(f: &mut Formatter<'_>, title: &str, text: fmt::Arguments<'_>) -> fmt::Result {
-    let Some(width) = f.width() else { return writeln!(f, "{title:<TITLE$}{text}") };
+    let Some(width) = f.width() else { return writeln!(f, "{}{text}", padded(title, TITLE)) };
     let lines = wrap(&text.to_string(), width.saturating_sub(TITLE));
     let titles = std::iter::once(title).chain(std::iter::repeat(""));
-    lines.iter().zip(titles).try_for_each(|(line, title)| writeln!(f, "{title:<TITLE$}{line}"))
+    lines.iter().zip(titles).try_for_each(|(line, title)| writeln!(f, "{}{line}", padded(title, TITLE)))
 }
 
 /// A number with its digits in groups of three.

@@ -5,6 +5,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::cells::{columns_of, padded};
+
 /// Columns of sentences where no terminal says how many there are.
 pub const PAGE: usize = 80;
 
@@ -24,7 +26,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
         let mut line = String::new();
         let mut length = 0;
         for word in source.split(' ') {
-            let added = word.chars().count();
+            let added = columns_of(word);
             if length > 0 && length + 1 + added > width {
                 lines.push(std::mem::take(&mut line));
                 length = 0;
@@ -52,12 +54,12 @@ pub fn paragraph(f: &mut Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result
 
 /// Terms and what they mean, in two columns of `width` or [`PAGE`] together.
 pub fn terms(terms: &[(String, String)], width: Option<usize>) -> String {
-    let indent = terms.iter().map(|(term, _)| term.chars().count()).max().unwrap_or(0) + 2;
+    let indent = terms.iter().map(|(term, _)| columns_of(term)).max().unwrap_or(0) + 2;
     let mut text = String::new();
     for (term, meaning) in terms {
         let lines = wrap(meaning, width.unwrap_or(PAGE).saturating_sub(indent));
         for (line, term) in lines.iter().zip(std::iter::once(term.as_str()).chain(std::iter::repeat(""))) {
-            text.push_str(&format!("{term:<indent$}{line}\n"));
+            text.push_str(&format!("{}{line}\n", padded(term, indent)));
         }
     }
     text
@@ -69,7 +71,7 @@ pub fn misfits(report: &impl Display) -> Vec<String> {
     let mut found = Vec::new();
     for width in [60, 80, 100] {
         let text = format!("{report:width$}");
-        let long = text.lines().filter(|line| line.chars().count() > width);
+        let long = text.lines().filter(|line| columns_of(line) > width);
         // One word may be longer than a line.
         let long = long.filter(|line| line.split_whitespace().count() > 1);
         found.extend(long.map(|line| format!("{width}: {line}")));
@@ -104,6 +106,7 @@ mod tests {
             ("a b", vec!["a b"]),
             ("one two three", vec!["one two", "three"]),
             ("one\n\nabcdefghijk two", vec!["one", "", "abcdefghijk", "two"]),
+            ("模型 模型 a", vec!["模型", "模型 a"]),
         ];
         for (text, lines) in table {
             assert_eq!(wrap(text, 8), lines, "{text:?}");
@@ -127,6 +130,8 @@ mod tests {
         let expected = "Min   It had fewer pods\n      than its minimum.\nRule  A rule fired.\n";
         assert_eq!(terms(&all, Some(26)), expected);
         assert_eq!(terms(&all[1..], None), "Rule  A rule fired.\n");
+        let wide = [pair("模型", "A model."), pair("Min", "A minimum.")];
+        assert_eq!(terms(&wide, None), "模型  A model.\nMin   A minimum.\n");
     }
 
     #[test]
@@ -134,5 +139,7 @@ mod tests {
         let found = misfits(&Plain(format!("{} {}", "a".repeat(40), "b".repeat(40))));
         assert_eq!(found.iter().map(|line| &line[..3]).collect::<Vec<_>>(), ["60:", "80:"]);
         assert!(misfits(&Plain("a".repeat(200))).is_empty(), "one word");
+        let found = misfits(&Plain(format!("{} {}", "模型".repeat(8), "模型".repeat(8))));
+        assert_eq!(found.iter().map(|line| &line[..3]).collect::<Vec<_>>(), ["60:"], "65 columns");
     }
 }

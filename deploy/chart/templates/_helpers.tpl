@@ -120,7 +120,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "usher.shares" -}}
 {{- $epp := .Values.router.epp -}}
 {{- $config := index (include "usher.files" . | fromYaml) $epp.pluginsConfigFile | default "" | fromYaml -}}
-{{- $ref := (index $config "dataLayer" | default dict).crossReplicaSyncerPluginRef -}}
+{{- $layer := index $config "dataLayer" | default dict -}}
+{{- /* The newer key wins. */ -}}
+{{- $ref := ($layer.crossReplica | default dict).syncerPluginRef | default $layer.crossReplicaSyncerPluginRef -}}
 {{- $types := list -}}
 {{- range (index $config "plugins" | default list) -}}
 {{- if and $ref (eq (.name | default .type) $ref) -}}{{- $types = append $types .type -}}{{- end -}}
@@ -142,7 +144,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $epp := .Values.router.epp -}}
 {{- $said := index $epp.flags "ha-enable-leader-election" -}}
 {{- if kindIs "invalid" $said -}}
-{{- $plans := or $epp.capacityPolicies.enabled (index $epp.flags "capacity-policy") -}}
+{{- $plans := or $epp.capacityPolicies.enabled (index $epp.flags "capacity-policy") (eq (toString (index $epp.flags "capacity-policies")) "true") -}}
 {{- /* A rollout has two of one replica for a while. */ -}}
 {{- if or $epp.capacityPolicies.apply.enabled (and (gt (int $epp.replicas) 1) (or $plans (not (include "usher.shares" .)))) -}}true{{- end -}}
 {{- else if eq (toString $said) "true" -}}true{{- end -}}

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use schemars::{JsonSchema, schema_for};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::policies::read_one;
+use crate::capacity::legend::meanings;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::Placement;
 use crate::capacity::timeline::{Tick, parse};
@@ -255,17 +255,6 @@ impl Shown {
     }
 }
 
-/// Meanings of the variants of an enum, from its documentation.
-fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
-    let schema = schema_for!(T);
-    let variants = schema.get("oneOf").and_then(Value::as_array);
-    let meaning = |variant: &Value| {
-        let text = |key: &str| variant.get(key).and_then(Value::as_str).map(|text| text.replace('\n', " "));
-        Some((text("const")?, text("description")?))
-    };
-    variants.into_iter().flatten().filter_map(meaning).collect()
-}
-
 /// Sizes of each role and of all in a plan, with the reasons.
 fn cells(plan: &Plan, is_placed: bool) -> Vec<String> {
     let mut cells = Vec::new();
@@ -305,18 +294,6 @@ fn why(plan: &Plan, is_placed: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_has_a_meaning() {
-        let reasons = meanings::<Reason>();
-        let expected = "Raised to the minimum of the role or the group.";
-        assert_eq!(reasons.get("Min").map(String::as_str), Some(expected));
-        let conditions = meanings::<Condition>();
-        for condition in Condition::ALL {
-            assert!(conditions.contains_key(&format!("{condition:?}")), "{condition:?}");
-        }
-        assert!(reasons.len() > 30, "{reasons:?}");
-    }
 
     #[test]
     fn a_timeline_fits_the_terminal() {

@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(findings.len(), named, "{pods}");
             assert!(findings[4].what.contains(more), "{pods}: {}", findings[4].what);
         }
-        let sick = |_| Finding::new(&rules::ENDPOINT_SICK, "a");
-        assert_eq!(summarised(&(0..9).map(sick).collect::<Vec<_>>()).len(), 9);
+        let ejected = |_| Finding::new(&rules::ENDPOINT_EJECTED, "a");
+        assert_eq!(summarised(&(0..9).map(ejected).collect::<Vec<_>>()).len(), 9);
     }
 }

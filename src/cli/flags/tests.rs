@@ -68,14 +68,17 @@ fn defaults_match_llm_d_router() {
 
 #[test]
 fn outlier_detection_can_be_tuned_and_turned_off() {
-    assert_eq!(serve(&["--sick-pods=false", "--sick-after-failures=9"]).unwrap().outliers, None);
+    assert_eq!(
+        serve(&["--outlier-detection=false", "--outlier-consecutive-failures=9"]).unwrap().outliers,
+        None
+    );
     let flags = [
-        "--sick-after-failures=5",
-        "--sick-after-failed-scrapes=0",
-        "--sick-first-byte-timeout=7s",
-        "--sick-probe-pause=500ms",
-        "--sick-probe-longest-pause=1m",
-        "--sick-recovery-successes=2",
+        "--outlier-consecutive-failures=5",
+        "--outlier-consecutive-failed-scrapes=0",
+        "--outlier-first-byte-timeout=7s",
+        "--outlier-probe-interval=500ms",
+        "--outlier-max-probe-interval=1m",
+        "--outlier-consecutive-successes=2",
     ];
     let want = OutlierSettings {
         failures: 5,
@@ -86,7 +89,21 @@ fn outlier_detection_can_be_tuned_and_turned_off() {
         successes: 2,
     };
     assert_eq!(serve(&flags).unwrap().outliers, Some(want));
-    for flag in ["--sick-after-failures=0", "--sick-recovery-successes=0", "--sick-probe-pause=1"] {
+    let older = [
+        "--sick-pods",
+        "--sick-after-failures=5",
+        "--sick-after-failed-scrapes=0",
+        "--sick-first-byte-timeout=7s",
+        "--sick-probe-pause=500ms",
+        "--sick-probe-longest-pause=1m",
+        "--sick-recovery-successes=2",
+    ];
+    assert_eq!(serve(&older).unwrap().outliers, Some(want), "older names");
+    for flag in [
+        "--outlier-consecutive-failures=0",
+        "--outlier-consecutive-successes=0",
+        "--outlier-probe-interval=1",
+    ] {
         let error = serve(&[flag]).unwrap_err();
         assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
     }
@@ -294,12 +311,15 @@ fn flag_errors_name_the_flag_and_a_remedy() {
         (&["--drain-timeout=24h1s"], &["--drain-timeout", "at most 24h"]),
         (&["--body-idle-timeout=25h"], &["--body-idle-timeout", "'25h'", "at most 24h"]),
         (&["--locator-ttl=61m"], &["--locator-ttl", "'61m'", "at most 1h"]),
-        (&["--sick-first-byte-timeout=2h"], &["--sick-first-byte-timeout", "'2h'", "at most 1h"]),
-        (&["--sick-probe-pause=1000h"], &["--sick-probe-pause", "'1000h'", "at most 24h"]),
-        (&["--sick-probe-longest-pause=1000h"], &["--sick-probe-longest-pause", "at most 24h"]),
-        (&["--sick-after-failures=10001"], &["--sick-after-failures", "'10001'", "10000"]),
-        (&["--sick-after-failed-scrapes=-1"], &["--sick-after-failed-scrapes", "'-1'", "10000"]),
-        (&["--sick-recovery-successes=4000000000"], &["--sick-recovery-successes", "10000"]),
+        (&["--outlier-first-byte-timeout=2h"], &["--outlier-first-byte-timeout", "'2h'", "at most 1h"]),
+        (&["--outlier-probe-interval=1000h"], &["--outlier-probe-interval", "'1000h'", "at most 24h"]),
+        (&["--outlier-max-probe-interval=1000h"], &["--outlier-max-probe-interval", "at most 24h"]),
+        (&["--outlier-consecutive-failures=10001"], &["--outlier-consecutive-failures", "'10001'", "10000"]),
+        (
+            &["--outlier-consecutive-failed-scrapes=-1"],
+            &["--outlier-consecutive-failed-scrapes", "'-1'", "10000"],
+        ),
+        (&["--outlier-consecutive-successes=4000000000"], &["--outlier-consecutive-successes", "10000"]),
         (&["--grpc-max-recv-msg-size=3Gi"], &["--grpc-max-recv-msg-size", "2147483647"]),
         (&["--grpc-max-recv-msg-size=0"], &["--grpc-max-recv-msg-size", "10Mi"]),
         (&["--max-request-body-bytes=much"], &["--max-request-body-bytes", "10Mi"]),

@@ -20,7 +20,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     }
     let ejected = known.iter().filter_map(|known| Some((known, known.ejected.as_ref()?)));
     let findings = ejected.map(|(known, reason)| {
-        Finding::new(&rules::ENDPOINT_SICK, format!("{} at {}: {reason}", known.name, known.address))
+        Finding::new(&rules::ENDPOINT_EJECTED, format!("{} at {}: {reason}", known.name, known.address))
             .on(&known.name, reason)
     });
     Outcome::looked(

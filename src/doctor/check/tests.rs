@@ -237,7 +237,7 @@ fn faults_of_the_request_path_are_found() {
             },
             &["picker-not-in-path"],
         ),
-        (|seen| seen.admin[1].ejected = Some("5 failures".to_owned()), &["endpoint-sick"]),
+        (|seen| seen.admin[1].ejected = Some("5 failures".to_owned()), &["endpoint-ejected"]),
     ];
     for (number, (change, codes)) in table.into_iter().enumerate() {
         assert_eq!(found(change), codes, "{number}");

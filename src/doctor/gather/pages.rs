@@ -113,7 +113,7 @@ pub(super) async fn admin(client: &HttpClient) -> Seen<Vec<Known>> {
     }
     let known = |row: &Value| {
         let id = text(row, "id");
-        let ejected = row.pointer("/health/demoted").and_then(Value::as_bool).unwrap_or(false);
+        let ejected = row.pointer("/health/ejected").and_then(Value::as_bool).unwrap_or(false);
         let reason = row.pointer("/health/reason").and_then(Value::as_str).unwrap_or("it fails");
         Known {
             name: id.split_once('/').map_or(id, |(_, name)| name).to_owned(),

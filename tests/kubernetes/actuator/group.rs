@@ -51,7 +51,7 @@ impl Group {
         let policy = format!("--capacity-policy={}", self.policy.path().display());
         let elects = flags.iter().any(|flag| flag.contains("leader-election"));
         let only = format!("--capacity-single-replica={}", !elects);
-        let all = [&[policy.as_str(), "--sick-pods=false", only.as_str()], flags].concat();
+        let all = [&[policy.as_str(), "--outlier-detection=false", only.as_str()], flags].concat();
         Picker::of_pool(server, &self.space, &all).await
     }
 
@@ -63,7 +63,7 @@ impl Group {
             "--capacity-policies",
             &namespace,
             "--pool-name=p",
-            "--sick-pods=false",
+            "--outlier-detection=false",
             "--ha-enable-leader-election",
             "--leader-elect-lease-duration=6s",
             "--leader-elect-renew-deadline=3s",

@@ -14,7 +14,7 @@ use crate::support::usher::Usher;
 async fn server_faults_are_counted_by_kind() {
     let table = [
         (Fault::LosesRequestByte, "body-mismatch", "came back"),
-        (Fault::LosesResponseByte, "answer-mismatch", "came back"),
+        (Fault::LosesResponseByte, "response-mismatch", "came back"),
         (Fault::NoDestination, "no-destination", "names no endpoint"),
         (Fault::Ends(Code::Unavailable), "grpc-14", "not today"),
         (Fault::EndsEarly, "protocol", "before its end"),

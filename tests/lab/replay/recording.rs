@@ -172,7 +172,12 @@ async fn a_full_disk_ends_the_recording_and_not_the_picker() {
     let mut usher = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_usher"), "serve"])
         .args(["--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"])
-        .args(["--admin-address=off", "--zap-encoder=json", "--secure-serving=false", "--sick-pods=false"])
+        .args([
+            "--admin-address=off",
+            "--zap-encoder=json",
+            "--secure-serving=false",
+            "--outlier-detection=false",
+        ])
         .arg(format!("--endpoints-file={}", endpoints.display()))
         .arg(format!("--record={}", path.display()))
         .stdin(Stdio::null())

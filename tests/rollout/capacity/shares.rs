@@ -28,7 +28,7 @@ fn tick(group: &mut Group, t: u64, d: u32, p: u32, pressure: (Value, Value)) -> 
     )
 }
 
-/// The vectors of the specification, end to end.
+/// Policies with preferred ratios, end to end.
 #[test]
 fn pressure_moves_shares() {
     let mut group = Group::new(&pair(", preferredRatio: {d: {min: 25, max: 60}, p: {min: 40, max: 75}}"));

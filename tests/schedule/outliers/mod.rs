@@ -149,7 +149,7 @@ impl Pool {
 
     pub(crate) fn ejections(&self) -> f64 {
         let families = self.registry.gather();
-        let ejections = families.iter().filter(|family| family.name() == "usher_endpoint_demotions_total");
+        let ejections = families.iter().filter(|family| family.name() == "usher_endpoint_ejections_total");
         ejections.flat_map(|family| family.get_metric()).map(|metric| metric.get_counter().get_value()).sum()
     }
 

@@ -23,7 +23,8 @@ impl Back {
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let servers = Servers::start().await;
         // Servers that share a busy machine with a test may be slow to respond, and none of these is about that.
-        let own = ["--admin-address=127.0.0.1:0", "--metrics-endpoint-auth=false", "--sick-pods=false"];
+        let own =
+            ["--admin-address=127.0.0.1:0", "--metrics-endpoint-auth=false", "--outlier-detection=false"];
         let flags = [&own, flags].concat();
         let usher = Usher::start(&servers.addresses, &flags).await;
         let (metrics, admin) = (usher.port("metrics").await, usher.port("admin").await);

@@ -52,7 +52,7 @@ impl Process {
         let mut child = program
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
             .args(["--metrics-port=0", "--metrics-endpoint-auth=false", "--admin-address=off"])
-            .args(["--zap-encoder=json", "--sick-pods=false"])
+            .args(["--zap-encoder=json", "--outlier-detection=false"])
             .args(Some("--secure-serving=false").filter(|_| !flags.contains(&TLS)))
             .arg(format!("--memory-budget={budget}Mi"))
             .arg(format!("--endpoints-file={}", file.display()))

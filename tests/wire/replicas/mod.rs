@@ -45,7 +45,7 @@ struct Replica {
 
 impl Replica {
     async fn start(flags: &[&str]) -> Self {
-        let common = ["--secure-serving=false", "--sick-pods=false", "--admin-address=127.0.0.1:0"];
+        let common = ["--secure-serving=false", "--outlier-detection=false", "--admin-address=127.0.0.1:0"];
         let pods = PODS.map(|pod| pod.parse().unwrap());
         let usher = Usher::start(&pods, &[&common[..], flags].concat()).await;
         let (metrics, admin) = (usher.port("metrics").await, usher.port("admin").await);

@@ -94,10 +94,10 @@ pub struct PoolRef {
 /// Effect of plans: only shown, or also carried out.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Mode {
-    /// They are shown.
+    /// Plans are published, and no workload is changed.
     #[default]
     Recommend,
-    /// They are carried out.
+    /// Plans are published, and workloads are scaled by them.
     Apply,
 }
 

@@ -72,9 +72,9 @@ impl Rollout {
 /// Size of a group's steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// By so many pods of each role, in the order of the roles; 0: the role goes its own way.
+    /// Pods per step of each role, in the order of the roles; 0: the role isn't held to steps.
     Steps(Vec<u32>),
-    /// So that no role is further along than another by more than so many percent.
+    /// Largest difference in progress between two roles, in percent.
     Skew(u32),
 }
 

@@ -39,7 +39,6 @@ pub struct Decided {
     /// lower case; without those that say nothing of the decision.
     pub headers: BTreeMap<String, String>,
     /// The same on the model server's response.
-    #[serde(rename = "answer_headers")]
     pub response_headers: BTreeMap<String, String>,
 }
 

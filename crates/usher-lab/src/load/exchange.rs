@@ -112,7 +112,7 @@ impl Open<'_> {
         poll_fn(|context| responding.poll(&mut self, context)).await?;
         if responding.returned != script.bytes {
             let detail = format!("{} bytes of a response of {} came back", responding.returned, script.bytes);
-            return Err(Failure::new("answer-mismatch", detail));
+            return Err(Failure::new("response-mismatch", detail));
         }
         self.stream.send_data(Bytes::new(), true)?;
         self.replies.end().await

@@ -20,11 +20,11 @@ use super::plateau::Plateau;
 use super::targets::Targets;
 use super::time::nanos;
 
-/// A prompt whose first token isn't seen leaves after so many times as long as it should
-/// take, as no endpoint is taken to be slower than that …
+/// Time after which a prompt whose first token isn't seen leaves the backlog, as a multiple of its predicted time:
+/// no endpoint is taken to be slower than that.
 const PATIENCE: f64 = 10.0;
 
-/// … and not before.
+/// Shortest time after which such a prompt leaves.
 const PATIENCE_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// Share that counts of what should be computed by now of a prompt whose first token hasn't come.
@@ -36,9 +36,9 @@ const PROGRESS: f64 = 0.5;
 /// Streams with fewer steps say little about the time of a step.
 const FEWEST_STEPS: f64 = 8.0;
 
-/// Share of the mean time for which requests hold a slot that remains after another one. A time
-/// beyond so many times the mean counts as that: a client may read nothing for an hour.
+/// Weight of the previous mean in the exponential moving average of the time for which requests hold a slot.
 const KEEP_HOLD: f64 = 0.95;
+/// Longest time that the average takes in, as a multiple of the mean: a client may read nothing for an hour.
 const CLIP_HOLD: f64 = 4.0;
 
 /// One endpoint's backlog and speed.

@@ -58,7 +58,7 @@ impl Table<'_> {
         (speed.first_token(&state, likely), speed.per_output_token(&state, ask))
     }
 
-    /// Tokens that prompts turn out to need, as the times and errors of predictions were learned.
+    /// Learned ratios of the tokens that prompts need to those that were expected.
     pub fn hits(&self) -> HitRatios {
         self.model.hits().ratios()
     }

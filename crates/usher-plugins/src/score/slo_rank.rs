@@ -2,12 +2,11 @@
 
 use crate::latency::EQUAL_CHANCE;
 
-/// Times the least cost that packing may cost: more than that is work for the pool, and what is
-/// packed where its prompt isn't cached, or behind a queue, takes from all classes.
+/// Highest cost at which endpoints are packed, as a multiple of the least cost. Packing a request where its prompt
+/// isn't cached, or behind a queue, takes capacity from all classes.
 const PACKING: f64 = 1.5;
 
-/// Part of the deepest batch's time per token within which batches are equally deep: less than
-/// one request makes of a difference.
+/// Relative difference in time per token up to which two batches count as equally deep; one request makes more.
 const EQUAL_DEPTH: f64 = 0.002;
 
 /// An endpoint as the request sees it.

@@ -8,7 +8,7 @@ use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use super::ejection::{Failure, HealthParams};
 use super::first_byte::FirstBytes;
 use crate::endpoints::Clock;
-use crate::metrics::register;
+use crate::metrics::{Legacy, register};
 
 /// Watches the endpoints of a pool: what they are measured by, and how many are ejected.
 #[derive(Debug)]
@@ -100,13 +100,13 @@ impl OutlierDetector {
 /// Counters of ejections, recoveries, probes and overruled ejections.
 #[derive(Clone, Debug)]
 pub struct OutlierMetrics {
-    /// `usher_endpoint_demotions_total{reason}`, in the order of [`Failure::NAMES`].
+    /// `usher_endpoint_ejections_total{reason}`, in the order of [`Failure::NAMES`].
     ejections: [IntCounter; Failure::NAMES.len()],
     /// `usher_endpoint_recoveries_total`
     recoveries: IntCounter,
     /// `usher_endpoint_probes_total`
     probes: IntCounter,
-    /// `usher_demotions_overruled_total`: decisions that took ejected endpoints and were no probes.
+    /// `usher_ejections_overruled_total`: decisions that took ejected endpoints and were no probes.
     pub overruled: IntCounter,
 }
 
@@ -117,10 +117,12 @@ impl OutlierMetrics {
     /// `prometheus::Error` if a metric name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let ejections = IntCounterVec::new(
-            Opts::new("usher_endpoint_demotions_total", "Ejections of endpoints, by their last failure."),
+            Opts::new("usher_endpoint_ejections_total", "Ejections of endpoints, by their last failure."),
             &["reason"],
         )?;
-        let ejections = register(registry, ejections, None)?;
+        let same = &[("reason", "reason")];
+        let older = Legacy { name: "usher_endpoint_demotions_total", labels: same };
+        let ejections = register(registry, ejections, Some(older))?;
         let counter = |name: &str, help: &str| register(registry, IntCounter::new(name, help)?, None);
         Ok(Self {
             ejections: Failure::NAMES.map(|name| ejections.with_label_values(&[name])),
@@ -132,9 +134,13 @@ impl OutlierMetrics {
                 "usher_endpoint_probes_total",
                 "Requests sent to an ejected endpoint as its probe.",
             )?,
-            overruled: counter(
-                "usher_demotions_overruled_total",
-                "Decisions that took ejected endpoints, because more than half were ejected or no other passed the filters.",
+            overruled: register(
+                registry,
+                IntCounter::new(
+                    "usher_ejections_overruled_total",
+                    "Decisions that took ejected endpoints, because more than half were ejected or no other passed the filters.",
+                )?,
+                Some(Legacy { name: "usher_demotions_overruled_total", labels: &[] }),
             )?,
         })
     }

@@ -51,7 +51,7 @@ fn ejections_are_counted_and_end_after_four_probes() {
     a.health().ended(Verdict::Good, 1);
     eject(&a, 1);
     assert!(!pool.outliers.is_empty() && pool.outliers.version() != version);
-    assert!(pool.has(r#"usher_endpoint_demotions_total{reason="status"} 1"#));
+    assert!(pool.has(r#"usher_endpoint_ejections_total{reason="status"} 1"#));
     assert!(a.health().claim(pool.clock.now_ms()).is_none(), "not at once");
     for second in 1..=4 {
         pool.clock.set(Duration::from_secs(second));

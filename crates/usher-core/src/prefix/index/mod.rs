@@ -146,9 +146,9 @@ impl PrefixIndex {
         self.news.take(max_blocks)
     }
 
-    /// Has blocks that are used from now on told again: of endpoints of which at least half of what they
-    /// hold has come since the last time, so that others don't take for old what is used all the time;
-    /// `anyway`: of all.
+    /// Lets blocks that are already told be news again at their next use, so that other processes don't evict as old
+    /// the blocks that are in constant use. Counts for endpoints that got at least half of their blocks since the
+    /// last time; with `anyway` for all.
     pub fn tell_again(&self, anyway: bool) {
         let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway);
         self.holders.all().into_iter().for_each(tell_again);

@@ -231,7 +231,7 @@ impl Line {
             decided.status.clone()
         } else if let Some(name) = kind.strip_prefix("header ") {
             header(&decided.headers, name)
-        } else if let Some(name) = kind.strip_prefix("answer's header ") {
+        } else if let Some(name) = kind.strip_prefix("response's header ") {
             header(&decided.response_headers, name)
         } else {
             decided.destination.clone()

@@ -78,7 +78,7 @@ fn kinds(one: &Decided, other: &Decided) -> Vec<String> {
     }
     for (place, one, other) in [
         ("header", &one.headers, &other.headers),
-        ("answer's header", &one.response_headers, &other.response_headers),
+        ("response's header", &one.response_headers, &other.response_headers),
     ] {
         let names: BTreeSet<_> = one.keys().chain(other.keys()).collect();
         let differing = names.into_iter().filter(|name| one.get(*name) != other.get(*name));
@@ -107,11 +107,11 @@ mod tests {
     #[test]
     fn kinds_of_difference_are_named() {
         let token = [("x-session-token".to_owned(), "b".to_owned())].into();
-        let answered = Decided { response_headers: token, ..to("a:1") };
+        let with_token = Decided { response_headers: token, ..to("a:1") };
         let table: [(Decided, Decided, &[&str]); 9] = [
             (to("a:1"), to("a:1"), &[]),
             (to("a:1"), to("b:1"), &["destination"]),
-            (answered, to("a:1"), &["answer's header x-session-token"]),
+            (with_token, to("a:1"), &["response's header x-session-token"]),
             (to("a:1,b:1"), to("a:1"), &["fallbacks"]),
             (to("a:1,b:1"), to("b:1,a:1"), &["destination"]),
             (to("a:1"), refused("503"), &["status"]),

@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 
 use usher_terminal::Output;
 
-/// Servers of sick-pod, where none are given.
-const SICK_POD_SERVERS: u16 = 10;
+/// Servers of the scenario outlier, where none are given.
+const OUTLIER_SERVERS: u16 = 10;
 /// Requests while a server is broken, where none are given: ten seconds.
-const SICK_POD_REQUESTS: usize = 2000;
+const OUTLIER_REQUESTS: usize = 2000;
 /// Requests of autoscale, where none are given.
 const AUTOSCALE_REQUESTS: usize = 300;
 
@@ -27,10 +27,11 @@ pub enum Scenario {
     ScaleFromZero,
     /// One of the servers responds with 503 at once for a while, under 200 small requests per
     /// second: once without outlier ejection, and once with it.
-    SickPod,
+    #[value(alias = "sick-pod")]
+    Outlier,
     /// No server runs at first. The load grows, stays and ends, Usher's capacity policy says how many
-    /// servers there should be, and the demo starts and ends them. A table has a line per tick of the
-    /// policy. Takes three quarters of a minute.
+    /// servers there should be, and the demo starts and ends them. A table has a line whenever something
+    /// changes. Takes three quarters of a minute.
     Autoscale,
     /// Requests share long beginnings, servers have little room for them, and half of them restart in the
     /// middle. A table compares the hits in prefix caches that Usher predicts with those that happen: as it
@@ -47,14 +48,14 @@ pub struct DemoArgs {
     /// Scenario to show.
     #[arg(long, value_enum, default_value_t = Scenario::Plain)]
     pub scenario: Scenario,
-    /// Simulated servers. Default 8, sick-pod 10; with autoscale the maximum.
+    /// Simulated servers. Default 8, outlier 10; with autoscale the maximum.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub servers: Option<u16>,
     /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For
-    /// sick-pod those while a server is broken: 2000. For autoscale in all: 300.
+    /// outlier those while a server is broken: 2000. For autoscale in all: 300.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub requests: Option<usize>,
-    /// Speed of the trace and of the servers, as a multiple of the real one: 12, and 1 for sick-pod and
+    /// Speed of the trace and of the servers, as a multiple of the real one: 12, and 1 for outlier and
     /// autoscale.
     #[arg(long, value_name = "FACTOR", value_parser = speed)]
     pub speed: Option<f64>,
@@ -79,13 +80,13 @@ pub struct DemoArgs {
 impl DemoArgs {
     /// Simulated servers.
     pub(super) fn servers(&self) -> u16 {
-        let usual = if self.scenario == Scenario::SickPod { SICK_POD_SERVERS } else { 8 };
+        let usual = if self.scenario == Scenario::Outlier { OUTLIER_SERVERS } else { 8 };
         self.servers.unwrap_or(usual)
     }
 
     /// Speed of everything, in multiples of reality.
     pub(super) fn speed(&self) -> f64 {
-        let is_real = matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale);
+        let is_real = matches!(self.scenario, Scenario::Outlier | Scenario::Autoscale);
         let usual = if is_real { 1.0 } else { 12.0 };
         self.speed.unwrap_or(usual)
     }
@@ -93,7 +94,7 @@ impl DemoArgs {
     /// Requests that are sent, or those that count.
     pub(super) fn requests(&self) -> usize {
         let usual = match self.scenario {
-            Scenario::SickPod => SICK_POD_REQUESTS,
+            Scenario::Outlier => OUTLIER_REQUESTS,
             Scenario::Autoscale => AUTOSCALE_REQUESTS,
             _ => 400,
         };
@@ -102,7 +103,7 @@ impl DemoArgs {
 
     /// Returns `true` if it sends the requests of a trace.
     pub(super) fn replays(&self) -> bool {
-        !matches!(self.scenario, Scenario::SickPod | Scenario::Autoscale | Scenario::Precise)
+        !matches!(self.scenario, Scenario::Outlier | Scenario::Autoscale | Scenario::Precise)
     }
 }
 
@@ -119,5 +120,16 @@ fn speed(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if (0.01..=1000.0).contains(&speed) => Ok(speed),
         _ => Err("give a number from 0.01 to 1000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_names_of_scenarios_are_accepted() {
+        assert_eq!(Scenario::from_str("sick-pod", false), Ok(Scenario::Outlier));
+        assert_eq!(Scenario::from_str("outlier", false), Ok(Scenario::Outlier));
     }
 }

@@ -52,7 +52,7 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
         let text = "--servers 1: half of them restart and the others serve; give at least 2".to_owned();
         return Err(CliError::Usage(text));
     }
-    if args.scenario == Scenario::SickPod && servers < 2 {
+    if args.scenario == Scenario::Outlier && servers < 2 {
         let text = "--servers 1: one server fails and the others serve; give at least 2".to_owned();
         return Err(CliError::Usage(text));
     }
@@ -175,7 +175,7 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests, failed: report.failed() }));
     }
-    if args.scenario == Scenario::SickPod {
+    if args.scenario == Scenario::Outlier {
         let (stack, report) = outlier::compare(args, ports, &mut progress).await?;
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));

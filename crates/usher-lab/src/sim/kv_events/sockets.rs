@@ -63,8 +63,12 @@ impl Sockets {
             }
             Self::Connect(to) => loop {
                 if let Ok(stream) = TcpStream::connect(&to).await {
-                    let ended = publish(Arc::clone(&publisher), stream).await;
-                    tracing::debug!(%to, ?ended, "a subscriber of KV events is gone");
+                    match publish(Arc::clone(&publisher), stream).await {
+                        Ok(()) => tracing::debug!(%to, "connection to a subscriber of KV events closed"),
+                        Err(error) => {
+                            tracing::debug!(%to, %error, "connection to a subscriber of KV events lost")
+                        }
+                    }
                 }
                 tokio::time::sleep(PAUSE).await;
             },

@@ -73,7 +73,7 @@ impl MetricsPage {
         (self.started, self.shows) = (started, None);
     }
 
-    /// Sleeps at this level from now on, 1 or 2, or is awake.
+    /// Sets the level of sleep, 1 or 2; `None`: awake.
     pub(crate) fn sleeps(&mut self, level: Option<u8>) {
         (self.sleep, self.shows) = (level.unwrap_or(0), None);
     }

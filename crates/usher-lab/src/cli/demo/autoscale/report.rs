@@ -1,5 +1,6 @@
-//! Report of the scenario: a line per tick, and the outcomes of the requests.
+//! Report of the scenario: a line whenever something changes, and the outcomes of the requests.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use super::plan::CurrentPlan;
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::replay::Outcome;
 use crate::cli::demo::report::{Ends, Percentiles, verdict};
-use usher_terminal::{Column, grouped, line, paragraph, table};
+use usher_capacity::Reason;
+use usher_capacity::legend::meanings;
+use usher_terminal::{Column, grouped, line, paragraph, table, terms};
 
 /// Ticks are a second apart, but for those that a request brings about that finds no server.
 const NEXT: Duration = Duration::from_millis(600);
@@ -60,6 +63,14 @@ impl Moment {
         ]
     }
 
+    /// Returns `true` if something is worth a line of its own: the load alone isn't.
+    fn differs(&self, last: &Self) -> bool {
+        let shown = |moment: &Self| {
+            (moment.waiting, moment.current, moment.starting, moment.desired, moment.reasons.clone())
+        };
+        shown(self) != shown(last)
+    }
+
     /// Returns `true` if this is another tick: two looks may see the same one, and don't know its
     /// time exactly.
     pub(super) fn is_later_than(&self, last: &Self) -> bool {
@@ -95,7 +106,6 @@ pub(in crate::cli::demo) struct AutoscaleReport {
     #[serde(flatten)]
     ends: Ends,
     /// Time from a request's due time to the end of its response.
-    #[serde(rename = "answer_ms")]
     response_ms: Percentiles,
     /// Most servers in the pool.
     most_servers: usize,
@@ -129,6 +139,26 @@ impl AutoscaleReport {
     /// Requests that did not end with status 200.
     pub(in crate::cli::demo) fn failed(&self) -> usize {
         self.ends.failed()
+    }
+
+    /// Ticks that differ from those before them.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let (mut rows, mut last) = (Vec::new(), None);
+        for moment in &self.ticks {
+            if last.is_none_or(|last| moment.differs(last)) {
+                rows.push(moment.cells());
+            }
+            last = Some(moment);
+        }
+        rows
+    }
+
+    /// The reasons that occur, with their meanings.
+    fn legend(&self) -> Vec<(String, String)> {
+        let meanings = meanings::<Reason>();
+        let reasons: BTreeSet<&String> = self.ticks.iter().flat_map(|moment| &moment.reasons).collect();
+        let reasons = reasons.into_iter();
+        reasons.map(|name| (name.clone(), meanings.get(name).cloned().unwrap_or_default())).collect()
     }
 
     /// Verdict on the numbers.
@@ -173,8 +203,11 @@ impl Display for AutoscaleReport {
         )?;
         let numbers = ["seconds", "load/s", "waiting", "servers", "starting", "desired"].map(Column::number);
         let columns: Vec<Column<'_>> = numbers.into_iter().chain([Column::text("why")]).collect();
-        let rows: Vec<Vec<String>> = self.ticks.iter().map(Moment::cells).collect();
-        write!(f, "\n{}", table(&columns, &rows, f.width()))?;
+        write!(f, "\n{}", table(&columns, &self.rows(), f.width()))?;
+        let legend = self.legend();
+        if !legend.is_empty() {
+            write!(f, "\n{}", terms(&legend, f.width()))?;
+        }
         verdict(f, &self.verdict())
     }
 }
@@ -199,6 +232,9 @@ seconds  load/s  waiting  servers  starting  desired  why
     0.1       6        0        0         0        0
     1.1       6       12        0         2        2  Metric, UpLimit
    20.1      57        0        3         0        2  Metric
+
+Metric   A metric asks for another size of the group.
+UpLimit  More pods than may be added in the period.
 
 => 1 of 2 requests failed: as many servers as the load
    needed came, 3 at most, and all of them left.
@@ -234,12 +270,14 @@ seconds  load/s  waiting  servers  starting  desired  why
             moments: vec![
                 moment(0.1, 5.7, (0, 0, 0, 0), &[]),
                 moment(1.1, 5.7, (12, 0, 2, 2), &["Metric", "UpLimit"]),
+                moment(2.1, 8.2, (12, 0, 2, 2), &["Metric", "UpLimit"]),
                 moment(20.1, 57.4, (0, 3, 0, 2), &["Metric"]),
+                moment(21.1, 57.4, (0, 3, 0, 2), &["Metric"]),
             ],
             started: 4,
             ended: 4,
         };
-        let [first, second, _] = &measured.moments[..] else { panic!("three") };
+        let [first, second, ..] = &measured.moments[..] else { panic!("two") };
         assert!(second.is_later_than(first) && !first.is_later_than(first));
         let report = AutoscaleReport::new(measured, 1.0, Ports::from_first(8081, 4).unwrap());
         assert_eq!(report.to_string(), TABLE);

@@ -1,4 +1,4 @@
-//! The scenario `sick-pod`: one of the servers fails at once instead of working, and so
+//! The scenario `outlier`: one of the servers fails at once instead of working, and so
 //! looks idle; what it draws with outlier detection and without.
 
 mod report;
@@ -47,7 +47,7 @@ pub(super) async fn compare(
         if let Some(before) = last.take() {
             before.end();
         }
-        let serve = vec![format!("--sick-pods={detection}")];
+        let serve = vec![format!("--outlier-detection={detection}")];
         let setup = Setup { serve, ..Setup::default() };
         let plan = Plan { dir: args.dir.clone(), ports: ports.clone(), speed: args.speed(), setup };
         let mut stack = Stack::start(plan, progress).await?;
@@ -116,5 +116,5 @@ async fn is_ejected(client: &Client, admin: std::net::SocketAddr) -> anyhow::Res
     let page = client.json(admin, PAGE).await?;
     let rows = page.get("endpoints").and_then(Value::as_array);
     let rows = rows.with_context(|| format!("there are no endpoints in http://{admin}{PAGE}"))?;
-    Ok(rows.iter().any(|row| row.pointer("/health/demoted").is_some_and(|ejected| ejected == true)))
+    Ok(rows.iter().any(|row| row.pointer("/health/ejected").is_some_and(|ejected| ejected == true)))
 }

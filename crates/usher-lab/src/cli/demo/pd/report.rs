@@ -48,7 +48,6 @@ pub(super) struct Run {
     /// Time from a request's due time to the first byte of its response.
     first_token_ms: Times,
     /// Time from a request's due time to the end of its response.
-    #[serde(rename = "answer_ms")]
     response_ms: Times,
     /// Prompts that another server computed than the one that decoded.
     remote_prefills: u64,
