@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic like the test")]
 
 mod errors;
+mod replicas;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -37,6 +37,10 @@ pub enum Scenario {
     /// middle. A table compares the hits in prefix caches that Usher predicts with those that happen: as it
     /// estimates them, and by the KV events of the servers.
     Precise,
+    /// Three replicas of Usher serve one pool, with and without a store through which they share load and
+    /// prefixes, and a table compares them with one. Then one of the three is killed and comes back. Takes a
+    /// minute.
+    Replicas,
     /// Prefill and decode pods come up in steps where there are nodes for half of them, and
     /// a table compares that with all at once. Pods and time are virtual: nothing is started.
     Rollout,
@@ -52,11 +56,12 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub servers: Option<u16>,
     /// Requests that are sent, from the start of the trace; fewer if it has fewer: 400. For
-    /// outlier those while a server is broken: 2000. For autoscale in all: 300.
+    /// outlier those while a server is broken: 2000. For autoscale in all: 300. For replicas in each run, beside
+    /// bursts.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub requests: Option<usize>,
-    /// Speed of the trace and of the servers, as a multiple of the real one: 12, and 1 for outlier and
-    /// autoscale.
+    /// Speed of the trace and of the servers, as a multiple of the real one: 12, and 1 for outlier, autoscale
+    /// and replicas.
     #[arg(long, value_name = "FACTOR", value_parser = speed)]
     pub speed: Option<f64>,
     /// Port of Envoy; Usher and the servers take those that follow, and Usher's admin server 9095 if that is free.
@@ -72,6 +77,10 @@ pub struct DemoArgs {
     /// Trace to replay instead of the built-in one, in the format of Mooncake's.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Redis or Valkey through which the replicas of the scenario replicas share, as for `usher serve`. By
+    /// default the demo starts the redis-server or valkey-server that is on the PATH.
+    #[arg(long, value_name = "URL")]
+    pub state_store: Option<String>,
     /// Format of the result.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
@@ -86,7 +95,7 @@ impl DemoArgs {
 
     /// Speed of everything, in multiples of reality.
     pub(super) fn speed(&self) -> f64 {
-        let is_real = matches!(self.scenario, Scenario::Outlier | Scenario::Autoscale);
+        let is_real = matches!(self.scenario, Scenario::Outlier | Scenario::Autoscale | Scenario::Replicas);
         let usual = if is_real { 1.0 } else { 12.0 };
         self.speed.unwrap_or(usual)
     }
@@ -101,9 +110,17 @@ impl DemoArgs {
         self.requests.unwrap_or(usual)
     }
 
+    /// Name of the scenario.
+    pub(super) fn name(&self) -> String {
+        self.scenario.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// Returns `true` if it sends the requests of a trace.
     pub(super) fn replays(&self) -> bool {
-        !matches!(self.scenario, Scenario::Outlier | Scenario::Autoscale | Scenario::Precise)
+        !matches!(
+            self.scenario,
+            Scenario::Outlier | Scenario::Autoscale | Scenario::Precise | Scenario::Replicas
+        )
     }
 }
 

@@ -110,7 +110,12 @@ pub fn config(ports: &Ports, extras: Extras) -> anyhow::Result<String> {
     *part(named(filters, "envoy.filters.http.ext_proc")?, "/typed_config/failure_mode_allow")? = false.into();
     let clusters = part(&mut config, "/static_resources/clusters")?;
     let usher = named(clusters, "usher")?;
-    set_endpoints(usher, &[ports.extproc])?;
+    let pickers: Vec<u16> = ports.ushers().iter().map(|usher| usher.extproc).collect();
+    set_endpoints(usher, &pickers)?;
+    if pickers.len() > 1 {
+        // An equal share for each, whatever it has under way.
+        *part(usher, "/lb_policy")? = "ROUND_ROBIN".into();
+    }
     if extras == Extras::None {
         remove(usher, "transport_socket")?;
     }
@@ -177,6 +182,25 @@ mod tests {
         found.sort_unstable();
         let [first, second] = ports.servers[..] else { panic!("{ports:?}") };
         assert_eq!(found, [ports.envoy, ports.extproc, ports.envoy_admin, first, second]);
+    }
+
+    #[test]
+    fn requests_go_round_all_replicas() {
+        let mut ports = Ports::from_first(20_000, 9).unwrap();
+        let policy = |ports: &Ports| {
+            let config: Value = serde_json::from_str(&config(ports, Extras::AsShipped).unwrap()).unwrap();
+            let clusters = config["static_resources"]["clusters"].as_array().unwrap();
+            let usher = clusters.iter().find(|cluster| cluster["name"] == "usher").unwrap();
+            let mut found = Vec::new();
+            collect(usher, &mut found);
+            (usher["lb_policy"].as_str().unwrap().to_owned(), found)
+        };
+        assert_eq!(policy(&ports), ("LEAST_REQUEST".to_owned(), vec![ports.extproc]));
+        ports.add_replica().unwrap();
+        ports.add_replica().unwrap();
+        let [second, third] = ports.replicas[..] else { panic!("{ports:?}") };
+        let all = vec![ports.extproc, second.extproc, third.extproc];
+        assert_eq!(policy(&ports), ("ROUND_ROBIN".to_owned(), all));
     }
 
     #[test]

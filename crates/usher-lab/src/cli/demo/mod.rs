@@ -4,6 +4,7 @@ mod args;
 mod autoscale;
 pub mod children;
 mod client;
+mod commands;
 pub mod envoy;
 mod latency;
 mod outlier;
@@ -12,6 +13,7 @@ mod plain;
 pub mod ports;
 mod precise;
 mod replay;
+mod replicas;
 mod report;
 mod rollout;
 mod stack;
@@ -24,7 +26,6 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::load::trace::{Row, parse};
@@ -48,18 +49,21 @@ pub fn run(args: &DemoArgs) -> Result<(), CliError> {
         let text = format!("--servers {servers}: half of them compute prompts; give an even number");
         return Err(CliError::Usage(text));
     }
-    if args.scenario == Scenario::Precise && servers < 2 {
-        let text = "--servers 1: half of them restart and the others serve; give at least 2".to_owned();
-        return Err(CliError::Usage(text));
+    let needs_two = match args.scenario {
+        Scenario::Precise => Some("half of them restart and the others serve"),
+        Scenario::Outlier => Some("one server fails and the others serve"),
+        Scenario::Replicas => Some("load is spread over them"),
+        _ => None,
+    };
+    if let (Some(why), 1) = (needs_two, servers) {
+        return Err(CliError::Usage(format!("--servers 1: {why}; give at least 2")));
     }
-    if args.scenario == Scenario::Outlier && servers < 2 {
-        let text = "--servers 1: one server fails and the others serve; give at least 2".to_owned();
+    if args.scenario != Scenario::Replicas && args.state_store.is_some() {
+        let text = format!("--state-store: the scenario {} has no replicas; leave it out", args.name());
         return Err(CliError::Usage(text));
     }
     if !args.replays() && args.trace.is_some() {
-        let name =
-            args.scenario.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        let text = format!("--trace: the scenario {name} replays no trace; leave it out");
+        let text = format!("--trace: the scenario {} replays no trace; leave it out", args.name());
         return Err(CliError::Usage(text));
     }
     if args.scenario == Scenario::Autoscale && args.keep {
@@ -77,6 +81,7 @@ fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
         ("--speed", args.speed.is_some()),
         ("--trace", args.trace.is_some()),
         ("--keep", args.keep),
+        ("--state-store", args.state_store.is_some()),
     ];
     if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
         let text = format!("{flag}: the scenario rollout sends no requests; leave it out");
@@ -92,8 +97,12 @@ fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
 
 fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
     let rows: Arc<[Row]> = read_trace(args)?.into();
-    // Servers tell Usher what they hold on a port behind theirs.
-    let more = u16::from(args.scenario == Scenario::Precise);
+    let more = match args.scenario {
+        // Servers tell Usher what they hold on a port behind theirs.
+        Scenario::Precise => 1,
+        Scenario::Replicas => replicas::PORTS,
+        _ => 0,
+    };
     let ports = Ports::choose(args.port, args.servers() + more)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -187,6 +196,11 @@ async fn demo(args: &DemoArgs, rows: &Arc<[Row]>, ports: Ports) -> anyhow::Resul
     }
     if args.scenario == Scenario::Precise {
         let (stack, report) = precise::compare(args, ports, &mut progress).await?;
+        let text = args.output.render(&report)?;
+        return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
+    }
+    if args.scenario == Scenario::Replicas {
+        let (stack, report) = replicas::compare(args, ports, &mut progress).await?;
         let text = args.output.render(&report)?;
         return Ok((stack, Shown { text, requests: report.requests(), failed: report.failed() }));
     }

@@ -54,6 +54,24 @@ pub enum PortError {
     },
 }
 
+/// Ports of one Usher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct UsherPorts {
+    /// Address that Envoy asks it at.
+    pub extproc: u16,
+    /// Its gRPC health.
+    pub health: u16,
+    /// Its metrics.
+    pub metrics: u16,
+    /// Its admin server.
+    pub admin: u16,
+}
+
+impl UsherPorts {
+    /// Number of ports that one takes.
+    pub const COUNT: u16 = 4;
+}
+
 /// The ports of a demo, on 127.0.0.1.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ports {
@@ -71,6 +89,9 @@ pub struct Ports {
     pub envoy_admin: u16,
     /// The simulated servers.
     pub servers: Vec<u16>,
+    /// Ushers beside the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<UsherPorts>,
 }
 
 impl Ports {
@@ -104,7 +125,24 @@ impl Ports {
             admin: first + 4,
             envoy_admin: first + 5,
             servers: (first + FIXED..=end).collect(),
+            replicas: Vec::new(),
         })
+    }
+
+    /// Ports of all Ushers.
+    pub fn ushers(&self) -> Vec<UsherPorts> {
+        let Self { extproc, health, metrics, admin, .. } = *self;
+        let mut all = vec![UsherPorts { extproc, health, metrics, admin }];
+        all.extend(&self.replicas);
+        all
+    }
+
+    /// Gives ports of the last servers to one more Usher. `None`: there are too few.
+    pub fn add_replica(&mut self) -> Option<()> {
+        let mut last = || self.servers.pop();
+        let (admin, metrics, health, extproc) = (last()?, last()?, last()?, last()?);
+        self.replicas.push(UsherPorts { extproc, health, metrics, admin });
+        Some(())
     }
 
     /// The same with the admin server at this port, if it is free and none of them.
@@ -126,7 +164,11 @@ impl Ports {
     }
 
     fn all(&self) -> Vec<u16> {
-        let mut all = vec![self.envoy, self.extproc, self.health, self.metrics, self.admin, self.envoy_admin];
+        let mut all = vec![self.envoy];
+        for UsherPorts { extproc, health, metrics, admin } in self.ushers() {
+            all.extend([extproc, health, metrics, admin]);
+        }
+        all.push(self.envoy_admin);
         all.extend(&self.servers);
         all
     }
@@ -168,6 +210,18 @@ mod tests {
         // Should the one before be taken too, it is named.
         assert!(matches!(error, PortError::InUse { count: 7, .. }), "{error}");
         assert_eq!(Ports::choose(port, 1).unwrap_err(), PortError::InUse { port, count: 7 });
+    }
+
+    #[test]
+    fn replica_takes_ports_of_the_last_servers() {
+        let mut ports = Ports::from_first(8081, 5).unwrap();
+        let row = ports.all();
+        ports.add_replica().unwrap();
+        assert_eq!((&ports.servers[..], ports.replicas[0].extproc), (&[8087][..], 8088));
+        let mut all = ports.all();
+        all.sort_unstable();
+        assert_eq!(all, row);
+        assert_eq!(ports.add_replica(), None);
     }
 
     #[test]

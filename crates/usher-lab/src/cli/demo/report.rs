@@ -57,12 +57,16 @@ pub(super) fn failed(runs: &[impl Side]) -> usize {
     runs.iter().map(Side::failed).sum()
 }
 
-/// Columns of the titles, and of each run's cells: two runs fit 60 columns.
-const TITLE: usize = 28;
+/// Columns of runs with their titles.
+const WIDTH: usize = 60;
+/// Columns of each cell of at most two runs, and of more.
 pub(super) const CELL: usize = 16;
+const NARROW_CELL: usize = 12;
 
-/// Columns of the two runs with their titles.
-const WIDTH: usize = TITLE + 2 * CELL;
+/// Columns of titles and of cells, for so many runs.
+fn columns(runs: usize) -> (usize, usize) {
+    if runs > 2 { (WIDTH.saturating_sub(runs * NARROW_CELL), NARROW_CELL) } else { (WIDTH - 2 * CELL, CELL) }
+}
 
 /// A line with a cell for each run.
 pub(super) fn row<R>(
@@ -71,8 +75,9 @@ pub(super) fn row<R>(
     title: &str,
     cell: impl Fn(&R) -> String,
 ) -> fmt::Result {
-    write!(f, "{title:<TITLE$}")?;
-    runs.iter().try_for_each(|run| write!(f, "{:>CELL$}", cell(run)))?;
+    let (titles, cells) = columns(runs.len());
+    write!(f, "{title:<titles$}")?;
+    runs.iter().try_for_each(|run| write!(f, "{:>cells$}", cell(run)))?;
     writeln!(f)
 }
 
@@ -96,7 +101,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) fn of(outcomes: &[Outcome]) -> Self {
+    pub(super) fn of<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Self {
         let mut ends = Self::default();
         for outcome in outcomes {
             match &outcome.response {

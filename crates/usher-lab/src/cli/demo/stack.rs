@@ -1,17 +1,19 @@
 //! Stack of a demo: simulated servers, Usher and Envoy, in processes of their own.
 
 use std::env::current_exe;
+use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
 
 use super::children::Group;
 use super::client::{Client, MODELS, Response};
+use super::commands::{self, NAME, Serve, StoreServer};
 use super::envoy::{self, Extras};
 use super::ports::{Ports, local};
 use super::trace::MODEL;
@@ -24,9 +26,6 @@ const START: Duration = Duration::from_secs(20);
 
 /// Between two looks at whether something is ready, or still runs.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Simulated servers are called this and their number.
-const NAME: &str = "sim";
 
 /// The process of all servers, and what it writes.
 const SIM: &str = "usher sim";
@@ -58,6 +57,8 @@ pub(super) struct Setup {
     pub(super) serve: Vec<String>,
     /// Usher's capacity policies.
     pub(super) policy: Option<String>,
+    /// Store of the replicas, started before them.
+    pub(super) store: Option<StoreServer>,
 }
 
 /// A server with a process of its own.
@@ -74,10 +75,10 @@ pub(super) struct ServerProcess {
 pub(super) struct Stack {
     group: Group,
     ports: Ports,
-    usher: u32,
+    /// Process number of each Usher.
+    ushers: Vec<u32>,
+    serve: Serve,
     run_dir: PathBuf,
-    /// The file that says which servers there are.
-    endpoints: PathBuf,
     speed: f64,
     /// The servers, until they are started.
     servers: Option<Command>,
@@ -101,7 +102,7 @@ impl Stack {
         let client = Client::default();
         let program = current_exe().context("cannot find the path of this program")?;
         let endpoints = run_dir.join("endpoints.yaml");
-        let mut sim = sim_command(&program, &ports, speed, &endpoints);
+        let mut sim = commands::sim(&program, &ports, speed, &endpoints);
         sim.args(&setup.servers);
         let servers = if setup.starts_empty {
             write(&endpoints, "endpoints: []\n")?;
@@ -115,27 +116,34 @@ impl Stack {
             }
             None
         };
-        let mut serve = serve_command(&program, &ports, &endpoints);
-        serve.args(&setup.serve);
+        let mut flags: Vec<OsString> = setup.serve.into_iter().map(OsString::from).collect();
         if let Some(text) = setup.config {
             let config = run_dir.join("config.yaml");
             write(&config, &text)?;
-            serve.arg("--allow-experimental-plugins=true").arg("--config-file").arg(config);
+            flags.extend(["--allow-experimental-plugins=true".into(), "--config-file".into(), config.into()]);
         }
         if let Some(text) = setup.policy {
             let policy = run_dir.join("policy.yaml");
             write(&policy, &text)?;
-            serve.arg("--capacity-policy").arg(policy);
+            flags.extend(["--capacity-policy".into(), policy.into()]);
         }
-        let usher = group.spawn("usher serve", serve, run_dir.join("usher.log"))?;
-        let mut stack = Self { group, ports, usher, run_dir, endpoints, speed, servers };
+        let serve = Serve { program, endpoints, flags };
+        let mut stack = Self { group, ports, ushers: Vec::new(), serve, run_dir, speed, servers };
+        if let Some(store) = setup.store {
+            stack.start_store(&store).await?;
+        }
+        for number in 0..stack.ports.ushers().len() {
+            let id = stack.spawn_usher(number)?;
+            stack.ushers.push(id);
+        }
         // An Envoy that finds Usher not ready asks again after two seconds.
-        let is_well = |response: &Response| response.status == 200;
-        stack.responds(&client, local(stack.ports.admin), "/healthz", "Usher", is_well).await?;
+        for number in 0..stack.ushers.len() {
+            stack.usher_ready(number).await?;
+        }
 
         let config = stack.run_dir.join("envoy.json");
         write(&config, &envoy::config(&stack.ports, Extras::AsShipped)?)?;
-        stack.group.spawn("Envoy", envoy_command(&envoy, &config), stack.run_dir.join("envoy.log"))?;
+        stack.group.spawn("Envoy", commands::envoy(&envoy, &config), stack.run_dir.join("envoy.log"))?;
         let is_empty = stack.servers.is_some();
         // A request without a body doesn't wait. That Usher refused it shows that it was asked.
         let is_through = |response: &Response| {
@@ -143,6 +151,53 @@ impl Stack {
         };
         stack.responds(&client, stack.envoy(), MODELS, "Envoy", is_through).await?;
         Ok(stack)
+    }
+
+    async fn start_store(&mut self, store: &StoreServer) -> anyhow::Result<()> {
+        self.group.spawn("the state store", store.command(&self.run_dir), self.run_dir.join("store.log"))?;
+        let deadline = Instant::now() + START;
+        while !store.listens() {
+            self.group.check()?;
+            ensure!(Instant::now() < deadline, "the state store was not ready within {} s", START.as_secs());
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    fn spawn_usher(&mut self, number: usize) -> anyhow::Result<u32> {
+        let ports = *self.ports.ushers().get(number).context("there is no such Usher")?;
+        let name = if number == 0 { "usher".to_owned() } else { format!("usher-{}", number + 1) };
+        let log = self.run_dir.join(format!("{name}.log"));
+        Ok(self.group.spawn("usher serve", self.serve.command(ports), log)?)
+    }
+
+    /// Waits until this Usher is ready.
+    ///
+    /// # Errors
+    /// When it ends or takes too long.
+    pub(super) async fn usher_ready(&mut self, number: usize) -> anyhow::Result<()> {
+        let admin = self.ports.ushers().get(number).context("there is no such Usher")?.admin;
+        let is_well = |response: &Response| response.status == 200;
+        self.responds(&Client::default(), local(admin), "/healthz", "Usher", is_well).await
+    }
+
+    /// Kills this Usher without a warning.
+    pub(super) fn kill_usher(&mut self, number: usize) {
+        if let Some(id) = self.ushers.get(number) {
+            self.group.end(*id);
+        }
+    }
+
+    /// Starts one that was killed.
+    ///
+    /// # Errors
+    /// When the program or its log can't be had.
+    pub(super) fn restart_usher(&mut self, number: usize) -> anyhow::Result<()> {
+        let id = self.spawn_usher(number)?;
+        if let Some(place) = self.ushers.get_mut(number) {
+            *place = id;
+        }
+        Ok(())
     }
 
     /// Starts the servers of a setup that starts empty.
@@ -167,8 +222,7 @@ impl Stack {
         port: u16,
         startup: Duration,
     ) -> anyhow::Result<ServerProcess> {
-        let program = current_exe().context("cannot find the path of this program")?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&self.serve.program);
         command
             .args(["sim", "--name", name, "--model", MODEL])
             .args(["--port", &port.to_string()])
@@ -188,10 +242,10 @@ impl Stack {
     /// # Errors
     /// Returns an error if the file can't be written.
     pub(super) fn write_endpoints(&self, text: &str) -> anyhow::Result<()> {
-        let partial = self.endpoints.with_extension("partial");
+        let endpoints = &self.serve.endpoints;
+        let partial = endpoints.with_extension("partial");
         write(&partial, text)?;
-        fs::rename(&partial, &self.endpoints)
-            .with_context(|| format!("cannot write {}", self.endpoints.display()))
+        fs::rename(&partial, endpoints).with_context(|| format!("cannot write {}", endpoints.display()))
     }
 
     /// Checks that everything runs.
@@ -265,9 +319,9 @@ impl Stack {
         self.run_dir.display()
     }
 
-    /// CPU time and memory that Usher used since it started; `None` where the system doesn't report them.
+    /// CPU time and memory that the first Usher used since it started; `None` where the system doesn't report them.
     pub(super) fn usher(&self) -> Option<Usage> {
-        usage(self.usher)
+        usage(*self.ushers.first()?)
     }
 
     /// Ends everything, and removes what the processes wrote, which is only of use
@@ -296,39 +350,4 @@ fn make_run_dir(dir: &Path, port: u16) -> anyhow::Result<PathBuf> {
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn sim_command(program: &Path, ports: &Ports, speed: f64, endpoints: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .args(["sim", "--name", NAME, "--model", MODEL])
-        .args(["--count", &ports.servers.len().to_string()])
-        .args(["--port", &ports.servers.first().copied().unwrap_or_default().to_string()])
-        .args(["--speed", &speed.to_string()])
-        .arg("--write-endpoints")
-        .arg(endpoints);
-    command
-}
-
-fn serve_command(program: &Path, ports: &Ports, endpoints: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .args(["serve", "--bind-address=127.0.0.1"])
-        .arg(format!("--grpc-port={}", ports.extproc))
-        .arg(format!("--grpc-health-port={}", ports.health))
-        .arg(format!("--metrics-port={}", ports.metrics))
-        .arg(format!("--admin-address={}", local(ports.admin)))
-        // The demo that scales to zero means it.
-        .arg("--allow-empty-endpoints")
-        .arg("--endpoints-file")
-        .arg(endpoints);
-    command
-}
-
-fn envoy_command(program: &Path, config: &Path) -> Command {
-    let mut command = Command::new(program);
-    // Hot restart would make demos side by side share memory; two workers are enough
-    // for what one client sends.
-    command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning", "-c"]).arg(config);
-    command
 }
