@@ -12,6 +12,9 @@ pub(super) struct Position {
     last: Option<EntryId>,
     /// Last entry that this replica added.
     told: Option<EntryId>,
+    /// Entry that it added before, at the last look at the beginning of the stream or first since. One that is added later is in
+    /// the stream again, even if it was lost.
+    witness: Option<EntryId>,
     /// Reading from the end towards the beginning, until it is over.
     pub(super) warm_up: Option<WarmUp>,
 }
@@ -44,24 +47,26 @@ impl Position {
     /// This replica has added an entry. Returns `true` if it is in another stream than what was read: ids grow.
     pub(super) fn told(&mut self, id: EntryId) -> bool {
         self.told = Some(id);
+        self.witness.get_or_insert(id);
         let is_other = self.last.is_some_and(|last| id <= last);
         if is_other {
-            self.last = None;
+            (self.last, self.witness) = (None, Some(id));
             self.begin();
         }
         is_other
     }
 
     /// Compares with the oldest entry of the stream; `None`: it has none. Returns `true` if all that this replica
-    /// added is gone.
+    /// had added at the last look is gone.
     pub(super) fn is_lost(&mut self, oldest: Option<EntryId>) -> bool {
         let is_gone = |id: EntryId| oldest.is_none_or(|oldest| id < oldest);
-        let is_lost = self.told.is_some_and(is_gone);
+        let is_lost = self.witness.is_some_and(is_gone);
         // Behind 0-0 is the whole stream, whatever its beginning is.
         let has_gap = self.last.is_some_and(|last| last != EntryId::default() && is_gone(last));
         if is_lost {
             self.told = None;
         }
+        self.witness = self.told;
         if has_gap {
             self.last = None;
         }
@@ -106,7 +111,7 @@ mod tests {
     #[test]
     fn end_is_read_again_after_a_gap() {
         let mut position = position();
-        assert!(!position.told(id(30)));
+        assert!(!position.told(id(30)) && !position.is_lost(Some(id(8))));
         assert!(!position.is_lost(Some(id(20))), "the last of our entries is there");
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
     }
@@ -120,6 +125,15 @@ mod tests {
         let mut position = self::position();
         assert!(position.read(id(20)) && position.is_lost(Some(id(20))));
         assert_eq!((position.after(), position.warm_up.is_some()), (Some(id(20)), true));
+    }
+
+    #[test]
+    fn lost_stream_is_noticed_in_spite_of_what_was_added_since() {
+        let mut position = position();
+        assert!(!position.is_lost(Some(id(1))));
+        assert!(!position.told(id(20)) && position.read(id(20)));
+        assert!(position.is_lost(Some(id(20))));
+        assert!(!position.told(id(21)) && !position.is_lost(Some(id(20))));
     }
 
     #[test]

@@ -137,11 +137,10 @@ impl Replica {
         self.index.add(&self.store.snapshot().endpoints()[0], hashes, 31_250);
     }
 
-    /// Takes a turn at this time, as behind a look at the stream.
+    /// Takes a turn at this time.
     async fn turn(&mut self, ms: u64) -> Result<(), Failure> {
         self.clock.set(Duration::from_millis(ms));
         assert!(self.prefixes.follow());
-        self.prefixes.check(&mut self.connection).await?;
         self.prefixes.turn(&mut self.connection).await
     }
 
@@ -218,13 +217,31 @@ async fn lost_stream_is_filled_again() {
     b.turn(100).await.unwrap();
     stream.lock().unwrap().entries.clear();
     // One comes first, and the other finds another stream in the place of the old one.
-    a.turn(300).await.unwrap();
-    a.turn(500).await.unwrap();
-    b.turn(500).await.unwrap();
-    b.turn(700).await.unwrap();
+    a.turn(5300).await.unwrap();
+    a.turn(5500).await.unwrap();
+    b.turn(5500).await.unwrap();
+    b.turn(5700).await.unwrap();
     let mut c = Replica::new(&stream, 16);
     c.turn(50).await.unwrap();
     assert_eq!((c.found(&[1, 2]), c.found(&[3])), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_is_lost_under_load_is_filled_again() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let mut a = Replica::new(&stream, 16);
+    a.add(&[1, 2]);
+    a.turn(100).await.unwrap();
+    stream.lock().unwrap().entries.clear();
+    for turn in 2..=60 {
+        a.add(&[turn * 10]);
+        a.turn(turn * 100).await.unwrap();
+    }
+    let mut c = Replica::new(&stream, 16);
+    for turn in 0..3 {
+        c.turn(turn * 50).await.unwrap();
+    }
+    assert_eq!((c.found(&[1, 2]), c.found(&[20]), c.found(&[600])), (2, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
