@@ -375,3 +375,25 @@ async fn what_others_forgot_while_the_store_refused_writes_is_told_again() {
     }
     assert_eq!(b.found(&[1, 2]), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    b.turn(50).await.unwrap();
+    let lengths = [&[3 << 20][..], &[1_000_000; 9], &[5 << 20]].concat();
+    for length in lengths {
+        stream.lock().unwrap().add(&vec![b'x'; length]);
+    }
+    b.turn(100).await.unwrap();
+    a.add(&[1]);
+    a.turn(200).await.unwrap();
+    b.turn(300).await.unwrap();
+    assert_eq!((b.found(&[1]), b.counted(&b.prefixes.metrics.ignored, "malformed")), (1, 11));
+    let mut c = Replica::new(&stream, 16);
+    for turn in 0..3 {
+        c.turn(turn * 100).await.unwrap();
+    }
+    assert!(c.warm.try_recv().is_ok());
+    assert_eq!(c.found(&[1]), 1);
+}
