@@ -21,7 +21,7 @@ const REMEDIES: [(&[&str], &str); 9] = [
     (&["not_permitted"], "Give the store's user the rights in docs/guide/replicas.md."),
     (&["read_only"], "Name the primary: what is published at a replica reaches no other."),
     (&["mode"], "Name a server that stands alone: Cluster and Sentinel are not supported."),
-    (&["version", "protocol"], "Name a server that speaks RESP3: Redis 6, Valkey 7.2 or later."),
+    (&["version", "protocol"], "Name a server that speaks RESP3: Redis 6.2, Valkey 7.2 or later."),
     (&["out_of_memory"], "Raise the store's maxmemory, or free some."),
     (
         &["protected_mode", "max_clients"],
@@ -84,7 +84,7 @@ mod tests {
             ),
             (store(false, &[("tls", 2)]), Some(("tls", Some("--state-store-ca-file")))),
             (store(false, &[("read_only", 2)]), Some(("read_only", Some("primary")))),
-            (store(false, &[("version", 2)]), Some(("version", Some("Redis 6")))),
+            (store(false, &[("version", 2)]), Some(("version", Some("Redis 6.2")))),
             (store(false, &[("refused", 2)]), Some(("refused", None))),
         ];
         for (store, words) in table {
