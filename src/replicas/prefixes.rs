@@ -101,10 +101,12 @@ impl Prefixes {
         let (mut retries, mut is_first) = (Retries::default(), true);
         loop {
             if !self.follow() {
+                self.metrics.connected.set(1);
                 self.is_warm();
                 tokio::time::sleep(IDLE).await;
                 continue;
             }
+            self.metrics.connected.set(0);
             let connected = timeout(CONNECT, self.connector.connect()).await;
             let failure = match connected.unwrap_or(Err(Failure::Timeout(CONNECT))) {
                 Err(failure) => failure,

@@ -189,9 +189,11 @@ async fn start_waits_neither_without_an_index_nor_where_somebody_has_to_help() {
     none.prefixes.indexes = Box::new(Vec::new);
     let mut refused = Replica::new(&Arc::default(), 16);
     refused.prefixes.connector.store.password = Some(StorePassword::File("/no/such/file".into()));
-    for replica in [none, refused] {
+    for (replica, connected) in [(none, 1), (refused, 0)] {
+        let metrics = replica.prefixes.metrics.clone();
         let running = tokio::spawn(replica.prefixes.run());
         replica.warm.await.unwrap();
+        assert_eq!(metrics.connected.get(), connected);
         running.abort();
     }
 }

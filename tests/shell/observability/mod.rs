@@ -26,9 +26,10 @@ use prometheus::{Prometheus, is_installed};
 const GUIDE: &str = "docs/guide/observability.md";
 
 /// Alerts whose fault isn't made here but in `deploy/observability/rules_test.yaml`, and why.
-const MADE_UP: [(&str, &str); 3] = [
+const MADE_UP: [(&str, &str); 4] = [
     ("UsherModelServerQueuesGrowing", "takes more load than a test should make"),
     ("UsherPredictionOff", "takes servers that change their speed all the time"),
+    ("UsherPrefixesNotShared", "takes a store that refuses one of two connections"),
     ("UsherReplicaSilent", "takes replicas that Prometheus knows by their pods"),
 ];
 
