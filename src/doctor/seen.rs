@@ -159,11 +159,13 @@ pub struct PickerPage {
     pub state_store: Option<StateStore>,
 }
 
-/// Connection of a picker to the store through which replicas share their load.
+/// Connections of a picker to the store through which replicas share their load and prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateStore {
     /// It is connected now.
     pub is_connected: bool,
+    /// It doesn't share prefixes now, though it should.
+    pub lacks_prefixes: bool,
     /// Connections that failed or ended since the picker's start, by reason.
     pub failures: BTreeMap<String, u64>,
 }

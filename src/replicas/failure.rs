@@ -69,7 +69,7 @@ pub(super) enum Failure {
     Protected,
     #[error("the server has as many clients as it takes; raise its maxclients, or end some")]
     Clients,
-    #[error("the server does not speak RESP3 ({0}); Redis 6 or Valkey 7.2, or later, is needed")]
+    #[error("the server does not speak RESP3 ({0}); Redis 6.2 or Valkey 7.2, or later, is needed")]
     Version(String),
     #[error("the server sent something else than RESP3: {0}; check the address")]
     Protocol(#[from] resp::Malformed),
@@ -250,9 +250,9 @@ mod tests {
                 "max_clients",
                 "raise its maxclients",
             ),
-            (b"ERR unknown command `HELLO`, with args beginning with: `3`,", "version", "Redis 6"),
+            (b"ERR unknown command `HELLO`, with args beginning with: `3`,", "version", "Redis 6.2"),
             (b"ERR Client names cannot contain spaces", "refused", "ERR in reply to HELLO, see its log"),
-            (b"NOPROTO unsupported protocol version", "version", "Redis 6"),
+            (b"NOPROTO unsupported protocol version", "version", "Redis 6.2"),
         ];
         for (words, reason, part) in table {
             let failure = Failure::refused(words, true);

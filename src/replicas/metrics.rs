@@ -103,7 +103,7 @@ impl PrefixMetrics {
         Ok(Self {
             connected: gauge(
                 "usher_replicas_prefix_connected",
-                "1 while prefixes are shared; 0: this replica knows only those of its own requests.",
+                "1 while prefixes are shared, or there are none to share; 0: this replica knows only those of its own requests.",
             )?,
             warm_up_seconds: register(registry, warm_up_seconds, None)?,
             blocks: counters(

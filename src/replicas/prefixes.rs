@@ -25,7 +25,7 @@ use super::resp::Value;
 const TURN: Duration = Duration::from_millis(50);
 
 /// Interval at which the beginning of the stream is looked at.
-const CHECK: Duration = Duration::from_secs(5);
+const CHECK_MS: u64 = 5000;
 
 /// Interval at which a new index is looked for while there is none.
 const IDLE: Duration = Duration::from_millis(500);
@@ -57,6 +57,8 @@ pub(super) struct Prefixes {
     endpoints: Arc<Store>,
     exchange: Exchange,
     position: Position,
+    /// Time of the next look at the beginning of the stream.
+    check_at_ms: u64,
     /// Batch that the store has not confirmed.
     pending: Option<Vec<u8>>,
     /// Beginning of the warm-up, and blocks restored by earlier ones.
@@ -86,6 +88,7 @@ impl Prefixes {
             endpoints,
             exchange,
             position,
+            check_at_ms: 0,
             pending: None,
             began: None,
             warm,
@@ -98,10 +101,12 @@ impl Prefixes {
         let (mut retries, mut is_first) = (Retries::default(), true);
         loop {
             if !self.follow() {
+                self.metrics.connected.set(1);
                 self.is_warm();
                 tokio::time::sleep(IDLE).await;
                 continue;
             }
+            self.metrics.connected.set(0);
             let connected = timeout(CONNECT, self.connector.connect()).await;
             let failure = match connected.unwrap_or(Err(Failure::Timeout(CONNECT))) {
                 Err(failure) => failure,
@@ -140,15 +145,11 @@ impl Prefixes {
     ) -> Result<(), Failure> {
         let mut turns = tokio::time::interval(TURN);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut check = Instant::now();
+        self.check_at_ms = 0;
         loop {
             turns.tick().await;
             if !self.follow() {
                 return Ok(());
-            }
-            if check <= Instant::now() {
-                self.check(&mut connection).await?;
-                check = Instant::now() + CHECK;
             }
             self.turn(&mut connection).await?;
             // A store that refuses to write connects all the same.
@@ -169,8 +170,12 @@ impl Prefixes {
         !members.is_empty()
     }
 
-    /// Finds out what has become of the stream.
+    /// Finds out now and then what has become of the stream.
     async fn check(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        let now_ms = self.clock.now_ms();
+        if now_ms < self.check_at_ms {
+            return Ok(());
+        }
         let reply =
             self.ask(connection, &[b"XRANGE", self.key.as_bytes(), b"-", b"+", b"COUNT", b"1"]).await?;
         let oldest = entries::of_range(reply).first().map(|(id, _)| *id);
@@ -178,6 +183,7 @@ impl Prefixes {
             self.exchange.tell_all();
         }
         self.ask(connection, &[b"EXPIRE", self.key.as_bytes(), EXPIRY.as_bytes()]).await?;
+        self.check_at_ms = now_ms + CHECK_MS;
         Ok(())
     }
 
@@ -189,6 +195,7 @@ impl Prefixes {
     }
 
     async fn take_turn(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        self.check(connection).await?;
         self.read_back(connection).await?;
         self.read(connection).await?;
         if let Some(oldest) = self.exchange.trim() {
@@ -208,7 +215,7 @@ impl Prefixes {
             let reply = self.ask(connection, &[b"XADD", self.key.as_bytes(), b"*", b"b", batch]).await?;
             self.pending = None;
             let id = reply.text().and_then(entries::id);
-            if id.is_some_and(|id| self.position.told(id)) {
+            if id.is_some_and(|id| self.position.told(id, self.clock.now_ms())) {
                 self.exchange.tell_all();
             }
             tokio::task::yield_now().await;
@@ -224,6 +231,7 @@ impl Prefixes {
             let command: [&[u8]; 6] =
                 [b"XREAD", b"COUNT", count.as_bytes(), b"STREAMS", key, after.as_bytes()];
             let page = entries::of_key(self.ask(connection, &command).await?, key);
+            self.position.has_read(self.clock.now_ms());
             let is_last = page.len() < PAGE;
             for entry in page {
                 self.receive(entry);

@@ -137,12 +137,16 @@ impl Replica {
         self.index.add(&self.store.snapshot().endpoints()[0], hashes, 31_250);
     }
 
-    /// Takes a turn at this time, as behind a look at the stream.
+    /// Takes a turn at this time.
     async fn turn(&mut self, ms: u64) -> Result<(), Failure> {
         self.clock.set(Duration::from_millis(ms));
         assert!(self.prefixes.follow());
-        self.prefixes.check(&mut self.connection).await?;
         self.prefixes.turn(&mut self.connection).await
+    }
+
+    /// Drops what has expired at this time.
+    fn sweep(&self, ms: u64) {
+        self.index.sweep(&self.store.snapshot(), ms);
     }
 
     fn found(&self, hashes: &[u64]) -> u32 {
@@ -185,9 +189,11 @@ async fn start_waits_neither_without_an_index_nor_where_somebody_has_to_help() {
     none.prefixes.indexes = Box::new(Vec::new);
     let mut refused = Replica::new(&Arc::default(), 16);
     refused.prefixes.connector.store.password = Some(StorePassword::File("/no/such/file".into()));
-    for replica in [none, refused] {
+    for (replica, connected) in [(none, 1), (refused, 0)] {
+        let metrics = replica.prefixes.metrics.clone();
         let running = tokio::spawn(replica.prefixes.run());
         replica.warm.await.unwrap();
+        assert_eq!(metrics.connected.get(), connected);
         running.abort();
     }
 }
@@ -218,13 +224,31 @@ async fn lost_stream_is_filled_again() {
     b.turn(100).await.unwrap();
     stream.lock().unwrap().entries.clear();
     // One comes first, and the other finds another stream in the place of the old one.
-    a.turn(300).await.unwrap();
-    a.turn(500).await.unwrap();
-    b.turn(500).await.unwrap();
-    b.turn(700).await.unwrap();
+    a.turn(5300).await.unwrap();
+    a.turn(5500).await.unwrap();
+    b.turn(5500).await.unwrap();
+    b.turn(5700).await.unwrap();
     let mut c = Replica::new(&stream, 16);
     c.turn(50).await.unwrap();
     assert_eq!((c.found(&[1, 2]), c.found(&[3])), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_is_lost_under_load_is_filled_again() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let mut a = Replica::new(&stream, 16);
+    a.add(&[1, 2]);
+    a.turn(100).await.unwrap();
+    stream.lock().unwrap().entries.clear();
+    for turn in 2..=60 {
+        a.add(&[turn * 10]);
+        a.turn(turn * 100).await.unwrap();
+    }
+    let mut c = Replica::new(&stream, 16);
+    for turn in 0..3 {
+        c.turn(turn * 50).await.unwrap();
+    }
+    assert_eq!((c.found(&[1, 2]), c.found(&[20]), c.found(&[600])), (2, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,4 +328,74 @@ async fn store_that_sends_the_same_entries_again_holds_up_nothing() {
     }
     assert!(a.warm.try_recv().is_ok());
     assert_eq!(a.prefixes.exchange.counts().malformed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_expired_while_a_replica_was_away_is_read_again() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    a.add(&[1, 2]);
+    // More than the bound has room for, so that the stream is full.
+    let blocks = |number: u64| (number * 10_000..number * 10_000 + 1000).collect::<Vec<_>>();
+    for number in 1..200 {
+        a.add(&blocks(number));
+        a.turn(100 * number).await.unwrap();
+        b.turn(100 * number).await.unwrap();
+    }
+    for ms in [80_000, 140_000, 200_000] {
+        a.turn(ms).await.unwrap();
+    }
+    b.sweep(210_000);
+    assert_eq!(b.found(&blocks(199)), 0);
+    for turn in 0..6 {
+        b.turn(210_000 + turn * 100).await.unwrap();
+    }
+    assert_eq!((b.found(&blocks(199)), b.found(&blocks(180))), (1000, 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_forgot_while_the_store_refused_writes_is_told_again() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    b.turn(50).await.unwrap();
+    a.add(&[1, 2]);
+    for ms in [100, 200] {
+        a.turn(ms).await.unwrap();
+        b.turn(ms).await.unwrap();
+    }
+    stream.lock().unwrap().refusal = Some("OOM command not allowed when used memory > 'maxmemory'.");
+    for second in 1..=200 {
+        // Refused from the first sign of life on.
+        let _ = (a.turn(second * 1000).await, b.turn(second * 1000).await);
+    }
+    b.sweep(200_000);
+    assert_eq!(b.found(&[1, 2]), 0);
+    stream.lock().unwrap().refusal = None;
+    for ms in [200_100, 200_300] {
+        a.turn(ms).await.unwrap();
+        b.turn(ms).await.unwrap();
+    }
+    assert_eq!(b.found(&[1, 2]), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
+    let stream = Arc::<Mutex<Stream>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    b.turn(50).await.unwrap();
+    let lengths = [&[3 << 20][..], &[1_000_000; 9], &[5 << 20]].concat();
+    for length in lengths {
+        stream.lock().unwrap().add(&vec![b'x'; length]);
+    }
+    b.turn(100).await.unwrap();
+    a.add(&[1]);
+    a.turn(200).await.unwrap();
+    b.turn(300).await.unwrap();
+    assert_eq!((b.found(&[1]), b.counted(&b.prefixes.metrics.ignored, "malformed")), (1, 11));
+    let mut c = Replica::new(&stream, 16);
+    for turn in 0..3 {
+        c.turn(turn * 100).await.unwrap();
+    }
+    assert!(c.warm.try_recv().is_ok());
+    assert_eq!(c.found(&[1]), 1);
 }

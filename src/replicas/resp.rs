@@ -1,12 +1,20 @@
 //! RESP3, the protocol of Redis and Valkey: commands are written, values are read. No I/O.
 //!
 //! A server may send anything: lengths, depth and number of values have bounds, and what breaks them is an
-//! error, never memory.
+//! error, never memory. A text that is too long is none of a replica: it is left out, and what is behind it is read.
 
-use bytes::{Buf, BytesMut};
+use std::ops::Range;
+
+use bytes::{Buf, BufMut, BytesMut};
 
 /// Bytes of one text at most. No replica sends larger messages.
 pub(super) const MOST_TEXT: usize = 1 << 20;
+
+/// Bytes of a text that always has room: a page of entries as replicas add them.
+const SHORT_TEXT: usize = 64 << 10;
+
+/// Bytes of one reply behind which only short texts are read, so that the rest of it has room.
+const MOST_TEXTS: usize = 2 << 20;
 
 /// Values of one reply at most, counting those within others.
 const MOST_VALUES: usize = 4096;
@@ -79,31 +87,65 @@ pub(super) fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     pub(super) bytes: BytesMut,
+    /// Text that is left out: its place, and how much of it has still to come.
+    skipped: Option<(usize, usize)>,
 }
 
 impl Decoder {
-    /// The next value; `None`: it isn't complete yet.
+    /// The next value; `None`: it isn't complete yet. In place of a text that is too long is [`Value::Null`].
     ///
     /// # Errors
     /// `Malformed` if the bytes are no RESP3, or a value is above its limit.
     pub(super) fn next(&mut self) -> Result<Option<Value>, Malformed> {
-        let mut reader = Reader { bytes: &self.bytes, values: 0 };
-        match reader.value(0) {
-            Ok(value) => {
-                let read = self.bytes.len() - reader.bytes.len();
-                self.bytes.advance(read);
-                Ok(Some(value))
+        loop {
+            if !self.skip() {
+                return Ok(None);
             }
-            Err(Stop::Incomplete) if self.bytes.len() > MOST_REPLY => Err(Malformed("a reply is too long")),
-            Err(Stop::Incomplete) => Ok(None),
-            Err(Stop::Malformed(error)) => Err(error),
+            let mut reader = Reader { bytes: &self.bytes, whole: self.bytes.len(), values: 0 };
+            match reader.value(0) {
+                Ok(value) => {
+                    let read = self.bytes.len() - reader.bytes.len();
+                    self.bytes.advance(read);
+                    return Ok(Some(value));
+                }
+                Err(Stop::TooLong { header, length }) => {
+                    let behind = self.bytes.split_off(header.end);
+                    self.bytes.truncate(header.start);
+                    self.bytes.put_u8(b'_');
+                    self.skipped = Some((self.bytes.len(), length));
+                    self.bytes.unsplit(behind);
+                }
+                Err(Stop::Incomplete) if self.bytes.len() > MOST_REPLY => {
+                    return Err(Malformed("a reply is too long"));
+                }
+                Err(Stop::Incomplete) => return Ok(None),
+                Err(Stop::Malformed(error)) => return Err(error),
+            }
         }
+    }
+
+    /// Drops what is there of a text that is left out. Returns `true` once nothing of it has still to come.
+    fn skip(&mut self) -> bool {
+        let Some((at, left)) = self.skipped.take() else { return true };
+        let mut behind = self.bytes.split_off(at);
+        let here = left.min(behind.len());
+        behind.advance(here);
+        self.bytes.unsplit(behind);
+        if here < left {
+            self.skipped = Some((at, left - here));
+        }
+        here == left
     }
 }
 
 /// Reason to stop before the end of a value.
 enum Stop {
     Incomplete,
+    /// A text is too long: where its type and length are, and its bytes.
+    TooLong {
+        header: Range<usize>,
+        length: usize,
+    },
     Malformed(Malformed),
 }
 
@@ -113,6 +155,8 @@ fn malformed<T>(text: &'static str) -> Result<T, Stop> {
 
 struct Reader<'a> {
     bytes: &'a [u8],
+    /// Bytes before any was read.
+    whole: usize,
     /// Values begun.
     values: usize,
 }
@@ -129,10 +173,8 @@ impl<'a> Reader<'a> {
             b'+' | b',' | b'(' => Value::Text(self.line()?.to_vec()),
             b'-' => Value::Error(self.line()?.to_vec()),
             b':' => Value::Integer(self.number()?),
-            b'_' => {
-                self.line()?;
-                Value::Null
-            }
+            b'_' if self.line()?.is_empty() => Value::Null,
+            b'_' => return malformed("nothing is something, or a text does not end where it says"),
             b'#' => Value::Integer(i64::from(self.line()? == b"t")),
             b'$' => self.bulk()?.map_or(Value::Null, |text| Value::Text(text.to_vec())),
             b'!' => self.bulk()?.map_or(Value::Null, |text| Value::Error(text.to_vec())),
@@ -156,10 +198,18 @@ impl<'a> Reader<'a> {
         (0..length * each).map(|_| self.value(depth + 1)).collect::<Result<_, _>>().map(Some)
     }
 
+    /// Bytes that were read.
+    fn read(&self) -> usize {
+        self.whole - self.bytes.len()
+    }
+
     fn bulk(&mut self) -> Result<Option<&'a [u8]>, Stop> {
+        // Behind the type.
+        let start = self.read() - 1;
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
-        if length > MOST_TEXT {
-            return malformed("a text is too long");
+        let header = start..self.read();
+        if length > MOST_TEXT || (length > SHORT_TEXT && header.end + length > MOST_TEXTS) {
+            return Err(Stop::TooLong { header, length });
         }
         let (text, rest) = self.bytes.split_at_checked(length).ok_or(Stop::Incomplete)?;
         let (end, rest) = rest.split_at_checked(2).ok_or(Stop::Incomplete)?;
@@ -196,7 +246,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> Result<Option<Value>, Malformed> {
-        Decoder { bytes: bytes.into() }.next()
+        Decoder { bytes: bytes.into(), ..Decoder::default() }.next()
     }
 
     fn text(text: &str) -> Value {
@@ -240,7 +290,7 @@ mod tests {
 
     #[test]
     fn values_follow_each_other() {
-        let mut decoder = Decoder { bytes: BytesMut::from(&b":1\r\n:2\r\n:"[..]) };
+        let mut decoder = Decoder { bytes: BytesMut::from(&b":1\r\n:2\r\n:"[..]), ..Decoder::default() };
         assert_eq!(decoder.next(), Ok(Some(Value::Integer(1))));
         assert_eq!(decoder.next(), Ok(Some(Value::Integer(2))));
         assert_eq!(decoder.next(), Ok(None));
@@ -253,21 +303,53 @@ mod tests {
         let many = b"*4096\r\n".repeat(MOST_DEPTH);
         let line = [b"+".to_vec(), b"x".repeat(MOST_LINE + 2)].concat();
         for bytes in
-            [&b"$1048577\r\n"[..], b"*999999999999\r\n", b"%5000\r\n", &deep, &line, b"?1\r\n", b":x\r\n"]
+            [&b"*1000000000\r\n"[..], b"*999999999999\r\n", b"%5000\r\n", &deep, &line, b"?1\r\n", b":x\r\n"]
         {
             assert!(read(bytes).is_err(), "{bytes:?}");
         }
         assert!(read(b"$1\r\nabc").is_err());
         assert!(read(&many).is_ok(), "a depth that is allowed, and incomplete");
-        let text = [&b"$1000000\r\n"[..], &b"x".repeat(1_000_000), b"\r\n"].concat();
-        let bytes = [&b">6\r\n"[..], &text.repeat(5)].concat();
+        let text = [&b"$65000\r\n"[..], &b"x".repeat(65_000), b"\r\n"].concat();
+        let bytes = [&b">70\r\n"[..], &text.repeat(69)].concat();
         assert_eq!(read(&bytes), Err(Malformed("a reply is too long")));
+    }
+
+    #[test]
+    fn texts_that_are_too_long_are_left_out_without_being_kept() {
+        let long =
+            |length: usize| [format!("${length}\r\n").as_bytes(), &b"x".repeat(length), b"\r\n"].concat();
+        // Of those that have room the first two do, and a short one behind them does.
+        let parts = [
+            b">6\r\n".to_vec(),
+            long(5 << 20),
+            long(900_000),
+            long(900_000),
+            long(900_000),
+            long(65_536),
+            long(3),
+        ];
+        let bytes = [&parts.concat()[..], b":7\r\n"].concat();
+        for piece in [1000, 65_536, bytes.len()] {
+            let (mut decoder, mut read) = (Decoder::default(), Vec::new());
+            for piece in bytes.chunks(piece) {
+                decoder.bytes.extend_from_slice(piece);
+                read.extend(decoder.next().unwrap());
+                assert!(decoder.bytes.len() <= MOST_REPLY || piece.len() > MOST_REPLY);
+            }
+            read.extend(decoder.next().unwrap());
+            let lengths = |value: &Value| value.text().map(<[u8]>::len);
+            let [Value::Push(texts), Value::Integer(7)] = &read[..] else { panic!("{}", read.len()) };
+            let expected = [None, Some(900_000), Some(900_000), None, Some(65_536), Some(3)];
+            assert_eq!(texts.iter().map(lengths).collect::<Vec<_>>(), expected);
+        }
+        let lie = [&b"$2000000\r\n"[..], &b"x".repeat(2_000_000), b"xx\r\n"].concat();
+        assert!(read(&lie).is_err(), "it does not end where it says");
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut decoder = Decoder { bytes: bytes[..].into() };
+            let mut decoder = Decoder { bytes: bytes[..].into(), ..Decoder::default() };
             while let Ok(Some(_)) = decoder.next() {}
         }
 
@@ -278,7 +360,7 @@ mod tests {
                 0..40,
             ),
         ) {
-            let mut decoder = Decoder { bytes: parts.concat().as_bytes().into() };
+            let mut decoder = Decoder { bytes: parts.concat().as_bytes().into(), ..Decoder::default() };
             while let Ok(Some(_)) = decoder.next() {}
         }
     }

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::pool::Pool;
 use super::{Background, RunError, origin};
+use crate::endpoints::Store;
 use crate::extproc::health::HealthState;
 use crate::registry::{Origin as Declared, Resolved, Sharing};
 use crate::replicas::{Parts, PrefixParts, ReplicasMetrics, share, share_prefixes};
@@ -56,7 +57,8 @@ pub(super) fn start(
     let metrics = ReplicasMetrics::register(registry)?;
     let (warm, warmed) = oneshot::channel();
     if !health.view().warm {
-        background.run(wait_until_warm(Arc::clone(health), settings.warm_up_timeout, warmed));
+        let (health, endpoints) = (Arc::clone(health), Arc::clone(&pool.store));
+        background.run(wait_until_warm((health, endpoints), settings.warm_up_timeout, warmed));
     }
     let state = Arc::clone(pool.state());
     let prefixes = PrefixParts {
@@ -83,10 +85,17 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Has the health wait for prefixes, but not longer than this after endpoints were loaded: without endpoints nothing can
-/// be read, and the replica isn't ready anyway.
-async fn wait_until_warm(health: Arc<HealthState>, longest: Duration, warmed: oneshot::Receiver<()>) {
+/// Has the health wait for prefixes, but not longer than this after endpoints were loaded: before, nothing can be read, and
+/// the replica isn't ready anyway. A pool that is empty has none to wait for.
+async fn wait_until_warm(
+    (health, endpoints): (Arc<HealthState>, Arc<Store>),
+    longest: Duration,
+    warmed: oneshot::Receiver<()>,
+) {
     health.synced().await;
+    if endpoints.snapshot().endpoints().is_empty() {
+        return health.set_warm(true);
+    }
     // Late or not, the start goes on.
     let _ = timeout(longest, warmed).await;
     health.set_warm(true);
@@ -100,18 +109,22 @@ mod tests {
     use tokio::sync::oneshot;
     use tokio::time::{Instant, sleep};
 
-    use super::{HealthState, wait_until_warm};
+    use super::{HealthState, Store, wait_until_warm};
     use crate::cli::{Command, parse};
+    use crate::endpoints::EndpointSpec;
     use crate::server::setup::Setup;
 
-    /// Time after which the health is warm, where endpoints are there after 2 s, and prefixes then.
-    async fn warm_after(prefixes: Option<Duration>) -> Duration {
+    /// Time after which the health is warm, where these endpoints are there after 2 s, and prefixes then.
+    async fn warm_after(endpoints: &[&str], prefixes: Option<Duration>) -> Duration {
         let (health, (warm, warmed)) = (Arc::new(HealthState::new(false)), oneshot::channel());
         health.set_warm(false);
-        let waiting = tokio::spawn(wait_until_warm(Arc::clone(&health), Duration::from_secs(1), warmed));
+        let store = Arc::new(Store::default());
+        let parts = (Arc::clone(&health), Arc::clone(&store));
+        let waiting = tokio::spawn(wait_until_warm(parts, Duration::from_secs(1), warmed));
         let begin = Instant::now();
         sleep(Duration::from_secs(2)).await;
         assert!(!health.view().warm);
+        store.replace(endpoints.iter().map(|name| EndpointSpec::new(*name, ([10, 0, 0, 1], 8000))).collect());
         health.set_synced(true);
         if let Some(prefixes) = prefixes {
             sleep(prefixes).await;
@@ -129,9 +142,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn start_waits_for_prefixes_up_to_the_timeout() {
         let ms = Duration::from_millis;
-        assert_eq!(warm_after(Some(ms(300))).await, ms(2300));
-        let late = warm_after(None).await;
+        assert_eq!(warm_after(&["a"], Some(ms(300))).await, ms(2300));
+        let late = warm_after(&["a"], None).await;
         assert!(late >= ms(3000) && late < ms(3010), "{late:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn start_with_an_empty_pool_waits_for_no_prefixes() {
+        let empty = warm_after(&[], None).await;
+        assert!(empty < Duration::from_millis(2010), "{empty:?}");
     }
 
     fn chosen(flags: &[&str]) -> Result<Option<String>, String> {

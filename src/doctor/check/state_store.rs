@@ -1,4 +1,4 @@
-//! Is the picker connected to the store through which replicas share their load?
+//! Is the picker connected to the store through which replicas share their load and prefixes?
 
 use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules;
@@ -21,7 +21,7 @@ const REMEDIES: [(&[&str], &str); 9] = [
     (&["not_permitted"], "Give the store's user the rights in docs/guide/replicas.md."),
     (&["read_only"], "Name the primary: what is published at a replica reaches no other."),
     (&["mode"], "Name a server that stands alone: Cluster and Sentinel are not supported."),
-    (&["version", "protocol"], "Name a server that speaks RESP3: Redis 6, Valkey 7.2 or later."),
+    (&["version", "protocol"], "Name a server that speaks RESP3: Redis 6.2, Valkey 7.2 or later."),
     (&["out_of_memory"], "Raise the store's maxmemory, or free some."),
     (
         &["protected_mode", "max_clients"],
@@ -41,17 +41,18 @@ pub(super) fn check(seen: &Observations) -> Outcome {
 }
 
 fn away(store: &StateStore) -> Option<Finding> {
-    if store.is_connected {
-        return None;
-    }
+    let (rule, lacks) = match store {
+        StateStore { is_connected: false, .. } => (&rules::STATE_STORE_AWAY, "is not connected"),
+        StateStore { lacks_prefixes: true, .. } => (&rules::STATE_STORE_PREFIXES, "shares no prefixes"),
+        _ => return None,
+    };
     // The first in order of the alphabet, where there is a tie.
     let most = store.failures.iter().rev().max_by_key(|(_, times)| **times);
     let Some((reason, times)) = most.filter(|(_, times)| **times > 0) else {
-        return Some(Finding::new(&rules::STATE_STORE_AWAY, "the picker has not connected to it yet"));
+        return Some(Finding::new(rule, format!("the picker {lacks} yet")));
     };
-    let what =
-        format!("the picker is not connected; the reason so far, most often ({times} times): {reason}");
-    let finding = Finding::new(&rules::STATE_STORE_AWAY, what);
+    let what = format!("the picker {lacks}; the reason so far, most often ({times} times): {reason}");
+    let finding = Finding::new(rule, what);
     let remedy = REMEDIES.iter().find(|(reasons, _)| reasons.contains(&reason.as_str()));
     Some(match remedy {
         Some((_, remedy)) => finding.fix(*remedy),
@@ -67,13 +68,15 @@ mod tests {
     fn store_that_is_away_is_found_with_its_most_frequent_reason() {
         let store = |is_connected, failures: &[(&str, u64)]| StateStore {
             is_connected,
+            lacks_prefixes: false,
             failures: failures.iter().map(|(reason, times)| ((*reason).to_owned(), *times)).collect(),
         };
+        let lacks_prefixes = |store| StateStore { lacks_prefixes: true, ..store };
         // A store, and words of what is said of it, and of the remedy if it is more than the rule's.
         let table = [
             (store(true, &[("connect", 7)]), None),
-            (store(false, &[]), Some(("not connected to it yet", None))),
-            (store(false, &[("connect", 0)]), Some(("not connected to it yet", None))),
+            (store(false, &[]), Some(("is not connected yet", None))),
+            (store(false, &[("connect", 0)]), Some(("is not connected yet", None))),
             (
                 store(false, &[("closed", 1), ("connect", 35)]),
                 Some(("(35 times): connect", Some("Start the store"))),
@@ -82,9 +85,18 @@ mod tests {
                 store(false, &[("closed", 1), ("password", 3)]),
                 Some(("(3 times): password", Some("password-file"))),
             ),
+            (lacks_prefixes(store(true, &[])), Some(("shares no prefixes yet", None))),
+            (
+                lacks_prefixes(store(true, &[("not_permitted", 3)])),
+                Some((
+                    "shares no prefixes; the reason so far, most often (3 times)",
+                    Some("docs/guide/replicas.md"),
+                )),
+            ),
+            (lacks_prefixes(store(false, &[])), Some(("is not connected yet", None))),
             (store(false, &[("tls", 2)]), Some(("tls", Some("--state-store-ca-file")))),
             (store(false, &[("read_only", 2)]), Some(("read_only", Some("primary")))),
-            (store(false, &[("version", 2)]), Some(("version", Some("Redis 6")))),
+            (store(false, &[("version", 2)]), Some(("version", Some("Redis 6.2")))),
             (store(false, &[("refused", 2)]), Some(("refused", None))),
         ];
         for (store, words) in table {

@@ -300,7 +300,7 @@ fn faults_of_the_gateway_are_found() {
 
 #[test]
 fn faults_of_the_cluster_and_of_versions_are_found() {
-    let table: [(Change, &[&str]); 16] = [
+    let table: [(Change, &[&str]); 17] = [
         (|seen| seen.pool().fails_open = true, &["fail-mode-differs"]),
         (|seen| seen.settings().fails_open = true, &["fail-mode-differs", "fails-open"]),
         (|seen| seen.pool().routes = Ok(Vec::new()), &["no-route"]),
@@ -338,6 +338,13 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
                 seen.page.state_store = Some(StateStore { is_connected: true, ..StateStore::default() });
             },
             &[],
+        ),
+        (
+            |seen| {
+                let store = StateStore { is_connected: true, lacks_prefixes: true, ..StateStore::default() };
+                seen.page.state_store = Some(store);
+            },
+            &["state-store-prefixes"],
         ),
         // The build of llm-d-router.
         (|seen| seen.page.version = Some("main-ebab687".to_owned()), &[]),

@@ -72,8 +72,9 @@ async fn state_store_is_found_missing_with_its_reason() {
     }
     std::fs::write(&file, "secret").unwrap();
     let back = Back::start(&[&store, &password]).await;
-    let connected = "usher_state_store_connected 1";
-    eventually("a connection", async || back.metrics().await.contains(connected).then_some(())).await;
+    for connected in ["usher_state_store_connected 1", "usher_replicas_prefix_connected 1"] {
+        eventually("a connection", async || back.metrics().await.contains(connected).then_some(())).await;
+    }
     let found = examined(&["--metrics", &back.metrics_url()]).await;
     assert_eq!((found.status("state-store"), found.code), ("ok", 0), "{:#}", found.report);
 }

@@ -142,9 +142,11 @@ async fn messages_that_are_none_are_counted_and_change_nothing() {
     let rejected = |result: &str| b.metric(&format!("usher_replicas_messages_total{{result=\"{result}\"}}"));
     eventually("rejections", async || rejected("length") + rejected("version") == 6.0).await;
     assert_eq!(b.others(), [5, 0]);
-    // Larger than any message is: the connection is not worth keeping.
+    // Larger than any message is: it is left out, and what is behind it is read.
     redis.ask(&[b"PUBLISH", channel, &vec![1; 3 << 20]]);
-    eventually("the end", async || failures(&b, "protocol") > 0.0).await;
+    redis.ask(&[b"PUBLISH", channel, b""]);
+    eventually("the next", async || rejected("length") + rejected("version") == 7.0).await;
+    assert_eq!(failures(&b, "protocol"), 0.0);
     b.knows([5, 0]).await;
 }
 

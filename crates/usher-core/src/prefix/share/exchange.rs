@@ -184,6 +184,11 @@ impl Exchange {
         Received::Taken
     }
 
+    /// Begins to read the stream from its end, whatever it was like before.
+    pub(super) fn read_anew(&mut self) {
+        self.bound.clear();
+    }
+
     /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones, evict nothing, and
     /// don't expire with their origin: it may be gone for long, and the engines hold the blocks all the same. Returns
     /// `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.

@@ -24,6 +24,9 @@ impl WarmUp {
         now_ms: u64,
     ) {
         let before = self.oldest;
+        if before.is_none() {
+            exchange.read_anew();
+        }
         for (id, payload) in entries {
             self.newest = self.newest.or(Some(id));
             if self.oldest.is_none_or(|oldest| id < oldest) {
