@@ -1,6 +1,6 @@
 //! Sends this replica's requests in flight to others, and writes theirs into the endpoints.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +29,22 @@ pub struct SharedCounter {
     pub counters: Lease<InFlightId>,
 }
 
-/// An endpoint of the current snapshot.
+/// Time for which an endpoint without requests is counted after it left: others may report theirs late.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// An endpoint.
 struct Member {
     key: EndpointKey,
     load: Arc<Load>,
+    /// Uid of its pod.
+    uid: Option<String>,
+}
+
+impl Member {
+    /// Returns `true` if a replica has a request there.
+    fn is_busy(&self) -> bool {
+        self.load.in_flight() > 0 || self.load.others() > 0
+    }
 }
 
 /// The one writer of what other replicas have in flight.
@@ -49,6 +61,11 @@ pub(super) struct Driver {
     generation: Option<u64>,
     members: Vec<Member>,
     places: HashMap<EndpointKey, usize>,
+    /// Endpoints that left with requests, and the times until which they stay without.
+    departed: Vec<(Member, Instant)>,
+    /// Uids of the pods that this replica is about to remove, and that others are.
+    draining: BTreeSet<String>,
+    draining_elsewhere: BTreeSet<String>,
     is_up: bool,
     outgoing: watch::Sender<Vec<u8>>,
     events: mpsc::Receiver<Event>,
@@ -75,6 +92,9 @@ impl Driver {
             generation: None,
             members: Vec::new(),
             places: HashMap::new(),
+            departed: Vec::new(),
+            draining: BTreeSet::new(),
+            draining_elsewhere: BTreeSet::new(),
             is_up: false,
             outgoing,
             events,
@@ -110,12 +130,13 @@ impl Driver {
         if self.shared.has_changed().unwrap_or(false) {
             self.count();
         }
-        self.follow();
+        self.follow(now);
         self.origins.expire(now);
         self.write();
+        self.departed.retain(|(member, until)| *until > now || member.is_busy());
         self.metrics.show(&self.origins.ages(now), &mut self.shown);
         if self.is_up
-            && let Some(message) = self.publisher.next(&self.names, &self.in_flight(), now)
+            && let Some(message) = self.publisher.next(&self.names, &self.in_flight(), &self.going(), now)
         {
             self.outgoing.send_replace(message.encode());
         }
@@ -127,7 +148,7 @@ impl Driver {
         let clears = |load: &Load| {
             self.counting.iter().for_each(|gone| load.in_flight_of(gone.counters.id()).report(0, 0));
         };
-        self.members.iter().for_each(|member| clears(&member.load));
+        self.all().for_each(|member| clears(&member.load));
         self.counting = next;
         self.counting.truncate(COUNTERS - 1);
         let producers = self.counting.iter().map(|counter| counter.name.clone());
@@ -136,8 +157,10 @@ impl Driver {
         self.publisher.begin();
     }
 
-    /// Follows the membership. An endpoint that is new may be one of which others have said something.
-    fn follow(&mut self) {
+    /// Follows the membership, and the pods that are about to go. An endpoint that is new may be one of which
+    /// others have said something.
+    fn follow(&mut self, now: Instant) {
+        self.draining = self.store.draining();
         if self.generation == Some(self.store.generation()) {
             return;
         }
@@ -145,11 +168,25 @@ impl Driver {
         let member = |endpoint: &Arc<usher_core::endpoints::Endpoint>| Member {
             key: EndpointKey::new(endpoint.identity(), endpoint.address()),
             load: Arc::clone(endpoint.load()),
+            uid: endpoint.spec().uid.clone(),
         };
-        self.members = snapshot.endpoints().iter().map(member).collect();
+        let before = std::mem::replace(&mut self.members, snapshot.endpoints().iter().map(member).collect());
         self.places = self.members.iter().map(|member| member.key).zip(0..).collect();
+        self.departed.extend(before.into_iter().map(|member| (member, now + LINGER)));
+        self.departed.retain(|(member, _)| !self.places.contains_key(&member.key));
         self.generation = Some(snapshot.generation());
         self.members.iter().for_each(|member| self.report(member));
+    }
+
+    /// Endpoints of the snapshot, and those that left with requests.
+    fn all(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().chain(self.departed.iter().map(|(member, _)| member))
+    }
+
+    /// Endpoints that this replica is about to remove.
+    fn going(&self) -> Vec<EndpointKey> {
+        let goes = |member: &&Member| member.uid.as_ref().is_some_and(|uid| self.draining.contains(uid));
+        self.members.iter().filter(goes).map(|member| member.key).collect()
     }
 
     fn take(&mut self, event: Event, now: Instant) {
@@ -186,16 +223,26 @@ impl Driver {
     /// Writes the sums that changed.
     fn write(&mut self) {
         let changed = self.origins.changed();
-        let places = changed.iter().filter_map(|key| self.places.get(key));
-        let members = places.filter_map(|place| self.members.get(*place));
         let mut wrote = false;
-        for member in members {
-            self.report(member);
-            wrote = true;
+        for key in &changed {
+            let member = match self.places.get(key) {
+                Some(place) => self.members.get(*place),
+                None => self.departed.iter().map(|(member, _)| member).find(|member| member.key == *key),
+            };
+            if let Some(member) = member {
+                self.report(member);
+                wrote = true;
+            }
         }
         if wrote {
             // Requests that wait may have room now.
             self.store.loads_changed();
+        }
+        let places = self.origins.draining().filter_map(|key| self.places.get(key));
+        let uids = places.filter_map(|place| self.members.get(*place)?.uid.clone()).collect();
+        if self.draining_elsewhere != uids {
+            self.store.set_draining_elsewhere(uids.clone());
+            self.draining_elsewhere = uids;
         }
     }
 
@@ -221,7 +268,7 @@ impl Driver {
             }
             (member.key, counts)
         };
-        let all = self.members.iter().map(counts);
+        let all = self.all().map(counts);
         all.filter(|(_, counts)| *counts != Counts::default()).collect()
     }
 }
@@ -267,7 +314,7 @@ mod tests {
             let metrics = ReplicasMetrics::register(&Registry::new()).unwrap();
             let mut driver = Driver::new(Arc::clone(&store), shared, parts, (outgoing, taken), metrics);
             driver.take(Event::Up, Instant::now());
-            driver.follow();
+            driver.follow(Instant::now());
             Self { driver, sent, shares, store, _events: events }
         }
 
@@ -338,6 +385,62 @@ mod tests {
         b.store.replace(vec![pod("a", "u2")]);
         b.driver.tick(now);
         assert_eq!(b.reported(0), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_that_one_replica_is_about_to_remove_get_no_requests_from_another() {
+        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+        let mut now = Instant::now();
+        let two = || {
+            let other =
+                EndpointSpec { uid: Some("u2".to_owned()), ..EndpointSpec::new("b", ([10, 0, 0, 2], 8000)) };
+            vec![pod("a", "u1"), other]
+        };
+        for replica in [&a, &b] {
+            replica.store.replace(two());
+        }
+        let names = |replica: &Replica| -> Vec<String> {
+            let candidates = replica.store.snapshot().all();
+            candidates.view().iter().map(|endpoint| endpoint.name().to_owned()).collect()
+        };
+        b.driver.tick(now);
+        a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
+        assert!(a.tell(&mut b, now));
+        assert_eq!((names(&a), names(&b)), (vec!["a".to_owned()], vec!["a".to_owned()]));
+        now += INTERVAL;
+        assert!(b.tell(&mut a, now));
+        a.store.set_draining(BTreeSet::new());
+        now += INTERVAL;
+        assert!(a.tell(&mut b, now), "what it heard of itself keeps nothing");
+        assert_eq!((names(&a).len(), names(&b).len()), (2, 2));
+        a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
+        now += INTERVAL;
+        a.tell(&mut b, now);
+        b.driver.tick(now + TTL);
+        assert_eq!(names(&b).len(), 2, "the one that is silent removes nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_at_an_endpoint_that_left_count_until_they_end() {
+        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+        let mut now = Instant::now();
+        let (at_a, at_b) = (a.load(), b.load());
+        let booked = at_a.book();
+        for replica in [&mut a, &mut b] {
+            replica.driver.tick(now);
+            replica.store.replace(Vec::new());
+        }
+        now += INTERVAL;
+        b.driver.tick(now);
+        a.tell(&mut b, now);
+        assert_eq!(at_b.others(), 1);
+        drop(booked);
+        now += LINGER;
+        assert!(a.tell(&mut b, now));
+        assert_eq!(at_b.others(), 0);
+        now += LINGER;
+        b.driver.tick(now);
+        assert!(b.driver.departed.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

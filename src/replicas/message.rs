@@ -12,6 +12,7 @@
 //! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
 //! | 4 | number of endpoints |
 //! | each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
+//! | each 16 | endpoints that get no new requests, as this replica is about to remove them |
 //!
 //! Numbers are little-endian. Endpoints with nothing in flight are left out.
 
@@ -75,6 +76,8 @@ pub(super) struct Message {
     /// Names of the counters, [`COUNTERS`] at most.
     pub(super) counters: Vec<String>,
     pub(super) endpoints: Vec<(EndpointKey, Counts)>,
+    /// Endpoints that get no new requests.
+    pub(super) draining: Vec<EndpointKey>,
 }
 
 /// Reason to refuse bytes.
@@ -93,7 +96,7 @@ pub(super) fn short_name(name: &str) -> String {
 }
 
 impl Message {
-    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out.
+    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list.
     pub(super) fn encode(&self) -> Vec<u8> {
         let endpoints = self.endpoints.get(..MOST_ENDPOINTS).unwrap_or(&self.endpoints);
         let counters = self.counters.get(..COUNTERS).unwrap_or(&self.counters);
@@ -112,6 +115,7 @@ impl Message {
                 bytes.extend(count.tokens.to_le_bytes());
             }
         }
+        self.draining.iter().take(MOST_ENDPOINTS).for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
         bytes
     }
 
@@ -135,7 +139,10 @@ impl Message {
         let counters = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, _>>()?;
         let rows = usize::try_from(reader.u32()?).map_err(|_| Malformed::Length)?;
         // Before memory is taken for them.
-        if rows > MOST_ENDPOINTS || reader.0.len() != rows * (16 + 8 * count) {
+        let rest =
+            (rows <= MOST_ENDPOINTS).then(|| reader.0.len().checked_sub(rows * (16 + 8 * count))).flatten();
+        let rest = rest.ok_or(Malformed::Length)?;
+        if rest % 16 != 0 || rest / 16 > MOST_ENDPOINTS {
             return Err(Malformed::Length);
         }
         let mut endpoints = Vec::with_capacity(rows);
@@ -147,7 +154,9 @@ impl Message {
             }
             endpoints.push((endpoint, counts));
         }
-        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints })
+        let key = |_| reader.take().map(|bytes| EndpointKey(u128::from_le_bytes(bytes)));
+        let draining = (0..rest / 16).map(key).collect::<Result<_, _>>()?;
+        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining })
     }
 }
 
@@ -204,6 +213,7 @@ mod tests {
             name: "epp-0".to_owned(),
             counters: vec![String::new(), "inflight-load-producer".to_owned()],
             endpoints: (0..rows).map(|row| (EndpointKey(row as u128), counts(row))).collect(),
+            draining: Vec::new(),
         }
     }
 
@@ -219,9 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn draining_endpoints_are_read_as_they_were_written() {
+        for rows in [0, 3] {
+            let mut sent = message(rows);
+            sent.draining = vec![EndpointKey(8), EndpointKey(9)];
+            assert_eq!(Message::decode(&sent.encode()), Ok(sent.clone()));
+            let bytes = sent.encode();
+            assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), Err(Malformed::Length));
+        }
+    }
+
+    #[test]
     fn endpoints_beyond_the_bound_are_left_out() {
-        let read = Message::decode(&message(MOST_ENDPOINTS + 5).encode()).unwrap();
-        assert_eq!(read.endpoints.len(), MOST_ENDPOINTS);
+        let mut sent = message(MOST_ENDPOINTS + 5);
+        sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
+        let read = Message::decode(&sent.encode()).unwrap();
+        assert_eq!((read.endpoints.len(), read.draining.len()), (MOST_ENDPOINTS, MOST_ENDPOINTS));
     }
 
     #[test]
@@ -232,6 +255,8 @@ mod tests {
         }
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
         assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
+        let too_many = [bytes.clone(), vec![0; 16 * (MOST_ENDPOINTS + 1)]].concat();
+        assert_eq!(Message::decode(&too_many), Err(Malformed::Length));
     }
 
     #[test]

@@ -37,6 +37,8 @@ struct Known {
     heard: Instant,
     /// Empty once it has been silent for too long.
     endpoints: HashMap<EndpointKey, Counts>,
+    /// Endpoints that get no new requests; empty as well.
+    draining: Vec<EndpointKey>,
 }
 
 /// States of other replicas.
@@ -71,7 +73,7 @@ impl Origins {
 
     /// Takes a message that came at `now`.
     pub(super) fn take(&mut self, message: Message, now: Instant) -> Taken {
-        let Message { origin, sequence, name, counters, endpoints, .. } = message;
+        let Message { origin, sequence, name, counters, endpoints, draining, .. } = message;
         if origin == self.own {
             return Taken::Own;
         }
@@ -94,7 +96,7 @@ impl Origins {
         };
         // Of an endpoint that is named twice the last counts.
         let endpoints = endpoints.iter().map(|(endpoint, counts)| (*endpoint, ours(counts))).collect();
-        let new = Known { name, sequence, heard: now, endpoints };
+        let new = Known { name, sequence, heard: now, endpoints, draining };
         if let Some(old) = self.known.remove(&origin) {
             self.subtract(&old.endpoints, Some(&new.endpoints));
             self.add(&new.endpoints, Some(&old.endpoints));
@@ -109,7 +111,11 @@ impl Origins {
     pub(super) fn expire(&mut self, now: Instant) {
         let is_silent = |known: &Known| now.saturating_duration_since(known.heard) >= self.ttl;
         let silent = self.known.values_mut().filter(|known| is_silent(known));
-        let gone: Vec<_> = silent.map(|known| std::mem::take(&mut known.endpoints)).collect();
+        let forget = |known: &mut Known| {
+            known.draining.clear();
+            std::mem::take(&mut known.endpoints)
+        };
+        let gone: Vec<_> = silent.map(forget).collect();
         gone.iter().for_each(|endpoints| self.subtract(endpoints, None));
         self.known.retain(|_, known| now.saturating_duration_since(known.heard) < REMEMBERED);
     }
@@ -122,6 +128,11 @@ impl Origins {
     /// Sums at an endpoint.
     pub(super) fn at(&self, endpoint: EndpointKey) -> Sums {
         self.sums.get(&endpoint).copied().unwrap_or_default()
+    }
+
+    /// Endpoints that other replicas are about to remove; some may stand there twice.
+    pub(super) fn draining(&self) -> impl Iterator<Item = &EndpointKey> {
+        self.known.values().flat_map(|known| &known.draining)
     }
 
     /// Names of the other replicas, and the time since each was heard. One that has started again has one entry.
@@ -212,6 +223,7 @@ mod tests {
                 .iter()
                 .map(|(key, requests)| (EndpointKey(*key), counts(*requests)))
                 .collect(),
+            draining: Vec::new(),
         }
     }
 

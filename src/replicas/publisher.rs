@@ -20,6 +20,7 @@ pub(super) struct Publisher {
     sent: Option<Instant>,
     counters: Vec<String>,
     endpoints: Vec<(EndpointKey, Counts)>,
+    draining: Vec<EndpointKey>,
     /// Another replica asked, or the others may not know the last message.
     is_due: bool,
     /// The others are to send theirs.
@@ -39,6 +40,7 @@ impl Publisher {
             sent: None,
             counters: Vec::new(),
             endpoints: Vec::new(),
+            draining: Vec::new(),
             is_due: true,
             asks: true,
         }
@@ -54,18 +56,20 @@ impl Publisher {
         self.is_due = true;
     }
 
-    /// The message that is due at `now` if this is in flight.
+    /// The message that is due at `now` if this is in flight, and these endpoints get no new requests.
     pub(super) fn next(
         &mut self,
         counters: &[String],
         endpoints: &[(EndpointKey, Counts)],
+        draining: &[EndpointKey],
         now: Instant,
     ) -> Option<Message> {
         let age = self.sent.map(|sent| now.saturating_duration_since(sent));
         if age.is_some_and(|age| age < self.interval) {
             return None;
         }
-        let is_changed = self.endpoints != endpoints || self.counters != counters;
+        let is_changed =
+            self.endpoints != endpoints || self.counters != counters || self.draining != draining;
         if !is_changed && !self.is_due && age.is_some_and(|age| age < self.keep_alive) {
             return None;
         }
@@ -74,6 +78,7 @@ impl Publisher {
         self.is_due = false;
         if is_changed {
             (self.counters, self.endpoints) = (counters.to_vec(), endpoints.to_vec());
+            self.draining = draining.to_vec();
         }
         Some(Message {
             origin: self.origin,
@@ -82,6 +87,7 @@ impl Publisher {
             name: self.name.clone(),
             counters: self.counters.clone(),
             endpoints: self.endpoints.clone(),
+            draining: self.draining.clone(),
         })
     }
 }
@@ -99,7 +105,7 @@ mod tests {
         let mut publisher = Publisher::new(Origin(1), "a".to_owned(), INTERVAL, TTL);
         let busy = [(EndpointKey(7), Counts::default())];
         let sent = |publisher: &mut Publisher, endpoints: &[(EndpointKey, Counts)], ms: u64| {
-            let message = publisher.next(&[], endpoints, start + Duration::from_millis(ms));
+            let message = publisher.next(&[], endpoints, &[], start + Duration::from_millis(ms));
             message.map(|message| (message.sequence, message.asks, message.endpoints.len()))
         };
         assert_eq!(sent(&mut publisher, &[], 0), Some((1, true, 0)), "a new replica asks the others");

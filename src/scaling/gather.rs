@@ -100,20 +100,20 @@ impl Members {
         self.places = None;
         let before = std::mem::take(&mut self.pods);
         let ranks = || before.iter().flat_map(|pod| pod.ranks.iter().map(|rank| (pod.role, rank)));
-        let known: HashMap<&Arc<str>, Senders> =
+        let senders: HashMap<&Arc<str>, Senders> =
             ranks().map(|(_, rank)| (rank.endpoint.identity(), rank.senders)).collect();
         let there: HashSet<&Arc<str>> = snapshot.endpoints().iter().map(|of| of.identity()).collect();
         let gone = ranks().filter(|(_, rank)| !there.contains(rank.endpoint.identity()));
         self.left.extend(gone.map(|(role, rank)| Departed { role, endpoint: Arc::clone(&rank.endpoint) }));
-        self.left.retain(|left| left.endpoint.load().in_flight() > 0);
+        self.left.retain(|left| known(left.endpoint.load()) > 0);
         self.counts = vec![0; policy.roles.len()];
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for endpoint in snapshot.endpoints() {
             let Some(role) = role_of(policy, &endpoint.spec().labels) else { continue };
             let place = *places.entry((endpoint.namespace(), endpoint.pod())).or_insert(self.pods.len());
-            let senders = known.get(endpoint.identity()).copied().unwrap_or(Senders::Unknown);
+            let sends = senders.get(endpoint.identity()).copied().unwrap_or(Senders::Unknown);
             let load = Arc::clone(endpoint.load());
-            let rank = Rank { endpoint: Arc::clone(endpoint), load, senders };
+            let rank = Rank { endpoint: Arc::clone(endpoint), load, senders: sends };
             match self.pods.get_mut(place) {
                 Some(pod) => pod.ranks.push(rank),
                 None => self.pods.push(Member { role, ranks: SmallVec::from_iter([rank]) }),
@@ -181,7 +181,7 @@ impl Members {
     pub fn add_left(&self, namespace: &str, loads: &mut HashMap<String, PodLoad>) {
         let left = self.left.iter().map(|left| &left.endpoint);
         for endpoint in left.filter(|endpoint| endpoint.namespace() == namespace) {
-            let requests = u64::try_from(endpoint.load().in_flight()).unwrap_or(0);
+            let requests = known(endpoint.load());
             let pod = loads.entry(endpoint.pod().to_owned()).or_default();
             pod.is_idle &= requests == 0;
             pod.under_way = pod.under_way.saturating_add(requests);
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
         let mut work = vec![Work::default(); members.counts.len()];
         for left in &members.left {
             if let Some(work) = work.get_mut(left.role) {
-                work.is_busy |= left.endpoint.load().in_flight() > 0;
+                work.is_busy |= known(left.endpoint.load()) > 0;
             }
         }
         Self { signals: &group.signals, freshness, work, are_known: true }

@@ -70,8 +70,15 @@ pub struct Store {
 #[derive(Debug, Default)]
 struct Writer {
     places: PlaceInterner,
-    /// Uids of pods that get no new requests.
+    /// Uids of pods that get no new requests, as this process decided and as other replicas did.
     draining: BTreeSet<String>,
+    draining_elsewhere: BTreeSet<String>,
+}
+
+impl Writer {
+    fn all_draining(&self) -> BTreeSet<String> {
+        self.draining.union(&self.draining_elsewhere).cloned().collect()
+    }
 }
 
 impl Default for Store {
@@ -127,7 +134,8 @@ impl Store {
     /// begins anew. Of two with the same name the last counts.
     pub fn replace(&self, specs: Vec<EndpointSpec>) -> Change {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Writer { places, draining } = &mut *writer;
+        let draining = writer.all_draining();
+        let places = &mut writer.places;
         let old = self.snapshot();
         let mut known: HashMap<&str, &Arc<Endpoint>> =
             old.endpoints().iter().map(|e| (e.id().as_ref(), e)).collect();
@@ -149,7 +157,7 @@ impl Store {
         change.removed = known.len();
         if !change.is_empty() {
             places.keep(next.iter().map(|endpoint| *endpoint.topology()));
-            self.publish(Snapshot::draining(old.generation() + 1, next, draining));
+            self.publish(Snapshot::draining(old.generation() + 1, next, &draining));
         }
         change
     }
@@ -157,13 +165,28 @@ impl Store {
     /// Gives pods with these uids no new requests, and all others some, in one step. They stay what they are
     /// in all else.
     pub fn set_draining(&self, pods: BTreeSet<String>) {
+        self.drain(|writer| std::mem::replace(&mut writer.draining, pods));
+    }
+
+    /// The same for pods that other replicas are about to remove.
+    pub fn set_draining_elsewhere(&self, pods: BTreeSet<String>) {
+        self.drain(|writer| std::mem::replace(&mut writer.draining_elsewhere, pods));
+    }
+
+    /// Uids of [`set_draining`](Self::set_draining).
+    pub fn draining(&self) -> BTreeSet<String> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).draining.clone()
+    }
+
+    fn drain(&self, set: impl FnOnce(&mut Writer) -> BTreeSet<String>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if writer.draining == pods {
-            return;
+        let before = writer.all_draining();
+        set(&mut writer);
+        let now = writer.all_draining();
+        if before != now {
+            let old = self.snapshot();
+            self.publish(Snapshot::draining(old.generation() + 1, old.endpoints().to_vec(), &now));
         }
-        let old = self.snapshot();
-        self.publish(Snapshot::draining(old.generation() + 1, old.endpoints().to_vec(), &pods));
-        writer.draining = pods;
     }
 
     fn publish(&self, snapshot: Snapshot) {
