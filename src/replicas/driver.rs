@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pods_that_one_replica_is_about_to_remove_get_no_requests_from_another() {
+    async fn draining_pods_get_no_requests_from_other_replicas() {
         let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
         let mut now = Instant::now();
         let two = || {

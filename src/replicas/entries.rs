@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_another_form_have_no_bytes_and_others_are_left_out() {
+    fn malformed_entries_have_no_bytes() {
         let list = |values: Vec<Value>| Value::List(values);
         let whole = list(vec![text("5-1"), list(vec![text("b"), text("payload")])]);
         let others = [Value::Null, list(Vec::new()), list(vec![text("b")]), Value::Integer(1)];

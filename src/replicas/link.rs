@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reply_that_does_not_come_is_missed_in_a_flood_of_messages() {
+    async fn missing_reply_times_out_in_a_flood_of_messages() {
         let (events, mut taken) = mpsc::channel(1);
         let (mut link, sender) = link(events);
         let served =

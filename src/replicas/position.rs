@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_from_the_last_entry_while_the_stream_is_the_same() {
+    fn reading_resumes_behind_the_last_entry() {
         let mut position = position();
         assert!(!position.read(id(10)) && !position.read(id(9)));
         for oldest in [1, 8] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_stream_is_noticed_once_even_if_another_is_in_its_place() {
+    fn lost_stream_is_noticed_once_if_it_was_replaced() {
         let mut position = position();
         assert!(position.is_lost(None));
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_that_is_away_is_found_with_its_most_frequent_reason() {
+    fn finding_has_the_most_frequent_reason_of_failures() {
         let store = |is_connected, failures: &[(&str, u64)]| StateStore {
             is_connected,
             lacks_prefixes: false,

@@ -174,7 +174,7 @@ async fn flows_beyond_the_bound_are_other_until_idle_ones_leave() {
 }
 
 #[test]
-fn series_go_with_the_last_configuration_that_has_the_producer() {
+fn series_end_with_the_last_use_of_their_producer() {
     let pool = Pool::new(&["a"]);
     drop(pool.count("a", "f", 1));
     assert!(render(&pool.registry).contains("llm_d_epp_inflight_requests{"));

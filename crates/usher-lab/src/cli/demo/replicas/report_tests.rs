@@ -86,7 +86,7 @@ fn table_matches_the_expected_text() {
 }
 
 #[test]
-fn load_is_compared_while_the_second_half_of_a_burst_is_sent() {
+fn load_is_compared_in_the_second_half_of_a_burst() {
     // 1.33 and 1.5 times the mean of two servers.
     let mut all = exchanges(0);
     let ratio = |all: &[Exchange]| Run::new("", 1, all, PACE).max_over_mean.unwrap();
