@@ -6,8 +6,9 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
-use super::failure::Failure;
+use super::failure::{Failure, Retries};
 use super::metrics::ReplicasMetrics;
 use super::resp::{self, Decoder, Value};
 use crate::scrape::{TlsClient, TlsSettings};
@@ -47,6 +48,17 @@ pub(super) struct Connector {
 }
 
 impl Connector {
+    /// Counts a failure, and logs it under this message unless it is known. Returns the pause until the next attempt.
+    pub(super) fn failed(&self, failure: &Failure, retries: &mut Retries, message: &'static str) -> Duration {
+        self.metrics.failures.with_label_values(&[failure.reason()]).inc();
+        let (is_news, pause) = retries.failed(failure, Instant::now());
+        if is_news {
+            let (store, reason) = (&self.store.address, failure.reason());
+            tracing::warn!(%store, reason, error = %failure, "{message}");
+        }
+        pause
+    }
+
     /// A connection to the primary, signed in and at its database.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         let password = self.password().await?;

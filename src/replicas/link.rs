@@ -60,16 +60,8 @@ impl Link {
                     failure
                 }
             };
-            self.connector.metrics.failures.with_label_values(&[failure.reason()]).inc();
-            let (is_news, pause) = retries.failed(&failure, Instant::now());
-            if is_news {
-                tracing::warn!(
-                    store = %self.connector.store.address,
-                    reason = failure.reason(),
-                    error = %failure,
-                    "state store is away; requests go on, by the load that this replica knows itself"
-                );
-            }
+            let message = "state store is away; requests go on, by the load that this replica knows itself";
+            let pause = self.connector.failed(&failure, &mut retries, message);
             tokio::time::sleep(pause).await;
         }
     }

@@ -119,19 +119,12 @@ impl Prefixes {
                     failure
                 }
             };
-            self.connector.metrics.failures.with_label_values(&[failure.reason()]).inc();
             if failure.needs_somebody() {
                 self.is_warm();
             }
-            let (is_news, pause) = retries.failed(&failure, Instant::now());
-            if is_news {
-                tracing::warn!(
-                    store = %self.connector.store.address,
-                    reason = failure.reason(),
-                    error = %failure,
-                    "prefixes are not shared; requests go on, by the prefixes that this replica knows itself"
-                );
-            }
+            let message =
+                "prefixes are not shared; requests go on, by the prefixes that this replica knows itself";
+            let pause = self.connector.failed(&failure, &mut retries, message);
             tokio::time::sleep(pause).await;
         }
     }
