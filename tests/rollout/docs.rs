@@ -20,9 +20,13 @@ fn printed_and_shown(part: &str) -> (String, &'static str) {
 }
 
 #[test]
-fn simulate_output_matches_the_page() {
+fn simulate_prints_the_lines_on_the_page() {
     let (printed, shown) = printed_and_shown("usher capacity simulate");
-    assert_eq!(shown, printed);
+    let mut rest = printed.as_str();
+    // `…` stands for lines that the page leaves out.
+    for part in shown.split("…\n") {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("not printed in this order: {part}")).1;
+    }
 }
 
 #[test]
