@@ -12,7 +12,7 @@ use crate::replay::configured::{Build, BuildError};
 use crate::replay::{
     Fates, Interconnect, Picker, Policy, Reading, Requests, Server, Workload, World, utilize,
 };
-use crate::sim::EngineConfig;
+use crate::sim::{EngineConfig, ModelKind};
 
 /// A recording that these servers, one of two times slower, write under a policy.
 fn production(engine: &EngineConfig, servers: usize, share: f64, delay: Duration) -> (Recording, Fates) {
@@ -73,6 +73,19 @@ fn fit_recovers_the_constants_of_the_engines() {
     assert_eq!(fit.slower.len(), 1, "{fit:?}");
     assert!(near(fit.slower[0].slower, 2.0, 0.03) && fit.slower[0].server.ends_with("pod-3"), "{fit:?}");
     assert!(fit.ttft_error.unwrap() < 0.1 && fit.tpot_error.unwrap() < 0.05, "{fit:?}");
+}
+
+#[test]
+fn engines_of_other_models_are_fitted_from_constants_drawn_for_another_engine() {
+    for kind in [ModelKind::ChunkedPrefill, ModelKind::PrefillFirst] {
+        let mut engine = EngineConfig::drawn(kind, 3);
+        engine.slow_down(2.5);
+        let (mut recording, _) = production(&engine, 4, 0.6, Duration::from_millis(15));
+        recording.requests.truncate(300);
+        let fit = fitted(&recording, &EngineConfig::drawn(kind, 8));
+        assert_eq!(fit.unfitted, None, "{fit:?}");
+        assert!(fit.ttft_error.unwrap() < 0.15 && fit.tpot_error.unwrap() < 0.1, "{kind}: {fit:?}");
+    }
 }
 
 #[test]

@@ -1,10 +1,6 @@
-//! Constants of the model linear.
-
-use std::time::Duration;
+//! Constants that are fitted, and their ranges.
 
 use serde::Serialize;
-
-use crate::replay::servers::Server;
 
 /// Fitted rates, in prompt tokens per second: from a slow processor to ten times what the fastest servers do.
 const PREFILL_RATE: [f64; 2] = [1.0, 1e7];
@@ -21,7 +17,7 @@ const DELAY_MS: [f64; 2] = [0.0, 60_000.0];
 /// Factors of servers that differ.
 pub(super) const SLOWER: [f64; 2] = [0.01, 100.0];
 
-/// Linear constants of the model, and the time that none of them explains.
+/// Constants of an engine, and the time that none of them explains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Constants {
     /// Prompt tokens that an engine computes per second.
@@ -59,17 +55,6 @@ impl Constants {
             batch_factor: within(fixed.batch_factor, self.batch_factor, BATCH_FACTOR),
             delay_ms: within(fixed.delay, self.delay_ms, DELAY_MS),
         }
-    }
-}
-
-/// Gives a server these constants.
-pub(super) fn apply(server: &mut Server, constants: &Constants, slower: f64) {
-    let step = Duration::try_from_secs_f64(constants.decode_step_ms / 1e3).unwrap_or(Duration::ZERO);
-    server.engine.prefill_tokens_per_second = constants.prefill_rate.clamp(0.001, 1e12);
-    server.engine.decode_step = step.min(Duration::from_secs(3600));
-    server.engine.batch_factor = constants.batch_factor.clamp(0.0, 1000.0);
-    if slower != 1.0 {
-        server.slow_down(slower);
     }
 }
 

@@ -1,18 +1,18 @@
 //! Constants with which simulated engines take the times that a recording measured.
 //!
-//! Only the linear model is fitted, as its constants are few enough to be found in times of requests:
 //! [`regress`] gives a first estimate from the work of the engines while each request was there, and
 //! [`refine`] improves it by replays of the recorded picks. A request counts with the prompt tokens that
-//! were computed, so no cache is simulated.
+//! were computed, so no cache is simulated. [`engine`] has what the constants are in each model.
 
 mod constants;
+mod engine;
 mod observe;
 mod refine;
 mod regress;
 
 use serde::Serialize;
 
-use self::constants::apply;
+use self::engine::{apply, constants_of};
 use self::observe::observe;
 use self::refine::{MOST_STEPS, Trial};
 use super::recorded::Recording;
@@ -73,13 +73,15 @@ pub fn fit(
     let observed = observe(recording);
     let mut slower = vec![1.0; servers.len()];
     let is_linear = servers.iter().all(|server| server.engine.model.kind() == ModelKind::Linear);
+    // Constants of other models are drawn.
+    let given = servers
+        .first()
+        .filter(|_| !is_linear)
+        .map_or(given, |server| constants_of(&server.engine, observed.computed_context, given.delay_ms));
     let all = Trial::of_all(&observed, servers, interconnect);
     // Whether a request fits into a cache depends on no constant.
     let fitting = all.as_ref().map(|trial| trial.errors(&given, &slower)).unwrap_or_default();
     let unfitted = match observed.usable().count() {
-        _ if !is_linear => {
-            Some("only the model linear is fitted; the constants are those of the flags".to_owned())
-        }
         count if count < FEWEST => Some(format!(
             "{count} streamed responses have measured times, and a fit needs {FEWEST}; the constants are those of the flags"
         )),
@@ -100,9 +102,9 @@ pub fn fit(
         Some(trial) if unfitted.is_none() => trial.errors(&constants, &slower),
         _ => fitting,
     };
-    if is_linear {
+    if unfitted.is_none() || is_linear {
         for (server, slower) in servers.iter_mut().zip(&slower) {
-            apply(server, &constants, *slower);
+            apply(server, &constants, *slower, observed.context);
         }
     }
     let differs = |(server, slower): (&Server, &f64)| {

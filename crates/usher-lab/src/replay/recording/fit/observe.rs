@@ -42,6 +42,10 @@ impl Observed {
 pub(super) struct Observations {
     pub(super) all: Vec<Observed>,
     pub(super) servers: usize,
+    /// Mean tokens of a request's context while it decodes, at least 1.
+    pub(super) context: f64,
+    /// The same without prompt tokens that were cached, which replays of the recorded picks don't have.
+    pub(super) computed_context: f64,
 }
 
 impl Observations {
@@ -56,6 +60,7 @@ impl Observations {
 pub(super) fn observe(recording: &Recording) -> Observations {
     let mut sent: HashSet<(usize, usize, u64)> = HashSet::new();
     let mut all = Vec::with_capacity(recording.requests.len());
+    let (mut tokens, mut computed_tokens, mut steps) = (0.0, 0.0, 0.0);
     for request in &recording.requests {
         let Some((server, outcome)) = request.server.zip(request.outcome.as_ref()) else { continue };
         let computed_by = request.prefiller.unwrap_or(server);
@@ -70,19 +75,31 @@ pub(super) fn observe(recording: &Recording) -> Observations {
             // Refused by the server, or cut off before anything came.
             continue;
         }
+        let computed = request.prompt_tokens.saturating_sub(cached).max(1) as f64;
+        let output = output.unwrap_or(1).max(1) as f64;
+        // Contexts count once per step that reads them.
+        steps += output;
+        tokens += output * (request.prompt_tokens as f64 + output / 2.0);
+        computed_tokens += output * (computed + output / 2.0);
         all.push(Observed {
             server,
             computed_by,
             sent: at,
             first: first.unwrap_or(at).min(last),
             last,
-            computed: request.prompt_tokens.saturating_sub(cached).max(1) as f64,
-            output: output.unwrap_or(1).max(1) as f64,
+            computed,
+            output,
             is_measured,
         });
     }
     all.sort_by(|one, other| one.sent.total_cmp(&other.sent));
-    Observations { all, servers: recording.members.len() }
+    let mean = |tokens: f64| if steps > 0.0 { (tokens / steps).max(1.0) } else { 1.0 };
+    Observations {
+        all,
+        servers: recording.members.len(),
+        context: mean(tokens),
+        computed_context: mean(computed_tokens),
+    }
 }
 
 /// Tokens of a prompt whose blocks a server was sent before; notes that it is sent all of them.

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::constants::{Constants, Fixed, SLOWER, apply, median};
+use super::constants::{Constants, Fixed, SLOWER, median};
+use super::engine::apply;
 use super::observe::{Observations, Observed};
 use crate::replay::policy::Picker;
 use crate::replay::requests::Requests;
@@ -49,6 +50,8 @@ pub(super) struct Trial<'a> {
     interconnect: &'a Interconnect,
     requests: Arc<Requests>,
     picks: Arc<[(usize, Option<usize>)]>,
+    /// Mean tokens of a request's context.
+    context: f64,
     /// Steps of engines so far.
     steps: Cell<u64>,
 }
@@ -102,7 +105,7 @@ impl<'a> Trial<'a> {
         let part = |start: usize| all.get(start..all.len().min(start + WINDOW)).unwrap_or_default();
         let busiest = starts
             .max_by(|one, other| tokens_per_second(part(*one)).total_cmp(&tokens_per_second(part(*other))))?;
-        Self::new(within(part(busiest), WINDOW_TOKENS), servers, interconnect)
+        Self::new(within(part(busiest), WINDOW_TOKENS), observed.computed_context, servers, interconnect)
     }
 
     /// All of a recording, or the start of a long one.
@@ -112,10 +115,16 @@ impl<'a> Trial<'a> {
         interconnect: &'a Interconnect,
     ) -> Option<Self> {
         let all = &observed.all;
-        Self::new(within(&all[..all.len().min(MOST)], MOST_TOKENS), servers, interconnect)
+        let part = within(&all[..all.len().min(MOST)], MOST_TOKENS);
+        Self::new(part, observed.computed_context, servers, interconnect)
     }
 
-    fn new(observed: &'a [Observed], servers: &'a [Server], interconnect: &'a Interconnect) -> Option<Self> {
+    fn new(
+        observed: &'a [Observed],
+        context: f64,
+        servers: &'a [Server],
+        interconnect: &'a Interconnect,
+    ) -> Option<Self> {
         let start = observed.first()?.sent;
         let arrival = |(each, number): (&Observed, u64)| Arrival {
             at: Duration::try_from_secs_f64(each.sent - start).unwrap_or_default(),
@@ -134,6 +143,7 @@ impl<'a> Trial<'a> {
             interconnect,
             requests: Arc::new(Requests::new(&arrivals, servers, true)),
             picks: observed.iter().map(pick).collect(),
+            context,
             steps: Cell::new(0),
         })
     }
@@ -141,9 +151,7 @@ impl<'a> Trial<'a> {
     fn run(&self, constants: &Constants, slower: &[f64]) -> Vec<Fate> {
         let mut servers = self.servers.to_vec();
         for (server, slower) in servers.iter_mut().zip(slower) {
-            if server.engine.model == crate::sim::EngineModel::Linear {
-                apply(server, constants, *slower);
-            }
+            apply(server, constants, *slower, self.context);
             // Picks are recorded, so nobody asks who is there.
             (server.joins, server.leaves) = (Duration::ZERO, None);
             server.engine.max_waiting = MOST_WAITING;
@@ -311,7 +319,8 @@ mod tests {
 
     #[test]
     fn fit_stops_at_its_step_limit() {
-        let observations = Observations { all: vec![observed(100.0, 500.0); 60], servers: 1 };
+        let all = vec![observed(100.0, 500.0); 60];
+        let observations = Observations { all, servers: 1, context: 350.0, computed_context: 350.0 };
         let servers = Server::equal(1, &EngineConfig::default());
         let interconnect = Interconnect::default();
         let start = Constants { prefill_rate: 1e6, decode_step_ms: 0.1, batch_factor: 0.0, delay_ms: 0.0 };
