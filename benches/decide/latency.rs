@@ -132,36 +132,35 @@ fn decide_for(c: &mut Criterion, name: &str, requests: &[Request; 2]) {
 /// Decision and booking on several threads at once: the time is that of all together, for so
 /// many requests each. With every request that is sent one ends that was sent long before, so that
 /// as many stay under way. They have no bodies, as a thread of its own keeps the hashes of
-/// prompts, which is one more than there are here.
+/// prompts, which is one more than there are here. `2-apart` are two threads with a pool each: what the
+/// machine makes of two threads that share nothing.
 pub fn threads(c: &mut Criterion) {
-    let store = store(100);
-    let dispatcher = dispatcher(&store);
     let parsers = Parsers::new(&[ParserKind::PassThrough]);
     let request = RequestParser::new(Headers::default(), &parsers).without_body();
-    // Only what the cache of candidates knows is decided at once.
-    drop(
-        dispatcher
-            .enter(&Arc::new(request.clone()), &SubsetHint::Missing)
-            .decided()
-            .now_or_never()
-            .unwrap()
-            .unwrap(),
-    );
+    let dispatchers = [(); 2].map(|()| dispatcher(&store(100)));
+    for dispatcher in &dispatchers {
+        // Only what the cache of candidates knows is decided at once.
+        let entered = dispatcher.enter(&Arc::new(request.clone()), &SubsetHint::Missing);
+        drop(entered.decided().now_or_never().unwrap().unwrap());
+    }
     let mut group = c.benchmark_group("expected_latency/dispatch");
-    for count in [1, 2] {
+    for (name, count, is_apart) in [("1", 1, false), ("2", 2, false), ("2-apart", 2, true)] {
+        let of = |thread: usize| &dispatchers[if is_apart { thread } else { 0 }];
         group.throughput(Throughput::Elements(count));
         let under_way: Vec<_> = (0..count).map(|_| Mutex::new(VecDeque::new())).collect();
         let mut rng = StdRng::seed_from_u64(7);
-        for n in 0..100 * UNDER_WAY {
-            under_way[n % under_way.len()].lock().unwrap().push_back(send(&dispatcher, &request, &mut rng));
+        let each = if is_apart { 100 * UNDER_WAY } else { 100 * UNDER_WAY / under_way.len() };
+        for (thread, under_way) in under_way.iter().enumerate() {
+            let mut under_way = under_way.lock().unwrap();
+            under_way.extend((0..each).map(|_| send(of(thread), &request, &mut rng)));
         }
-        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+        group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter_custom(|repetitions| {
-                crate::timed(count, |seed| {
-                    let mut rng = StdRng::seed_from_u64(seed);
-                    let mut under_way = under_way[seed as usize].lock().unwrap();
+                crate::timed(count, |thread| {
+                    let (thread, mut rng) = (thread as usize, StdRng::seed_from_u64(thread));
+                    let mut under_way = under_way[thread].lock().unwrap();
                     for _ in 0..repetitions {
-                        under_way.push_back(black_box(send(&dispatcher, &request, &mut rng)));
+                        under_way.push_back(black_box(send(of(thread), &request, &mut rng)));
                         drop(under_way.pop_front());
                     }
                 })

@@ -52,7 +52,8 @@ fn dispatcher(store: Arc<Store>, records: Option<usize>) -> Dispatcher {
     let cached = CachedLocator::new(locator, clock.clone(), Duration::from_secs(3600), 16);
     let attempts = Arc::new(Attempts::register(&Registry::new()).unwrap());
     let dispatcher = Dispatcher::new(cached, policy, clock, attempts);
-    let budget = Arc::new(Budget::of_process(1 << 30, None));
+    // Rings get a sixteenth of it: 16 MiB, the most bytes of the usual capacity.
+    let budget = Arc::new(Budget::of_process(256 << 20, None));
     match records {
         Some(capacity) => dispatcher.recorded(Arc::new(Records::new("p", capacity, &budget))),
         None => dispatcher,

@@ -9,10 +9,11 @@ use usher_core::endpoints::{Candidates, Endpoint, EndpointName, Gauge, Snapshot}
 use usher_core::request::Request;
 use usher_plugin::Decision;
 
-use super::record::{DecisionRecord, EngineKnown, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+use super::record::{DecisionRecord, EngineKnown, ProfileRecord, Refusal};
 use super::recorded;
 use super::request_names::RequestNames;
 use super::ring::Records;
+use super::row::{HiddenBy, Row, Signals};
 use super::subject::Subject;
 use super::text::bounded;
 use super::trace::{DETAILED, RunTrace, Trace};
@@ -116,7 +117,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         && let Some(row) = positions.find(*first).and_then(|row| rows.get_mut(usize::from(row)))
     {
         // It was booked a moment ago.
-        row.signals.in_flight = row.signals.in_flight.saturating_sub(1);
+        row.without_own();
     }
     let count = |candidates: &Candidates| u32::try_from(candidates.len()).unwrap_or(u32::MAX);
     let endpoints = count(candidates);
@@ -268,7 +269,7 @@ fn row(subject: &Subject<'_>, position: u32) -> Option<Row> {
     let cached = subject.prefix.map(|prefix| prefix.blocks_at(position).saturating_mul(prefix.block_size));
     let signals = Signals { cached_tokens: cached, ..signals(endpoint, subject.now_ms) };
     let name = u16::try_from(position).unwrap_or_default();
-    Some(Row { position, name, signals, hidden: None })
+    Some(Row::new(position, name, signals))
 }
 
 /// Names of the rows. Those of a small pool are shared, at the cost of one reference; a large one's would stay in memory

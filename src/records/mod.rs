@@ -16,6 +16,7 @@ mod record;
 mod recorded;
 mod request_names;
 mod ring;
+mod row;
 mod subject;
 mod text;
 mod trace;
@@ -23,8 +24,9 @@ mod tracked;
 
 pub use draft::{Draft, Sinks};
 pub use outcome::{Ending, Outcome};
-pub use record::{DecisionRecord, EngineKnown, HiddenBy, ProfileRecord, Refusal, Row, Signals};
+pub use record::{DecisionRecord, EngineKnown, ProfileRecord, Refusal};
 pub use ring::{Records, Summary};
+pub use row::{HiddenBy, Row, Signals};
 pub use subject::Subject;
 pub use text::bounded;
 pub use trace::{DETAILED, RunTrace, Shape, Step, Trace};

@@ -11,46 +11,8 @@ use usher_plugin::LatencyEstimate;
 
 use super::outcome::Outcome;
 use super::request_names::RequestNames;
+use super::row::Row;
 use super::trace::{Shape, Step};
-
-/// Numbers of an endpoint when a decision was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Signals {
-    /// Requests waiting there, as it said last.
-    pub waiting: Option<f32>,
-    /// Requests running there.
-    pub running: Option<f32>,
-    /// Share of its KV cache in use, 0..=1.
-    pub kv_usage: Option<f32>,
-    /// Age of the oldest of these three, in milliseconds.
-    pub age_ms: Option<u32>,
-    /// Requests of this picker that were in flight there, without this one.
-    pub in_flight: u32,
-    /// Tokens of the prompt that its prefix cache was expected to have; `None` where nothing tells.
-    pub cached_tokens: Option<u32>,
-}
-
-/// Reason why an endpoint was no candidate of the profiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HiddenBy {
-    /// Outlier ejection.
-    Ejection,
-    /// A screener, or a choice of few: the request is a probe, or one of many that are spread.
-    Narrowing,
-}
-
-/// An endpoint in a record.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Its position in the pool.
-    pub(super) position: u32,
-    /// Position of its name among the record's.
-    pub(super) name: u16,
-    /// Its numbers.
-    pub signals: Signals,
-    /// `None` for candidates of the profiles.
-    pub hidden: Option<HiddenBy>,
-}
 
 /// State of an endpoint's KV cache, as of its events, when a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -278,7 +278,7 @@ fn a_record_has_the_numbers_of_its_endpoints() {
         in_flight: 1,
         cached_tokens: None,
     };
-    assert_eq!((kept[0].rows[0].signals, kept[0].rows[1].signals), (Signals::default(), expected));
+    assert_eq!((kept[0].rows[0].signals(), kept[0].rows[1].signals()), (Signals::default(), expected));
     assert_eq!(kept[0].request_id(), "<b> ");
     assert_eq!(&*kept[0].name(&kept[0].rows[1]).address, "10.0.0.2:8000");
 }

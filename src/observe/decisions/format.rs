@@ -62,7 +62,7 @@ pub(super) fn brief(record: &DecisionRecord) -> Value {
 
 fn row(record: &DecisionRecord, row: &Row, at: u16) -> Value {
     let EndpointName { id, address } = record.name(row);
-    let signals = &row.signals;
+    let signals = row.signals();
     json!({
         "id": &**id,
         "address": &**address,
