@@ -10,11 +10,10 @@
 //! | 8 | sequence number, rising |
 //! | 1 + n | name of the replica |
 //! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
-//! | 4 | number of endpoints |
-//! | each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
-//! | each 16 | endpoints that get no new requests, as this replica is about to remove them |
+//! | 4, each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
+//! | 4, each 16 | endpoints that get no new requests, as this replica is about to remove them |
 //!
-//! Numbers are little-endian. Endpoints with nothing in flight are left out.
+//! Numbers are little-endian; each list has its length in front. Endpoints with nothing in flight are left out.
 
 use std::net::SocketAddr;
 
@@ -115,7 +114,9 @@ impl Message {
                 bytes.extend(count.tokens.to_le_bytes());
             }
         }
-        self.draining.iter().take(MOST_ENDPOINTS).for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
+        let draining = self.draining.get(..MOST_ENDPOINTS).unwrap_or(&self.draining);
+        bytes.extend(u32::try_from(draining.len()).unwrap_or_default().to_le_bytes());
+        draining.iter().for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
         bytes
     }
 
@@ -137,16 +138,8 @@ impl Message {
             return Err(Malformed::Length);
         }
         let counters = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, _>>()?;
-        let rows = usize::try_from(reader.u32()?).map_err(|_| Malformed::Length)?;
-        // Before memory is taken for them.
-        let rest =
-            (rows <= MOST_ENDPOINTS).then(|| reader.0.len().checked_sub(rows * (16 + 8 * count))).flatten();
-        let rest = rest.ok_or(Malformed::Length)?;
-        if rest % 16 != 0 || rest / 16 > MOST_ENDPOINTS {
-            return Err(Malformed::Length);
-        }
-        let mut endpoints = Vec::with_capacity(rows);
-        for _ in 0..rows {
+        let mut endpoints = Vec::new();
+        for _ in 0..reader.rows(16 + 8 * count, &mut endpoints)? {
             let endpoint = EndpointKey(u128::from_le_bytes(reader.take()?));
             let mut counts = Counts::default();
             for into in counts.iter_mut().take(count) {
@@ -154,8 +147,13 @@ impl Message {
             }
             endpoints.push((endpoint, counts));
         }
-        let key = |_| reader.take().map(|bytes| EndpointKey(u128::from_le_bytes(bytes)));
-        let draining = (0..rest / 16).map(key).collect::<Result<_, _>>()?;
+        let mut draining = Vec::new();
+        for _ in 0..reader.rows(16, &mut draining)? {
+            draining.push(EndpointKey(u128::from_le_bytes(reader.take()?)));
+        }
+        if !reader.0.is_empty() {
+            return Err(Malformed::Length);
+        }
         Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining })
     }
 }
@@ -183,6 +181,16 @@ impl Reader<'_> {
 
     fn u32(&mut self) -> Result<u32, Malformed> {
         self.take().map(u32::from_le_bytes)
+    }
+
+    /// Number of the rows of so many bytes that follow, with room for them. Memory is taken only for what is there.
+    fn rows<T>(&mut self, bytes: usize, into: &mut Vec<T>) -> Result<usize, Malformed> {
+        let rows = usize::try_from(self.u32()?).map_err(|_| Malformed::Length)?;
+        if rows > MOST_ENDPOINTS || rows * bytes > self.0.len() {
+            return Err(Malformed::Length);
+        }
+        into.reserve_exact(rows);
+        Ok(rows)
     }
 
     fn text(&mut self) -> Result<String, Malformed> {
@@ -224,7 +232,7 @@ mod tests {
         }
         // The guide says how large messages are.
         assert_eq!(message(1).encode().len() - message(0).encode().len(), 32);
-        assert_eq!(message(0).encode().len(), 61);
+        assert_eq!(message(0).encode().len(), 65);
         assert!(message(MOST_ENDPOINTS).encode().len() < super::super::resp::MOST_TEXT);
     }
 
@@ -255,8 +263,26 @@ mod tests {
         }
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
         assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
-        let too_many = [bytes.clone(), vec![0; 16 * (MOST_ENDPOINTS + 1)]].concat();
+        let mut too_many = message(0).encode();
+        let count = too_many.len() - 4..;
+        too_many[count].copy_from_slice(&(MOST_ENDPOINTS as u32 + 1).to_le_bytes());
+        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1)]);
         assert_eq!(Message::decode(&too_many), Err(Malformed::Length));
+    }
+
+    #[test]
+    fn lists_say_how_long_they_are() {
+        // An endpoint with requests, and as many bytes of one that is about to go, are not taken for each other.
+        let mut sent = message(2);
+        sent.draining = vec![EndpointKey(3); 2];
+        let bytes = sent.encode();
+        let rows = 65 - 8;
+        assert_eq!(bytes[rows..rows + 4], 2u32.to_le_bytes());
+        let draining = rows + 4 + 2 * 32;
+        assert_eq!(bytes[draining..draining + 4], 2u32.to_le_bytes());
+        let mut fewer = bytes.clone();
+        fewer[draining] = 1;
+        assert_eq!(Message::decode(&fewer), Err(Malformed::Length));
     }
 
     #[test]
