@@ -12,6 +12,7 @@
 //! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
 //! | 4, each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
 //! | 4, each 16 | endpoints that get no new requests, as this replica is about to remove them |
+//! | 4, each 8 | priority at which requests wait, the highest first; their number |
 //!
 //! Numbers are little-endian; each list has its length in front. Endpoints with nothing in flight are left out.
 
@@ -19,6 +20,8 @@ use std::net::SocketAddr;
 
 use usher_core::endpoints::InFlightId;
 use xxhash_rust::xxh3::xxh3_128;
+
+use super::queue::QueueState;
 
 const VERSION: u8 = 1;
 const ASKS: u8 = 1;
@@ -28,6 +31,9 @@ pub(super) const COUNTERS: usize = InFlightId::MAX + 1;
 
 /// Most endpoints of a message.
 pub(super) const MOST_ENDPOINTS: usize = 4096;
+
+/// Most priorities of a message.
+pub(super) const MOST_BANDS: usize = 256;
 
 /// Bytes of a replica's name at most.
 const MOST_NAME: usize = 63;
@@ -77,6 +83,8 @@ pub(super) struct Message {
     pub(super) endpoints: Vec<(EndpointKey, Counts)>,
     /// Endpoints that get no new requests.
     pub(super) draining: Vec<EndpointKey>,
+    /// Requests that wait there.
+    pub(super) queue: QueueState,
 }
 
 /// Reason to refuse bytes.
@@ -95,7 +103,8 @@ pub(super) fn short_name(name: &str) -> String {
 }
 
 impl Message {
-    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list.
+    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list, and the lowest
+    /// priorities beyond [`MOST_BANDS`].
     pub(super) fn encode(&self) -> Vec<u8> {
         let endpoints = self.endpoints.get(..MOST_ENDPOINTS).unwrap_or(&self.endpoints);
         let counters = self.counters.get(..COUNTERS).unwrap_or(&self.counters);
@@ -117,6 +126,12 @@ impl Message {
         let draining = self.draining.get(..MOST_ENDPOINTS).unwrap_or(&self.draining);
         bytes.extend(u32::try_from(draining.len()).unwrap_or_default().to_le_bytes());
         draining.iter().for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
+        let waiting = self.queue.waiting.get(..MOST_BANDS).unwrap_or(&self.queue.waiting);
+        bytes.extend(u32::try_from(waiting.len()).unwrap_or_default().to_le_bytes());
+        for (priority, requests) in waiting {
+            bytes.extend(priority.to_le_bytes());
+            bytes.extend(requests.to_le_bytes());
+        }
         bytes
     }
 
@@ -139,7 +154,7 @@ impl Message {
         }
         let counters = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, _>>()?;
         let mut endpoints = Vec::new();
-        for _ in 0..reader.rows(16 + 8 * count, &mut endpoints)? {
+        for _ in 0..reader.rows(MOST_ENDPOINTS, 16 + 8 * count, &mut endpoints)? {
             let endpoint = EndpointKey(u128::from_le_bytes(reader.take()?));
             let mut counts = Counts::default();
             for into in counts.iter_mut().take(count) {
@@ -148,13 +163,18 @@ impl Message {
             endpoints.push((endpoint, counts));
         }
         let mut draining = Vec::new();
-        for _ in 0..reader.rows(16, &mut draining)? {
+        for _ in 0..reader.rows(MOST_ENDPOINTS, 16, &mut draining)? {
             draining.push(EndpointKey(u128::from_le_bytes(reader.take()?)));
+        }
+        let mut waiting = Vec::new();
+        for _ in 0..reader.rows(MOST_BANDS, 8, &mut waiting)? {
+            waiting.push((i32::from_le_bytes(reader.take()?), reader.u32()?));
         }
         if !reader.0.is_empty() {
             return Err(Malformed::Length);
         }
-        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining })
+        let queue = QueueState { waiting };
+        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining, queue })
     }
 }
 
@@ -183,10 +203,10 @@ impl Reader<'_> {
         self.take().map(u32::from_le_bytes)
     }
 
-    /// Number of the rows of so many bytes that follow, with room for them. Memory is taken only for what is there.
-    fn rows<T>(&mut self, bytes: usize, into: &mut Vec<T>) -> Result<usize, Malformed> {
+    /// Number of the rows of so many bytes that follow. Memory is taken only for what is there.
+    fn rows<T>(&mut self, most: usize, bytes: usize, into: &mut Vec<T>) -> Result<usize, Malformed> {
         let rows = usize::try_from(self.u32()?).map_err(|_| Malformed::Length)?;
-        if rows > MOST_ENDPOINTS || rows * bytes > self.0.len() {
+        if rows > most || rows * bytes > self.0.len() {
             return Err(Malformed::Length);
         }
         into.reserve_exact(rows);
@@ -222,6 +242,7 @@ mod tests {
             counters: vec![String::new(), "inflight-load-producer".to_owned()],
             endpoints: (0..rows).map(|row| (EndpointKey(row as u128), counts(row))).collect(),
             draining: Vec::new(),
+            queue: QueueState::default(),
         }
     }
 
@@ -232,15 +253,16 @@ mod tests {
         }
         // The guide says how large messages are.
         assert_eq!(message(1).encode().len() - message(0).encode().len(), 32);
-        assert_eq!(message(0).encode().len(), 65);
+        assert_eq!(message(0).encode().len(), 69);
         assert!(message(MOST_ENDPOINTS).encode().len() < super::super::resp::MOST_TEXT);
     }
 
     #[test]
-    fn draining_endpoints_are_read_as_they_were_written() {
+    fn draining_endpoints_and_queues_are_read_as_they_were_written() {
         for rows in [0, 3] {
             let mut sent = message(rows);
             sent.draining = vec![EndpointKey(8), EndpointKey(9)];
+            sent.queue.waiting = vec![(i32::MAX, 1), (0, u32::MAX), (i32::MIN, 7)];
             assert_eq!(Message::decode(&sent.encode()), Ok(sent.clone()));
             let bytes = sent.encode();
             assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), Err(Malformed::Length));
@@ -248,11 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_beyond_the_bound_are_left_out() {
+    fn endpoints_and_priorities_beyond_the_bound_are_left_out() {
         let mut sent = message(MOST_ENDPOINTS + 5);
         sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
+        sent.queue.waiting = (0..300).map(|priority| (-priority, 1)).collect();
         let read = Message::decode(&sent.encode()).unwrap();
         assert_eq!((read.endpoints.len(), read.draining.len()), (MOST_ENDPOINTS, MOST_ENDPOINTS));
+        assert_eq!(read.queue.waiting, sent.queue.waiting[..MOST_BANDS]);
     }
 
     #[test]
@@ -264,9 +288,10 @@ mod tests {
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
         assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
         let mut too_many = message(0).encode();
-        let count = too_many.len() - 4..;
-        too_many[count].copy_from_slice(&(MOST_ENDPOINTS as u32 + 1).to_le_bytes());
-        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1)]);
+        let draining = too_many.len() - 8;
+        too_many.truncate(draining + 4);
+        too_many[draining..].copy_from_slice(&(MOST_ENDPOINTS as u32 + 1).to_le_bytes());
+        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1) + 4]);
         assert_eq!(Message::decode(&too_many), Err(Malformed::Length));
     }
 
@@ -276,7 +301,7 @@ mod tests {
         let mut sent = message(2);
         sent.draining = vec![EndpointKey(3); 2];
         let bytes = sent.encode();
-        let rows = 65 - 8;
+        let rows = message(0).encode().len() - 12;
         assert_eq!(bytes[rows..rows + 4], 2u32.to_le_bytes());
         let draining = rows + 4 + 2 * 32;
         assert_eq!(bytes[draining..draining + 4], 2u32.to_le_bytes());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::message::{COUNTERS, Counts, EndpointKey, Message, Origin};
+use super::queue::QueueState;
 
 /// Most replicas that are known at once.
 pub(super) const MOST_ORIGINS: usize = 64;
@@ -39,6 +40,8 @@ struct Known {
     endpoints: HashMap<EndpointKey, Counts>,
     /// Endpoints that get no new requests; empty as well.
     draining: Vec<EndpointKey>,
+    /// Requests that wait there; none as well.
+    queue: QueueState,
 }
 
 /// States of other replicas.
@@ -73,7 +76,7 @@ impl Origins {
 
     /// Takes a message that came at `now`.
     pub(super) fn take(&mut self, message: Message, now: Instant) -> Taken {
-        let Message { origin, sequence, name, counters, endpoints, draining, .. } = message;
+        let Message { origin, sequence, name, counters, endpoints, draining, queue, .. } = message;
         if origin == self.own {
             return Taken::Own;
         }
@@ -96,7 +99,7 @@ impl Origins {
         };
         // Of an endpoint that is named twice the last counts.
         let endpoints = endpoints.iter().map(|(endpoint, counts)| (*endpoint, ours(counts))).collect();
-        let new = Known { name, sequence, heard: now, endpoints, draining };
+        let new = Known { name, sequence, heard: now, endpoints, draining, queue };
         if let Some(old) = self.known.remove(&origin) {
             self.subtract(&old.endpoints, Some(&new.endpoints));
             self.add(&new.endpoints, Some(&old.endpoints));
@@ -113,6 +116,7 @@ impl Origins {
         let silent = self.known.values_mut().filter(|known| is_silent(known));
         let forget = |known: &mut Known| {
             known.draining.clear();
+            known.queue = QueueState::default();
             std::mem::take(&mut known.endpoints)
         };
         let gone: Vec<_> = silent.map(forget).collect();
@@ -133,6 +137,14 @@ impl Origins {
     /// Endpoints that other replicas are about to remove; some may stand there twice.
     pub(super) fn draining(&self) -> impl Iterator<Item = &EndpointKey> {
         self.known.values().flat_map(|known| &known.draining)
+    }
+
+    /// Queues of the other replicas at which requests wait, always in the same order.
+    pub(super) fn queues(&self) -> Vec<QueueState> {
+        let mut waits: Vec<_> =
+            self.known.iter().filter(|(_, known)| !known.queue.waiting.is_empty()).collect();
+        waits.sort_unstable_by_key(|(origin, _)| **origin);
+        waits.into_iter().map(|(_, known)| known.queue.clone()).collect()
     }
 
     /// Names of the other replicas, and the time since each was heard. One that has started again has one entry.
@@ -224,6 +236,7 @@ mod tests {
                 .map(|(key, requests)| (EndpointKey(*key), counts(*requests)))
                 .collect(),
             draining: Vec::new(),
+            queue: QueueState { waiting: vec![(0, sequence as u32)] },
         }
     }
 
@@ -280,6 +293,21 @@ mod tests {
         assert_eq!(at(&origins, 7), (4, 40));
         origins.expire(now + REMEMBERED + TTL);
         assert_eq!(origins.ages(now + TTL).len(), 1);
+    }
+
+    #[test]
+    fn queues_of_replicas_that_speak_are_known() {
+        let (mut origins, now) = origins();
+        let waits = |origins: &Origins| -> Vec<u32> {
+            origins.queues().iter().flat_map(|queue| &queue.waiting).map(|(_, requests)| *requests).collect()
+        };
+        origins.take(message(2, 7, &[]), now + TTL / 2);
+        origins.take(message(1, 5, &[]), now);
+        assert_eq!(waits(&origins), [5, 7]);
+        origins.expire(now + TTL);
+        assert_eq!(waits(&origins), [7]);
+        origins.take(Message { queue: QueueState::default(), ..message(2, 8, &[]) }, now + TTL);
+        assert!(origins.queues().is_empty());
     }
 
     #[test]

@@ -6,6 +6,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::message::{Counts, EndpointKey, Message, Origin};
+use super::queue::QueueState;
+
+/// State of a replica, without its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// Names of the counters.
+    pub(super) counters: Vec<String>,
+    /// Requests and tokens in flight.
+    pub(super) endpoints: Vec<(EndpointKey, Counts)>,
+    /// Endpoints that get no new requests.
+    pub(super) draining: Vec<EndpointKey>,
+    /// Requests that wait.
+    pub(super) queue: QueueState,
+}
 
 /// Messages of this replica, each with a higher number than the last.
 #[derive(Debug)]
@@ -18,9 +32,7 @@ pub(super) struct Publisher {
     keep_alive: Duration,
     sequence: u64,
     sent: Option<Instant>,
-    counters: Vec<String>,
-    endpoints: Vec<(EndpointKey, Counts)>,
-    draining: Vec<EndpointKey>,
+    state: State,
     /// Another replica asked, or the others may not know the last message.
     is_due: bool,
     /// The others are to send theirs.
@@ -38,9 +50,7 @@ impl Publisher {
             keep_alive: ttl / 4,
             sequence: 0,
             sent: None,
-            counters: Vec::new(),
-            endpoints: Vec::new(),
-            draining: Vec::new(),
+            state: State::default(),
             is_due: true,
             asks: true,
         }
@@ -56,38 +66,30 @@ impl Publisher {
         self.is_due = true;
     }
 
-    /// The message that is due at `now` if this is in flight, and these endpoints get no new requests.
-    pub(super) fn next(
-        &mut self,
-        counters: &[String],
-        endpoints: &[(EndpointKey, Counts)],
-        draining: &[EndpointKey],
-        now: Instant,
-    ) -> Option<Message> {
+    /// The message that is due at `now` if this is the state.
+    pub(super) fn next(&mut self, state: State, now: Instant) -> Option<Message> {
         let age = self.sent.map(|sent| now.saturating_duration_since(sent));
         if age.is_some_and(|age| age < self.interval) {
             return None;
         }
-        let is_changed =
-            self.endpoints != endpoints || self.counters != counters || self.draining != draining;
+        let is_changed = self.state != state;
         if !is_changed && !self.is_due && age.is_some_and(|age| age < self.keep_alive) {
             return None;
         }
         self.sequence += 1;
         self.sent = Some(now);
         self.is_due = false;
-        if is_changed {
-            (self.counters, self.endpoints) = (counters.to_vec(), endpoints.to_vec());
-            self.draining = draining.to_vec();
-        }
+        self.state = state;
+        let State { counters, endpoints, draining, queue } = self.state.clone();
         Some(Message {
             origin: self.origin,
             sequence: self.sequence,
             asks: std::mem::take(&mut self.asks),
             name: self.name.clone(),
-            counters: self.counters.clone(),
-            endpoints: self.endpoints.clone(),
-            draining: self.draining.clone(),
+            counters,
+            endpoints,
+            draining,
+            queue,
         })
     }
 }
@@ -105,7 +107,8 @@ mod tests {
         let mut publisher = Publisher::new(Origin(1), "a".to_owned(), INTERVAL, TTL);
         let busy = [(EndpointKey(7), Counts::default())];
         let sent = |publisher: &mut Publisher, endpoints: &[(EndpointKey, Counts)], ms: u64| {
-            let message = publisher.next(&[], endpoints, &[], start + Duration::from_millis(ms));
+            let state = State { endpoints: endpoints.to_vec(), ..State::default() };
+            let message = publisher.next(state, start + Duration::from_millis(ms));
             message.map(|message| (message.sequence, message.asks, message.endpoints.len()))
         };
         assert_eq!(sent(&mut publisher, &[], 0), Some((1, true, 0)), "a new replica asks the others");

@@ -1,5 +1,6 @@
 //! Replicas that share their load and prefixes through a real Redis.
 
+mod capacity;
 mod prefixes;
 mod redis;
 mod store;

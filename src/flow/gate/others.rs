@@ -1,0 +1,27 @@
+//! Queues of other replicas.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Gate;
+use crate::replicas::{QueueState, SharedQueue};
+
+impl SharedQueue for Gate {
+    fn state(&self) -> QueueState {
+        if !self.somebody_waits.load(Relaxed) {
+            return QueueState::default();
+        }
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = inner.queue.bands().filter(|band| band.waiting.requests > 0);
+        let count = |requests| u32::try_from(requests).unwrap_or(u32::MAX);
+        QueueState { waiting: waits.map(|band| (band.priority, count(band.waiting.requests))).collect() }
+    }
+
+    fn report_others(&self, others: &[QueueState]) {
+        let counts = others.iter().flat_map(|queue| &queue.waiting).map(|(_, requests)| u64::from(*requests));
+        let waiting = counts.fold(0, u64::saturating_add);
+        if self.waiting_elsewhere.swap(waiting, Relaxed) == 0 && waiting > 0 {
+            self.demanded.send_replace(());
+        }
+    }
+}
