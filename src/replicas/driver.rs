@@ -12,8 +12,8 @@ use super::link::Event;
 use super::message::{COUNTERS, Count, Counts, EndpointKey, Malformed, Message};
 use super::metrics::ReplicasMetrics;
 use super::origins::{Origins, Taken};
-use super::publisher::{Publisher, State};
-use super::queue::{QueueState, SharedQueue};
+use super::publisher::{Publisher, SERVICE_INTERVAL, State};
+use super::queue::{FlowService, QueueState, SharedQueue};
 
 /// Shortest time between two messages, and between two looks at what is in flight.
 pub(super) const INTERVAL: Duration = Duration::from_millis(20);
@@ -70,6 +70,8 @@ pub(super) struct Driver {
     draining_elsewhere: BTreeSet<String>,
     /// Queues of the others, as they were reported last.
     queues_elsewhere: Vec<QueueState>,
+    /// Time at which the queue was last told what flows got at the others.
+    service_reported: Option<Instant>,
     is_up: bool,
     outgoing: watch::Sender<Vec<u8>>,
     events: mpsc::Receiver<Event>,
@@ -104,6 +106,7 @@ impl Driver {
             draining: BTreeSet::new(),
             draining_elsewhere: BTreeSet::new(),
             queues_elsewhere: Vec::new(),
+            service_reported: None,
             is_up: false,
             outgoing,
             events,
@@ -144,8 +147,9 @@ impl Driver {
         self.write();
         self.departed.retain(|(member, until)| *until > now || member.is_busy());
         self.metrics.show(&self.origins.ages(now), &mut self.shown);
+        self.report_service(now);
         if self.is_up
-            && let Some(message) = self.publisher.next(self.state(), now)
+            && let Some(message) = self.publisher.next(self.state(), self.service(now), now)
         {
             self.outgoing.send_replace(message.encode());
         }
@@ -158,6 +162,25 @@ impl Driver {
             endpoints: self.in_flight(),
             draining: self.going(),
             queue: self.queue.as_ref().map(|queue| queue.state()).unwrap_or_default(),
+        }
+    }
+
+    /// Tokens that flows got at this replica, if they are to be told, and the number of events that they are of.
+    fn service(&self, now: Instant) -> Option<(u64, Vec<FlowService>)> {
+        let queue = self.queue.as_ref()?;
+        let events = queue.charged();
+        self.publisher.tells_service(events, now).then(|| (events, queue.service()))
+    }
+
+    /// Tells the queue what flows got at the others, as often as one of them says so: each of many may do at its time.
+    fn report_service(&mut self, now: Instant) {
+        let is_early = |at: Instant| now.saturating_duration_since(at) < SERVICE_INTERVAL;
+        if let Some(queue) = &self.queue
+            && !self.service_reported.is_some_and(is_early)
+            && let Some(service) = self.origins.service(now)
+        {
+            queue.report_service(&service);
+            self.service_reported = Some(now);
         }
     }
 

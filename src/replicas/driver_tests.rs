@@ -15,6 +15,8 @@ const TTL: Duration = Duration::from_secs(2);
 struct Queue {
     own: Mutex<QueueState>,
     others: Mutex<Vec<QueueState>>,
+    service: Mutex<Vec<FlowService>>,
+    service_of_others: Mutex<Vec<(Duration, Vec<FlowService>)>>,
 }
 
 impl SharedQueue for Queue {
@@ -24,6 +26,18 @@ impl SharedQueue for Queue {
 
     fn report_others(&self, others: &[QueueState]) {
         *self.others.lock().unwrap() = others.to_vec();
+    }
+
+    fn charged(&self) -> u64 {
+        self.service.lock().unwrap().iter().map(|flow| u64::from(flow.tokens)).sum()
+    }
+
+    fn service(&self) -> Vec<FlowService> {
+        self.service.lock().unwrap().clone()
+    }
+
+    fn report_service(&self, others: &[(Duration, Vec<FlowService>)]) {
+        *self.service_of_others.lock().unwrap() = others.to_vec();
     }
 }
 
@@ -179,6 +193,23 @@ async fn requests_that_wait_at_one_replica_are_known_to_the_other() {
     assert_eq!(*b.queue.others.lock().unwrap(), [waits]);
     b.driver.tick(now + TTL);
     assert_eq!(*b.queue.others.lock().unwrap(), [], "the one that is silent has none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_of_flows_is_known_to_the_other_replica_until_one_is_silent() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    a.tell(&mut b, now);
+    let service = vec![FlowService { priority: 0, flow: 7, tokens: 100 }];
+    *a.queue.service.lock().unwrap() = service.clone();
+    now += SERVICE_INTERVAL;
+    assert!(a.tell(&mut b, now), "service is news");
+    now += SERVICE_INTERVAL;
+    b.driver.tick(now);
+    assert_eq!(*b.queue.service_of_others.lock().unwrap(), [(SERVICE_INTERVAL, service)]);
+    assert!(b.queue.service().is_empty(), "what it hears of others is not told on");
+    b.driver.tick(now + TTL);
+    assert_eq!(*b.queue.service_of_others.lock().unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

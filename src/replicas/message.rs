@@ -5,7 +5,7 @@
 //! | bytes | content |
 //! |--:|---|
 //! | 1 | version, 1 |
-//! | 1 | flags; bit 0: the replica asks the others for their state |
+//! | 1 | flags; bit 0: the replica asks the others for their state; bit 1: the last list is there |
 //! | 16 | origin, random at each start of a replica |
 //! | 8 | sequence number, rising |
 //! | 1 + n | name of the replica |
@@ -13,18 +13,21 @@
 //! | 4, each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
 //! | 4, each 16 | endpoints that get no new requests, as this replica is about to remove them |
 //! | 4, each 8 | priority at which requests wait, the highest first; their number |
+//! | 4, each 16 | priority and flow, a hash of its name; tokens that it got lately |
 //!
 //! Numbers are little-endian; each list has its length in front. Endpoints with nothing in flight are left out.
+//! Without the last list, what the replica said of flows before holds on: it is long, and sent more rarely.
 
 use std::net::SocketAddr;
 
 use usher_core::endpoints::InFlightId;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::queue::QueueState;
+use super::queue::{FlowService, QueueState};
 
 const VERSION: u8 = 1;
 const ASKS: u8 = 1;
+const HAS_SERVICE: u8 = 2;
 
 /// Most counters of a message: those of all producers, and the requests of the replica.
 pub(super) const COUNTERS: usize = InFlightId::MAX + 1;
@@ -34,6 +37,9 @@ pub(super) const MOST_ENDPOINTS: usize = 4096;
 
 /// Most priorities of a message.
 pub(super) const MOST_BANDS: usize = 256;
+
+/// Most flows of a message, of all priorities together.
+pub(super) const MOST_FLOWS: usize = 4096;
 
 /// Bytes of a replica's name at most.
 const MOST_NAME: usize = 63;
@@ -85,6 +91,8 @@ pub(super) struct Message {
     pub(super) draining: Vec<EndpointKey>,
     /// Requests that wait there.
     pub(super) queue: QueueState,
+    /// Tokens that flows got there, of the highest priority first; `None`: as it was said before.
+    pub(super) service: Option<Vec<FlowService>>,
 }
 
 /// Reason to refuse bytes.
@@ -104,12 +112,14 @@ pub(super) fn short_name(name: &str) -> String {
 
 impl Message {
     /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list, and the lowest
-    /// priorities beyond [`MOST_BANDS`].
+    /// priorities beyond [`MOST_BANDS`] and [`MOST_FLOWS`].
     pub(super) fn encode(&self) -> Vec<u8> {
         let endpoints = self.endpoints.get(..MOST_ENDPOINTS).unwrap_or(&self.endpoints);
         let counters = self.counters.get(..COUNTERS).unwrap_or(&self.counters);
         let mut bytes = Vec::with_capacity(64 + endpoints.len() * (16 + 8 * counters.len()));
-        bytes.extend([VERSION, if self.asks { ASKS } else { 0 }]);
+        let asks = if self.asks { ASKS } else { 0 };
+        let has_service = if self.service.is_some() { HAS_SERVICE } else { 0 };
+        bytes.extend([VERSION, asks | has_service]);
         bytes.extend(self.origin.0.to_le_bytes());
         bytes.extend(self.sequence.to_le_bytes());
         put_text(&self.name, &mut bytes);
@@ -131,6 +141,15 @@ impl Message {
         for (priority, requests) in waiting {
             bytes.extend(priority.to_le_bytes());
             bytes.extend(requests.to_le_bytes());
+        }
+        if let Some(service) = &self.service {
+            let service = service.get(..MOST_FLOWS).unwrap_or(service);
+            bytes.extend(u32::try_from(service.len()).unwrap_or_default().to_le_bytes());
+            for FlowService { priority, flow, tokens } in service {
+                bytes.extend(priority.to_le_bytes());
+                bytes.extend(flow.to_le_bytes());
+                bytes.extend(tokens.to_le_bytes());
+            }
         }
         bytes
     }
@@ -170,11 +189,19 @@ impl Message {
         for _ in 0..reader.rows(MOST_BANDS, 8, &mut waiting)? {
             waiting.push((i32::from_le_bytes(reader.take()?), reader.u32()?));
         }
+        let mut service = (flags & HAS_SERVICE != 0).then(Vec::new);
+        if let Some(service) = &mut service {
+            for _ in 0..reader.rows(MOST_FLOWS, 16, service)? {
+                let priority = i32::from_le_bytes(reader.take()?);
+                let flow = u64::from_le_bytes(reader.take()?);
+                service.push(FlowService { priority, flow, tokens: reader.u32()? });
+            }
+        }
         if !reader.0.is_empty() {
             return Err(Malformed::Length);
         }
-        let queue = QueueState { waiting };
-        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining, queue })
+        let (asks, queue) = (flags & ASKS != 0, QueueState { waiting });
+        Ok(Self { origin, sequence, asks, name, counters, endpoints, draining, queue, service })
     }
 }
 
@@ -243,7 +270,12 @@ mod tests {
             endpoints: (0..rows).map(|row| (EndpointKey(row as u128), counts(row))).collect(),
             draining: Vec::new(),
             queue: QueueState::default(),
+            service: None,
         }
+    }
+
+    fn flow(flow: u64) -> FlowService {
+        FlowService { priority: -3, flow, tokens: 70_000 }
     }
 
     #[test]
@@ -258,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn draining_endpoints_and_queues_are_read_as_they_were_written() {
-        for rows in [0, 3] {
-            let mut sent = message(rows);
+    fn other_lists_are_read_as_they_were_written() {
+        for (rows, service) in [(0, None), (3, Some(Vec::new())), (3, Some(vec![flow(1), flow(u64::MAX)]))] {
+            let mut sent = Message { service, ..message(rows) };
             sent.draining = vec![EndpointKey(8), EndpointKey(9)];
             sent.queue.waiting = vec![(i32::MAX, 1), (0, u32::MAX), (i32::MIN, 7)];
             assert_eq!(Message::decode(&sent.encode()), Ok(sent.clone()));
@@ -270,11 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_and_priorities_beyond_the_bound_are_left_out() {
+    fn rows_beyond_the_bounds_are_left_out() {
         let mut sent = message(MOST_ENDPOINTS + 5);
         sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
         sent.queue.waiting = (0..300).map(|priority| (-priority, 1)).collect();
+        sent.service = Some((0..5000).map(flow).collect());
         let read = Message::decode(&sent.encode()).unwrap();
+        assert_eq!(read.service.unwrap().len(), MOST_FLOWS);
         assert_eq!((read.endpoints.len(), read.draining.len()), (MOST_ENDPOINTS, MOST_ENDPOINTS));
         assert_eq!(read.queue.waiting, sent.queue.waiting[..MOST_BANDS]);
     }

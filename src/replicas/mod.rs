@@ -36,7 +36,7 @@ use crate::settings::{ExchangeSettings, StateStoreSettings};
 pub use driver::SharedCounter;
 pub use metrics::ReplicasMetrics;
 pub use prefixes::Indexes;
-pub use queue::{QueueState, SharedQueue};
+pub use queue::{FlowService, QueueState, SharedQueue};
 
 /// Time in which the store has to confirm a message, unless it is configured.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -2,9 +2,11 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use super::Gate;
-use crate::replicas::{QueueState, SharedQueue};
+use crate::flow::queue::{Nanos, nanos};
+use crate::replicas::{FlowService, QueueState, SharedQueue};
 
 impl SharedQueue for Gate {
     fn state(&self) -> QueueState {
@@ -23,5 +25,19 @@ impl SharedQueue for Gate {
         if self.waiting_elsewhere.swap(waiting, Relaxed) == 0 && waiting > 0 {
             self.demanded.send_replace(());
         }
+    }
+
+    fn charged(&self) -> u64 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.charged()
+    }
+
+    fn service(&self) -> Vec<FlowService> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.service(self.now())
+    }
+
+    fn report_service(&self, others: &[(Duration, Vec<FlowService>)]) {
+        let others: Vec<(Nanos, &[FlowService])> =
+            others.iter().map(|(age, flows)| (nanos(*age), flows.as_slice())).collect();
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.report_service(self.now(), &others);
     }
 }

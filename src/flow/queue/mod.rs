@@ -28,7 +28,9 @@ mod line;
 mod outcome;
 mod rank;
 mod recovery;
+mod replicas;
 mod requests;
+mod service;
 mod shed;
 mod time;
 
@@ -106,6 +108,8 @@ pub struct Queue {
     waiting: Count,
     granted: Count,
     in_flight: u64,
+    /// Ends of requests that were charged to a flow.
+    charged: u64,
     expiry: Expiry,
     recovery: Recovery,
     evictions: Option<Evictions>,
@@ -131,6 +135,7 @@ impl Queue {
             waiting: Count::default(),
             granted: Count::default(),
             in_flight: 0,
+            charged: 0,
             expiry: Expiry::new(rules.no_endpoint_ttl.map_or(NEVER, nanos)),
             recovery: Recovery::default(),
             evictions: rules.evicts.then(|| Evictions::new(grace)),
@@ -220,6 +225,7 @@ impl Queue {
         }
         if let Some(band) = self.bands.get(held.priority) {
             band.served(held.flow, cost, now);
+            self.charged += u64::from(band.remembers());
         }
         true
     }
