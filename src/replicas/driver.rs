@@ -1,4 +1,4 @@
-//! Sends this replica's requests in flight to others, and writes theirs into the endpoints.
+//! Sends this replica's requests, in flight and waiting, to others, and writes theirs into the endpoints and the queue.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::link::Event;
 use super::message::{COUNTERS, Count, Counts, EndpointKey, Malformed, Message};
 use super::metrics::ReplicasMetrics;
 use super::origins::{Origins, Taken};
-use super::publisher::Publisher;
+use super::publisher::{Publisher, SERVICE_INTERVAL, State};
+use super::queue::{FlowService, QueueState, SharedQueue};
 
 /// Shortest time between two messages, and between two looks at what is in flight.
 pub(super) const INTERVAL: Duration = Duration::from_millis(20);
@@ -50,6 +51,7 @@ impl Member {
 /// The one writer of what other replicas have in flight.
 pub(super) struct Driver {
     store: Arc<Store>,
+    queue: Option<Arc<dyn SharedQueue>>,
     /// Counters of the configuration that runs.
     shared: watch::Receiver<Vec<SharedCounter>>,
     counting: Vec<SharedCounter>,
@@ -66,6 +68,10 @@ pub(super) struct Driver {
     /// Uids of the pods that this replica is about to remove, and that others are.
     draining: BTreeSet<String>,
     draining_elsewhere: BTreeSet<String>,
+    /// Queues of the others, as they were reported last.
+    queues_elsewhere: Vec<(u128, QueueState)>,
+    /// Time at which the queue was last told what flows got at the others.
+    service_reported: Option<Instant>,
     is_up: bool,
     outgoing: watch::Sender<Vec<u8>>,
     events: mpsc::Receiver<Event>,
@@ -76,14 +82,18 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(
-        store: Arc<Store>,
-        shared: watch::Receiver<Vec<SharedCounter>>,
+        (store, shared, queue): (
+            Arc<Store>,
+            watch::Receiver<Vec<SharedCounter>>,
+            Option<Arc<dyn SharedQueue>>,
+        ),
         (origins, publisher): (Origins, Publisher),
         (outgoing, events): (watch::Sender<Vec<u8>>, mpsc::Receiver<Event>),
         metrics: ReplicasMetrics,
     ) -> Self {
         let mut driver = Self {
             store,
+            queue,
             shared,
             counting: Vec::new(),
             names: Vec::new(),
@@ -95,6 +105,8 @@ impl Driver {
             departed: Vec::new(),
             draining: BTreeSet::new(),
             draining_elsewhere: BTreeSet::new(),
+            queues_elsewhere: Vec::new(),
+            service_reported: None,
             is_up: false,
             outgoing,
             events,
@@ -135,10 +147,40 @@ impl Driver {
         self.write();
         self.departed.retain(|(member, until)| *until > now || member.is_busy());
         self.metrics.show(&self.origins.ages(now), &mut self.shown);
+        self.report_service(now);
         if self.is_up
-            && let Some(message) = self.publisher.next(&self.names, &self.in_flight(), &self.going(), now)
+            && let Some(message) = self.publisher.next(self.state(), self.service(now), now)
         {
             self.outgoing.send_replace(message.encode());
+        }
+    }
+
+    /// State that the others are told.
+    fn state(&self) -> State {
+        State {
+            counters: self.names.clone(),
+            endpoints: self.in_flight(),
+            draining: self.going(),
+            queue: self.queue.as_ref().map(|queue| queue.state()).unwrap_or_default(),
+        }
+    }
+
+    /// Tokens that flows got at this replica, if they are to be told, and the number of events that they are of.
+    fn service(&self, now: Instant) -> Option<(u64, Vec<FlowService>)> {
+        let queue = self.queue.as_ref()?;
+        let events = queue.charged();
+        self.publisher.tells_service(events, now).then(|| (events, queue.service()))
+    }
+
+    /// Tells the queue what flows got at the others, as often as one of them says so: each of many may do at its time.
+    fn report_service(&mut self, now: Instant) {
+        let is_early = |at: Instant| now.saturating_duration_since(at) < SERVICE_INTERVAL;
+        if let Some(queue) = &self.queue
+            && !self.service_reported.is_some_and(is_early)
+            && let Some(service) = self.origins.service(now)
+        {
+            queue.report_service(&service);
+            self.service_reported = Some(now);
         }
     }
 
@@ -244,6 +286,13 @@ impl Driver {
             self.store.set_draining_elsewhere(uids.clone());
             self.draining_elsewhere = uids;
         }
+        let queues = self.origins.queues();
+        if let Some(queue) = &self.queue
+            && self.queues_elsewhere != queues
+        {
+            queue.report_others(&queues);
+            self.queues_elsewhere = queues;
+        }
     }
 
     fn report(&self, member: &Member) {
@@ -274,204 +323,5 @@ impl Driver {
 }
 
 #[cfg(test)]
-mod tests {
-    use prometheus::Registry;
-    use usher_core::endpoints::{EndpointSpec, Share};
-
-    use super::super::message::Origin;
-    use super::*;
-
-    const TTL: Duration = Duration::from_secs(2);
-
-    /// A replica without a connection, whose messages are carried by hand.
-    struct Replica {
-        driver: Driver,
-        sent: watch::Receiver<Vec<u8>>,
-        shares: watch::Sender<Vec<SharedCounter>>,
-        store: Arc<Store>,
-        _events: mpsc::Sender<Event>,
-    }
-
-    fn pod(name: &str, uid: &str) -> EndpointSpec {
-        EndpointSpec { uid: Some(uid.to_owned()), ..EndpointSpec::new(name, ([10, 0, 0, 1], 8000)) }
-    }
-
-    fn counter(name: &str, index: usize) -> SharedCounter {
-        SharedCounter { name: name.to_owned(), counters: InFlightId::new(index).unwrap().into() }
-    }
-
-    impl Replica {
-        fn new(origin: u128, counters: Vec<SharedCounter>) -> Self {
-            let store = Arc::new(Store::default());
-            store.replace(vec![pod("a", "u1")]);
-            let (shares, shared) = watch::channel(counters);
-            let (outgoing, sent) = watch::channel(Vec::new());
-            let (events, taken) = mpsc::channel(1);
-            let parts = (
-                Origins::new(Origin(origin), TTL),
-                Publisher::new(Origin(origin), format!("replica-{origin}"), INTERVAL, TTL),
-            );
-            let metrics = ReplicasMetrics::register(&Registry::new()).unwrap();
-            let mut driver = Driver::new(Arc::clone(&store), shared, parts, (outgoing, taken), metrics);
-            driver.take(Event::Up, Instant::now());
-            driver.follow(Instant::now());
-            Self { driver, sent, shares, store, _events: events }
-        }
-
-        fn load(&self) -> Arc<Load> {
-            Arc::clone(self.store.snapshot().endpoints()[0].load())
-        }
-
-        /// Tells another what is due.
-        fn tell(&mut self, other: &mut Self, now: Instant) -> bool {
-            self.driver.tick(now);
-            let is_new = self.sent.has_changed().unwrap();
-            if is_new {
-                other.driver.take(Event::Message(self.sent.borrow_and_update().clone()), now);
-                other.driver.write();
-            }
-            is_new
-        }
-
-        /// Requests and tokens of the others, as producers' counters and all requests have them.
-        fn reported(&self, index: usize) -> (u64, u64, i64) {
-            let load = self.load();
-            let counted = load.in_flight_of(InFlightId::new(index).unwrap());
-            let requests = counted.requests() - counted.own_requests();
-            (requests, counted.tokens() - counted.own_tokens(), load.others())
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn requests_of_one_replica_count_at_the_other_until_they_end() {
-        // Each has its own place for the counters.
-        let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 3)]));
-        let mut now = Instant::now();
-        let share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
-        let booked = a.load().book();
-        assert!(a.tell(&mut b, now));
-        assert_eq!(b.reported(3), (1, 100, 1));
-        assert!(b.tell(&mut a, now));
-        assert_eq!(a.reported(0), (0, 0, 0), "what it hears of others is not told on");
-        drop((share, booked));
-        now += INTERVAL;
-        assert!(a.tell(&mut b, now));
-        assert_eq!(b.reported(3), (0, 0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn shares_of_a_replica_that_dies_are_gone_after_the_ttl() {
-        let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
-        let now = Instant::now();
-        let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
-        a.tell(&mut b, now);
-        b.driver.tick(now + TTL - Duration::from_millis(1));
-        assert_eq!(b.reported(0), (1, 100, 0));
-        b.driver.tick(now + TTL);
-        assert_eq!(b.reported(0), (0, 0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn late_endpoint_has_shared_counts_and_its_successor_none() {
-        let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
-        let now = Instant::now();
-        b.store.replace(Vec::new());
-        let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
-        b.driver.tick(now);
-        a.tell(&mut b, now);
-        b.store.replace(vec![pod("a", "u1")]);
-        b.driver.tick(now);
-        assert_eq!(b.reported(0), (1, 100, 0));
-        b.store.replace(vec![pod("a", "u2")]);
-        b.driver.tick(now);
-        assert_eq!(b.reported(0), (0, 0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn draining_pods_get_no_requests_from_other_replicas() {
-        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
-        let mut now = Instant::now();
-        let two = || {
-            let other =
-                EndpointSpec { uid: Some("u2".to_owned()), ..EndpointSpec::new("b", ([10, 0, 0, 2], 8000)) };
-            vec![pod("a", "u1"), other]
-        };
-        for replica in [&a, &b] {
-            replica.store.replace(two());
-        }
-        let names = |replica: &Replica| -> Vec<String> {
-            let candidates = replica.store.snapshot().all();
-            candidates.view().iter().map(|endpoint| endpoint.name().to_owned()).collect()
-        };
-        b.driver.tick(now);
-        a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
-        assert!(a.tell(&mut b, now));
-        assert_eq!((names(&a), names(&b)), (vec!["a".to_owned()], vec!["a".to_owned()]));
-        now += INTERVAL;
-        assert!(b.tell(&mut a, now));
-        a.store.set_draining(BTreeSet::new());
-        now += INTERVAL;
-        assert!(a.tell(&mut b, now), "what it heard of itself keeps nothing");
-        assert_eq!((names(&a).len(), names(&b).len()), (2, 2));
-        a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
-        now += INTERVAL;
-        a.tell(&mut b, now);
-        b.driver.tick(now + TTL);
-        assert_eq!(names(&b).len(), 2, "the one that is silent removes nothing");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn requests_at_an_endpoint_that_left_count_until_they_end() {
-        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
-        let mut now = Instant::now();
-        let (at_a, at_b) = (a.load(), b.load());
-        let booked = at_a.book();
-        for replica in [&mut a, &mut b] {
-            replica.driver.tick(now);
-            replica.store.replace(Vec::new());
-        }
-        now += INTERVAL;
-        b.driver.tick(now);
-        a.tell(&mut b, now);
-        assert_eq!(at_b.others(), 1);
-        drop(booked);
-        now += LINGER;
-        assert!(a.tell(&mut b, now));
-        assert_eq!(at_b.others(), 0);
-        now += LINGER;
-        b.driver.tick(now);
-        assert!(b.driver.departed.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn unshared_counters_drop_the_load_of_others() {
-        let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
-        let mut now = Instant::now();
-        let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
-        b.driver.tick(now);
-        a.tell(&mut b, now);
-        assert_eq!(b.reported(0), (1, 100, 0));
-        b.shares.send_replace(Vec::new());
-        now += INTERVAL;
-        assert!(b.tell(&mut a, now));
-        assert_eq!(b.reported(0), (0, 0, 0));
-        b.shares.send_replace(vec![counter("p", 0)]);
-        now += INTERVAL;
-        b.tell(&mut a, now);
-        assert!(a.tell(&mut b, now), "it asks, and is answered at once");
-        assert_eq!(b.reported(0), (1, 100, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_told_while_the_store_is_away() {
-        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
-        let mut now = Instant::now();
-        a.driver.take(Event::Down, now);
-        assert!(!a.tell(&mut b, now));
-        let _booked = a.load().book();
-        now += INTERVAL;
-        a.driver.take(Event::Up, now);
-        assert!(a.tell(&mut b, now));
-        assert_eq!(b.load().others(), 1);
-    }
-}
+#[path = "driver_tests.rs"]
+mod tests;

@@ -146,11 +146,15 @@ impl Link {
             Value::Push(parts) => {
                 let mut parts = parts.into_iter();
                 let kind = parts.next();
-                if kind.as_ref().and_then(Value::text) == Some(b"message")
-                    && let Some(Value::Text(message)) = parts.nth(1)
-                {
-                    // It waits while the one who reads is busy; the server keeps what comes meanwhile.
-                    let _ = self.events.send(Event::Message(message)).await;
+                if kind.as_ref().and_then(Value::text) == Some(b"message") {
+                    match parts.nth(1) {
+                        // It waits while the one who reads is busy; the server keeps what comes meanwhile.
+                        Some(Value::Text(message)) => {
+                            let _ = self.events.send(Event::Message(message)).await;
+                        }
+                        // The decoder left it out, as no replica sends so much.
+                        _ => self.connector.metrics.messages.with_label_values(&["length"]).inc(),
+                    }
                 }
             }
             Value::Error(words) => return Err(Failure::refused(&words, false)),

@@ -5,30 +5,42 @@
 //! | bytes | content |
 //! |--:|---|
 //! | 1 | version, 1 |
-//! | 1 | flags; bit 0: the replica asks the others for their state |
+//! | 1 | flags; bit 0: the replica asks the others for their state; bit 1: the last list is there |
 //! | 16 | origin, random at each start of a replica |
 //! | 8 | sequence number, rising |
 //! | 1 + n | name of the replica |
 //! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
-//! | 4 | number of endpoints |
-//! | each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
-//! | each 16 | endpoints that get no new requests, as this replica is about to remove them |
+//! | 4, each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
+//! | 4, each 16 | endpoints that get no new requests, as this replica is about to remove them |
+//! | 8 | requests that were let go since the start, where some wait |
+//! | 4, each 8 | priority at which requests wait, the highest first; their number |
+//! | 4, each 16 | priority and flow, a hash of its name; tokens that it got lately |
 //!
-//! Numbers are little-endian. Endpoints with nothing in flight are left out.
+//! Numbers are little-endian; each list has its length in front. Endpoints with nothing in flight are left out.
+//! Without the last list, what the replica said of flows before holds on: it is long, and sent more rarely.
 
 use std::net::SocketAddr;
 
 use usher_core::endpoints::InFlightId;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::queue::{FlowService, QueueState};
+
 const VERSION: u8 = 1;
 const ASKS: u8 = 1;
+const HAS_SERVICE: u8 = 2;
 
 /// Most counters of a message: those of all producers, and the requests of the replica.
 pub(super) const COUNTERS: usize = InFlightId::MAX + 1;
 
 /// Most endpoints of a message.
 pub(super) const MOST_ENDPOINTS: usize = 4096;
+
+/// Most priorities of a message.
+pub(super) const MOST_BANDS: usize = 256;
+
+/// Most flows of a message, of all priorities together.
+pub(super) const MOST_FLOWS: usize = 4096;
 
 /// Bytes of a replica's name at most.
 const MOST_NAME: usize = 63;
@@ -78,6 +90,10 @@ pub(super) struct Message {
     pub(super) endpoints: Vec<(EndpointKey, Counts)>,
     /// Endpoints that get no new requests.
     pub(super) draining: Vec<EndpointKey>,
+    /// Requests that wait there.
+    pub(super) queue: QueueState,
+    /// Tokens that flows got there, of the highest priority first; `None`: as it was said before.
+    pub(super) service: Option<Vec<FlowService>>,
 }
 
 /// Reason to refuse bytes.
@@ -96,12 +112,15 @@ pub(super) fn short_name(name: &str) -> String {
 }
 
 impl Message {
-    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list.
+    /// The bytes of the message. Endpoints beyond [`MOST_ENDPOINTS`] are left out, of each list, and the lowest
+    /// priorities beyond [`MOST_BANDS`] and [`MOST_FLOWS`].
     pub(super) fn encode(&self) -> Vec<u8> {
         let endpoints = self.endpoints.get(..MOST_ENDPOINTS).unwrap_or(&self.endpoints);
         let counters = self.counters.get(..COUNTERS).unwrap_or(&self.counters);
         let mut bytes = Vec::with_capacity(64 + endpoints.len() * (16 + 8 * counters.len()));
-        bytes.extend([VERSION, if self.asks { ASKS } else { 0 }]);
+        let asks = if self.asks { ASKS } else { 0 };
+        let has_service = if self.service.is_some() { HAS_SERVICE } else { 0 };
+        bytes.extend([VERSION, asks | has_service]);
         bytes.extend(self.origin.0.to_le_bytes());
         bytes.extend(self.sequence.to_le_bytes());
         put_text(&self.name, &mut bytes);
@@ -115,7 +134,25 @@ impl Message {
                 bytes.extend(count.tokens.to_le_bytes());
             }
         }
-        self.draining.iter().take(MOST_ENDPOINTS).for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
+        let draining = self.draining.get(..MOST_ENDPOINTS).unwrap_or(&self.draining);
+        bytes.extend(u32::try_from(draining.len()).unwrap_or_default().to_le_bytes());
+        draining.iter().for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
+        bytes.extend(self.queue.dispatched.to_le_bytes());
+        let waiting = self.queue.waiting.get(..MOST_BANDS).unwrap_or(&self.queue.waiting);
+        bytes.extend(u32::try_from(waiting.len()).unwrap_or_default().to_le_bytes());
+        for (priority, requests) in waiting {
+            bytes.extend(priority.to_le_bytes());
+            bytes.extend(requests.to_le_bytes());
+        }
+        if let Some(service) = &self.service {
+            let service = service.get(..MOST_FLOWS).unwrap_or(service);
+            bytes.extend(u32::try_from(service.len()).unwrap_or_default().to_le_bytes());
+            for FlowService { priority, flow, tokens } in service {
+                bytes.extend(priority.to_le_bytes());
+                bytes.extend(flow.to_le_bytes());
+                bytes.extend(tokens.to_le_bytes());
+            }
+        }
         bytes
     }
 
@@ -137,16 +174,8 @@ impl Message {
             return Err(Malformed::Length);
         }
         let counters = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, _>>()?;
-        let rows = usize::try_from(reader.u32()?).map_err(|_| Malformed::Length)?;
-        // Before memory is taken for them.
-        let rest =
-            (rows <= MOST_ENDPOINTS).then(|| reader.0.len().checked_sub(rows * (16 + 8 * count))).flatten();
-        let rest = rest.ok_or(Malformed::Length)?;
-        if rest % 16 != 0 || rest / 16 > MOST_ENDPOINTS {
-            return Err(Malformed::Length);
-        }
-        let mut endpoints = Vec::with_capacity(rows);
-        for _ in 0..rows {
+        let mut endpoints = Vec::new();
+        for _ in 0..reader.rows(MOST_ENDPOINTS, 16 + 8 * count, &mut endpoints)? {
             let endpoint = EndpointKey(u128::from_le_bytes(reader.take()?));
             let mut counts = Counts::default();
             for into in counts.iter_mut().take(count) {
@@ -154,9 +183,28 @@ impl Message {
             }
             endpoints.push((endpoint, counts));
         }
-        let key = |_| reader.take().map(|bytes| EndpointKey(u128::from_le_bytes(bytes)));
-        let draining = (0..rest / 16).map(key).collect::<Result<_, _>>()?;
-        Ok(Self { origin, sequence, asks: flags & ASKS != 0, name, counters, endpoints, draining })
+        let mut draining = Vec::new();
+        for _ in 0..reader.rows(MOST_ENDPOINTS, 16, &mut draining)? {
+            draining.push(EndpointKey(u128::from_le_bytes(reader.take()?)));
+        }
+        let dispatched = u64::from_le_bytes(reader.take()?);
+        let mut waiting = Vec::new();
+        for _ in 0..reader.rows(MOST_BANDS, 8, &mut waiting)? {
+            waiting.push((i32::from_le_bytes(reader.take()?), reader.u32()?));
+        }
+        let mut service = (flags & HAS_SERVICE != 0).then(Vec::new);
+        if let Some(service) = &mut service {
+            for _ in 0..reader.rows(MOST_FLOWS, 16, service)? {
+                let priority = i32::from_le_bytes(reader.take()?);
+                let flow = u64::from_le_bytes(reader.take()?);
+                service.push(FlowService { priority, flow, tokens: reader.u32()? });
+            }
+        }
+        if !reader.0.is_empty() {
+            return Err(Malformed::Length);
+        }
+        let (asks, queue) = (flags & ASKS != 0, QueueState { waiting, dispatched });
+        Ok(Self { origin, sequence, asks, name, counters, endpoints, draining, queue, service })
     }
 }
 
@@ -183,6 +231,16 @@ impl Reader<'_> {
 
     fn u32(&mut self) -> Result<u32, Malformed> {
         self.take().map(u32::from_le_bytes)
+    }
+
+    /// Number of the rows of so many bytes that follow. Memory is taken only for what is there.
+    fn rows<T>(&mut self, most: usize, bytes: usize, into: &mut Vec<T>) -> Result<usize, Malformed> {
+        let rows = usize::try_from(self.u32()?).map_err(|_| Malformed::Length)?;
+        if rows > most || rows * bytes > self.0.len() {
+            return Err(Malformed::Length);
+        }
+        into.reserve_exact(rows);
+        Ok(rows)
     }
 
     fn text(&mut self) -> Result<String, Malformed> {
@@ -214,7 +272,13 @@ mod tests {
             counters: vec![String::new(), "inflight-load-producer".to_owned()],
             endpoints: (0..rows).map(|row| (EndpointKey(row as u128), counts(row))).collect(),
             draining: Vec::new(),
+            queue: QueueState::default(),
+            service: None,
         }
+    }
+
+    fn flow(flow: u64) -> FlowService {
+        FlowService { priority: -3, flow, tokens: 70_000 }
     }
 
     #[test]
@@ -224,15 +288,16 @@ mod tests {
         }
         // The guide says how large messages are.
         assert_eq!(message(1).encode().len() - message(0).encode().len(), 32);
-        assert_eq!(message(0).encode().len(), 61);
-        assert!(message(MOST_ENDPOINTS).encode().len() < super::super::resp::MOST_TEXT);
+        assert_eq!(message(0).encode().len(), 77);
     }
 
     #[test]
-    fn draining_endpoints_are_read_as_they_were_written() {
-        for rows in [0, 3] {
-            let mut sent = message(rows);
+    fn other_lists_are_read_as_they_were_written() {
+        for (rows, service) in [(0, None), (3, Some(Vec::new())), (3, Some(vec![flow(1), flow(u64::MAX)]))] {
+            let mut sent = Message { service, ..message(rows) };
             sent.draining = vec![EndpointKey(8), EndpointKey(9)];
+            sent.queue.waiting = vec![(i32::MAX, 1), (0, u32::MAX), (i32::MIN, 7)];
+            sent.queue.dispatched = u64::MAX - 1;
             assert_eq!(Message::decode(&sent.encode()), Ok(sent.clone()));
             let bytes = sent.encode();
             assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), Err(Malformed::Length));
@@ -240,11 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_beyond_the_bound_are_left_out() {
+    fn rows_beyond_the_bounds_are_left_out() {
         let mut sent = message(MOST_ENDPOINTS + 5);
         sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
+        sent.queue.waiting = (0..300).map(|priority| (-priority, 1)).collect();
+        sent.service = Some((0..5000).map(flow).collect());
+        sent.counters = vec!["x".repeat(300); COUNTERS + 1];
+        // The guide says so.
+        let most = sent.encode().len();
+        assert!(most < 400_000, "{most}");
+        const { assert!(400_000 < super::super::resp::MOST_TEXT) };
         let read = Message::decode(&sent.encode()).unwrap();
+        assert_eq!(read.service.unwrap().len(), MOST_FLOWS);
         assert_eq!((read.endpoints.len(), read.draining.len()), (MOST_ENDPOINTS, MOST_ENDPOINTS));
+        assert_eq!(read.queue.waiting, sent.queue.waiting[..MOST_BANDS]);
     }
 
     #[test]
@@ -255,8 +329,27 @@ mod tests {
         }
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
         assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
-        let too_many = [bytes.clone(), vec![0; 16 * (MOST_ENDPOINTS + 1)]].concat();
+        let mut too_many = message(0).encode();
+        let draining = too_many.len() - 16;
+        too_many.truncate(draining + 4);
+        too_many[draining..].copy_from_slice(&(MOST_ENDPOINTS as u32 + 1).to_le_bytes());
+        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1) + 12]);
         assert_eq!(Message::decode(&too_many), Err(Malformed::Length));
+    }
+
+    #[test]
+    fn lists_say_how_long_they_are() {
+        // An endpoint with requests, and as many bytes of one that is about to go, are not taken for each other.
+        let mut sent = message(2);
+        sent.draining = vec![EndpointKey(3); 2];
+        let bytes = sent.encode();
+        let rows = message(0).encode().len() - 20;
+        assert_eq!(bytes[rows..rows + 4], 2u32.to_le_bytes());
+        let draining = rows + 4 + 2 * 32;
+        assert_eq!(bytes[draining..draining + 4], 2u32.to_le_bytes());
+        let mut fewer = bytes.clone();
+        fewer[draining] = 1;
+        assert_eq!(Message::decode(&fewer), Err(Malformed::Length));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Load and prefixes that replicas share through Redis or Valkey.
 //!
-//! Every replica publishes what it has in flight on its pool's channel (`message`), as a whole: when it changed
+//! Every replica publishes what it has in flight and what waits on its pool's channel (`message`), as a whole: when it changed
 //! (`publisher`), and periodically as a heartbeat. It adds up what the others said last (`origins`), and
 //! writes the sums beside its own numbers, where decisions read them. The store keeps none of it, so nothing stale
 //! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`).
@@ -20,6 +20,7 @@ mod origins;
 mod position;
 mod prefixes;
 mod publisher;
+mod queue;
 mod resp;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use crate::settings::{ExchangeSettings, StateStoreSettings};
 pub use driver::SharedCounter;
 pub use metrics::ReplicasMetrics;
 pub use prefixes::Indexes;
+pub use queue::{FlowService, QueueState, SharedQueue};
 
 /// Time in which the store has to confirm a message, unless it is configured.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -48,6 +50,8 @@ pub struct Parts {
     pub endpoints: Arc<Store>,
     /// Counters that are shared; others replace them when the configuration changes.
     pub shared: watch::Receiver<Vec<SharedCounter>>,
+    /// Queue of this replica; `None`: requests never wait.
+    pub queue: Option<Arc<dyn SharedQueue>>,
     /// `namespace/name` of the pool.
     pub pool: String,
     /// Display name of this replica.
@@ -58,7 +62,7 @@ pub struct Parts {
 
 /// Shares the load of a pool until it is dropped. The store may be away, also at the start.
 pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, parts: Parts) {
-    let Parts { endpoints, shared, pool, replica, metrics } = parts;
+    let Parts { endpoints, shared, queue, pool, replica, metrics } = parts;
     let origin = message::Origin(rand::random());
     let replica = message::short_name(&replica);
     let interval = exchange.interval.unwrap_or_default().max(driver::INTERVAL);
@@ -76,7 +80,8 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
         outgoing: newest,
         events,
     };
-    let driver = driver::Driver::new(endpoints, shared, (origins, publisher), (outgoing, taken), metrics);
+    let driver =
+        driver::Driver::new((endpoints, shared, queue), (origins, publisher), (outgoing, taken), metrics);
     tokio::join!(link.run(), driver.run());
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::message::{COUNTERS, Counts, EndpointKey, Message, Origin};
+use super::queue::{FlowService, QueueState};
 
 /// Most replicas that are known at once.
 pub(super) const MOST_ORIGINS: usize = 64;
@@ -39,6 +40,10 @@ struct Known {
     endpoints: HashMap<EndpointKey, Counts>,
     /// Endpoints that get no new requests; empty as well.
     draining: Vec<EndpointKey>,
+    /// Requests that wait there; none as well.
+    queue: QueueState,
+    /// Tokens that flows got there, and when that was heard; none as well.
+    service: (Instant, Vec<FlowService>),
 }
 
 /// States of other replicas.
@@ -54,26 +59,29 @@ pub(super) struct Origins {
     sums: HashMap<EndpointKey, Sums>,
     /// Endpoints whose sums changed since they were asked for.
     changed: Vec<EndpointKey>,
+    /// Service of flows was heard, or is gone, since it was asked for.
+    has_service: bool,
 }
 
 impl Origins {
     /// Nothing known of the others yet. `own` is this replica.
     pub(super) fn new(own: Origin, ttl: Duration) -> Self {
         let (known, sums) = (HashMap::new(), HashMap::new());
-        Self { own, ttl, counters: Vec::new(), known, sums, changed: Vec::new() }
+        Self { own, ttl, counters: Vec::new(), known, sums, changed: Vec::new(), has_service: false }
     }
 
     /// Sums these counters from now on. What was heard is forgotten: the others have to say it again.
     pub(super) fn count(&mut self, counters: Vec<String>) {
         self.changed.extend(self.sums.drain().map(|(endpoint, _)| endpoint));
         self.known.clear();
+        self.has_service = true;
         self.counters = counters;
         self.counters.truncate(COUNTERS);
     }
 
     /// Takes a message that came at `now`.
     pub(super) fn take(&mut self, message: Message, now: Instant) -> Taken {
-        let Message { origin, sequence, name, counters, endpoints, draining, .. } = message;
+        let Message { origin, sequence, name, counters, endpoints, draining, queue, service, .. } = message;
         if origin == self.own {
             return Taken::Own;
         }
@@ -96,8 +104,14 @@ impl Origins {
         };
         // Of an endpoint that is named twice the last counts.
         let endpoints = endpoints.iter().map(|(endpoint, counts)| (*endpoint, ours(counts))).collect();
-        let new = Known { name, sequence, heard: now, endpoints, draining };
+        let says_service = service.is_some();
+        self.has_service |= says_service;
+        let service = (now, service.unwrap_or_default());
+        let mut new = Known { name, sequence, heard: now, endpoints, draining, queue, service };
         if let Some(old) = self.known.remove(&origin) {
+            if !says_service {
+                new.service = old.service;
+            }
             self.subtract(&old.endpoints, Some(&new.endpoints));
             self.add(&new.endpoints, Some(&old.endpoints));
         } else {
@@ -111,11 +125,15 @@ impl Origins {
     pub(super) fn expire(&mut self, now: Instant) {
         let is_silent = |known: &Known| now.saturating_duration_since(known.heard) >= self.ttl;
         let silent = self.known.values_mut().filter(|known| is_silent(known));
+        let mut has_service = false;
         let forget = |known: &mut Known| {
+            has_service |= !std::mem::take(&mut known.service.1).is_empty();
             known.draining.clear();
+            known.queue = QueueState::default();
             std::mem::take(&mut known.endpoints)
         };
         let gone: Vec<_> = silent.map(forget).collect();
+        self.has_service |= has_service;
         gone.iter().for_each(|endpoints| self.subtract(endpoints, None));
         self.known.retain(|_, known| now.saturating_duration_since(known.heard) < REMEMBERED);
     }
@@ -133,6 +151,25 @@ impl Origins {
     /// Endpoints that other replicas are about to remove; some may stand there twice.
     pub(super) fn draining(&self) -> impl Iterator<Item = &EndpointKey> {
         self.known.values().flat_map(|known| &known.draining)
+    }
+
+    /// Queues of the other replicas at which requests wait, always in the same order.
+    pub(super) fn queues(&self) -> Vec<(u128, QueueState)> {
+        let mut waits: Vec<_> =
+            self.known.iter().filter(|(_, known)| !known.queue.waiting.is_empty()).collect();
+        waits.sort_unstable_by_key(|(origin, _)| **origin);
+        waits.into_iter().map(|(origin, known)| (origin.0, known.queue.clone())).collect()
+    }
+
+    /// Tokens that flows got at each of the other replicas, and the time since it was heard, if that is others than at
+    /// the last call.
+    pub(super) fn service(&mut self, now: Instant) -> Option<Vec<(Duration, Vec<FlowService>)>> {
+        let known = || self.known.values().filter(|known| !known.service.1.is_empty());
+        std::mem::take(&mut self.has_service).then(|| {
+            known()
+                .map(|known| (now.saturating_duration_since(known.service.0), known.service.1.clone()))
+                .collect()
+        })
     }
 
     /// Names of the other replicas, and the time since each was heard. One that has started again has one entry.
@@ -224,6 +261,8 @@ mod tests {
                 .map(|(key, requests)| (EndpointKey(*key), counts(*requests)))
                 .collect(),
             draining: Vec::new(),
+            queue: QueueState { waiting: vec![(0, sequence as u32)], dispatched: 3 },
+            service: None,
         }
     }
 
@@ -280,6 +319,49 @@ mod tests {
         assert_eq!(at(&origins, 7), (4, 40));
         origins.expire(now + REMEMBERED + TTL);
         assert_eq!(origins.ages(now + TTL).len(), 1);
+    }
+
+    #[test]
+    fn queues_of_replicas_that_speak_are_known() {
+        let (mut origins, now) = origins();
+        let waits = |origins: &Origins| -> Vec<u32> {
+            origins
+                .queues()
+                .iter()
+                .flat_map(|(_, queue)| &queue.waiting)
+                .map(|(_, requests)| *requests)
+                .collect()
+        };
+        origins.take(message(2, 7, &[]), now + TTL / 2);
+        origins.take(message(1, 5, &[]), now);
+        assert_eq!(waits(&origins), [5, 7]);
+        origins.expire(now + TTL);
+        assert_eq!(waits(&origins), [7]);
+        origins.take(Message { queue: QueueState::default(), ..message(2, 8, &[]) }, now + TTL);
+        assert!(origins.queues().is_empty());
+    }
+
+    #[test]
+    fn service_of_flows_holds_until_other_is_heard_or_the_replica_is_silent() {
+        let (mut origins, now) = origins();
+        let says = |sequence: u64, tokens: u32| {
+            let service = vec![FlowService { priority: 0, flow: 7, tokens }];
+            Message { service: Some(service), ..message(1, sequence, &[]) }
+        };
+        let tokens = |origins: &mut Origins, now: Instant| {
+            let service = origins.service(now)?;
+            Some(service.iter().map(|(age, flows)| (*age, flows[0].tokens)).collect::<Vec<_>>())
+        };
+        origins.service(now);
+        let later = now + TTL / 2;
+        origins.take(says(1, 5), now);
+        origins.take(message(1, 2, &[]), later);
+        assert_eq!(tokens(&mut origins, later), Some(vec![(TTL / 2, 5)]), "it is as old as it is");
+        assert_eq!(tokens(&mut origins, later), None, "nothing is new");
+        origins.take(says(3, 6), later);
+        assert_eq!(tokens(&mut origins, later), Some(vec![(Duration::ZERO, 6)]));
+        origins.expire(later + TTL);
+        assert_eq!(tokens(&mut origins, later + TTL), Some(Vec::new()));
     }
 
     #[test]

@@ -6,6 +6,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::message::{Counts, EndpointKey, Message, Origin};
+use super::queue::{FlowService, QueueState};
+
+/// Shortest time between two messages that tell what flows got.
+pub(super) const SERVICE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// State of a replica, without its name, and what flows got.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// Names of the counters.
+    pub(super) counters: Vec<String>,
+    /// Requests and tokens in flight.
+    pub(super) endpoints: Vec<(EndpointKey, Counts)>,
+    /// Endpoints that get no new requests.
+    pub(super) draining: Vec<EndpointKey>,
+    /// Requests that wait.
+    pub(super) queue: QueueState,
+}
 
 /// Messages of this replica, each with a higher number than the last.
 #[derive(Debug)]
@@ -18,9 +35,9 @@ pub(super) struct Publisher {
     keep_alive: Duration,
     sequence: u64,
     sent: Option<Instant>,
-    counters: Vec<String>,
-    endpoints: Vec<(EndpointKey, Counts)>,
-    draining: Vec<EndpointKey>,
+    state: State,
+    /// Time at which it was last told what flows got, and the number of events that this was of.
+    told: Option<(Instant, u64)>,
     /// Another replica asked, or the others may not know the last message.
     is_due: bool,
     /// The others are to send theirs.
@@ -38,9 +55,8 @@ impl Publisher {
             keep_alive: ttl / 4,
             sequence: 0,
             sent: None,
-            counters: Vec::new(),
-            endpoints: Vec::new(),
-            draining: Vec::new(),
+            state: State::default(),
+            told: None,
             is_due: true,
             asks: true,
         }
@@ -48,7 +64,7 @@ impl Publisher {
 
     /// The others may know nothing of this replica, nor it of them: a connection is new, or the counters are.
     pub(super) fn begin(&mut self) {
-        (self.is_due, self.asks, self.sent) = (true, true, None);
+        (self.is_due, self.asks, self.sent, self.told) = (true, true, None, None);
     }
 
     /// Another replica wants to know.
@@ -56,39 +72,57 @@ impl Publisher {
         self.is_due = true;
     }
 
-    /// The message that is due at `now` if this is in flight, and these endpoints get no new requests.
+    /// Returns `true` if the next message is to tell what flows got: it changed, or wasn't told for long, as a message
+    /// may be lost. `events` is how often flows got something.
+    pub(super) fn tells_service(&self, events: u64, now: Instant) -> bool {
+        let is_early = self.age(now).is_some_and(|age| age < self.interval);
+        let is_old = |(at, told): (Instant, u64)| {
+            let age = now.saturating_duration_since(at);
+            age >= self.keep_alive || (told != events && age >= SERVICE_INTERVAL)
+        };
+        !is_early && (self.is_due || self.told.is_none_or(is_old))
+    }
+
+    /// The message that is due at `now` if this is the state. `service`: what flows got, where it is to be told, after so
+    /// many events.
     pub(super) fn next(
         &mut self,
-        counters: &[String],
-        endpoints: &[(EndpointKey, Counts)],
-        draining: &[EndpointKey],
+        state: State,
+        service: Option<(u64, Vec<FlowService>)>,
         now: Instant,
     ) -> Option<Message> {
-        let age = self.sent.map(|sent| now.saturating_duration_since(sent));
+        let age = self.age(now);
         if age.is_some_and(|age| age < self.interval) {
             return None;
         }
-        let is_changed =
-            self.endpoints != endpoints || self.counters != counters || self.draining != draining;
+        let is_changed = self.state != state || service.is_some();
         if !is_changed && !self.is_due && age.is_some_and(|age| age < self.keep_alive) {
             return None;
         }
         self.sequence += 1;
         self.sent = Some(now);
         self.is_due = false;
-        if is_changed {
-            (self.counters, self.endpoints) = (counters.to_vec(), endpoints.to_vec());
-            self.draining = draining.to_vec();
+        if let Some((events, _)) = &service {
+            self.told = Some((now, *events));
         }
+        self.state = state;
+        let State { counters, endpoints, draining, queue } = self.state.clone();
         Some(Message {
             origin: self.origin,
             sequence: self.sequence,
             asks: std::mem::take(&mut self.asks),
             name: self.name.clone(),
-            counters: self.counters.clone(),
-            endpoints: self.endpoints.clone(),
-            draining: self.draining.clone(),
+            counters,
+            endpoints,
+            draining,
+            queue,
+            service: service.map(|(_, flows)| flows),
         })
+    }
+
+    /// Time since the last message.
+    fn age(&self, now: Instant) -> Option<Duration> {
+        self.sent.map(|sent| now.saturating_duration_since(sent))
     }
 }
 
@@ -105,7 +139,8 @@ mod tests {
         let mut publisher = Publisher::new(Origin(1), "a".to_owned(), INTERVAL, TTL);
         let busy = [(EndpointKey(7), Counts::default())];
         let sent = |publisher: &mut Publisher, endpoints: &[(EndpointKey, Counts)], ms: u64| {
-            let message = publisher.next(&[], endpoints, &[], start + Duration::from_millis(ms));
+            let state = State { endpoints: endpoints.to_vec(), ..State::default() };
+            let message = publisher.next(state, None, start + Duration::from_millis(ms));
             message.map(|message| (message.sequence, message.asks, message.endpoints.len()))
         };
         assert_eq!(sent(&mut publisher, &[], 0), Some((1, true, 0)), "a new replica asks the others");
@@ -120,5 +155,28 @@ mod tests {
         publisher.begin();
         assert_eq!(sent(&mut publisher, &busy, 561), Some((5, true, 1)), "a new connection");
         assert_eq!(sent(&mut publisher, &[], 581), Some((6, false, 0)), "the end of load is a change");
+    }
+
+    #[test]
+    fn service_of_flows_is_told_more_rarely_than_load() {
+        let start = Instant::now();
+        let mut publisher = Publisher::new(Origin(1), "a".to_owned(), INTERVAL, TTL);
+        let mut told = |events: u64, ms: u64| {
+            let now = start + Duration::from_millis(ms);
+            let service = publisher.tells_service(events, now).then(|| (events, Vec::new()));
+            // Something else changes all the time.
+            let state = State { counters: vec![ms.to_string()], ..State::default() };
+            publisher.next(state, service, now).map(|message| message.service.is_some())
+        };
+        assert_eq!(told(0, 0), Some(true), "a new replica says all");
+        assert_eq!(told(1, 10), None);
+        assert_eq!(told(1, 20), Some(false));
+        assert_eq!(told(1, 199), Some(false));
+        assert_eq!(told(1, 219), Some(true));
+        assert_eq!(told(1, 718), Some(false), "nothing is new");
+        assert_eq!(told(1, 738), Some(true), "the last may be lost");
+        publisher.answer();
+        let now = start + Duration::from_millis(760);
+        assert!(publisher.tells_service(1, now), "another asked");
     }
 }

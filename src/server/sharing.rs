@@ -12,7 +12,7 @@ use super::{Background, RunError, origin};
 use crate::endpoints::Store;
 use crate::extproc::health::HealthState;
 use crate::registry::{Origin as Declared, Resolved, Sharing};
-use crate::replicas::{Parts, PrefixParts, ReplicasMetrics, share, share_prefixes};
+use crate::replicas::{Parts, PrefixParts, ReplicasMetrics, SharedQueue, share, share_prefixes};
 use crate::schedule::PrefixCaches;
 use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
 
@@ -76,6 +76,7 @@ pub(super) fn start(
     let load = Parts {
         endpoints: Arc::clone(&pool.store),
         shared: pool.counters.subscribe(),
+        queue: pool.dispatcher.gate().map(|gate| Arc::clone(gate) as Arc<dyn SharedQueue>),
         pool: name,
         replica,
         metrics,

@@ -20,7 +20,7 @@ use crate::support::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const POST: [(&str, &str); 1] = [(":path", "/v1/completions")];
-const WAITS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 100}}, {type: queue-scorer}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}}}";
+pub const WAITS: &str = "--config-text={featureGates: [flowControl], plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 100}}, {type: queue-scorer}], flowControl: {saturationDetector: {pluginRef: concurrency-detector}}}";
 
 pub fn policy(name: &str, spec: &str) -> String {
     format!(
@@ -29,7 +29,7 @@ pub fn policy(name: &str, spec: &str) -> String {
 }
 
 /// One role from zero, sized by its queue; nothing but demand makes it tick a second time.
-fn from_zero() -> String {
+pub fn from_zero() -> String {
     policy(
         "llama",
         "interval: 30m, roles: {decode: {min: 0, max: 8}}, total: {metrics: [{name: queue_depth, target: 4}]}",
@@ -99,13 +99,13 @@ impl Group {
         .await
     }
 
-    async fn keda(&self) -> ExternalScalerClient<Channel> {
+    pub async fn keda(&self) -> ExternalScalerClient<Channel> {
         let channel = Channel::from_shared(format!("http://{}", self.picker.keda.unwrap())).unwrap();
         ExternalScalerClient::new(channel.connect().await.unwrap())
     }
 }
 
-fn object(metadata: &[(&str, &str)]) -> ScaledObjectRef {
+pub fn object(metadata: &[(&str, &str)]) -> ScaledObjectRef {
     let metadata: HashMap<String, String> =
         metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     ScaledObjectRef { name: "llama".to_owned(), namespace: "default".to_owned(), scaler_metadata: metadata }
@@ -115,7 +115,7 @@ fn metrics_of(metadata: &[(&str, &str)], name: &str) -> GetMetricsRequest {
     GetMetricsRequest { scaled_object_ref: Some(object(metadata)), metric_name: name.to_owned() }
 }
 
-async fn pushed(stream: &mut Streaming<IsActiveResponse>) -> bool {
+pub async fn pushed(stream: &mut Streaming<IsActiveResponse>) -> bool {
     tokio::time::timeout(PATIENCE, stream.message()).await.expect("a push").unwrap().unwrap().result
 }
 

@@ -2,6 +2,7 @@
 //! an empty pool they are the only sign that any are wanted.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::sync::watch;
 
@@ -66,13 +67,13 @@ impl Gate {
         Demand { waiting }
     }
 
-    /// Requests that wait now.
+    /// Requests that wait now, here and at the replicas that share their load.
     pub fn waiting(&self) -> u64 {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.queue.waiting().requests
+        inner.queue.waiting().requests.saturating_add(self.waiting_elsewhere.load(Relaxed))
     }
 
-    /// Wakes when the first request begins to wait.
+    /// Wakes when the first request begins to wait, here or at another replica.
     pub fn demanded(&self) -> watch::Receiver<()> {
         self.demanded.subscribe()
     }

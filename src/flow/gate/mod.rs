@@ -13,6 +13,7 @@ mod enter;
 mod grant;
 mod inner;
 mod metrics;
+mod others;
 mod permit;
 mod refusal;
 mod series;
@@ -22,7 +23,7 @@ pub(super) mod task;
 mod wait;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,9 +63,11 @@ pub struct Gate {
     inner: Mutex<Inner>,
     /// `true` if a request waits; read without the lock.
     somebody_waits: AtomicBool,
+    /// Requests that wait at other replicas.
+    waiting_elsewhere: AtomicU64,
     /// Wakes the task: something is due earlier than it thinks.
     alarm: Notify,
-    /// Notified when the first request begins to wait.
+    /// Notified when the first request begins to wait, here or at another replica.
     demanded: watch::Sender<()>,
     metrics: GateMetrics,
     series: SeriesTable,
@@ -94,6 +97,7 @@ impl Gate {
             origin: Instant::now(),
             inner: Mutex::new(Inner::new(spec, nanos(grace))),
             somebody_waits: AtomicBool::new(false),
+            waiting_elsewhere: AtomicU64::new(0),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
             series: SeriesTable::new(metrics.label_values),

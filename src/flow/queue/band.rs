@@ -7,6 +7,7 @@ use super::fairness::Turns;
 use super::flows::{FlowRef, Flows};
 use super::line::Waiter;
 use super::rank::Rank;
+use super::service::Served;
 use super::time::{NEVER, Nanos};
 use crate::schedule::flow_control::{BandPosition, BandRules, FlowControlRules};
 
@@ -95,6 +96,21 @@ impl Band {
         self.turns.served(&mut self.flows, flow, cost, now);
     }
 
+    /// Returns `true` if its policy remembers what flows got.
+    pub(super) fn remembers(&self) -> bool {
+        self.turns.memory().is_some()
+    }
+
+    /// Flows that got most here, and their tokens.
+    pub(super) fn service(&self, now: Nanos) -> Vec<(u64, u32)> {
+        self.turns.service(&self.flows, now)
+    }
+
+    /// Takes service of flows at other replicas.
+    pub(super) fn report_service(&mut self, others: &[Served], now: Nanos) {
+        self.turns.report_service(&mut self.flows, others, now);
+    }
+
     /// Flows that are kept.
     pub(super) fn flows(&self) -> usize {
         self.flows.len()
@@ -153,6 +169,10 @@ impl Bands {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Band> {
         self.list.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Band> {
+        self.list.iter_mut()
     }
 
     /// The band at a place in the order.

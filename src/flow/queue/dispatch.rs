@@ -32,14 +32,18 @@ impl Queue {
 
     fn let_go(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
         self.soft_opens = NEVER;
+        self.shares.rest();
         if self.waiting.requests == 0 || !self.recovery.is_open(now) {
             return;
         }
+        self.begin_share(now, capacity);
         loop {
             let saturation = capacity.saturation(self.granted);
             match self.next_band(now, saturation) {
                 Next::From(rank) => {
-                    if !self.grant(now, rank, actions) {
+                    // A closed queue won't be asked again.
+                    let may_go = self.is_closed || self.shares.take();
+                    if !may_go || !self.grant(now, rank, actions) {
                         break;
                     }
                 }
@@ -92,6 +96,7 @@ impl Queue {
         self.waiting -= count;
         self.granted += count;
         self.in_flight += 1;
+        self.shares.count();
         let spread = self.recovery.is_of_crowd(held.since);
         actions.push(Action::Dispatch { ticket, spread });
         true

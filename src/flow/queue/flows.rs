@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use super::line::Line;
 use super::time::Nanos;
@@ -50,6 +50,8 @@ pub(super) struct Flow {
     pub(super) turn: u64,
     /// Service that it got so far, in units of the policy.
     pub(super) service: f64,
+    /// Hash of its name that replicas have in common; 0 where nothing is remembered.
+    pub(super) shared: u64,
     /// Time at which something of it was last seen.
     touched: Nanos,
 }
@@ -105,7 +107,10 @@ impl Flows {
         let name = self.name(id);
         let index = match self.by_name.get(&name) {
             Some(index) => *index,
-            None => self.make(name),
+            None => {
+                let shared = if self.memory.is_some() { shared_name(id) } else { 0 };
+                self.make(name, shared)
+            }
         };
         let was_idle = match self.get_mut(index) {
             Some(flow) => {
@@ -160,6 +165,11 @@ impl Flows {
         self.places.get_mut(index as usize)?.flow.as_mut()
     }
 
+    /// All flows, to read.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Flow> {
+        self.places.iter().filter_map(|place| place.flow.as_ref())
+    }
+
     /// All flows.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
         self.places.iter_mut().filter_map(|place| place.flow.as_mut())
@@ -169,8 +179,9 @@ impl Flows {
         xxh3_128_with_seed(id.as_bytes(), self.seed)
     }
 
-    fn make(&mut self, name: u128) -> u32 {
-        let flow = Flow { name, waiting: 0, line: Line::default(), turn: 0, service: 0.0, touched: 0 };
+    fn make(&mut self, name: u128, shared: u64) -> u32 {
+        let flow =
+            Flow { name, waiting: 0, line: Line::default(), turn: 0, service: 0.0, shared, touched: 0 };
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -219,6 +230,12 @@ impl Flows {
         self.idle = self.idle.saturating_sub(old.len());
         old.into_iter().for_each(|index| self.forget(index));
     }
+}
+
+/// Hash of a flow's name that is the same at all replicas. Whoever can make two names collide can as well send the
+/// other's name.
+pub(super) fn shared_name(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod strict;
 use super::flows::{FlowRef, Flows, Memory};
 use super::line::Waiter;
 use super::rank::Rank;
+use super::service::Served;
 use super::time::Nanos;
 use crate::schedule::flow_control::Fairness;
 use program_aware::ProgramAware;
@@ -71,6 +72,22 @@ impl Turns {
         match self {
             Self::Strict(_) | Self::RoundRobin(_) => {}
             Self::ProgramAware(policy) => policy.served(flows, flow, cost, now),
+        }
+    }
+
+    /// Flows that got most, and their tokens; none where a policy remembers nothing.
+    pub(super) fn service(&self, flows: &Flows, now: Nanos) -> Vec<(u64, u32)> {
+        match self {
+            Self::Strict(_) | Self::RoundRobin(_) => Vec::new(),
+            Self::ProgramAware(policy) => policy.service(flows, now),
+        }
+    }
+
+    /// Takes service of flows at other replicas.
+    pub(super) fn report_service(&mut self, flows: &mut Flows, others: &[Served], now: Nanos) {
+        match self {
+            Self::Strict(_) | Self::RoundRobin(_) => {}
+            Self::ProgramAware(policy) => policy.report_service(flows, others, now),
         }
     }
 }

@@ -11,10 +11,16 @@
 //! all others, so nothing can be kept sorted. But a block of flows is never better than its
 //! least service and its longest wait together: blocks are compared by that, and only the
 //! flows of those that can win are looked at.
+//!
+//! Service that a flow got at other replicas counts like that of its own.
 
-use super::super::flows::{FlowRef, Flows, Memory};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::super::flows::{Flow, FlowRef, Flows, Memory};
 use super::super::line::Waiter;
 use super::super::rank::Rank;
+use super::super::service::{MOST_FLOWS, Served};
 use super::super::time::{Nanos, nanos};
 use crate::schedule::flow_control::ProgramAwareParams;
 
@@ -35,6 +41,8 @@ pub(in crate::flow::queue) struct ProgramAware {
     /// Service is in units of what it was worth then.
     epoch: Nanos,
     service: Vec<f64>,
+    /// Service of flows at other replicas, by the names that replicas have in common.
+    elsewhere: HashMap<u64, f64>,
     /// Since when the first request of each waits, nanoseconds.
     since: Vec<f64>,
     /// Bounds of each [`BLOCK`] of those columns.
@@ -54,6 +62,7 @@ impl ProgramAware {
             memory: Memory { ttl: nanos(params.eviction_ttl()), sweep: nanos(params.eviction_sweep()) },
             epoch: 0,
             service: Vec::new(),
+            elsewhere: HashMap::new(),
             since: Vec::new(),
             blocks: Vec::new(),
             heads: Vec::new(),
@@ -68,8 +77,8 @@ impl ProgramAware {
     pub(super) fn push(&mut self, flows: &mut Flows, rank: Rank, waiter: Waiter) {
         let Some(flow) = flows.get_mut(waiter.flow) else { return };
         flow.line.insert(rank, waiter);
-        let (service, is_first) = (flow.service, flow.line.len() == 1);
-        if is_first {
+        if flow.line.len() == 1 {
+            let service = sum(flow, &self.elsewhere);
             let position = self.heads.len() as u32;
             self.service.push(service);
             self.since.push(waiter.since as f64);
@@ -109,22 +118,61 @@ impl ProgramAware {
         if !cost.is_finite() || cost <= 0.0 {
             return;
         }
-        let mut half_lives = now.saturating_sub(self.epoch) as f64 / self.half_life as f64;
-        if half_lives > MAX_HALF_LIVES {
-            let scale = (-half_lives).exp2();
-            flows.iter_mut().for_each(|flow| flow.service *= scale);
-            self.service.iter_mut().for_each(|service| *service *= scale);
-            (0..self.blocks.len()).for_each(|block| self.bound(block * BLOCK));
-            self.epoch = now;
-            half_lives = 0.0;
-        }
+        let half_lives = self.half_lives(flows, now);
         let Some(held) = flows.find(flow, now) else { return };
         held.service += cost * half_lives.exp2();
-        let service = held.service;
+        let service = sum(held, &self.elsewhere);
         if let Some(position) = self.position(flow.index) {
             self.service[position] = service;
             self.bound(position);
         }
+    }
+
+    /// Flows that got most here, and their tokens as far as they aren't forgotten.
+    pub(super) fn service(&self, flows: &Flows, now: Nanos) -> Vec<(u64, u32)> {
+        let scale = (-self.half_lives_since(self.epoch, now)).exp2();
+        let of = flows.iter().map(|flow| (flow.shared, (flow.service * scale) as u32));
+        let mut service: Vec<_> = of.filter(|(_, tokens)| *tokens > 0).collect();
+        if service.len() > MOST_FLOWS {
+            service.select_nth_unstable_by_key(MOST_FLOWS, |(_, tokens)| Reverse(*tokens));
+            service.truncate(MOST_FLOWS);
+        }
+        service
+    }
+
+    /// Takes service of flows at other replicas, in place of what was reported before.
+    pub(super) fn report_service(&mut self, flows: &mut Flows, others: &[Served], now: Nanos) {
+        let half_lives = self.half_lives(flows, now);
+        self.elsewhere.clear();
+        for other in others {
+            let age = other.age as f64 / self.half_life as f64;
+            let service = f64::from(other.tokens) * (half_lives - age).exp2();
+            *self.elsewhere.entry(other.flow).or_default() += service;
+        }
+        for ((_, flow), service) in self.heads.iter().zip(&mut self.service) {
+            if let Some(flow) = flows.get_mut(*flow) {
+                *service = sum(flow, &self.elsewhere);
+            }
+        }
+        (0..self.blocks.len()).for_each(|block| self.bound(block * BLOCK));
+    }
+
+    /// Half-lives since the epoch, which is moved when it is long ago.
+    fn half_lives(&mut self, flows: &mut Flows, now: Nanos) -> f64 {
+        let half_lives = self.half_lives_since(self.epoch, now);
+        if half_lives <= MAX_HALF_LIVES {
+            return half_lives;
+        }
+        let scale = (-half_lives).exp2();
+        flows.iter_mut().for_each(|flow| flow.service *= scale);
+        self.service.iter_mut().chain(self.elsewhere.values_mut()).for_each(|service| *service *= scale);
+        (0..self.blocks.len()).for_each(|block| self.bound(block * BLOCK));
+        self.epoch = now;
+        0.0
+    }
+
+    fn half_lives_since(&self, since: Nanos, now: Nanos) -> f64 {
+        now.saturating_sub(since) as f64 / self.half_life as f64
     }
 
     /// The flow with the highest score; of equal ones that whose first request is first.
@@ -196,6 +244,11 @@ impl ProgramAware {
             None => self.blocks.push(bounds),
         }
     }
+}
+
+/// Service of a flow at all replicas.
+fn sum(flow: &Flow, elsewhere: &HashMap<u64, f64>) -> f64 {
+    flow.service + elsewhere.get(&flow.shared).copied().unwrap_or_default()
 }
 
 /// Flows that are looked at together.

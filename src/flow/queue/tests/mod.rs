@@ -4,6 +4,7 @@ mod dispatching;
 mod evicting;
 mod expiring;
 mod model;
+mod replicas;
 mod shares;
 
 use std::collections::HashMap;

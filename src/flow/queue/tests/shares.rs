@@ -4,6 +4,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::flow::queue::flows::shared_name;
+use crate::replicas::FlowService;
 use crate::schedule::flow_control::{Fairness, ProgramAwareParams};
 
 const FLOWS: [&str; 4] = ["a", "b", "c", "d"];
@@ -95,4 +97,81 @@ fn least_service_serves_every_program_equal_tokens() {
 fn first_come_first_served_favors_the_busiest_flow() {
     let [a, .., d] = shares(Fairness::GlobalStrict, |_, _| 1.0);
     assert!(a > 20.0 * d, "{a} {d}");
+}
+
+/// Rules by which tokens alone decide.
+fn least_service() -> FlowControlRules {
+    let params = ProgramAwareParams { las_weight_head_wait: 0.0, ..ProgramAwareParams::default() };
+    let fairness = Fairness::ProgramAware(params);
+    FlowControlRules {
+        bands: vec![(0, BandRules { fairness, ..BandRules::default() })],
+        ..FlowControlRules::default()
+    }
+}
+
+#[test]
+fn program_served_at_another_replica_comes_later() {
+    let mut pool = Pool::new(&least_service(), 1);
+    let said = FlowService { priority: 0, flow: shared_name("greedy"), tokens: 1000 };
+    let arrive = |pool: &mut Pool| {
+        pool.enqueue("x", "greedy", 0);
+        pool.enqueue("y", "modest", 0);
+    };
+    // Told while they wait, and before they come; of another band, and no longer.
+    arrive(&mut pool);
+    pool.queue.report_service(pool.now, &[(0, &[said])]);
+    assert_eq!(pool.drain(), ["y", "x"]);
+    arrive(&mut pool);
+    assert_eq!(pool.drain(), ["y", "x"]);
+    pool.queue.report_service(pool.now, &[(0, &[FlowService { priority: 1, ..said }])]);
+    arrive(&mut pool);
+    assert_eq!(pool.drain(), ["x", "y"]);
+    // What several said adds up, as far as it isn't forgotten.
+    let half = FlowService { tokens: 600, ..said };
+    let other = FlowService { flow: shared_name("modest"), ..said };
+    pool.queue.report_service(pool.now, &[(0, &[half, other]), (0, &[half])]);
+    arrive(&mut pool);
+    assert_eq!(pool.drain(), ["y", "x"]);
+    pool.queue.report_service(pool.now, &[(0, &[half, other]), (60 * S, &[half])]);
+    arrive(&mut pool);
+    assert_eq!(pool.drain(), ["x", "y"]);
+}
+
+#[test]
+fn programs_get_equal_tokens_of_two_replicas_together() {
+    // One sends to both, the other to the second only, which serves twice as many.
+    const SENDS: [&[usize]; 2] = [&[0], &[0, 1]];
+    let mut pools = [0, 1].map(|_| Pool::new(&least_service(), 1));
+    let mut flows: [HashMap<Ticket, usize>; 2] = Default::default();
+    let mut got = [0.0; 2];
+    let mut rng = StdRng::seed_from_u64(7);
+    let send = |pool: &mut Pool, flows: &mut HashMap<Ticket, usize>, flow: usize| {
+        let ticket = pool.queue.enqueue(pool.now, &pool.arrival(FLOWS[flow], 0, 1)).unwrap();
+        flows.insert(ticket, flow);
+    };
+    for (replica, sends) in SENDS.into_iter().enumerate() {
+        sends.iter().for_each(|flow| send(&mut pools[replica], &mut flows[replica], *flow));
+    }
+    for round in 0..10_000 {
+        for (replica, turn) in [(0, 20), (1, 10), (1, 10)] {
+            let (pool, flows) = (&mut pools[replica], &mut flows[replica]);
+            let mut actions = Vec::new();
+            pool.queue.dispatch(pool.now, &pool.capacity(), &mut actions);
+            let [Action::Dispatch { ticket, .. }] = actions[..] else { panic!("{actions:?}") };
+            let flow = flows.remove(&ticket).unwrap();
+            let cost = 100.0 * rng.random_range(0.5..1.5);
+            got[flow] += cost;
+            pool.now += turn * MS;
+            pool.queue.end(pool.now, ticket, cost, &mut Vec::new());
+            send(pool, flows, flow);
+        }
+        if round % 10 == 0 {
+            let said = pools.each_ref().map(|pool| pool.queue.service(pool.now));
+            for (pool, other) in pools.iter_mut().zip(said.iter().rev()) {
+                pool.queue.report_service(pool.now, &[(0, other)]);
+            }
+        }
+    }
+    let share = got[0] / (got[0] + got[1]);
+    assert!((share - 0.5).abs() <= 0.02, "{got:?}");
 }

@@ -1,0 +1,268 @@
+//! Replicas without a connection, whose messages are carried by hand.
+
+use std::sync::Mutex;
+
+use prometheus::Registry;
+use usher_core::endpoints::{EndpointSpec, Share};
+
+use super::super::message::Origin;
+use super::*;
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// A queue that is set by hand.
+#[derive(Default)]
+struct Queue {
+    own: Mutex<QueueState>,
+    others: Mutex<Vec<(u128, QueueState)>>,
+    service: Mutex<Vec<FlowService>>,
+    service_of_others: Mutex<Vec<(Duration, Vec<FlowService>)>>,
+}
+
+impl SharedQueue for Queue {
+    fn state(&self) -> QueueState {
+        self.own.lock().unwrap().clone()
+    }
+
+    fn report_others(&self, others: &[(u128, QueueState)]) {
+        *self.others.lock().unwrap() = others.to_vec();
+    }
+
+    fn charged(&self) -> u64 {
+        self.service.lock().unwrap().iter().map(|flow| u64::from(flow.tokens)).sum()
+    }
+
+    fn service(&self) -> Vec<FlowService> {
+        self.service.lock().unwrap().clone()
+    }
+
+    fn report_service(&self, others: &[(Duration, Vec<FlowService>)]) {
+        *self.service_of_others.lock().unwrap() = others.to_vec();
+    }
+}
+
+/// A replica without a connection.
+struct Replica {
+    driver: Driver,
+    sent: watch::Receiver<Vec<u8>>,
+    shares: watch::Sender<Vec<SharedCounter>>,
+    store: Arc<Store>,
+    queue: Arc<Queue>,
+    _events: mpsc::Sender<Event>,
+}
+
+fn pod(name: &str, uid: &str) -> EndpointSpec {
+    EndpointSpec { uid: Some(uid.to_owned()), ..EndpointSpec::new(name, ([10, 0, 0, 1], 8000)) }
+}
+
+fn counter(name: &str, index: usize) -> SharedCounter {
+    SharedCounter { name: name.to_owned(), counters: InFlightId::new(index).unwrap().into() }
+}
+
+impl Replica {
+    fn new(origin: u128, counters: Vec<SharedCounter>) -> Self {
+        let store = Arc::new(Store::default());
+        store.replace(vec![pod("a", "u1")]);
+        let (shares, shared) = watch::channel(counters);
+        let (outgoing, sent) = watch::channel(Vec::new());
+        let (events, taken) = mpsc::channel(1);
+        let parts = (
+            Origins::new(Origin(origin), TTL),
+            Publisher::new(Origin(origin), format!("replica-{origin}"), INTERVAL, TTL),
+        );
+        let metrics = ReplicasMetrics::register(&Registry::new()).unwrap();
+        let queue = Arc::new(Queue::default());
+        let of = (Arc::clone(&store), shared, Some(Arc::clone(&queue) as Arc<dyn SharedQueue>));
+        let mut driver = Driver::new(of, parts, (outgoing, taken), metrics);
+        driver.take(Event::Up, Instant::now());
+        driver.follow(Instant::now());
+        Self { driver, sent, shares, store, queue, _events: events }
+    }
+
+    fn load(&self) -> Arc<Load> {
+        Arc::clone(self.store.snapshot().endpoints()[0].load())
+    }
+
+    /// Tells another what is due.
+    fn tell(&mut self, other: &mut Self, now: Instant) -> bool {
+        self.driver.tick(now);
+        let is_new = self.sent.has_changed().unwrap();
+        if is_new {
+            other.driver.take(Event::Message(self.sent.borrow_and_update().clone()), now);
+            other.driver.write();
+        }
+        is_new
+    }
+
+    /// Requests and tokens of the others, as producers' counters and all requests have them.
+    fn reported(&self, index: usize) -> (u64, u64, i64) {
+        let load = self.load();
+        let counted = load.in_flight_of(InFlightId::new(index).unwrap());
+        let requests = counted.requests() - counted.own_requests();
+        (requests, counted.tokens() - counted.own_tokens(), load.others())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_replica_count_at_the_other_until_they_end() {
+    // Each has its own place for the counters.
+    let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 3)]));
+    let mut now = Instant::now();
+    let share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
+    let booked = a.load().book();
+    assert!(a.tell(&mut b, now));
+    assert_eq!(b.reported(3), (1, 100, 1));
+    assert!(b.tell(&mut a, now));
+    assert_eq!(a.reported(0), (0, 0, 0), "what it hears of others is not told on");
+    drop((share, booked));
+    now += INTERVAL;
+    assert!(a.tell(&mut b, now));
+    assert_eq!(b.reported(3), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shares_of_a_replica_that_dies_are_gone_after_the_ttl() {
+    let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
+    let now = Instant::now();
+    let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
+    a.tell(&mut b, now);
+    b.driver.tick(now + TTL - Duration::from_millis(1));
+    assert_eq!(b.reported(0), (1, 100, 0));
+    b.driver.tick(now + TTL);
+    assert_eq!(b.reported(0), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_endpoint_has_shared_counts_and_its_successor_none() {
+    let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
+    let now = Instant::now();
+    b.store.replace(Vec::new());
+    let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
+    b.driver.tick(now);
+    a.tell(&mut b, now);
+    b.store.replace(vec![pod("a", "u1")]);
+    b.driver.tick(now);
+    assert_eq!(b.reported(0), (1, 100, 0));
+    b.store.replace(vec![pod("a", "u2")]);
+    b.driver.tick(now);
+    assert_eq!(b.reported(0), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_pods_get_no_requests_from_other_replicas() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    let two = || {
+        let other =
+            EndpointSpec { uid: Some("u2".to_owned()), ..EndpointSpec::new("b", ([10, 0, 0, 2], 8000)) };
+        vec![pod("a", "u1"), other]
+    };
+    for replica in [&a, &b] {
+        replica.store.replace(two());
+    }
+    let names = |replica: &Replica| -> Vec<String> {
+        let candidates = replica.store.snapshot().all();
+        candidates.view().iter().map(|endpoint| endpoint.name().to_owned()).collect()
+    };
+    b.driver.tick(now);
+    a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
+    assert!(a.tell(&mut b, now));
+    assert_eq!((names(&a), names(&b)), (vec!["a".to_owned()], vec!["a".to_owned()]));
+    now += INTERVAL;
+    assert!(b.tell(&mut a, now));
+    a.store.set_draining(BTreeSet::new());
+    now += INTERVAL;
+    assert!(a.tell(&mut b, now), "what it heard of itself keeps nothing");
+    assert_eq!((names(&a).len(), names(&b).len()), (2, 2));
+    a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
+    now += INTERVAL;
+    a.tell(&mut b, now);
+    b.driver.tick(now + TTL);
+    assert_eq!(names(&b).len(), 2, "the one that is silent removes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_at_one_replica_are_known_to_the_other() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    let waits = QueueState { waiting: vec![(7, 2), (0, 1)], dispatched: 5 };
+    assert!(a.tell(&mut b, now));
+    *a.queue.own.lock().unwrap() = waits.clone();
+    now += INTERVAL;
+    assert!(a.tell(&mut b, now), "a queue that changes is news");
+    assert_eq!(*b.queue.others.lock().unwrap(), [(1, waits)]);
+    b.driver.tick(now + TTL);
+    assert_eq!(*b.queue.others.lock().unwrap(), [], "the one that is silent has none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_of_flows_is_known_to_the_other_replica_until_one_is_silent() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    a.tell(&mut b, now);
+    let service = vec![FlowService { priority: 0, flow: 7, tokens: 100 }];
+    *a.queue.service.lock().unwrap() = service.clone();
+    now += SERVICE_INTERVAL;
+    assert!(a.tell(&mut b, now), "service is news");
+    now += SERVICE_INTERVAL;
+    b.driver.tick(now);
+    assert_eq!(*b.queue.service_of_others.lock().unwrap(), [(SERVICE_INTERVAL, service)]);
+    assert!(b.queue.service().is_empty(), "what it hears of others is not told on");
+    b.driver.tick(now + TTL);
+    assert_eq!(*b.queue.service_of_others.lock().unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_at_an_endpoint_that_left_count_until_they_end() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    let (at_a, at_b) = (a.load(), b.load());
+    let booked = at_a.book();
+    for replica in [&mut a, &mut b] {
+        replica.driver.tick(now);
+        replica.store.replace(Vec::new());
+    }
+    now += INTERVAL;
+    b.driver.tick(now);
+    a.tell(&mut b, now);
+    assert_eq!(at_b.others(), 1);
+    drop(booked);
+    now += LINGER;
+    assert!(a.tell(&mut b, now));
+    assert_eq!(at_b.others(), 0);
+    now += LINGER;
+    b.driver.tick(now);
+    assert!(b.driver.departed.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unshared_counters_drop_the_load_of_others() {
+    let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
+    let mut now = Instant::now();
+    let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
+    b.driver.tick(now);
+    a.tell(&mut b, now);
+    assert_eq!(b.reported(0), (1, 100, 0));
+    b.shares.send_replace(Vec::new());
+    now += INTERVAL;
+    assert!(b.tell(&mut a, now));
+    assert_eq!(b.reported(0), (0, 0, 0));
+    b.shares.send_replace(vec![counter("p", 0)]);
+    now += INTERVAL;
+    b.tell(&mut a, now);
+    assert!(a.tell(&mut b, now), "it asks, and is answered at once");
+    assert_eq!(b.reported(0), (1, 100, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_told_while_the_store_is_away() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    a.driver.take(Event::Down, now);
+    assert!(!a.tell(&mut b, now));
+    let _booked = a.load().book();
+    now += INTERVAL;
+    a.driver.take(Event::Up, now);
+    assert!(a.tell(&mut b, now));
+    assert_eq!(b.load().others(), 1);
+}
