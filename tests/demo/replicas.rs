@@ -41,6 +41,13 @@ fn replicas_that_share_find_more_in_caches_and_one_may_be_killed() {
     let hits = |run: usize| runs[run]["hit_percent"].as_f64().unwrap();
     assert!(hits(2) > hits(1), "{report}");
 
+    let staleness = &report["staleness"];
+    assert_eq!(staleness["requests"], 20);
+    for times in ["load_ms", "prefixes_ms"] {
+        let (p50, p99) = (&staleness[times]["p50"], &staleness[times]["p99"]);
+        assert!(p50.as_f64().unwrap() <= p99.as_f64().unwrap(), "{staleness}");
+    }
+
     let kill = &report["kill"];
     assert_eq!(kill["failed"], 0, "{kill}");
     for time in ["counted_seconds", "back_seconds"] {

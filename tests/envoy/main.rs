@@ -22,9 +22,11 @@ mod load;
 mod mtls;
 mod outliers;
 mod pd;
+mod pickers;
 mod recording;
 #[cfg(target_os = "linux")]
 mod relay;
+mod replicas;
 mod restarts;
 mod slow;
 mod threads;

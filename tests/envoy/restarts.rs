@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use crate::ORIGINAL_DST;
+use crate::pickers;
 use crate::support::client::{Client, Protocol};
-use crate::support::envoy::Envoy;
 use crate::support::servers::Servers;
 use crate::support::usher::Usher;
 use crate::traffic::{chat, post_chat};
@@ -60,25 +59,8 @@ async fn no_request_fails_over_twenty_restarts() {
     for _ in 0..2 {
         ushers.push(Usher::start(&servers.addresses, &flags).await);
     }
-    let endpoint = |usher: &Usher| {
-        format!(
-            "        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n",
-            usher.address.port()
-        )
-    };
-    let (one, both) = (endpoint(&ushers[0]), endpoint(&ushers[0]) + &endpoint(&ushers[1]));
-    let edits = [
-        ("failure_mode_allow: true", "failure_mode_allow: false"),
-        (
-            "      interval: 2s\n      no_traffic_interval: 2s\n",
-            "      interval: 0.1s\n      no_traffic_interval: 0.1s\n",
-        ),
-        // A check that a loaded machine responds late doesn't fail.
-        ("- timeout: 1s", "- timeout: 5s"),
-        (one.trim_end(), both.trim_end()),
-    ];
-    let envoy = Envoy::start(ORIGINAL_DST, ushers[0].address, &servers.addresses, &edits).await;
-    envoy.has_pickers(2).await;
+    let addresses = [ushers[0].address, ushers[1].address];
+    let envoy = pickers::spread(&addresses, &servers.addresses, &[]).await;
 
     let done = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> =

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use http::Request;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::sync::OnceCell;
@@ -88,12 +89,7 @@ impl Envoy {
     /// Waits until Envoy sends to the picker, or doesn't, for what it found out about it.
     pub(crate) async fn picker_is(&self, usable: bool) {
         eventually("Envoy to judge the picker", async || {
-            let clusters = ask(self.admin, "/clusters?format=json").await.json();
-            let clusters = clusters["cluster_statuses"].as_array()?;
-            let picker = clusters.iter().find(|cluster| cluster["name"] == "usher")?;
-            let health = &picker["host_statuses"][0]["health_status"];
-            let against = ["failed_active_health_check", "failed_outlier_check"];
-            (against.iter().all(|check| health[check] != true) == usable).then_some(())
+            (is_usable(&self.pickers().await[0]) == usable).then_some(())
         })
         .await;
     }
@@ -101,16 +97,32 @@ impl Envoy {
     /// Waits until Envoy sends to so many pickers.
     pub(crate) async fn has_pickers(&self, count: usize) {
         eventually("Envoy to find pickers", async || {
-            let clusters = ask(self.admin, "/clusters?format=json").await.json();
-            let clusters = clusters["cluster_statuses"].as_array()?;
-            let pickers = clusters.iter().find(|cluster| cluster["name"] == "usher")?;
-            let usable = pickers["host_statuses"].as_array()?.iter().filter(|host| {
-                let health = &host["health_status"];
-                health["failed_active_health_check"] != true && health["failed_outlier_check"] != true
-            });
-            (usable.count() == count).then_some(())
+            let pickers = self.pickers().await;
+            (pickers.iter().filter(|picker| is_usable(picker)).count() == count).then_some(())
         })
         .await;
+    }
+
+    /// Streams to a picker: those that Envoy has begun, and the open ones.
+    pub(crate) async fn streams_to(&self, picker: SocketAddr) -> (u64, u64) {
+        let pickers = self.pickers().await;
+        let port = |picker: &Value| picker["address"]["socket_address"]["port_value"].as_u64();
+        let picker = pickers.iter().find(|found| port(found) == Some(picker.port().into())).unwrap();
+        let value = |name: &str| {
+            let mut all = picker["stats"].as_array().unwrap().iter();
+            let found = all.find(|statistic| statistic["name"] == name).unwrap();
+            // Without a value it is 0.
+            found["value"].as_str().map_or(0, |value| value.parse().unwrap())
+        };
+        (value("rq_total"), value("rq_active"))
+    }
+
+    /// Envoy's view of each picker.
+    async fn pickers(&self) -> Vec<Value> {
+        let clusters = ask(self.admin, "/clusters?format=json").await.json();
+        let mut clusters = clusters["cluster_statuses"].as_array().unwrap().iter();
+        let pickers = clusters.find(|cluster| cluster["name"] == "usher").unwrap();
+        pickers["host_statuses"].as_array().unwrap().clone()
     }
 
     /// A counter or a gauge of its statistics.
@@ -145,6 +157,12 @@ impl<'a> AccessLine<'a> {
         let value = |part: &'a str| part.strip_prefix(name)?.strip_prefix('=');
         self.0.split(' ').find_map(value).unwrap_or_else(|| panic!("no {name} in {:?}", self.0))
     }
+}
+
+/// Returns `true` if Envoy sends to a picker.
+fn is_usable(picker: &Value) -> bool {
+    let against = ["failed_active_health_check", "failed_outlier_check"];
+    against.iter().all(|check| picker["health_status"][check] != true)
 }
 
 async fn ask(admin: SocketAddr, path: &str) -> client::HttpResponse {

@@ -126,9 +126,15 @@ impl Usher {
 
     /// Ends it as an orchestrator does, and waits until it has ended.
     pub(crate) async fn terminate(&mut self) {
-        let process = self.child.id().unwrap().to_string();
-        assert!(Command::new("kill").arg(process).status().await.unwrap().success());
+        self.signal("TERM").await;
         assert!(self.child.wait().await.unwrap().success());
+    }
+
+    /// Sends it a signal.
+    pub(crate) async fn signal(&self, signal: &str) {
+        let process = self.child.id().unwrap().to_string();
+        let sent = Command::new("kill").args([format!("-{signal}"), process]).status().await;
+        assert!(sent.unwrap().success());
     }
 
     /// Ends it without a warning.

@@ -33,7 +33,8 @@ impl Redis {
         Some(redis)
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The path of its socket.
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 

@@ -5,6 +5,7 @@ mod kill;
 mod page;
 mod ready;
 mod report;
+mod staleness;
 mod store;
 mod traffic;
 
@@ -74,7 +75,8 @@ impl Store {
     }
 }
 
-/// Sends the same requests in each way, each time through fresh processes, and kills a replica of the last, which goes on.
+/// Sends the same requests in each way, each time through fresh processes; then watches how soon replicas of the
+/// last know of each other's requests, and kills one of them.
 ///
 /// # Errors
 /// One line: what failed, or what to install.
@@ -116,6 +118,7 @@ pub(super) async fn compare(
         };
         report.runs.push(Run::new(way.name(), ports.ushers().len(), &exchanges, pace));
         if report.failed() == 0 && way == Way::Sharing {
+            report.staleness = Some(staleness::measure(&mut stack, args.requests(), progress).await?);
             report.kill = Some(kill::tell(&mut stack, pace, args.requests() as u64, progress).await?);
         }
         last = Some(stack);

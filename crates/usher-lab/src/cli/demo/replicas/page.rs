@@ -75,6 +75,12 @@ impl Served {
     }
 }
 
+/// Blocks of prefixes that a replica has from others, by its page of metrics.
+pub(super) fn imported(text: &str) -> f64 {
+    let series = "usher_replicas_prefix_blocks_total{result=\"imported\"} ";
+    text.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0.0)
+}
+
 /// Returns `true` if a replica shares load and prefixes, by its page of metrics.
 pub(super) fn is_connected(text: &str) -> bool {
     let families = ["usher_state_store_connected 1", "usher_replicas_prefix_connected 1"];
@@ -111,6 +117,13 @@ mod tests {
         assert_eq!(served.since(served), Served::default());
         assert_eq!(served.and(Served::default()), served);
         assert!(Served::read("").hit_percent().abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn blocks_of_others_are_those_imported() {
+        let page = |result| format!("usher_replicas_prefix_blocks_total{{result=\"{result}\"}} 7\n");
+        let found = ["sent", "imported"].map(|result| imported(&page(result)));
+        assert!((found[0].abs(), (found[1] - 7.0).abs()) < (f64::EPSILON, f64::EPSILON), "{found:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::staleness::Staleness;
 use super::traffic::{Exchange, Kind, Pace};
 use crate::cli::demo::ports::Ports;
 use crate::cli::demo::report::{Ends, Side, Times, Tokens, failed, requests, row, shown, verdict};
@@ -24,6 +25,8 @@ pub(in crate::cli::demo) struct ReplicasReport {
     speed: f64,
     /// One for each way to run replicas.
     pub(super) runs: Vec<Run>,
+    /// Times until the others knew of a request; `None` if requests failed before.
+    pub(super) staleness: Option<Staleness>,
     /// The replica that was killed; `None` if requests failed before.
     pub(super) kill: Option<Kill>,
     /// Ports of all processes, but for that of the store.
@@ -160,7 +163,7 @@ impl Side for Run {
 impl ReplicasReport {
     /// A report without runs.
     pub(super) fn new(speed: f64, ports: Ports) -> Self {
-        Self { speed, runs: Vec::new(), kill: None, ports }
+        Self { speed, runs: Vec::new(), staleness: None, kill: None, ports }
     }
 
     /// Requests of all runs.
@@ -228,6 +231,9 @@ impl Display for ReplicasReport {
         for run in runs.iter().filter(|run| run.failed() > 0) {
             paragraph(f, format_args!("{}: {}", run.name, run.ends))?;
         }
+        if let Some(staleness) = &self.staleness {
+            write!(f, "\n{staleness}")?;
+        }
         if let Some(kill) = &self.kill {
             write!(f, "\n{kill}")?;
         }
@@ -235,9 +241,21 @@ impl Display for ReplicasReport {
     }
 }
 
+/// A line of one number.
+fn line(f: &mut Formatter<'_>, title: &str, value: &str) -> fmt::Result {
+    writeln!(f, "{title:<46}{value:>14}")
+}
+
+impl Display for Staleness {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        line(f, "others count a request of one after, p99", &shown(self.load_ms.p99, 0))?;
+        line(f, "they know its prompt after, p99", &shown(self.prefixes_ms.p99, 0))
+    }
+}
+
 impl Display for Kill {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut line = |title: &str, value: String| writeln!(f, "{title:<46}{value:>14}");
+        let mut line = |title: &str, value: String| line(f, title, &value);
         line("one that shares is killed; requests it held", self.held.to_string())?;
         line("failed requests", self.lost.to_string())?;
         line("the others counted its requests for", format!("{:.2} s", self.counted_seconds))?;

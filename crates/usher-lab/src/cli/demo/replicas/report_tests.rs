@@ -22,6 +22,9 @@ first token, p90               40 ms       40 ms       40 ms
 server load, max/mean           1.42        1.42        1.42
 failed requests                    0           0           0
 
+others count a request of one after, p99               24 ms
+they know its prompt after, p99                       181 ms
+
 one that shares is killed; requests it held                2
 failed requests                                            2
 the others counted its requests for                   2.02 s
@@ -65,6 +68,8 @@ fn report() -> ReplicasReport {
     for (name, replicas, cached) in [("1 replica", 1, 90), ("3 alone", 3, 45), ("3 sharing", 3, 89)] {
         report.runs.push(Run::new(name, replicas, &exchanges(cached), PACE));
     }
+    let times = |ms| Times::of(&[ms - 1.0, ms]);
+    report.staleness = Some(Staleness { requests: 1, load_ms: times(24.0), prefixes_ms: times(181.0) });
     // Ended before, under way, sent to a replica that is gone, and one that no kill explains.
     let times = [(0, 900), (900, 1000), (1500, 1501)];
     let exchanges =
@@ -138,5 +143,6 @@ fn json_has_the_runs_and_the_kill() {
     let json = serde_json::to_value(report()).unwrap();
     assert_eq!(json["runs"][0]["statuses"], serde_json::json!({"200": 8}));
     assert_eq!((&json["runs"][2]["replicas"], &json["runs"][2]["bursts"]), (&3.into(), &1.into()));
+    assert_eq!(json["staleness"]["load_ms"]["p99"], 24.0);
     assert_eq!((&json["kill"]["held"], &json["kill"]["lost"]), (&2.into(), &2.into()));
 }

@@ -32,6 +32,10 @@ const BURST_EVERY: f64 = 1.5;
 /// Duration of a burst, in seconds.
 const BURST_TIME: f64 = 0.4;
 
+/// Tokens of the prompt and of the response of a request that is watched.
+const WATCHED_PROMPT: u32 = 512;
+const WATCHED_OUTPUT: u32 = 10_000;
+
 /// Tokens from which on no conversation has any.
 const UNSHARED: u32 = 1 << 30;
 
@@ -117,11 +121,21 @@ impl Pace {
                 ((first..first + BURST_PROMPT).collect(), BURST_OUTPUT)
             }
         };
-        let usage = json!({"include_usage": true});
-        json!({"model": MODEL, "prompt": tokens, "max_tokens": output, "stream": true, "stream_options": usage})
-            .to_string()
-            .into()
+        completion(&tokens, output)
     }
+}
+
+fn completion(tokens: &[u32], output: u32) -> Bytes {
+    let usage = json!({"include_usage": true});
+    json!({"model": MODEL, "prompt": tokens, "max_tokens": output, "stream": true, "stream_options": usage})
+        .to_string()
+        .into()
+}
+
+/// Body of a request that shares nothing, and lasts until it is dropped.
+pub(super) fn watched(number: u32) -> Bytes {
+    let first = 3 * UNSHARED + number * WATCHED_PROMPT;
+    completion(&(first..first + WATCHED_PROMPT).collect::<Vec<_>>(), WATCHED_OUTPUT)
 }
 
 /// Sends requests when they are due, until the last or until `stop`, and waits for all responses.
