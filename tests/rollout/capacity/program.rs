@@ -78,7 +78,7 @@ fn the_shipped_timeline_ends_where_it_began() {
     let rows: Vec<&str> = table.lines().skip(1).collect();
     assert_eq!(rows.iter().map(|row| ticks(row)).sum::<usize>(), lines.len(), "{table}");
     assert!(rows.len() < lines.len() / 2, "{table}");
-    assert!(legend.contains("Band        Its band cut its share.\n"), "{legend}");
+    assert!(legend.contains("Band        The preferred ratio limits the share.\n"), "{legend}");
 }
 
 /// Every tick of a shipped timeline under a shipped policy.

@@ -34,16 +34,16 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     let stuck = [Condition::BatchTimeout, Condition::TopologyUnsatisfied, Condition::Deadlock];
     let stuck = stuck.into_iter().find(|condition| plan.conditions.contains(condition));
     match plan.state {
-        State::Idle => conditions.say(name, false, "Idle", "all roles are as desired"),
-        State::Deploy => conditions.say(name, true, "Deploy", "the group comes up for the first time"),
-        State::Scale => conditions.say(name, true, "Scale", "a role is to grow or to shrink"),
+        State::Idle => conditions.say(name, false, "Idle", "all roles have their desired pods"),
+        State::Deploy => conditions.say(name, true, "Deploy", "first rollout of the group, in steps"),
+        State::Scale => conditions.say(name, true, "Scale", "at least one role is scaling"),
         State::Update => {
-            conditions.say(name, true, "Update", "pods are replaced by those of another revision")
+            conditions.say(name, true, "Update", "rolling update; sizes stay")
         }
-        State::Failed => conditions.say(name, false, "Failed", "a step took too long, and was given up"),
+        State::Failed => conditions.say(name, false, "Failed", "a step timed out and was abandoned"),
         State::Blocked => match stuck {
             Some(why) => conditions.say(name, false, &format!("{why:?}"), &sentence(why, plan)),
-            None => conditions.say(name, false, "Blocked", "a step has no room, or takes too long"),
+            None => conditions.say(name, false, "Blocked", "a step has no room, or timed out"),
         },
     }
 }
@@ -51,52 +51,52 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
 /// Meaning of a condition of a plan, in a sentence.
 pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
-        Condition::BandUnsatisfied => "the roles' bands can't be kept by a group of this size",
-        Condition::RatioConstraintViolated => "no numbers of pods keep the ratio; the roles stay as they are",
-        Condition::StaleData => "a metric that sets a size is not known; sizes that it could change are kept",
-        Condition::Panic => "far more pods are needed than there are; nothing shrinks",
-        Condition::BatchTimeout => "a step takes longer than batchTimeout without a pod coming up",
-        Condition::Unschedulable => "no node takes a pod of the step",
+        Condition::BandUnsatisfied => "preferredRatio can't be satisfied at this group size",
+        Condition::RatioConstraintViolated => "no replica counts satisfy the ratio; the roles keep their replicas",
+        Condition::StaleData => "a sizing metric is unknown; the sizes it would change are kept",
+        Condition::Panic => "far more pods are needed than exist; nothing is scaled down",
+        Condition::BatchTimeout => "no further pod of the step came up within batchTimeout",
+        Condition::Unschedulable => "no node fits a pod of the step",
         Condition::TopologyUnsatisfied => {
             return plan.shortfall().unwrap_or_else(|| "no domain of the required layer has room".to_owned());
         }
         Condition::Deadlock => "groups wait for each other's nodes",
         Condition::ForeignWriter => {
-            "another writer changes replicas again and again; find it in metadata.managedFields, and keep one of the two"
+            "another writer keeps changing the replicas; find it in metadata.managedFields, and keep one of the two"
         }
-        Condition::Paused => "sizes stay, as pods are being updated",
+        Condition::Paused => "scaling is paused during a rolling update",
         Condition::TopologyUnknown => {
-            "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
+            "RBAC forbids listing nodes or pods of all namespaces; the scheduler places pods"
         }
         Condition::NoTarget => {
-            "a role without scaleTargetRef has other pods than it is to have, and others stay as they are for the ratio or the size of the group; give it a target, or scale it"
+            "a role without scaleTargetRef doesn't have its desired pods, and others are held back for the ratio or the group size; set scaleTargetRef, or scale it"
         }
         Condition::TargetConflict => "another policy scales the same object; neither acts",
-        Condition::Suspended => "spec.paused: nothing is written, and pods still pass their gate",
+        Condition::Suspended => "spec.paused is true: nothing is written, but pods still pass their scheduling gate",
         Condition::NoLeaderElection => {
-            "no leader is elected, and there may be several replicas; nothing is written"
+            "no leader is elected, and several replicas may run; nothing is written"
         }
-        Condition::Unobserved => "pods or the target of a role can't be seen",
+        Condition::Unobserved => "pods or the target of a role can't be read",
         Condition::WriteFailed => {
-            "the API server did not take a write; an event of the target and the log have its response"
+            "the API server rejected a write, or did not respond; see the target's events and the log"
         }
         Condition::OtherScaler => {
-            "an autoscaler or an owner is there for what a role scales, or may not be looked for; nothing is written"
+            "another autoscaler or an owner controls the target, or can't be ruled out (RBAC or an API error); no replicas are written"
         }
         Condition::OwnerUnknown => {
-            "the target of a role may not be read as a whole, so that an owner that sets its replicas is known by what it writes"
+            "RBAC forbids get on a role's target; another owner is detected only when it changes the replicas"
         }
         Condition::EvictionRefused => {
-            "a pod that is to be given back may not be evicted now, as for a PodDisruptionBudget; it is tried again"
+            "an eviction was refused, for example by a PodDisruptionBudget; retrying"
         }
         Condition::LowerOrdinalsUnready => {
-            "a role is to be smaller and would lose ready pods, the highest ordinals, while lower ones are not ready; it waits for those"
+            "scale-down would delete ready pods with the highest ordinals while lower ones are not ready; waiting for those"
         }
         Condition::NotDrained => {
-            "pods may not be patched, so that those which a smaller role loses are not known before, and go with the requests that they have; allow the verb patch for pods"
+            "RBAC forbids patching pods, so scale-down can't choose or drain them; allow the verb patch for pods"
         }
         Condition::LeaseNotRenewed => {
-            "the lease was not renewed in time since the last tick, and nothing was written until it was"
+            "the lease was not renewed in time since the last tick; nothing was written meanwhile"
         }
     };
     text.to_owned()
