@@ -23,7 +23,7 @@ use crate::cluster::Problem;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 /// Subject of complaints.
-const ABOUT: &str = "pods that no domain takes";
+const ABOUT: &str = "evictions of pods in closed domains";
 
 /// `true` if a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
 fn takes<'n>(
@@ -169,11 +169,11 @@ impl Actuator {
         else {
             return;
         };
-        let mut given = 0;
+        let mut evicted = 0;
         for pod in &displaced.stranded {
             // It may have got its node by now.
             match self.evicts(pod, Some(&pod.metadata.resource_version), false).await {
-                Ok(()) => given += 1,
+                Ok(()) => evicted += 1,
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem) => {
                     self.fails(ABOUT, &problem);
@@ -181,16 +181,16 @@ impl Actuator {
                 }
             }
         }
-        if given > 0 {
+        if evicted > 0 {
             self.works(ABOUT);
             let message = format!(
-                "{given} pods of {} wait for a domain that takes none, and are made again in another by policy {}",
-                role.name, policy.name
+                "policy {} evicted {evicted} pods of role {}: their topology domain has no schedulable node",
+                policy.name, role.name
             );
             tracing::info!(
                 policy = policy.name,
                 role = role.name,
-                given,
+                evicted,
                 "pods evicted to move to another domain"
             );
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);

@@ -45,7 +45,7 @@ impl Actuator {
 
     /// Sends events of a policy, as far as there is time.
     pub(super) async fn send_events(&mut self, policy: &str) {
-        let about = "events about what was written";
+        let about = "events about writes";
         let mut waiting = self.events.remove(policy).unwrap_or_default();
         while let Some(event) = waiting.front() {
             let path = event::path(&self.namespace);

@@ -12,7 +12,7 @@ use crate::capacity::Policy;
 use crate::cluster::Collection;
 
 /// Subject of complaints.
-const ABOUT: &str = "pods, before any of them goes";
+const ABOUT: &str = "pods before deletion";
 
 /// Uid of a pod, and whether it is ready, waits at our gate, and has our deletion cost.
 type Look = (String, bool, bool, bool);
@@ -50,7 +50,7 @@ impl Actuator {
                 tracing::debug!(
                     policy = policy.name,
                     role = role.name,
-                    "pods have changed since they were seen"
+                    "pods changed since they were observed"
                 );
                 return false;
             }

@@ -266,13 +266,13 @@ impl Actuator {
                 // It changed since it was read; the next tick sees it as it is.
                 Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
                 Err(problem) => {
-                    self.fails("gates of pods", &problem);
+                    self.fails("scheduling gates of pods", &problem);
                     return opened;
                 }
             }
         }
         if !opened.is_empty() {
-            self.works("gates of pods");
+            self.works("scheduling gates of pods");
         }
         opened
     }
@@ -380,6 +380,6 @@ fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Pol
 
 fn tell(policy: &Policy, role: &str, opened: u32) {
     if opened > 0 {
-        tracing::info!(policy = policy.name, role, opened, "gates opened for pods that replace others");
+        tracing::info!(policy = policy.name, role, opened, "scheduling gates opened for replacement pods");
     }
 }

@@ -81,7 +81,7 @@ impl Actuator {
         self.problems = seen.problems;
         let mut observed = Observed { objects: seen.objects?, pool: seen.pool, ..Observed::default() };
         if !self.is_of_pool(&observed) {
-            self.problems.push("the pool's labels changed while its pods were looked at".to_owned());
+            self.problems.push("the pool's labels changed while its pods were observed".to_owned());
             return None;
         }
         for ((place, role), read) in policy.roles.iter().enumerate().zip(seen.targets) {
@@ -154,7 +154,7 @@ impl Actuator {
         };
         self.kinds.know(&target.reference, &target.kind);
         self.works(Subject::target("", &target.reference));
-        let about = Subject::target("the whole ", &target.reference);
+        let about = Subject::target("spec of ", &target.reference);
         let body = match body {
             None => None,
             Some(Ok(object)) => {
@@ -330,7 +330,7 @@ impl Actuator {
         known.into_iter().find_map(|(what, age, is_listed)| match age.filter(|_| is_listed) {
             None => Some(format!("{what}: not listed yet")),
             Some(age) if age > OLDEST => {
-                Some(format!("{what}: the API server has said nothing of them for {} s", age.as_secs()))
+                Some(format!("{what}: no update from the API server for {} s", age.as_secs()))
             }
             Some(_) => None,
         })

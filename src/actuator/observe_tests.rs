@@ -69,5 +69,5 @@ async fn unknown_nodes_are_given_as_the_reason() {
         actuator.why_unobserved()
     };
     let why = is_blind(&mut actuator).await;
-    assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
+    assert!(why.ends_with("nodes: no update from the API server for 99 s"), "{why}");
 }

@@ -147,7 +147,7 @@ impl Actuator {
             }
             *held = true;
             self.unready.push(format!(
-                "{} pods of {} that stay are not ready, and {} would go",
+                "{} lower pods of role {} are not ready, and scale-down would delete {}",
                 loss.unready,
                 role.name,
                 loss.goes.join(", ")

@@ -52,7 +52,7 @@ impl Actuator {
     /// not be looked for may be there; an owner that may not be seen is known by what it writes.
     pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
         let Some(known) = self.find_scalers(now).await else {
-            return Some("autoscalers can't be looked for".to_owned());
+            return Some("autoscalers can't be listed".to_owned());
         };
         let scaled = targets.iter().map(|target| &target.reference).find_map(|target| {
             let found = known.iter().find(|scaler| scaler.scales(target))?;
@@ -69,8 +69,8 @@ impl Actuator {
                 }
                 Ok(Controller::Absent | Controller::Hidden) => {}
                 Err(problem) => {
-                    self.complain(Subject::target("the owner of ", &target.reference), &problem);
-                    return Some(format!("the owner of {kind} {name} can't be looked for"));
+                    self.complain(Subject::target("owner of ", &target.reference), &problem);
+                    return Some(format!("the owner of {kind} {name} can't be read"));
                 }
             }
         }
@@ -97,7 +97,7 @@ impl Actuator {
         }
         let owner = match self.cluster.get::<Workload>(&target.path).await {
             Ok(workload) => {
-                self.works(Subject::target("the owner of ", &target.reference));
+                self.works(Subject::target("owner of ", &target.reference));
                 let mut owners = workload.metadata.owner_references.into_iter();
                 let owner = owners.find(|owner| owner.controller);
                 owner.map_or(Controller::Absent, |owner| Controller::Is(owner.kind, owner.name))

@@ -134,7 +134,7 @@ impl Owners {
         }
         let TargetRef { kind, name, .. } = target;
         Ok(Owner::Unknown(format!(
-            "{kind} '{name}': nothing says which pool its pods are of: it has none, and its labels may not be read or don't decide it; name the pool with spec.poolRef"
+            "{kind} '{name}': can't determine the pool of its pods: there are none, and its labels are unreadable or inconclusive; set spec.poolRef"
         )))
     }
 }

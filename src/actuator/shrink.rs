@@ -110,7 +110,10 @@ impl Actuator {
             Choice::Ordinal => Marked::Yes,
         };
         if marked == Marked::Denied {
-            self.undrained.push(format!("role {}: its pods may not be patched, so that it is not known which go, and they may have requests", role.name));
+            self.undrained.push(format!(
+                "role {}: RBAC forbids patching pods; its controller chooses which to delete, and they may have requests",
+                role.name
+            ));
             return Drained::Yes;
         }
         let is_done = match marked {
@@ -175,7 +178,7 @@ impl Actuator {
 
     /// Gives pods the low cost by which their controller chooses, and takes it from others.
     async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> Marked {
-        let about = "costs of pods that are about to go";
+        let about = "deletion costs of pods";
         for pod in pods {
             let Some(patch) = marking(pod, goes(pod)) else { continue };
             if !self.term.lasts() {

@@ -332,9 +332,9 @@ impl Actuator {
 
     /// Reason that the last observation saw too little, in a sentence.
     pub fn why_unobserved(&self) -> String {
-        let seen = "nothing is changed while it can't be seen what there is";
+        let seen = "nothing is written while pods or targets can't be read";
         if self.problems.is_empty() {
-            return format!("{seen}: the pool or its pods aren't known yet");
+            return format!("{seen}: the pool or its pods are not known yet");
         }
         format!("{seen}: {}", self.problems.join("; "))
     }
@@ -355,7 +355,7 @@ impl Actuator {
         let subject = subject.into();
         if self.said.remove(&subject) {
             let about = subject.to_string();
-            tracing::info!(about, "capacity actuator works again");
+            tracing::info!(about, "capacity actuator recovered");
         }
     }
 }

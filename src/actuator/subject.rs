@@ -46,7 +46,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Namespace(what) => f.write_str(what),
-            Self::Pods(policy) => write!(f, "pods of {policy}"),
+            Self::Pods(policy) => write!(f, "pods of policy {policy}"),
             Self::Target(what, kind, name) => write!(f, "{what}{kind} {name}"),
         }
     }

@@ -16,7 +16,7 @@ use crate::capacity::plan::{Reason, RolePlan};
 use crate::cluster::{Eviction, Problem};
 
 /// Subject of complaints.
-const ABOUT: &str = "pods that are given back";
+const ABOUT: &str = "evictions of pods beyond complete groups";
 
 impl Actuator {
     /// Lets pods of a policy stay that were to be given back.
@@ -92,8 +92,11 @@ impl Actuator {
             self.leaving.insert(key, leaving);
         }
         if evicted > 0 {
-            let message = format!("{evicted} pods of {} are given back by policy {}", role.name, policy.name);
-            tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods evicted");
+            let message = format!(
+                "policy {} evicted {evicted} pods of role {} from a step that timed out",
+                policy.name, role.name
+            );
+            tracing::info!(policy = policy.name, role = role.name, evicted, "pods of a step evicted");
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained

@@ -63,7 +63,7 @@ impl Actuator {
                 }
                 continue;
             }
-            let about = Subject::target("updates of ", &resumed.target);
+            let about = Subject::target("rolling update of ", &resumed.target);
             let most = match self.goes_on(&resumed.target).await {
                 Ok(()) => {
                     self.works(about);
@@ -87,7 +87,7 @@ impl Actuator {
         let object: Value = self.cluster.get(&path).await?;
         let Some(patch) = going_on(&target.api_version, &target.kind, &object) else { return Ok(()) };
         let _: Value = self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await?;
-        tracing::info!(path, "update resumed: no policy holds it back any more");
+        tracing::info!(path, "rolling update resumed, no policy paces it");
         Ok(())
     }
 }

@@ -82,7 +82,7 @@ impl Groups {
         for read in file::parse(text)? {
             all.warnings.extend(read.warnings.iter().map(ToString::to_string));
             if let Some(topology) = &read.cluster_topology {
-                all.warnings.push(format!("policy '{}' names the ClusterTopology '{topology}', which only policies of the cluster get (--capacity-policies): its layers are the built-in ones", read.policy.name));
+                all.warnings.push(format!("policy '{}' names the ClusterTopology '{topology}', which is read only for policies of the cluster (--capacity-policies): the built-in layers are used", read.policy.name));
             }
             if let Err(unknown) = all.add(read.policy, sources) {
                 errors.extend(unknown);
@@ -146,7 +146,7 @@ impl Groups {
             return Ok(Signal::Configured(*id, Join::of(name)));
         }
         if name == WAITING {
-            let text = "requests that wait are no number of pods: they count with queue_depth, and rules can name them";
+            let text = "waiting requests are not a metric of pods: they count in queue_depth, and rules can use them";
             return Err(ConfigError::new(text));
         }
         let known =
@@ -171,8 +171,8 @@ impl Groups {
         }
         let Some(id) = (sources.lease)(name) else {
             let most = AttributeId::MAX;
-            return Err(ConfigError::new(format!("there is no place for metric '{name}'")).hint(format!(
-                "extractors and policies can name {most} metrics in all; those of an earlier version of the file count for half a minute"
+            return Err(ConfigError::new(format!("too many metrics: no slot for '{name}'")).hint(format!(
+                "extractors and policies can name {most} metrics in all; those of an earlier version of the file count for another half a minute"
             )));
         };
         let join = Join::of(name);
@@ -189,19 +189,19 @@ impl Groups {
     fn warn(&mut self, policy: &Policy, sources: &Sources) {
         let name = &policy.name;
         if policy.mode == Mode::Apply && !sources.can_act {
-            self.warnings.push(format!("policy '{name}' has mode Apply: its plans are shown, and can't be carried out, as endpoints don't come from Kubernetes"));
+            self.warnings.push(format!("policy '{name}' has mode Apply: plans are shown and not applied, as endpoints don't come from Kubernetes"));
         }
         if policy.mode == Mode::Apply && sources.can_act && !sources.is_only {
             self.warnings.push(format!("policy '{name}' has mode Apply: {UNELECTED}"));
         }
         if policy.sanitised > 0 {
             self.warnings.push(format!(
-                "policy '{name}' has {} values that can't stand and were replaced",
+                "policy '{name}' has {} invalid values, which were replaced",
                 policy.sanitised
             ));
         }
         if !sources.has_queue && policy.roles.iter().any(|role| role.range.min == 0) {
-            self.warnings.push(format!("policy '{name}' lets a role have no pods, and without the feature gate flowControl no request waits for one: nothing brings it back"));
+            self.warnings.push(format!("policy '{name}' allows a role without pods, and without the feature gate flowControl no request waits for one: the role never scales up from zero"));
         }
         if sources.has_queries {
             return;

@@ -79,7 +79,7 @@ impl std::fmt::Debug for Scaler {
 }
 
 fn unknown() -> Status {
-    Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
+    Status::unavailable("no plan yet: the pool isn't known, or another replica leads")
 }
 
 /// Number of pods of the role that a trigger's metadata names.
@@ -100,7 +100,7 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
     // An autoscaler that hears of none keeps what there is.
     if let Some(why) = entry.group.frozen {
         let policy = &entry.group.policy.name;
-        return Err(Status::unavailable(format!("policy '{policy}' stands still: {why:?}")));
+        return Err(Status::unavailable(format!("policy '{policy}' is blocked: {why:?}")));
     }
     let latest = entry.latest.as_ref().ok_or_else(unknown)?;
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))

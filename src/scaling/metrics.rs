@@ -22,7 +22,7 @@ const OF_ROLE: [Family; 5] = [
     (
         "usher_capacity_goal_replicas",
         &["policy", "role"],
-        "Pods that a role has when its change is complete.",
+        "Pods that a role has once its change is complete.",
     ),
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
@@ -35,7 +35,7 @@ const CONDITION: Family = (
 const FROZEN: Family = (
     "usher_capacity_frozen_seconds",
     &["policy", "reason"],
-    "Seconds for which a policy has been held back, by reason.",
+    "Seconds that a policy has been blocked, by reason.",
 );
 const STATE: Family = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
 

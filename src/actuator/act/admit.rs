@@ -90,12 +90,12 @@ impl Actuator {
         if opened > 0 {
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(
-                "{opened} pods of {} may be scheduled{}, {admitted} in all, by policy {}",
+                "policy {}, role {}: opened the gates of {opened} pods{}, {admitted} admitted",
+                policy.name,
                 role.name,
-                to.unwrap_or_default(),
-                policy.name
+                to.unwrap_or_default()
             );
-            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
+            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "scheduling gates opened");
             self.record_event(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
         }
     }

@@ -80,7 +80,7 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     };
     let conditions: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}")).collect();
     let (admitted, name) = (role.admitted, &role.name);
-    Some(format!("{pods}, {admitted} may exist, by policy {policy}, role {name}: {}", conditions.join(", ")))
+    Some(format!("policy {policy}, role {name}: {pods}, {admitted} admitted: {}", conditions.join(", ")))
 }
 
 impl Actuator {
@@ -123,7 +123,7 @@ impl Actuator {
             }
             plan.conditions.push(condition);
             if self.failing.insert(key) {
-                let message = format!("{}, by policy {}", failed.join("; "), policy.name);
+                let message = format!("policy {}: {}", policy.name, failed.join("; "));
                 for target in observed.targets.iter().flatten() {
                     self.record_event(
                         &policy.name,
@@ -322,15 +322,11 @@ impl Actuator {
         if self.frozen.insert(policy.name.clone(), condition) == Some(condition) {
             return;
         }
-        let message = format!("{why}nothing is written by policy {}", policy.name);
-        tracing::warn!(
-            policy = policy.name,
-            ?condition,
-            why,
-            "capacity policy blocked: its targets stay as they are"
-        );
+        let message = format!("policy {}: {why}nothing is written", policy.name);
+        let condition = format!("{condition:?}");
+        tracing::warn!(policy = policy.name, condition, why, "capacity policy blocked, targets unchanged");
         for target in observed.targets.iter().flatten() {
-            self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
+            self.record_event(&policy.name, target, Kind::Warning, &condition, &message);
         }
     }
 
@@ -375,7 +371,7 @@ impl Actuator {
         tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
         let (what, message) = (
             if to > from { "ScaledUp" } else { "ScaledDown" },
-            format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
+            format!("policy {}, role {}: scaled from {from} to {to} replicas: {reason}", policy.name, role.name),
         );
         self.record_event(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
@@ -389,7 +385,7 @@ impl Actuator {
         let Some(mechanism) = pause::of(&target.reference.api_version, &target.reference.kind) else {
             return;
         };
-        let about = Subject::target("updates of ", &target.reference);
+        let about = Subject::target("rolling update of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
         let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
@@ -407,11 +403,11 @@ impl Actuator {
                 self.works(about);
                 let why = match held {
                     Some(_) => reasons(role),
-                    None if is_stuck => "the update is stuck, and another one may mend it".to_owned(),
-                    None => "no update is under way".to_owned(),
+                    None if is_stuck => "the update is stuck; a new revision may fix it".to_owned(),
+                    None => "no update is in progress".to_owned(),
                 };
                 let spec = patch.get("spec").unwrap_or(&patch);
-                let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
+                let message = format!("policy {}, role {}: patched {spec}: {why}", policy.name, role.name);
                 log_update(&role.name, &target.reference, spec, held.map(|held| held.partition));
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
@@ -455,8 +451,9 @@ mod tests {
         for (ready, desired, open, expected) in table {
             let role =
                 RolePlan { name: "r".to_owned(), ready, desired, admitted: 8, open, ..RolePlan::default() };
-            let rest = ", 8 may exist, by policy p, role r: BatchTimeout, Paused";
-            assert_eq!(stuck("p", &plan, &role), expected.map(|pods| format!("{pods}{rest}")), "{role:?}");
+            let message =
+                |pods: &str| format!("policy p, role r: {pods}, 8 admitted: BatchTimeout, Paused");
+            assert_eq!(stuck("p", &plan, &role), expected.map(message), "{role:?}");
         }
     }
 }

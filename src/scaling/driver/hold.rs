@@ -26,7 +26,7 @@ const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 const LEASE_LOST: &str =
     "nothing is written: the lease was not renewed in time, and another replica may lead by now";
 const LEASE_NEW: &str =
-    "nothing is written yet: this replica leads, and has to be sure that no other acts before it does";
+    "nothing is written yet: this replica leads, and waits until no other can still write";
 
 impl Driver {
     /// Leaves a policy as it is for this reason, but for gates of pods that replace others, and looks at it again

@@ -223,7 +223,7 @@ impl Driver {
         }
         self.warned = warnings;
         for spec in groups.servers.iter().chain(&groups.gpus) {
-            info!(metric = spec.name, "metric is scraped for a capacity policy alone");
+            info!(metric = spec.name, "metric scraped for capacity policies only");
         }
         self.queries = groups.queries();
         self.specs = [groups.servers, groups.gpus];

@@ -36,7 +36,7 @@ impl Driver {
                 self.metrics.reloaded(true);
             }
             Err(error) => {
-                warn!(error, "capacity policies can't be used, keeping the last ones");
+                warn!(error, "invalid capacity policies, keeping the last valid ones");
                 self.metrics.reloaded(false);
             }
         }

@@ -237,7 +237,7 @@ impl Driver {
         if lost {
             // Nobody could be told before.
             latest.plan.conditions.push(Condition::LeaseNotRenewed);
-            info!(policy = policy.name, "the lease is renewed again, and the policy is carried out");
+            info!(policy = policy.name, "lease renewed, capacity policy applied again");
         }
         // Another replica may lead by now.
         if let (Some(actuator), Some(mut observed), true) =

@@ -69,7 +69,7 @@ pub(super) async fn whenever_defined<T: Watched, M: Send>(
     let say = || {
         tracing::warn!(
             path = collection.path(),
-            "the cluster does not define this kind of objects; install deploy/chart/crds of Usher, or what `usher capacity crds` prints"
+            "the cluster does not define this kind; install the CRDs from deploy/chart/crds or `usher capacity crds`"
         );
     };
     follow_once_defined(cluster, collection, watch_status, to, news, Missing::IsEmpty(&say)).await;

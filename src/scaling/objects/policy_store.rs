@@ -299,7 +299,7 @@ impl PolicyStore {
                         Some((_, Some(generation))) => {
                             message.push_str(&format!("; generation {generation} stays in force"));
                         }
-                        Some((_, None)) => message.push_str("; the version before stays in force"),
+                        Some((_, None)) => message.push_str("; the previous version stays in force"),
                         None => groups.unusable.push(Arc::new(policy_of(&stored.object))),
                     }
                     Verdict { is_accepted: false, reason, message }
@@ -390,7 +390,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
         let layers = topologies.get(&name).filter(|layers| !layers.is_empty()).ok_or_else(|| Refusal {
             reason: "TopologyUnknown",
             message: format!(
-                "spec.deploy.topology.clusterTopology: there is no ClusterTopology '{name}' with layers, or it may not be read"
+                "spec.deploy.topology.clusterTopology: no ClusterTopology '{name}' with layers, or RBAC forbids reading it"
             ),
         })?;
         // Layers beside the name are an error, which is told.
@@ -458,10 +458,10 @@ impl Adding<'_> {
         Ok(if replaced > 0 {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             let values = if replaced == 1 { "value" } else { "values" };
-            let message = format!("{replaced} {values} could not stand and were replaced: {}", some(all));
+            let message = format!("replaced {replaced} invalid {values}: {}", some(all));
             Verdict { is_accepted: true, reason: "Sanitised", message }
         } else {
-            let message = "it is in force as it is written".to_owned();
+            let message = "in force as written".to_owned();
             Verdict { is_accepted: true, reason: "Accepted", message }
         })
     }

@@ -119,7 +119,7 @@ fn out_of_range_values_are_replaced_and_reported() {
     let Verdict { is_accepted, reason, message } = verdict(&policy_store, "one");
     assert!(is_accepted && reason == "Sanitised", "{reason}");
     assert!(
-        message.contains("2 values could not stand") && message.contains("spec.roles.a.min"),
+        message.contains("replaced 2 invalid values") && message.contains("spec.roles.a.min"),
         "{message}"
     );
 }

@@ -120,7 +120,7 @@ impl StatusWriter {
             Ok(_) => self.lacks_events = false,
             Err(problem) => {
                 if !std::mem::replace(&mut self.lacks_events, true) {
-                    tracing::info!(%problem, "no events about capacity policies; their statuses say the same");
+                    tracing::info!(%problem, "cannot write events about capacity policies; their statuses have the same conditions");
                 }
                 return match problem {
                     // It will be no other time, and the log has said so.
