@@ -1,4 +1,4 @@
-//! Nodes that a pod's own node affinity takes, and the domain that a pod was sent to.
+//! Node affinity of pods: matching nodes, and the topology domain that a pod was sent to.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,7 @@ use serde_json::Value;
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Returns `true` if a node is among those that an affinity requires. Other pods' places and mere
-/// preferences don't count.
+/// Returns `true` if a node matches a pod's required node affinity. Pod affinity and preferences are ignored.
 pub(super) fn takes(affinity: Option<&Value>, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let terms = affinity.and_then(|affinity| affinity.pointer(REQUIRED)).and_then(Value::as_array);
     terms.is_none_or(|terms| terms.iter().any(|term| fits(term, name, labels)))
@@ -46,8 +45,8 @@ fn holds<'n>(expression: &Value, of: impl Fn(&str) -> Option<&'n str>) -> bool {
     }
 }
 
-/// The domain of one of these layers that a pod was sent to: the last that its affinity names, required
-/// before preferred.
+/// Domain, of one of these layers, that a pod was sent to: the last one that its affinity names, required
+/// terms before preferred ones.
 pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Option<(&'a str, &'a str)> {
     let affinity = affinity?;
     let terms = |pointer: &str| affinity.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
@@ -63,7 +62,7 @@ pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Opt
     preferred.chain(required).flat_map(|term| list(term, "matchExpressions")).filter_map(in_domain).last()
 }
 
-/// An affinity without that a pod was sent to this domain (`layer=domain`).
+/// Removes the term that sends a pod to this domain (`layer=domain`).
 pub(super) fn without(affinity: &Value, sent: &str) -> Value {
     let Some((layer, domain)) = sent.split_once('=') else { return affinity.clone() };
     let is_ours = |expression: &Value| {

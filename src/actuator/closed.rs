@@ -1,5 +1,5 @@
-//! Domains that take no more pods: none of their nodes is there, ready and schedulable. Pods that have to go to one
-//! would wait for ever, and so would those that replace others there.
+//! Topology domains without a schedulable node: no node of the domain exists, is ready and accepts pods. Pods
+//! bound to such a domain, and their replacements, are moved to another one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;
 use crate::cluster::Problem;
 
-/// For how long a domain that has nodes has to have taken no pod: a node may not be ready for a moment.
+/// Time after which a domain whose nodes accept no pods counts as closed: a node may be unready for a moment.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
-/// Subject of complaints.
+/// Subject of problems with these evictions.
 const ABOUT: &str = "evictions of pods in closed domains";
 
-/// `true` if a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
+/// Returns `true` if a node of a domain accepts pods with these needs, whatever its free capacity. `None`:
+/// the domain has no nodes.
 fn takes<'n>(
     nodes: impl Iterator<Item = &'n super::node::NodeObject>,
     at: &Placement,
@@ -36,8 +37,7 @@ fn takes<'n>(
 }
 
 impl Actuator {
-    /// Notes which pods of a policy need another domain, as they have to be in one that takes none any more. `needs` are
-    /// those of a pod of each role.
+    /// Records the pods of a policy that need another domain, because theirs is closed. `needs` are by role.
     pub(super) fn note_displaced(
         &mut self,
         policy: &Policy,
@@ -78,7 +78,7 @@ impl Actuator {
         }
     }
 
-    /// Domains that took no pods of a role when it was looked at last, and don't yet take one that waits at its gate.
+    /// Closed domains of a role at the last observation that still don't accept one of its gated pods.
     pub(super) fn still_shut(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
         let mut shut = self.shut.get(role).cloned().unwrap_or_default();
         let waits = pods.iter().find(|pod| pod.is_gated()).filter(|_| !shut.is_empty());
@@ -90,7 +90,7 @@ impl Actuator {
         shut
     }
 
-    /// Pods of a role that need another domain, and beside them how many that run where none is taken any more.
+    /// Pods of a role that need another domain, and the number that still run in closed domains.
     fn displaced(
         &mut self,
         role: &(String, String),
@@ -161,8 +161,8 @@ impl Actuator {
         (Displaced { closed, stranded, pods }, stay)
     }
 
-    /// Gives back pods of a role that wait for a node of a domain that takes none: others, that wait at their gate, are
-    /// made in their place, and go where there is room.
+    /// Evicts pods of a role that wait for a node of a closed domain. Their replacements wait at the gate
+    /// until another domain is chosen.
     pub(super) async fn recall(&mut self, policy: &Policy, place: usize, seen: &Observed) {
         let (Some(role), Some(Some(target)), Some(displaced)) =
             (policy.roles.get(place), seen.targets.get(place), seen.displaced.get(place))

@@ -1,4 +1,4 @@
-//! Pods as the API server lists them now, before any of them goes: a watch may be late.
+//! Lists pods again before a scale-down: watches may lag.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::state::Actuator;
 use crate::capacity::Policy;
 use crate::cluster::Collection;
 
-/// Subject of complaints.
+/// Subject of problems with these requests.
 const ABOUT: &str = "pods before deletion";
 
-/// Uid of a pod, and whether it is ready, waits at our gate, and has our deletion cost.
+/// Uid of a pod, and whether it is ready, at our gate, and has our deletion cost.
 type Look = (String, bool, bool, bool);
 
 fn look(pod: &PodObject) -> Look {
@@ -22,8 +22,8 @@ fn look(pod: &PodObject) -> Look {
 }
 
 impl Actuator {
-    /// Returns `true` if the pods of a policy's roles are still those that were seen. A plan that takes some
-    /// away is carried out on nothing else: the pods that it counts on may be gone, or not ready any more.
+    /// Returns `true` if the pods of a policy's roles are still the observed ones. Pods are removed on this
+    /// condition only: those that the plan counts on may be gone, or unready.
     pub(super) async fn are_as_seen(&mut self, policy: &Policy, seen: &Observed) -> bool {
         let Some(pool) = self.pool.borrow().clone() else { return false };
         for (place, role) in policy.roles.iter().enumerate() {

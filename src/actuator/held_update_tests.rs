@@ -1,4 +1,4 @@
-//! Updates of Deployments that are held back by a pause, and go on, while time is paused.
+//! Rolling updates of Deployments held back by a pause, and resumed, with paused time.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Gates while nothing else is done: a pod that replaces one that was let through is let through at once,
-//! whatever keeps the rest from being done.
+//! Opens gates of replacement pods while nothing else is written: a pod that replaces an admitted one is
+//! admitted immediately.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,11 @@ use crate::capacity::resource::status::{DomainStatus, RoleStatus};
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
 
-/// For how long a policy that is gone is remembered without a pod: controllers make others in place of those
-/// that are gone sooner than this.
+/// Time for which a deleted policy without pods is remembered: controllers replace deleted pods sooner.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 impl Actuator {
-    /// Lets pods of a policy through that replace others, where that is all that can be done now.
+    /// Opens gates of a policy's replacement pods, while nothing else is written.
     pub async fn keep_gates(&mut self, policy: &Policy) {
         self.begin();
         if let Some(objects) = self.pods_of(policy) {
@@ -33,8 +32,8 @@ impl Actuator {
         }
     }
 
-    /// Pods of a policy, by role. Of one that doesn't act, without those that another has which does: that one
-    /// knows what may pass, and what is to go.
+    /// Pods per role. For a policy that doesn't act, excludes pods of an acting policy: that one decides
+    /// about their gates.
     pub(super) fn without_those_of_others(
         &self,
         policy: &Policy,
@@ -51,9 +50,9 @@ impl Actuator {
         objects.iter().map(|pods| pods.iter().filter(is_left).cloned().collect()).collect()
     }
 
-    /// Lets pods of all policies through up to the number that was past the gate after the last look at each: a
-    /// policy that isn't looked at for half an hour has its pods replaced in between. Pods that are new in a step
-    /// wait for the next look, which has to see that they begin at a gate.
+    /// Opens gates of replacement pods of all policies, up to the number admitted at the last observation:
+    /// between ticks half an hour may pass. New pods of a step wait for the next observation, which records
+    /// their gates.
     pub async fn keep_all_gates(&mut self) {
         self.begin();
         for policy in self.attended.clone() {
@@ -90,7 +89,7 @@ impl Actuator {
         }
     }
 
-    /// Returns `true` if a pod of a policy waits at our gate.
+    /// Returns `true` if a pod of a policy is at our gate.
     fn has_waiting(&self, policy: &Policy) -> bool {
         let Some(pool) = self.pool.borrow().clone() else { return false };
         policy
@@ -100,7 +99,7 @@ impl Actuator {
             .any(|mirror| mirror.objects().iter().flat_map(|pods| pods.values()).any(|pod| pod.is_gated()))
     }
 
-    /// Returns `true` if there are policies whose pods may wait.
+    /// Returns `true` if a policy may have gated pods.
     pub fn keeps_gates(&self) -> bool {
         !self.attended.is_empty()
             || !self.unusable.is_empty()
@@ -108,12 +107,12 @@ impl Actuator {
             || !self.resumed.is_empty()
     }
 
-    /// Policies of which no version can be used.
+    /// Policies without a usable version.
     pub fn unusable(&self) -> &[Arc<Policy>] {
         &self.unusable
     }
 
-    /// Lets pods of those through that replace others.
+    /// Opens gates of replacement pods for policies without a usable version.
     pub async fn keep_unusable_gates(&mut self) {
         self.begin();
         for policy in self.unusable.clone() {
@@ -127,7 +126,7 @@ impl Actuator {
         }
     }
 
-    /// Does so for policies that are gone, until their pods are gone as well.
+    /// Opens gates of replacement pods for deleted policies until their pods are gone.
     pub async fn keep_retired_gates(&mut self) {
         self.begin();
         let now = self.clock.elapsed();
@@ -150,7 +149,7 @@ impl Actuator {
         }
     }
 
-    /// Lets as many pods of each role through as were before; of `replicas` no more, where they are known.
+    /// Opens gates of each role's replacement pods, up to `replicas` if given.
     pub(super) async fn keep_gates_of(
         &mut self,
         policy: &Policy,
@@ -163,7 +162,8 @@ impl Actuator {
         }
     }
 
-    /// Does so for one role. Of one whose number somebody else decides on, all pods pass, those of a step to its domain.
+    /// Opens gates of a role's replacement pods, up to `most`. If another writer sets the role's replicas,
+    /// opens the gates of all pods, those of a step for its domain.
     pub(super) async fn keep_gates_of_role(
         &mut self,
         policy: &Policy,
@@ -191,16 +191,15 @@ impl Actuator {
         tell(policy, &role.name, opened);
     }
 
-    /// Number of admitted pods of a role that replace others. Those of one whose number somebody else decides
-    /// on may be new, and more than have room beside their siblings.
+    /// Admitted pods of a role that are replacements. If another writer sets the role's replicas, pods beyond
+    /// the earlier ones are new.
     fn replaced(&self, role: &(String, String), is_sized: bool, admitted: u32) -> u32 {
         let before = self.let_through.get(role).copied().unwrap_or(0);
         if is_sized { admitted } else { before.min(admitted) }
     }
 
-    /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
-    /// domain of pods that are no replacements, and of those that leave domains which are `closed`; those of `late`
-    /// ones come last.
+    /// Domains of a role's next pods to pass the gate, one per pod until `admitted` are past it. `step` is
+    /// the domain for new pods, and for those that leave `closed` domains; `late` domains come last.
     pub(super) fn next_placements(
         &mut self,
         policy: &Policy,
@@ -226,7 +225,7 @@ impl Actuator {
         self.domain_counts.entry(key).or_insert_with(|| now.clone()).next(&now, admission)
     }
 
-    /// Notes where pods of a role have passed their gate, beside those that were past it. Returns how many they are.
+    /// Records the domains of pods that have passed their gate. Returns their number.
     pub(super) fn passed(
         &mut self,
         policy: &Policy,
@@ -241,7 +240,8 @@ impl Actuator {
         opened.len() as u32
     }
 
-    /// Lets pods through until `admitted` are past the gate, each to its place. Returns the places of those that passed.
+    /// Opens gates until `admitted` pods are past theirs, each for its domain. Returns the domains of the
+    /// opened ones.
     pub(super) async fn open(
         &mut self,
         policy: &Policy,
@@ -277,7 +277,7 @@ impl Actuator {
         opened
     }
 
-    /// Forgets who wrote and who was let through: another acts now.
+    /// Forgets writers and admissions: another replica leads now.
     pub fn forget(&mut self) {
         self.writers.clear();
         self.let_through.clear();
@@ -293,7 +293,7 @@ impl Actuator {
         self.owned.clear();
     }
 
-    /// Forgets which pods of a role, by its policy's name and its own, were let through their gate.
+    /// Forgets the admissions of a role, by policy and role name.
     pub(super) fn forget_passed(&mut self, role: &(String, String)) {
         self.let_through.remove(role);
         self.passing.remove(role);
@@ -302,8 +302,8 @@ impl Actuator {
         self.shut.remove(role);
     }
 
-    /// Takes over how many pods of each role of a policy were let through by the one that led before, and where they
-    /// are, as the status says, where the role has the same pods.
+    /// Restores the admissions of a policy's roles from its status, written by the previous leader, if the
+    /// role selects the same pods.
     pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
@@ -321,7 +321,7 @@ impl Actuator {
         }
     }
 
-    /// Domains of a role's pods that were let through their gate, with how many belong in each.
+    /// Domains of a role's admitted pods, with the number in each.
     pub fn domains(&self, policy: &str, role: &str) -> Vec<DomainStatus> {
         let known = self.domain_counts.get(&(policy.to_owned(), role.to_owned()));
         let of = |(at, pods): (&Placement, u32)| {
@@ -330,16 +330,15 @@ impl Actuator {
         known.map(|known| known.counts().filter_map(of).collect()).unwrap_or_default()
     }
 
-    /// Pods of a role that were let through their gate, those that were admitted and didn't come yet left out;
-    /// `None`: that isn't known.
+    /// Admitted pods of a role, without those that never existed; `None` if unknown.
     pub fn let_through(&self, policy: &str, role: &str) -> Option<u32> {
         let key = (policy.to_owned(), role.to_owned());
         let passing = self.passing.get(&key).copied().unwrap_or(u32::MAX);
         self.let_through.get(&key).map(|admitted| passing.min(*admitted))
     }
 
-    /// Takes leave of policies that are no more among those in force, unless others have their pods by now, and
-    /// of what is known of pods that a role has no more. `unusable` are those of which no version can be used.
+    /// Retires policies no longer in force, unless others now own their pods, and forgets admissions of roles
+    /// with other pods. `unusable` are policies without a usable version.
     pub(super) fn retire(&mut self, now: &[Arc<Policy>], mut unusable: Vec<Arc<Policy>>) {
         // Their pods are those of policies in force, which know what may pass.
         unusable.retain(|policy| !shares_all_pods(policy, now.iter()));
@@ -367,8 +366,8 @@ impl Actuator {
     }
 }
 
-/// Returns `true` if each role of a policy may have the pods of a role of others. Of two targets, pods tell
-/// whose they are.
+/// Returns `true` if other policies have roles with the pods of each of a policy's roles. Pods of two targets
+/// are told apart by their owners.
 fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
     let others: Vec<&Role> = others.flat_map(|other| &other.roles).collect();
     let shares = |own: &Role, other: &Role| match (&own.target, &other.target) {

@@ -1,5 +1,5 @@
-//! Requests that a tick needs responses to, asked before it in a task of their own: an API server that responds
-//! late for one policy delays no other.
+//! Requests to the API server before a tick, in a task of their own: slow responses for one policy delay no
+//! other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,46 +18,46 @@ use crate::capacity::policy::{Mode, Role, TargetRef};
 use crate::capacity::rollout::Rollout;
 use crate::cluster::{Cluster, Collection, Problem};
 
-/// Time for all requests of a policy's look together.
+/// Timeout of all requests of a fetch together.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Reasons of events about pods for which nodes are being added: of the cluster autoscaler, and of
-/// Karpenter.
+/// Reasons of events about pods for which nodes are added, by the cluster autoscaler and by Karpenter.
 const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 
-/// Requests of a look at a policy.
+/// Requests of one fetch for a policy.
 #[derive(Debug)]
 pub struct Look {
     cluster: Cluster,
     namespace: String,
     kinds: Kinds,
-    /// The targets that are read, by role, and whether as a whole.
+    /// Targets to read, by role, and whether with their spec.
     targets: Vec<Option<(TargetRef, bool)>>,
-    /// `true` if it is asked if nodes may be seen.
+    /// `true` if access to nodes is checked.
     asks_nodes: bool,
-    /// Names of pods that no node takes, and how old an event about them may be.
+    /// Names of unschedulable pods, and the greatest age of an event about them.
     unschedulable: (BTreeSet<String>, Duration),
     seen: Seen,
 }
 
-/// Results of a look.
+/// Results of a fetch.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Labels of the pool that the pods are of.
+    /// Label selector of the pool of these pods.
     pub(super) pool: Option<String>,
-    /// Pods of each role. `None`: they aren't known, or this is too old.
+    /// Pods of each role. `None`: unknown, or too old.
     pub(super) objects: Option<Objects>,
-    /// Problems of finding them, in sentences.
+    /// Problems with the pods, as sentences.
     pub(super) problems: Vec<String>,
     /// Targets by role, up to the first that can't be read.
     pub(super) targets: Vec<Result<Option<Body>, Problem>>,
-    /// `true` if nodes and all pods may be seen. `None`: it was not asked.
+    /// `true` if RBAC allows nodes and pods of all namespaces. `None`: not checked.
     pub(super) may_see_nodes: Option<bool>,
-    /// Result of the check for an autoscaler that adds nodes for unschedulable pods. `None`: there are no such pods.
+    /// `true` if an autoscaler adds nodes for unschedulable pods. `None`: not checked, as there are no such
+    /// pods.
     pub(super) adds_nodes: Option<Result<bool, Problem>>,
 }
 
-/// A target, and the object itself where more of it counts than its replicas.
+/// A target, with its object if more than its replicas is needed.
 pub(super) type Body = (Target, Option<Result<Value, Problem>>);
 
 #[derive(Deserialize, Clone, Default)]
@@ -75,15 +75,15 @@ struct Involved {
     name: String,
 }
 
-/// Returns `true` if more of a target counts than its replicas: how far its updates go, and what its
-/// pods will ask for where none waits at its gate.
+/// Returns `true` if the spec of a target is needed: for the pace of updates, and for the requests of its
+/// pods while none is at its gate.
 fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
     let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
     policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
 }
 
 impl Actuator {
-    /// The requests of a look at a policy, over its pods as they are known now.
+    /// Requests of a fetch for a policy, from its pods as they are known now.
     pub fn look(&mut self, policy: &Policy) -> Look {
         self.begin();
         // First: labels that change in between are found to be others at the end.
@@ -113,7 +113,7 @@ impl Actuator {
 }
 
 impl Look {
-    /// Sends the requests. Ends within a limit, whatever the API server does.
+    /// Sends the requests. Ends within a time limit.
     pub async fn ask(mut self) -> Seen {
         if self.seen.objects.is_none() {
             return self.seen;
@@ -145,7 +145,7 @@ impl Look {
         Ok((target, body))
     }
 
-    /// Returns `true` if nodes and all pods may be seen. Where they may not, the scheduler decides.
+    /// Returns `true` if RBAC allows nodes and pods of all namespaces. Otherwise the scheduler places pods.
     async fn may_see_nodes(&self) -> bool {
         for path in ["/api/v1/nodes?limit=1", "/api/v1/pods?limit=1"] {
             let seen: Result<IgnoredAny, Problem> = self.cluster.get(path).await;

@@ -1,13 +1,13 @@
-//! Carries out capacity plans in Kubernetes.
+//! Applies capacity plans in Kubernetes.
 //!
 //! ```text
 //! scale, pods, nodes ─▶ observe ─▶ (a tick) ─▶ plan ─▶ act ─▶ replicas, gates, partitions, events
 //! ```
 //!
-//! Only the replica that leads acts, only for policies with `mode: Apply`, and only on what it has just
-//! read. Replicas are written through the `scale` subresource of anything that has one. What to write is
-//! decided without I/O: whether another writer is active ([`foreign`]), which gates open ([`gates`]), and what
-//! room there is ([`room`]).
+//! Only the leader applies plans, only for policies with `mode: Apply`, and only on fresh observations.
+//! Replicas are written through the `scale` subresource of any kind that has one. Decisions are without I/O:
+//! whether another writer is active ([`foreign`]), which gates open ([`gates`]), and free capacity in domains
+//! ([`room`]).
 
 mod act;
 mod affinity;
@@ -79,9 +79,8 @@ pub use scaler::has_owner;
 pub use state::Actuator;
 pub use write::Write;
 
-/// The scheduling gate that pods wait at until their step may begin.
+/// Scheduling gate at which pods wait for their step.
 pub const GATE: &str = "usher.dev/rollout";
 
-/// The annotation that says to which domain a pod was sent, as the layer's key and the domain's name with
-/// `=` between them.
+/// Annotation with the domain that a pod was sent to, as `layer=domain`.
 pub const SENT: &str = "usher.dev/domain";

@@ -1,4 +1,4 @@
-//! To look: how many replicas there are, which pods, and what room nodes have.
+//! Observes replicas, pods and the free capacity of nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,54 +28,53 @@ use crate::cluster::Problem;
 /// Observed state of a policy's roles.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Number of replicas that each role is to have, as its target says; where nothing is to be written,
-    /// the number of its pods.
+    /// Replicas of each role's target; the number of its pods if there is no target.
     pub replicas: Vec<u32>,
-    /// Its pods.
+    /// Pods of all roles.
     pub pods: Arc<Vec<ObservedPod>>,
-    /// Domains with the room that they have; `None`: not known.
+    /// Free capacity of domains; `None` if unknown.
     pub domains: Option<Layers>,
-    /// `true` if nodes are being added for pods that none takes.
+    /// `true` if nodes are being added for unschedulable pods.
     pub provisioning: bool,
-    /// `true` if pods are to go to domains, and what room those have may not be seen.
+    /// `true` if pods are to be placed in domains whose capacity RBAC hides.
     pub is_blind: bool,
-    /// Names of pods that are about to go.
+    /// Names of draining pods.
     pub leaving: BTreeSet<String>,
-    /// Loads of pods, by name. `None`: not known, and controllers choose which pods go.
+    /// Loads of pods, by name. `None`: unknown, and controllers choose which pods to delete.
     pub loads: Option<HashMap<String, PodLoad>>,
-    /// Roles, by place, whose pods' resource requests are not known yet.
+    /// Roles, by index, whose pods' resource requests are unknown.
     pub(super) unknown: Vec<usize>,
-    /// The targets as objects, where more of them counts than their replicas.
+    /// Objects of the targets, where more than their replicas is needed.
     pub(super) bodies: Vec<Option<Value>>,
     pub(super) targets: Vec<Option<Target>>,
-    /// Roles without another writer of their replicas.
+    /// `true` for roles without a foreign writer of their replicas.
     pub(super) may_write: Vec<bool>,
-    /// Roles, by place, whose last write had no response and was not carried out.
+    /// Roles, by index, whose last write had a lost response and was not carried out.
     pub lost: Vec<usize>,
     /// Pods of each role that need another domain.
     pub(super) displaced: Vec<Displaced>,
-    /// The objects of the pods, by role.
+    /// Objects of the pods, by role.
     pub(super) objects: Objects,
-    /// Labels of the pool that they are of.
+    /// Label selector of their pool.
     pool: Option<String>,
 }
 
 impl Observed {
-    /// Number of pods of each role that need another domain.
+    /// Pods of each role that need another domain.
     pub fn displaced(&self) -> Vec<u32> {
         self.displaced.iter().map(|of| of.pods).collect()
     }
 }
 
 impl Actuator {
-    /// Looks at a policy's pods and targets. `None`: not enough is known, or it is too old; nothing is to be
-    /// done then.
+    /// Observes a policy's pods and targets. `None`: too little is known, or it is too old, so nothing may be
+    /// written.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
         let seen = self.look(policy).ask().await;
         self.take_in(policy, seen, now).await
     }
 
-    /// Takes in the results of a look, as [`observe`](Self::observe) does.
+    /// Builds the observation from the results of a fetch, like [`observe`](Self::observe).
     pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
         self.begin();
         self.problems = seen.problems;
@@ -131,12 +130,12 @@ impl Actuator {
         Some(observed)
     }
 
-    /// Returns `true` if pods that were observed are those of the pool as it is now.
+    /// Returns `true` if the observed pods are those of the current pool.
     pub(super) fn is_of_pool(&self, observed: &Observed) -> bool {
         *self.pool.borrow() == observed.pool
     }
 
-    /// A target as it was read, and its object. `None`: it can't be read.
+    /// A fetched target, and its object. `None`: it can't be read.
     fn taken(
         &mut self,
         reference: Option<&TargetRef>,
@@ -169,8 +168,8 @@ impl Actuator {
         Some((Some(target), body))
     }
 
-    /// The pods of each role: those of the pool that have its labels, and aren't another target's. A pod
-    /// belongs to the first role, by name, that it could.
+    /// Pods of each role: those of the pool with its labels that no other target owns. A pod belongs to the
+    /// first matching role, by name.
     pub(super) fn pods_of(&mut self, policy: &Policy) -> Option<Objects> {
         if self.pool.has_changed().unwrap_or(false) {
             self.follow_pods();
@@ -214,7 +213,7 @@ impl Actuator {
         Some(objects)
     }
 
-    /// Sets the progress of pods on their way up.
+    /// Sets the startup progress of pods.
     fn states(&mut self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
         let same = |found: &&mut Found| !follows_updates && Arc::ptr_eq(&found.objects, &observed.objects);
@@ -247,8 +246,8 @@ impl Actuator {
         }
     }
 
-    /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
-    /// pods nothing is known. Packs on a thread of its own: a thousand nodes take long.
+    /// Free capacity of domains for steps of a policy; `None` if unknown. Records roles whose pods' requests
+    /// are unknown. Packs on a blocking thread, as a thousand nodes take long.
     async fn room(
         &mut self,
         policy: &Policy,
@@ -320,7 +319,7 @@ impl Actuator {
         packing.await.ok()
     }
 
-    /// Reason that the room on nodes isn't known, in a sentence; `None` if it is.
+    /// Reason why the free capacity of nodes is unknown, as a sentence; `None` if known.
     pub(super) fn nodes_lack(&self) -> Option<String> {
         let all = self.nodes.as_ref()?;
         let known = [

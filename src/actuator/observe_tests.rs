@@ -1,4 +1,4 @@
-//! Looks at nodes, and the room that they have.
+//! Observation of nodes and their free capacity.
 
 use http::Method;
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::tests::{S, actuator, look, policy};
 
 const STEPS: &str = "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},";
 
-/// A server with one node.
+/// Adds a node.
 fn with_node(fake: &Fake) {
     let node = json!({"metadata": {"name": "n", "labels": {"rack": "r"}}, "status": {
         "allocatable": {"pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}],

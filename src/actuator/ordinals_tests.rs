@@ -1,4 +1,4 @@
-//! Controllers that delete their highest ordinals, while time is paused.
+//! Controllers that delete the highest ordinals, with paused time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Finds what else scales a target, before the first write.
+//! Finds other autoscalers and owners of a target before the first write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Collection, Metadata, Problem};
 
-/// Time for which a response counts.
+/// Time for which a response is cached.
 const KNOWN: Duration = Duration::from_secs(10);
 
-/// A workload, of which only the owners count.
+/// Owner references of a workload.
 #[derive(Deserialize)]
 struct Workload {
     metadata: Metadata,
 }
 
 impl Actuator {
-    /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
+    /// Autoscalers of the namespace; `None` if they can't be listed. Shared by policies applied concurrently.
     async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
         let shared = Arc::clone(&self.scalers);
         // Held while they are listed: the others wait for the response.
@@ -48,8 +48,8 @@ impl Actuator {
         scalers.known.clone()
     }
 
-    /// Autoscaler or owner of one of these targets, in words; `None`: none is there. An autoscaler that may
-    /// not be looked for may be there; an owner that may not be seen is known by what it writes.
+    /// Autoscaler or owner of one of these targets, as a sentence; `None` if there is none. Autoscalers that
+    /// can't be listed count as present; owners that RBAC hides are detected by their writes.
     pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
         let Some(known) = self.find_scalers(now).await else {
             return Some("autoscalers can't be listed".to_owned());
@@ -77,7 +77,7 @@ impl Actuator {
         None
     }
 
-    /// Returns `true` if one of these targets may not be read, so that its owner is unknown.
+    /// Returns `true` if RBAC forbids reading one of these targets, so that its owner is unknown.
     pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
         let is_hidden = |(of, _, owner): &Owned| {
             *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)

@@ -1,4 +1,4 @@
-//! Writes that belong together, before an API server, while time is paused.
+//! Writes of two roles with a ratio, with paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn policy() -> Arc<Policy> {
     policy_of(true)
 }
 
-/// The same, whose role `prefill` may have no target.
+/// The same; the role `prefill` may have no target.
 fn policy_of(has_target: bool) -> Arc<Policy> {
     let role = |name: &str| {
         let target = format!(", scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}");
@@ -35,7 +35,7 @@ fn policy_of(has_target: bool) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with so many ready pods of both roles, and an actuator that carries out the policy there.
+/// Server with these ready pods of both roles, and an actuator that applies the policy.
 fn actuator(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Actuator) {
     let fake = Fake::default();
     for ((name, role), pods) in [("d", "decode"), ("p", "prefill")].into_iter().zip(pods) {
@@ -160,7 +160,7 @@ async fn ratio_holds_beside_a_role_without_a_target() {
     }
 }
 
-/// One of six decode pods isn't ready for a moment, or two are given up that never got ready.
+/// One of six decode pods is unready for a moment, or two are abandoned that never became ready.
 #[tokio::test(start_paused = true)]
 async fn unready_pods_do_not_bypass_a_ratio() {
     let policy = policy_of(false);
@@ -189,7 +189,7 @@ async fn unready_pods_do_not_bypass_a_ratio() {
     }
 }
 
-/// With gates a trim leaves replicas as they are, and evicts.
+/// With gates a trim evicts, and leaves the replicas.
 #[tokio::test(start_paused = true)]
 async fn gated_trim_keeps_ready_pods_needed_by_a_ratio() {
     let policy = policy_of(false);

@@ -1,4 +1,4 @@
-//! Acts of several policies side by side: each has what is remembered of its own policy while it acts.
+//! Concurrent application of plans: each policy has its own actuator state meanwhile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -13,17 +13,17 @@ use super::subject::Subject;
 use crate::capacity::policy::Role;
 use crate::capacity::{Condition, Plan, Policy};
 
-/// Acts of one policy, and what they need and change. Until it is joined, others see what was before.
+/// Actuator state of one policy while its plan is applied; `merge` brings it back.
 #[derive(Debug)]
 pub struct Part {
     policy: Arc<Policy>,
     actuator: Actuator,
-    /// Complaints that stood when it began.
+    /// Problems reported before the split.
     said: HashSet<Subject>,
 }
 
 impl Actuator {
-    /// Takes out what acts of a policy need and change.
+    /// Splits off the state of a policy.
     pub fn part(&mut self, policy: &Arc<Policy>) -> Part {
         let (cluster, pool, term) = (self.watched.clone(), self.pool.clone(), Arc::clone(&self.term));
         let mut part = Self::new(cluster, self.namespace.clone(), self.clock.clone(), pool, term);
@@ -50,7 +50,7 @@ impl Actuator {
         Part { policy: Arc::clone(policy), actuator: part, said: self.said.clone() }
     }
 
-    /// Takes in what a policy's acts came to.
+    /// Merges the state of a policy back.
     pub fn join(&mut self, part: Part) {
         let Part { policy, mut actuator, said } = part;
         // Of a role that has other pods by now, those that were let through are not replaced.
@@ -99,7 +99,7 @@ fn copy_ordered<K: Clone + Ord, V: Clone>(from: &BTreeMap<K, V>, to: &mut BTreeM
 }
 
 impl Part {
-    /// Does what a plan says, as [`Actuator::act`] does.
+    /// Applies a plan, like [`Actuator::act`].
     pub async fn act(
         &mut self,
         plan: &Plan,
@@ -111,7 +111,7 @@ impl Part {
         self.actuator.act(&self.policy, plan, observed, now, frozen).await
     }
 
-    /// Returns `true` if a request had no response in time.
+    /// Returns `true` if a request timed out.
     pub fn is_late(&self) -> bool {
         self.actuator.is_late()
     }

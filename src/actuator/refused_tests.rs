@@ -1,4 +1,4 @@
-//! Requests that the API server refuses or leaves to another writer, while time is paused.
+//! Refused requests, and conflicts with other writers, with paused time.
 
 use http::Method;
 use serde_json::{Value, json};

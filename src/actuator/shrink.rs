@@ -1,4 +1,4 @@
-//! To take pods away with the least harm: after their last response.
+//! Drains pods before scale-down deletes them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::Role;
 use crate::cluster::{PatchType, Problem};
 
-/// State of pods that may be deleted.
+/// State of pods to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     /// Their requests have ended, the drain timeout is over, or the pods are unknown.
@@ -24,19 +24,18 @@ pub(super) enum Drained {
     NotYet,
 }
 
-/// Outcome of marking pods with the cost by which their controller chooses.
+/// Outcome of setting deletion costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marked {
     Yes,
-    /// The right for that is missing: others than these may go.
+    /// RBAC forbids it: the controller may delete other pods.
     Denied,
-    /// The API server refused it, or didn't respond, or there is no lease: it is tried again.
+    /// The request failed, or the lease is lost: it is retried.
     NotYet,
 }
 
 impl Actuator {
-    /// The uids of pods that are about to go: they are to get no new requests. None that stays too long is
-    /// among them.
+    /// Uids of draining pods, which get no new requests. Pods that outlast the timeout are excluded.
     pub fn draining(&self) -> BTreeSet<String> {
         let now = self.clock.elapsed();
         let known = |policy: &str| self.attended.iter().find(|known| known.name == policy);
@@ -48,7 +47,7 @@ impl Actuator {
         shrinking.chain(trimmed).cloned().collect()
     }
 
-    /// Names of a policy's pods that a smaller number of replicas is to take away, and that are waited for.
+    /// Names of a policy's pods that drain before a scale-down.
     pub(super) fn leaving_of(
         &self,
         policy: &Policy,
@@ -65,13 +64,13 @@ impl Actuator {
         policy.roles.iter().zip(objects).filter_map(of).flatten().collect()
     }
 
-    /// Returns `true` if pods of a policy are waited for before they go.
+    /// Returns `true` while pods of a policy drain.
     pub fn is_draining(&self, policy: &str) -> bool {
         self.drains.iter().any(|((name, _), drain)| name == policy && drain.written.is_none())
             || self.leaving.iter().any(|((name, _), pods)| name == policy && pods.waits)
     }
 
-    /// Chooses the pods that a role loses, so that they get no new requests, and says whether they may go.
+    /// Chooses and drains the pods that a role loses, and returns whether they may be deleted.
     pub(super) async fn drain(
         &mut self,
         policy: &Policy,
@@ -134,21 +133,21 @@ impl Actuator {
         if is_done { Drained::Yes } else { Drained::NotYet }
     }
 
-    /// Notes that pods of a role may go, and wait for those of another role.
+    /// Records that drained pods of a role wait for another role.
     pub(super) fn wait(&mut self, policy: &str, role: &str, now: Duration) {
         if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
             drain.waited = Some(now);
         }
     }
 
-    /// Notes that a role was made smaller: pods that were chosen are gone soon.
+    /// Records a written scale-down: chosen pods are deleted soon.
     pub(super) fn drained(&mut self, policy: &str, role: &str, now: Duration) {
         if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
             drain.written = Some(now);
         }
     }
 
-    /// Lets pods of a role stay that were about to go.
+    /// Cancels the drain of a role.
     pub(super) async fn undrain(
         &mut self,
         policy: &Policy,
@@ -169,14 +168,14 @@ impl Actuator {
         self.unmark(pods).await;
     }
 
-    /// Takes the low cost back that pods were given.
+    /// Removes our deletion costs.
     pub(super) async fn unmark(&mut self, pods: &[Arc<PodObject>]) {
         let marked = pods.iter().map(Arc::as_ref).filter(|pod| pod.is_alive() && is_marked(pod));
         let marked: Vec<&PodObject> = marked.collect();
         self.mark(&marked, |_| false).await;
     }
 
-    /// Gives pods the low cost by which their controller chooses, and takes it from others.
+    /// Sets our deletion cost on chosen pods, and removes it from others.
     async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> Marked {
         let about = "deletion costs of pods";
         for pod in pods {

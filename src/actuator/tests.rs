@@ -1,4 +1,4 @@
-//! Both moves before an API server, while time is paused.
+//! Both phases with a fake API server and paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// A policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
+/// Policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
 pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     let target = if name == "p" { "d" } else { name };
     let text = format!(
@@ -29,13 +29,13 @@ pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with three pods of a Deployment, and an actuator that carries out these policies there.
+/// Server with three pods of a Deployment, and an actuator that applies these policies.
 pub(super) fn actuator(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock) {
     let (fake, actuator, clock, _) = actuator_of_pool(policies);
     (fake, actuator, clock)
 }
 
-/// The same, and the labels of the pool.
+/// The same, with the pool's label selector.
 fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock, watch::Sender<Option<String>>) {
     let fake = Fake::default();
     fake.deployment("d", 3, &json!({}));
@@ -51,7 +51,7 @@ fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock, watch::
     (fake, actuator, clock, labels)
 }
 
-/// Looks until so many pods are seen.
+/// Observes until this number of pods is seen.
 pub(super) async fn look(actuator: &mut Actuator, policy: &Policy, at: u64, pods: usize) -> Observed {
     for _ in 0..100 {
         if let Some(seen) = actuator.observe(policy, S(at)).await
@@ -69,7 +69,7 @@ pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
     tick(&inputs, policy, &mut History::default(), S(1))
 }
 
-/// Acts as if the role were to have so many pods.
+/// Applies a plan with this number of pods for the role.
 pub(super) async fn act(
     actuator: &mut Actuator,
     policy: &Policy,

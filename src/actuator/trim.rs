@@ -1,5 +1,4 @@
-//! Gives back the pods of a step that was trimmed. Those that are ready get no new requests, and are evicted
-//! after their last response.
+//! Evicts pods of a step that was trimmed. Ready ones drain first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,11 @@ use crate::capacity::Policy;
 use crate::capacity::plan::{Reason, RolePlan};
 use crate::cluster::{Eviction, Problem};
 
-/// Subject of complaints.
+/// Subject of problems with these evictions.
 const ABOUT: &str = "evictions of pods beyond complete groups";
 
 impl Actuator {
-    /// Lets pods of a policy stay that were to be given back.
+    /// Cancels the evictions of a policy.
     pub(super) fn keep_leaving(&mut self, policy: &Policy, now: Duration) {
         self.leaving.retain(|(name, _), leaving| {
             if *name == policy.name {
@@ -29,8 +28,7 @@ impl Actuator {
         });
     }
 
-    /// Gives back the pods of a step that was trimmed, as far as they may go. Says whether any has requests
-    /// that are waited for.
+    /// Evicts pods of a trimmed step, as far as possible. Returns whether ready ones still drain.
     pub(super) async fn trim(
         &mut self,
         policy: &Policy,
@@ -102,7 +100,7 @@ impl Actuator {
         drained
     }
 
-    /// Evicts pods as far as budgets allow. Returns how many go.
+    /// Evicts pods as far as PodDisruptionBudgets allow. Returns the number of evicted ones.
     async fn evict(&mut self, pods: &[&PodObject], leaving: &mut Leaving, now: Duration) -> usize {
         let mut evicted = 0;
         for pod in pods {
@@ -137,7 +135,7 @@ impl Actuator {
         evicted
     }
 
-    /// Evicts a pod, if it still has this version, or asks whether it could be.
+    /// Evicts a pod of this version; with `is_trial` only checks whether it could be.
     pub(super) async fn evicts(
         &self,
         pod: &PodObject,

@@ -1,4 +1,4 @@
-//! Updates that were held back for a policy that is gone, or has no updates of its own any more: they go on.
+//! Resumes rolling updates that were held back for a deleted policy, or one without `update`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::capacity::Policy;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{PatchType, Problem};
 
-/// For how long a target is looked at: acts that were under way may have held it back once more.
+/// Time for which a target is checked: writes in flight may have held it back once more.
 const LOOKED_AT: Duration = Duration::from_secs(60);
 
-/// For how long it is tried where the API server doesn't respond, or another replica leads.
+/// Time for which it is retried while the API server doesn't respond, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
 
-/// For how long nothing is done: another policy may get the target at the same moment, or the same one again.
+/// Delay of the first check: another policy may get the target at the same moment, or the same one again.
 const LATER: Duration = Duration::from_secs(10);
 
 /// Targets whose updates these policies hold back.
@@ -28,7 +28,7 @@ fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRe
 }
 
 impl Actuator {
-    /// Notes the targets of these policies whose updates none of those in force holds back.
+    /// Records targets of these policies whose updates no policy in force holds back.
     pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
         let since = self.clock.elapsed();
         let kept = held(now.iter());
@@ -41,12 +41,12 @@ impl Actuator {
         }
     }
 
-    /// Returns `true` if there are any.
+    /// Returns `true` if updates are to be resumed.
     pub fn has_unheld(&self) -> bool {
         !self.resumed.is_empty()
     }
 
-    /// Lets their updates go on, but for those that any policy holds back: `kept` are its targets.
+    /// Resumes their updates, except those that a policy holds back: `kept` are its targets.
     pub async fn unhold(&mut self, kept: &[TargetRef]) {
         self.begin();
         let now = self.clock.elapsed();

@@ -1,4 +1,4 @@
-//! Gates of a role without a target, before an API server, while time is paused.
+//! Gates of a role without a target, with paused time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Pods of a step pass their gate.
+//! Opens scheduling gates for pods of a step.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::actuator::target::Target;
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::{Condition, Plan, Policy};
 
-/// Pods that may pass their gate now, those past it included, and how many pods that makes where some that stay wait
-/// there although others of higher ordinals are to go: these would go first, and never wait for them in vain.
+/// Pods whose gate may be open, and their number if pods with lower ordinals wait at the gate while higher
+/// ones are to be removed: those with higher ordinals are removed first.
 fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<&'p PodObject>, u32) {
     let is_held = Choice::of(&target.reference) == Some(Choice::Ordinal)
         && role.write < target.replicas
@@ -34,7 +34,7 @@ fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<
 }
 
 impl Actuator {
-    /// Lets the pods of a step through their gates.
+    /// Opens the scheduling gates of a step's pods.
     pub(super) async fn gates(
         &mut self,
         policy: &Policy,

@@ -1,4 +1,4 @@
-//! To act: replicas, gates, pods that are given back, and what holds updates back.
+//! Applies a plan: replicas, scheduling gates, evictions and the pace of rolling updates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +24,17 @@ use crate::cluster::{PatchType, Problem};
 
 mod admit;
 
-/// Outcome of a plan.
+/// Outcome of applying a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The plan as far as it may be done: numbers that are held back for now, and as conditions and reasons what
-    /// stands in its way.
+    /// Applied plan: replicas that were held back are corrected, and conditions and reasons say why.
     pub plan: Plan,
-    /// Roles, by place, whose replicas should have been written and were not. Those of which it isn't known are
-    /// said by the next look ([`Observed::lost`]).
+    /// Roles, by index, whose replicas were not written. Lost responses are reported by the next observation
+    /// ([`Observed::lost`]).
     pub unwritten: Vec<usize>,
 }
 
-/// Outcome of a write of a number of replicas.
+/// Outcome of a write of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     Yes,
@@ -44,12 +43,12 @@ enum Written {
     No,
 }
 
-/// Number of pods that a role may have past its gate, by its target.
+/// Limit of a role's admitted pods by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
 }
 
-/// Lets an update take only pods away that wait at their gate, but for those that are too many anyway.
+/// Restricts scale-down during a rolling update to pods at their gate and pods beyond the desired ones.
 fn keep_updated(plan: &mut Plan, observed: &Observed) {
     for (place, role) in plan.roles.iter_mut().enumerate() {
         let Some(Some(target)) = observed.targets.get(place) else { continue };
@@ -67,7 +66,7 @@ fn reasons(role: &RolePlan) -> String {
     role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Message about a role when a step gets stuck; `None`: there is nothing to say of it.
+/// Event message about a role of a stuck step; `None` if the role has all its pods.
 fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     // What counts as up and what of an update are the step's own numbers: all pods may be ready, and more.
     let pods = match role.open {
@@ -84,7 +83,7 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
 }
 
 impl Actuator {
-    /// Does what a plan says, as far as that may be done. `frozen`: why nothing is to be written.
+    /// Applies a plan as far as possible. `frozen`: condition that forbids writes.
     pub async fn act(
         &mut self,
         policy: &Policy,
@@ -107,7 +106,8 @@ impl Actuator {
         Outcome { plan, unwritten }
     }
 
-    /// Logs failed and waiting writes of a policy's targets, once until there are none.
+    /// Records failed, refused and waiting writes of a policy as conditions and events; each event once until
+    /// it clears.
     fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
@@ -313,7 +313,7 @@ impl Actuator {
         unwritten
     }
 
-    /// Logs once that nothing is written to a policy's targets.
+    /// Logs once that a policy is blocked, with an event per target.
     fn tell_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
         let Some(condition) = frozen else {
             self.frozen.remove(&policy.name);
@@ -330,7 +330,7 @@ impl Actuator {
         }
     }
 
-    /// Reports the roles of a stuck step, and those that wait for its end to grow.
+    /// Records events for the roles of a stuck step and those that wait for it.
     pub fn record_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;
@@ -378,7 +378,7 @@ impl Actuator {
         Written::Yes
     }
 
-    /// Holds an update of a role back, as far as the plan says.
+    /// Paces a rolling update by a partition or a pause.
     async fn hold(&mut self, policy: &Policy, plan: &Plan, place: usize, seen: &Observed) {
         let Some(role) = plan.roles.get(place) else { return };
         let Some(Some(target)) = seen.targets.get(place) else { return };
@@ -416,8 +416,8 @@ impl Actuator {
     }
 }
 
-/// Logs a write that paces a rolling update: `spec` is the changed part of the workload's, `partition` the ordinal
-/// from which pods may be updated, `None` if it is given back.
+/// Logs a patch that paces a rolling update: `spec` is the changed part of the workload's spec, `partition`
+/// the first ordinal that may be updated, `None` once the update is resumed.
 fn log_update(role: &str, workload: &TargetRef, spec: &Value, partition: Option<u32>) {
     let workload = format!("{} {}", workload.kind, workload.name);
     match spec.get("paused").and_then(Value::as_bool) {
