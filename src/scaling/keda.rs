@@ -1,8 +1,8 @@
-//! An external scaler for KEDA: what its triggers of the types `external` and `external-push` ask.
+//! External scaler for KEDA triggers of the types `external` and `external-push`.
 //!
-//! A trigger's metadata says which plan is meant: `policy` and `role`. Either may be left out where there
-//! is only one. The number is `desired × targetSize`, and each pod stands for `targetSize` of it, so that
-//! a Kubernetes HPA with a target of the type `AverageValue` computes exactly what is desired.
+//! A trigger's metadata selects the plan: `policy` and `role`, each optional if there is only one. The metric
+//! is `desired × targetSize`, with `targetSize` per pod, so that an HPA with a target of the type
+//! `AverageValue` computes exactly the desired replicas.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use proto::{
     ScaledObjectRef,
 };
 
-/// The messages and calls of `proto/externalscaler.proto`.
+/// Messages and calls of `proto/externalscaler.proto`.
 #[allow(
     missing_docs,
     clippy::all,
@@ -32,29 +32,28 @@ pub mod proto {
 /// Name of the metric.
 pub const METRIC: &str = "usher-desired-replicas";
 
-/// Largest number that a pod may stand for.
+/// Largest value per pod.
 const MOST_PER_POD: i64 = 1_000_000;
 
-/// Largest message that is read, in bytes: names of an object, and its trigger's metadata.
+/// Largest message in bytes: names of an object, and its trigger's metadata.
 const LARGEST_MESSAGE: usize = 16 << 10;
 
-/// Most characters of a client's text that a status repeats.
+/// Most characters of a client's text in a status.
 const QUOTED: usize = 100;
 
-/// Answers KEDA from the plan store.
+/// Serves KEDA from the plan store.
 pub struct Scaler {
     plan_store: Arc<PlanStore>,
     leads: Leads,
 }
 
-/// Says whether this replica is the one to respond.
+/// Returns `true` if this replica leads.
 type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The service, ready to serve.
 pub type ScalerService = ExternalScalerServer<Scaler>;
 
-/// The service over the plan store, for as long as this replica `leads`: what it knows otherwise is older
-/// than what the one that does knows.
+/// Service over the plan store. It responds only while this replica `leads`, as plans of others are older.
 pub fn service(
     plan_store: Arc<PlanStore>,
     leads: impl Fn() -> bool + Send + Sync + 'static,
@@ -64,7 +63,7 @@ pub fn service(
 }
 
 impl Scaler {
-    /// Number of pods of the role that a trigger's metadata names.
+    /// Desired pods of the role in a trigger's metadata.
     #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
     fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
         let desired = desired(&self.plan_store.plans(), metadata)?;
@@ -82,7 +81,7 @@ fn unknown() -> Status {
     Status::unavailable("no plan yet: the pool isn't known, or another replica leads")
 }
 
-/// Number of pods of the role that a trigger's metadata names.
+/// Desired pods of the role in a trigger's metadata.
 #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
     let entry = policy(plans, metadata.get("policy"))?;
@@ -120,7 +119,7 @@ fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry
     })
 }
 
-/// A client's text, as far as a status repeats it.
+/// A client's text, shortened for a status.
 fn quoted(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(QUOTED).collect()
 }
@@ -132,7 +131,7 @@ fn named(what: &str, name: Option<&String>) -> String {
     }
 }
 
-/// Part of the number that a pod stands for.
+/// Metric value per pod.
 #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
     let Some(text) = metadata.get("targetSize") else { return Ok(1) };
@@ -204,7 +203,7 @@ impl ExternalScaler for Scaler {
     }
 }
 
-/// A stream of whether a role has to have a pod.
+/// Stream of whether a role needs a pod.
 struct Watching {
     plans: watch::Receiver<Arc<Plans>>,
     leads: Leads,
@@ -214,8 +213,7 @@ struct Watching {
 }
 
 impl Watching {
-    /// Waits until there is something else to say. What is wrong with the names ends the stream, and so
-    /// does another replica that leads.
+    /// Waits for the next change. Unknown names, and another leader, end the stream.
     async fn next(mut self) -> Option<(Result<IsActiveResponse, Status>, Self)> {
         loop {
             if self.is_over {

@@ -1,5 +1,4 @@
-//! Plans that are carried out, each in a task of its own: policies act side by side, and none waits for an API
-//! server that doesn't respond for another.
+//! Plans being applied, each in a task of its own: a slow API server delays no other policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,29 +10,29 @@ use crate::actuator::{Observed, Outcome, Part};
 use crate::capacity::{Condition, Policy};
 use crate::scaling::plan_store::Latest;
 
-/// Policies that act at a time. Each has one request under way.
+/// Policies applied at a time. Each has one request in flight.
 const SIDE_BY_SIDE: usize = 8;
 
-/// A plan that is to be carried out, or was.
+/// A plan to apply.
 #[derive(Debug)]
 pub(super) struct Acting {
     pub(super) policy: Arc<Policy>,
     pub(super) latest: Latest,
     pub(super) was_stuck: bool,
-    /// Condition that keeps it from writing.
+    /// Condition that forbids writes.
     pub(super) frozen: Option<Condition>,
 }
 
-/// Outcome of a policy's acts.
+/// Result of applying a plan.
 #[derive(Debug)]
 pub(super) struct Acted {
     pub(super) acting: Acting,
     pub(super) part: Part,
-    /// Roles, by place, whose replicas should have been written and were not.
+    /// Roles, by index, whose replicas were not written.
     pub(super) unwritten: Vec<usize>,
 }
 
-/// Acts that are under way. Each ends within its limit.
+/// Running tasks that apply plans. Each ends within a time limit.
 #[derive(Debug)]
 pub(super) struct Acts {
     tasks: JoinSet<Acted>,
@@ -47,7 +46,7 @@ impl Default for Acts {
 }
 
 impl Acts {
-    /// Begins acts on what was observed at that time, when it is their turn.
+    /// Starts a task, which waits for its turn.
     pub(super) fn begin(&mut self, mut acting: Acting, mut part: Part, observed: Observed, now: Duration) {
         let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
@@ -60,7 +59,7 @@ impl Acts {
         });
     }
 
-    /// Waits for some to end; `None`: none are under way, or they broke off.
+    /// Waits for a task to end; `None`: none runs, or one was aborted.
     pub(super) async fn next(&mut self) -> Option<Acted> {
         self.tasks.join_next().await?.ok()
     }

@@ -1,4 +1,4 @@
-//! Policies that stand still, and gates between two ticks.
+//! Blocked policies, and scheduling gates opened between ticks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use crate::capacity::Condition;
 use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Held;
 
-/// The same where the API server responds late: the driver waits for it meanwhile.
+/// The same interval while the API server is slow, as the driver waits for its responses.
 const RELEASE_LATER: Duration = Duration::from_secs(30);
 
-/// Pause after such a look before another because of a pod that changed.
+/// Pause after such a check before another one, triggered by a changed pod.
 const RELEASE_SOON: Duration = Duration::from_secs(1);
 
-/// Pause before another look at a policy whose pods or targets could not be seen: the first time, when their
-/// lists may just have been asked for, and after that.
+/// Pause before a policy is observed again whose pods or targets could not be read: the first time, when
+/// lists may just have been requested, and later.
 const OBSERVED_SOON: Duration = Duration::from_secs(1);
 const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 
-/// Message of policies that write nothing while the lease is not renewed: ticked before, and new ones.
+/// Messages while the lease is not renewed: for policies with a plan, and new ones.
 const LEASE_LOST: &str =
     "nothing is written: the lease was not renewed in time, and another replica may lead by now";
 const LEASE_NEW: &str =
     "nothing is written yet: this replica leads, and waits until no other can still write";
 
 impl Driver {
-    /// Leaves a policy as it is for this reason, but for gates of pods that replace others, and looks at it again
-    /// soon.
+    /// Blocks a policy for this reason, except that gates of replacement pods open, and schedules another
+    /// attempt.
     pub(super) async fn hold(&mut self, place: usize, condition: Condition) {
         let (Some(running), Some(actuator)) = (self.running.get_mut(place), &mut self.live.actuator) else {
             return;
@@ -60,7 +60,7 @@ impl Driver {
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
-    /// Lets pods through their gate that replace others, also of policies that can't be used or are gone.
+    /// Opens gates of replacement pods, also for deleted policies and those without a usable version.
     pub(super) async fn release(&mut self) {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(actuator) = &mut self.live.actuator else { return };
@@ -86,7 +86,7 @@ impl Driver {
         self.releases = actuator.keeps_gates().then(|| self.released + pause);
     }
 
-    /// Looks at gates soon: a pod changed.
+    /// Schedules a check of gates soon, after a pod changed.
     pub(super) fn release_soon(&mut self) {
         if self.is_server_late {
             return;

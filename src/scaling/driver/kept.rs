@@ -1,5 +1,5 @@
-//! Numbers of pods that nobody reads back: a policy that recommends, or that KEDA asks, sees the pods that there are,
-//! and not how many there are to be.
+//! Plans for policies whose desired replicas are not read back (Recommend mode, KEDA): they see the existing
+//! pods only.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use super::running::Running;
 use crate::capacity::plan::RolePlan;
 use crate::capacity::{Condition, Inputs, Plan, Policy, Reason, State, tick};
 
-/// For how long pods are asked for that don't come.
+/// Time for which pods are asked for that never appear.
 const COMING_UP: Duration = Duration::from_mins(10);
 
 impl Running {
-    /// Plans over these inputs. `is_read`: their replicas are those that there are to be.
+    /// Plans with these inputs. `is_read`: their replicas are the desired ones of the targets.
     ///
-    /// Otherwise a role of which no number is known is taken to have the pods that it was asked to have: those that
-    /// are lost, and made again in a moment, would be a reason to ask for fewer.
+    /// Otherwise a role with unknown metrics counts the pods asked for before: lost pods, which are replaced
+    /// in a moment, are no reason to ask for fewer.
     pub(super) fn plan(
         &mut self,
         policy: &Policy,

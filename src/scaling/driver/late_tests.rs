@@ -1,4 +1,4 @@
-//! An API server that responds late, or not at all, for some policies.
+//! Slow or silent API server for some policies.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,8 @@ use crate::capacity::Condition;
 use crate::cluster::Cluster;
 use crate::leader::Term;
 
-/// An API server. It answers nothing about the group `example.com`, and no write to names that begin with `stuck`.
+/// API server that never responds about the group `example.com`, nor to writes to names beginning with
+/// `stuck`.
 #[derive(Debug, Default)]
 struct Api {
     replicas: Mutex<BTreeMap<String, u64>>,
@@ -37,7 +38,7 @@ impl Api {
         lock(&self.replicas).insert(name.to_owned(), replicas);
     }
 
-    /// The response to a request; `None`: there is none.
+    /// Response to a request; `None`: none.
     fn respond(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Value> {
         if let Some(scale) = path.strip_suffix("/scale") {
             let name = scale.rsplit('/').next()?;
@@ -66,7 +67,7 @@ impl Api {
     }
 }
 
-/// Acts before this API server.
+/// Actuator for this API server.
 fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     let api = Arc::clone(api);
     let respond = move |request: Request<Body>| {
@@ -87,7 +88,7 @@ fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     Actuator::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
 }
 
-/// A policy with a role of its name that has to have five pods.
+/// Policy with a role of its name that has to have five pods.
 fn policy(name: &str, target: &str, more: &str) -> String {
     format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{mode: Apply, interval: 1s, {more}roles: {{{name}: {{min: 5, max: 9, scaleTargetRef: {{{target}, name: {name}}}}}}}}}\n"
@@ -96,7 +97,7 @@ fn policy(name: &str, target: &str, more: &str) -> String {
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1, kind: Deployment";
 
-/// Drives policies before this API server until the scenario has ended.
+/// Runs a driver with this API server until the scenario has ended.
 async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<PlanStore>)) {
     let clock = live.clock.clone();
     let mut driver = driver_of(policies, live);

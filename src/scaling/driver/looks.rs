@@ -1,28 +1,28 @@
-//! Looks at policies' pods and targets that are under way, each in a task of its own.
+//! Fetches in progress, each in a task of its own.
 
 use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::actuator::{Look, Seen};
 
-/// A look that has ended, and its results; `None`: it broke off.
+/// A completed fetch and its results; `None`: aborted.
 pub(super) type Ended = (Id, Option<Seen>);
 
-/// Looks that are under way. Each ends within its limit.
+/// Fetches in progress. Each ends within its time limit.
 #[derive(Debug, Default)]
 pub(super) struct Looks(JoinSet<Seen>);
 
 impl Looks {
-    /// Begins a look. Returns the number that it is known by.
+    /// Starts a fetch. Returns its task's id.
     pub(super) fn begin(&mut self, look: Look) -> Id {
         self.0.spawn(look.ask()).id()
     }
 
-    /// Waits for one to end; `None`: none is under way.
+    /// Waits for one to complete; `None`: none is in progress.
     pub(super) async fn next(&mut self) -> Option<Ended> {
         self.0.join_next_with_id().await.map(ended)
     }
 
-    /// One that has ended by now.
+    /// Completed fetch, without waiting.
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         self.0.try_join_next_with_id().map(ended)
     }

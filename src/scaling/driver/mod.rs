@@ -1,4 +1,4 @@
-//! The one task that ticks all policies and writes the plan store.
+//! Task that ticks all policies; only writer of the plan store.
 
 mod acts;
 mod hold;
@@ -37,25 +37,25 @@ use looks::Looks;
 use running::Running;
 use wants::Wants;
 
-/// Interval at which it is asked whether plans may be made, while they may not.
+/// Interval of checks whether this replica may plan, while it may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Interval of looks between two ticks whether pods wait at a gate that replace others.
+/// Interval of checks, between ticks, for gates of replacement pods.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// Changes that wait to be heard.
+/// Capacity of the update channel.
 const WAITING: usize = 16;
 
-/// Name of the pages that are read for policies, in metrics and the log.
+/// Name of the scrapes for policies, in metrics and logs.
 const EXTRACTOR: &str = "capacity-policy";
 
-/// Ages of readings are three intervals at most, as one scrape may fail.
+/// Greatest age of metrics, in intervals, as one scrape may fail.
 const INTERVALS: u32 = 3;
 
-/// Sources of policies.
+/// Source of policies.
 #[derive(Debug)]
 pub enum Feed {
-    /// A file.
+    /// File.
     File(PolicyFile),
     /// Objects of the API server.
     Objects(PolicyObjects),
@@ -76,32 +76,32 @@ pub struct Driver {
     metrics: Arc<ScalingMetrics>,
     running: Vec<Running>,
     scraped: Duration,
-    /// Metrics that are read for policies, and the scrapers that read them.
+    /// Metrics scraped for policies only, and their scrapers.
     specs: [Vec<AttributeSpec>; 2],
     scrapers: Vec<Scraper>,
-    /// Queries that are asked for policies, and the tasks that ask them; `None`: there is no server to ask.
+    /// Prometheus queries of policies, and their runner; `None` without a server.
     queries: BTreeMap<Arc<str>, Duration>,
     query_runner: Option<QueryRunner>,
-    /// Policies that are objects, and what was made of them.
+    /// Policy objects, and their verdicts.
     policy_store: PolicyStore,
     objects: Arc<[Known]>,
-    /// Warnings that were logged, so that each is logged once.
+    /// Warnings already logged.
     warned: BTreeSet<String>,
-    /// Time at which gates are looked at next between two ticks; `None`: there are none.
+    /// Time of the next check for gates between ticks; `None` without gates.
     releases: Option<Instant>,
-    /// Time at which they were looked at last, and whether the API server took too long over it.
+    /// Time of the last check, and whether the API server was slow.
     released: Instant,
     is_server_late: bool,
-    /// Looks that are under way, one per policy.
+    /// Fetches in progress, one per policy.
     looks: Looks,
-    /// Acts that are under way, and names of the policies that they are of: one of them at a time.
+    /// Plans being applied, and the names of their policies: one plan at a time each.
     acts: Acts,
     acting: BTreeSet<String>,
 }
 
 impl Driver {
-    /// A driver of the policies of a file that has been read, or of none yet, and of who answers their
-    /// queries. Nothing is ticked yet.
+    /// Driver for the policies of a file (or none yet), and the server for their queries. Nothing is ticked
+    /// yet.
     ///
     /// # Errors
     /// `prometheus::Error` if the metrics can't be registered.
@@ -146,7 +146,7 @@ impl Driver {
         &self.plan_store
     }
 
-    /// Ticks, and follows the policies, until it is dropped.
+    /// Follows the policies and ticks them, until dropped.
     pub async fn run(mut self, feed: Feed) {
         let (say, mut told) = mpsc::channel::<News>(WAITING);
         let (mut name, mut wants) = (String::new(), Wants::default());
@@ -173,7 +173,7 @@ impl Driver {
         tokio::join!(follow, own, self.drive(&mut told, &wants, &name));
     }
 
-    /// Ticks, and takes in what is told. `name` is that of the file.
+    /// Ticks policies and applies updates. `name` is the file's.
     async fn drive(&mut self, told: &mut mpsc::Receiver<News>, wants: &Wants, name: &str) {
         let pods = self.live.actuator.as_ref().map(Actuator::changed);
         self.read().await;
@@ -194,13 +194,13 @@ impl Driver {
         }
     }
 
-    /// Time at which the next tick or look is due; `None`: none is.
+    /// Time of the next tick or fetch; `None`: none is due.
     fn due(&self) -> Option<Duration> {
         let idle = self.running.iter().filter(|running| self.is_free(running));
         idle.map(|running| running.due).min()
     }
 
-    /// Names of policies that were refused and have no version in force, and why.
+    /// Names of rejected policies without a version in force, with the reason.
     fn refused(&self) -> Vec<(&str, &str)> {
         let is_running = |name: &str| self.running.iter().any(|running| running.group.policy.name == name);
         let refused =
@@ -214,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// Ticks these policies from now on. One that is as it was keeps what it remembers.
+    /// Replaces the policies. An unchanged one keeps its state.
     fn take(&mut self, mut groups: Groups) {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
         let warnings: BTreeSet<String> = std::mem::take(&mut groups.warnings).into_iter().collect();
@@ -287,7 +287,7 @@ impl Driver {
         policy.roles.iter().filter_map(of).collect()
     }
 
-    /// Reads and asks what the policies name and nothing else reads, from now on.
+    /// Restarts the scrapes and queries that only policies need.
     async fn read(&mut self) {
         if let Some(query_runner) = &mut self.query_runner {
             query_runner.ask(self.queries.clone());
@@ -320,7 +320,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Returns `true` if a policy is as it was, but for whether it is paused.
+/// Returns `true` if a policy is unchanged, except for `paused`.
 fn is_same(old: &Policy, new: &Policy) -> bool {
     let old = Policy { is_paused: new.is_paused, ..old.clone() };
     old == *new

@@ -1,4 +1,4 @@
-//! News of policies, and their effects on the driver.
+//! Updates of policies, and their effects on the driver.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::scaling::file::{Look, joined};
 use crate::scaling::groups::Groups;
 use crate::scaling::objects::{self, Changed, Known};
 
-/// Says something, if it is new.
+/// Sends a value, if it has changed.
 fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
     sender.send_if_modified(|before| {
         let is_new = *before != now;
@@ -23,7 +23,7 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
 }
 
 impl Driver {
-    /// Takes in what a file says.
+    /// Applies a changed policy file.
     pub(super) async fn look(&mut self, look: Look, name: &str) {
         let groups =
             look.and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
@@ -42,8 +42,8 @@ impl Driver {
         }
     }
 
-    /// Takes in what the API server said. `wants` are topologies that are to be followed, and targets whose
-    /// owners are to be found.
+    /// Applies changed objects. `wants` receives the topologies to follow, and the targets whose owners to
+    /// find.
     pub(super) async fn hear(&mut self, news: objects::News, wants: &Wants) {
         match self.policy_store.apply(news) {
             Changed::Nothing => {}
@@ -59,14 +59,14 @@ impl Driver {
         }
     }
 
-    /// Takes in whose the targets are of policies that name no pool.
+    /// Applies resolved owners of targets without `poolRef`.
     pub(super) async fn hear_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
         if self.policy_store.note_owners(owners) {
             self.settle().await;
         }
     }
 
-    /// Judges policies, and ticks those in force.
+    /// Validates the policies, and ticks those in force.
     async fn settle(&mut self) {
         let groups = self.policy_store.settle(&self.sources);
         let known: Arc<[Known]> = self.policy_store.known().into();

@@ -38,7 +38,7 @@ fn pods_of(count: u8) -> Vec<EndpointSpec> {
     (1..=count).map(spec).collect()
 }
 
-/// State that a driver looks at, with this number of ready pods.
+/// Live state with this number of ready pods.
 pub(super) fn live(pods: u8) -> Live {
     let store = Arc::new(Store::default());
     store.replace(pods_of(pods));
@@ -58,7 +58,7 @@ pub(super) fn live(pods: u8) -> Live {
     }
 }
 
-/// A tick at that time, with that queue at every pod: what is desired, and why.
+/// Desired pods and reasons of a tick at that time, with that queue at every pod.
 fn desired(running: &mut Running, live: &Live, at: Duration, queue: f64) -> (u32, Vec<Reason>) {
     live.clock.set(at);
     for endpoint in live.store.snapshot().endpoints() {
@@ -105,7 +105,7 @@ fn starting_pods_count_as_current_and_not_ready() {
     assert_eq!(running.tick(&live, S(1), None, None, Left::default()).plan.roles[0].current, 2);
 }
 
-/// A group that comes up in steps of four.
+/// A group with steps of four pods.
 fn stepped(more: &str) -> Group {
     let text = format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec: {{roles: {{decode: {{min: 8, max: 8}}}}, deploy: {{steps: {{decode: 4}}, batchTimeout: 60s{more}}}}}\n"
@@ -127,12 +127,12 @@ fn status(state: &str, desired: u32) -> PolicyStatus {
     }
 }
 
-/// A driver of the policies of a file, without pods.
+/// Driver of a policy file, without pods.
 pub(super) fn driver(policies: &str) -> Driver {
     driver_of(policies, live(0))
 }
 
-/// The same, which looks at this.
+/// The same, with this live state.
 pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     let sources = Sources {
         lease: Box::new(|_| None),
@@ -148,8 +148,8 @@ pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap()
 }
 
-/// State and admitted pods after this number of seconds, with this number of ready pods and one that starts,
-/// when an earlier leader left this status.
+/// State and admitted pods after this number of seconds, with these ready pods and one starting, from the
+/// status of an earlier leader.
 fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (State, u32) {
     let live = live(ready);
     let starts = StartingPod { namespace: "default".to_owned(), name: "d-x".to_owned(), labels: labels() };
@@ -179,7 +179,7 @@ fn next_leader_resumes_from_the_policy_status() {
     assert_eq!(after(1, &fails, 4, &status("Failed", 4)), (State::Deploy, 8), "with other goals");
 }
 
-/// A group that a rule takes a pod from, while less than that is under way at each.
+/// A group with a rule that removes a pod while each has less than that in flight.
 fn idle_rule(metric: &str) -> Group {
     let mut group = group(&format!(
         "rules: [{{name: down, role: decode, metric: {metric}, comparator: LESS_THAN, threshold: 1, step: -1, cooldown: 1h}}]"
@@ -211,7 +211,7 @@ fn rule_cooldowns_survive_a_restart() {
     assert_eq!(fires_at(&Left::default), Some(60), "of a file");
 }
 
-/// The minute at which the rule of an idle group first fires, after the first look at 5 s.
+/// Minute at which the rule of an idle group first fires, after the first observation at 5 s.
 fn first_fired(running: &mut Running, left: &dyn Fn() -> Left) -> Option<u64> {
     let live = live(3);
     (0..=60).find(|minute| {
@@ -277,7 +277,7 @@ fn rules_keep_busy_pods_after_a_restart() {
     }
 }
 
-/// A tick at that second, when the model servers say that so many requests run at each, or say nothing.
+/// A tick at that second, with this number of running requests at each model server, or none reported.
 fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: Left) -> Plan {
     live.clock.set(S(at));
     for endpoint in live.store.snapshot().endpoints() {
@@ -353,7 +353,7 @@ async fn stuck_step_is_logged_once_and_so_is_its_end() {
     }
 }
 
-/// Two groups that hold half of the room each, and each wait for the other half.
+/// Two groups that hold half of the nodes each, and wait for the other half.
 #[tokio::test]
 async fn younger_of_deadlocked_groups_gives_way() {
     let text = |name: &str| {

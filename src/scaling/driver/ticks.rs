@@ -1,4 +1,4 @@
-//! Ticks of policies: a look, a plan, and the acts.
+//! Ticks of policies: fetch, plan, apply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Latest;
 use crate::scaling::query::QueryRunner;
 
-/// Pause before a policy is ticked again with a query of which nothing came yet: a policy may have
-/// half an hour between two ticks, and the first one would know nothing.
+/// Pause before a policy is ticked again whose query has no result yet: half an hour may pass between two
+/// ticks, and the first would lack it.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
 
-/// Pause before another look whether pods that are about to go have responded.
+/// Pause before draining pods are observed again.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
 
-/// Time for which policies are ticked one after the other before plans are shown and news are heard.
+/// Time for ticking policies in a row before plans are published and updates are applied.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Driver {
@@ -76,13 +76,13 @@ impl Driver {
         }
     }
 
-    /// Returns `true` if a policy is neither looked at nor acts.
+    /// Returns `true` if a policy is neither being fetched nor applied.
     pub(super) fn is_free(&self, running: &Running) -> bool {
         running.looking.is_none() && !self.acting.contains(&running.group.policy.name)
     }
 
-    /// Begins a look at a policy's pods and targets, or ticks it where there is nothing to look at. Returns
-    /// whether that was all.
+    /// Starts a fetch for a policy, or ticks it if there is nothing to fetch. Returns `true` if it was ticked
+    /// or blocked.
     async fn begin(&mut self, place: usize) -> bool {
         let Some(running) = self.running.get_mut(place) else { return false };
         let policy = &running.group.policy;
@@ -100,7 +100,7 @@ impl Driver {
         false
     }
 
-    /// Ticks the policies whose looks have ended. Others, and what is told, wait for no more than one of them.
+    /// Ticks policies with a completed fetch. Others, and updates, wait for no more than one tick.
     pub(super) async fn tick_seen(&mut self, ended: Ended) {
         let (began, mut next) = (Instant::now(), Some(ended));
         while let Some((id, seen)) = next {
@@ -120,7 +120,7 @@ impl Driver {
         self.finish();
     }
 
-    /// Takes in what a policy's acts came to.
+    /// Takes over the result of an applied plan.
     pub(super) fn acted(&mut self, acted: Acted) {
         let Acted { mut acting, part, unwritten } = acted;
         // Who led before has forgotten all.
@@ -158,7 +158,7 @@ impl Driver {
         self.finish();
     }
 
-    /// Makes a plan the latest of its policy.
+    /// Publishes a plan.
     fn show(&mut self, place: usize, latest: Latest, was_stuck: bool) {
         let Some(running) = self.running.get_mut(place) else { return };
         let policy = &running.group.policy;
@@ -174,8 +174,8 @@ impl Driver {
         running.latest = Some(Arc::new(latest));
     }
 
-    /// Applies the outcome of ticks to all policies: pods that are about to go get no requests, groups that
-    /// block each other part, and plans are shown.
+    /// Applies the outcome of ticks to all policies: draining pods get no requests, deadlocks are resolved,
+    /// and plans are published.
     fn finish(&mut self) {
         self.drain();
         self.part_those_that_block_each_other();
@@ -183,7 +183,7 @@ impl Driver {
         self.put();
     }
 
-    /// Keeps requests from pods that are about to go, and looks at them again soon.
+    /// Keeps requests from draining pods, and schedules their next observation.
     pub(super) fn drain(&mut self) {
         let Some(actuator) = &self.live.actuator else { return };
         self.live.store.set_draining(actuator.draining());
@@ -195,7 +195,7 @@ impl Driver {
         }
     }
 
-    /// Ticks a policy, on what a look has seen, and has its plan carried out.
+    /// Ticks a policy with fetched state, and applies its plan.
     pub(super) async fn tick(&mut self, place: usize, seen: Option<Seen>) {
         let Some(running) = self.running.get_mut(place) else { return };
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
@@ -266,7 +266,7 @@ impl Driver {
         self.show(place, latest, was_stuck);
     }
 
-    /// Lets the younger of groups that hold each other's room give way at their next tick.
+    /// Resolves deadlocks of groups that hold each other's nodes: the youngest gives way at its next tick.
     pub(super) fn part_those_that_block_each_other(&mut self) {
         let stuck = |running: &Running| {
             let stuck = running.latest.as_ref()?.plan.stuck.clone()?;

@@ -1,5 +1,5 @@
-//! Follows the policies of a namespace, and the topologies that they name, in a cluster that may not
-//! define either kind (yet).
+//! Watches the policies of a namespace, and the topologies that they name. The cluster may not define either
+//! kind (yet).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::policy_store::News;
 use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
 use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched, follow_once_defined};
 
-/// The policies of a namespace, of which nothing is known yet.
+/// Policy objects of a namespace, not listed yet.
 #[derive(Debug)]
 pub struct PolicyObjects {
-    /// The API server.
+    /// Connection to the API server.
     pub cluster: Cluster,
     /// Namespace of the policies.
     pub namespace: String,
-    /// The pool whose picker this is.
+    /// Pool of this picker.
     pub pool: String,
-    /// The names of the topologies that policies name, for those who ask. Whoever judges policies writes it.
+    /// Names of the topologies in policies.
     pub wanted: Arc<watch::Sender<BTreeSet<String>>>,
     /// Watch status of the policies.
     pub watch_status: Arc<WatchStatus>,
-    /// The same of topologies.
+    /// Watch status of the topologies.
     pub topologies: Arc<WatchStatus>,
 }
 
 impl PolicyObjects {
-    /// Sends all objects and every change, until the receiver is dropped. Topologies are followed while some
-    /// are wanted: without, no right to read them is needed.
+    /// Sends all objects and every change, until the receiver is dropped. Topologies are watched only while
+    /// policies name some, so no right to read them is needed otherwise.
     pub(in crate::scaling) async fn follow<M: Send>(
         self,
         say: mpsc::Sender<M>,
@@ -57,8 +57,7 @@ impl PolicyObjects {
     }
 }
 
-/// Follows a collection, and waits for its kind where the cluster doesn't define it. Ends when nobody
-/// listens.
+/// Watches a collection, and waits until the cluster defines its kind. Ends when the receiver is dropped.
 pub(super) async fn whenever_defined<T: Watched, M: Send>(
     cluster: &Cluster,
     collection: &Collection,

@@ -124,7 +124,7 @@ fn out_of_range_values_are_replaced_and_reported() {
     );
 }
 
-/// Condition that keeps each policy in force from writing.
+/// Condition that forbids writes, for each policy in force.
 fn frozen(policy_store: &mut PolicyStore) -> Vec<(String, Option<Condition>)> {
     let groups = policy_store.settle(&sources());
     groups.groups.iter().map(|group| (group.policy.name.clone(), group.frozen)).collect()

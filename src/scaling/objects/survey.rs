@@ -1,5 +1,5 @@
-//! Tells in the ClusterTopologies that policies name whether the nodes' labels bear them out. Only the
-//! leader does, where it may read nodes.
+//! Writes into the status of ClusterTopologies named by policies whether node labels match their layers. Only
+//! by the leader, if it may read nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, WatchStatu
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-/// Interval at which it is asked who leads, and what is due.
+/// Interval of checks for leadership and due statuses.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two writes of the same status: nodes come and go.
 const PAUSE: Duration = Duration::from_secs(15);
-/// Changes that wait to be heard.
+/// Capacity of the update channel.
 const WAITING: usize = 64;
 
 /// Surveys nodes for topologies.
 pub struct Surveyor {
     cluster: Cluster,
     wanted: watch::Receiver<BTreeSet<String>>,
-    /// The time in which this replica is the one to tell.
+    /// Term in which this replica writes.
     term: Arc<Term>,
     times: Times,
 }
@@ -52,7 +52,7 @@ impl Surveyor {
         Self { cluster, wanted, term, times: Times::start(clock) }
     }
 
-    /// Surveys while a policy names a topology, until it is dropped.
+    /// Surveys while a policy names a topology, until dropped.
     pub async fn run(mut self) {
         while self.wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
             let mut until = self.wanted.clone();
@@ -96,7 +96,7 @@ impl Surveyor {
         );
     }
 
-    /// Follows nodes with those of their labels that count. Others come with another look at all.
+    /// Watches nodes, keeping the relevant labels. Other labels need another list.
     async fn nodes(
         &self,
         mut keys: watch::Receiver<BTreeSet<String>>,
@@ -146,7 +146,7 @@ impl std::fmt::Debug for Surveyor {
     }
 }
 
-/// Only with labels of these keys: a node has dozens, and a cluster has thousands of nodes.
+/// Keeps labels of these keys only: a node has dozens, and a cluster has thousands of nodes.
 fn trimmed(change: Change<Node>, keys: &BTreeSet<String>) -> Change<Node> {
     let trim = |mut node: Node| {
         node.metadata.labels.retain(|key, _| keys.contains(key));
@@ -159,11 +159,11 @@ fn trimmed(change: Change<Node>, keys: &BTreeSet<String>) -> Change<Node> {
     }
 }
 
-/// Known nodes and topologies, and the statuses that were written. No I/O.
+/// Known nodes and topologies, and written statuses. No I/O.
 #[derive(Debug, Default)]
 struct Survey {
     topologies: BTreeMap<String, Arc<TopologyObject>>,
-    /// Labels by the node's name; `None` until they were listed.
+    /// Labels by the node's name; `None` before the first list.
     nodes: Option<BTreeMap<String, BTreeMap<String, String>>>,
     /// By the topologies' uids.
     written: HashMap<String, WrittenStatus>,
@@ -204,13 +204,13 @@ impl Survey {
         }
     }
 
-    /// The labels that count for these topologies.
+    /// Label keys of these topologies.
     fn keys(&self, wanted: &BTreeSet<String>) -> BTreeSet<String> {
         let known = wanted.iter().filter_map(|name| self.topologies.get(name));
         known.flat_map(|object| object.spec.layers.iter().cloned()).collect()
     }
 
-    /// Statuses to be written now, each with the name and uid of its topology.
+    /// Statuses to write now, each with the name and uid of its topology.
     fn due(
         &mut self,
         wanted: &BTreeSet<String>,
