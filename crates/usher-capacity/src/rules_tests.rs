@@ -29,7 +29,7 @@ fn pods(values: &[f64]) -> Inputs {
     Inputs { pods, ..Inputs::default() }
 }
 
-/// The size that rules leave, and what became of each.
+/// Size after rules, and the outcome of each.
 fn apply_to(rules: &[Rule], size: u32, inputs: &Inputs) -> (u32, Vec<RuleOutcome>) {
     let mut sizes = [size];
     let ruled = apply(rules, inputs, &mut sizes, &Cooldowns::default(), S(0));

@@ -1,4 +1,4 @@
-//! Policies of a file: one or several documents.
+//! Policy files with one or several documents.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,18 @@ use usher_core::config::{ConfigError, FileKind, Node, Position, Survey, Value};
 /// A policy of a file.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// Its meaning.
+    /// Resolved policy.
     pub policy: Policy,
-    /// The ClusterTopology that it names. Its layers are not known here: [`Policy::of`] took the built-in
-    /// ones.
+    /// ClusterTopology that it names. Its layers are unknown here: [`Policy::of`] used the built-in ones.
     pub cluster_topology: Option<String>,
-    /// Warnings about values that look wrong and may be meant, each with its place.
+    /// Warnings about suspicious values, each with its position.
     pub warnings: Vec<ConfigError>,
 }
 
 /// Reads the policies of a file.
 ///
 /// # Errors
-/// Every mistake in the order of the file, at least one. Text that is no YAML hides the rest.
+/// All errors in the order of the file, at least one. Invalid YAML hides later ones.
 pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     let documents = Node::parse_all(text).map_err(|error| vec![error])?;
     if documents.is_empty() {
@@ -90,7 +89,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 
-/// The place of a path, or of the innermost part of it that is there.
+/// Position of a path, or of its innermost existing part.
 fn position(node: &Node, path: &str) -> Position {
     let mut at = node.at;
     let mut node = node;

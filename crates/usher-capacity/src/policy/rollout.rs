@@ -1,4 +1,4 @@
-//! Order in which pods come up, as a policy has it.
+//! Rollout settings of a policy's specification.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::span::Span;
 use usher_core::config::layers::PLACE_LABELS;
 
-/// Longest a step may be waited for.
+/// Longest timeout of a step.
 pub const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Steps in which pods come up, and their placement.

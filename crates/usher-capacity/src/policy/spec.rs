@@ -1,5 +1,5 @@
-//! A CapacityPolicy as it is written: in a file, and with the same schema as a custom
-//! resource. What it means is in [`Policy`](super::Policy).
+//! Specification of a CapacityPolicy, in a file and as a custom resource with the same schema.
+//! [`Policy`](super::Policy) is the resolved form.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::rollout::{DeploySpec, ScalingSpec, UpdateSpec};
 use super::span::{Span, Text};
 
-/// The API group and version of policies.
+/// API group and version of policies.
 pub const API_VERSION: &str = "usher.dev/v1alpha1";
-/// Their kind.
+/// Kind of policies.
 pub const KIND: &str = "CapacityPolicy";
 
-/// One policy, as it is written.
+/// A policy document.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Document {
@@ -135,14 +135,14 @@ pub struct TargetRef {
 }
 
 impl TargetRef {
-    /// Returns `true` if it is the same object, of whichever version of its API group.
+    /// Returns `true` for the same object, whatever the version of its API group.
     pub fn is_same(&self, other: &Self) -> bool {
         (group(&self.api_version), &self.kind, &self.name)
             == (group(&other.api_version), &other.kind, &other.name)
     }
 }
 
-/// The API group of a group and version.
+/// API group of a group and version.
 pub fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
@@ -264,7 +264,7 @@ pub enum CoordinationMode {
     Preferred,
 }
 
-/// `Off` without quotes is a truth value to a reader of YAML, and means what it says.
+/// Accepts an unquoted `Off`, which YAML reads as a boolean.
 impl<'de> Deserialize<'de> for CoordinationMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Word;

@@ -1,20 +1,19 @@
-//! Constraints on fields that the types of a policy don't express: bounds, fields that are required, and
-//! fields that have to fit together. The same are checked by [`validate`](crate::policy::validate), which
-//! also finds problems that a rule of the API server can't.
+//! Schema constraints that the Rust types don't express: ranges, required fields, and fields that depend on
+//! each other. [`validate`](crate::policy::validate) checks the same, and more than the API server's rules
+//! can.
 
 use serde_json::{Value, json};
 
 use crate::policy::rollout::LONGEST_STEP;
 use crate::policy::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 
-/// Path (properties joined by dots, `*` for the values of a map, `[]` for the items of a list), and what
-/// is to be there.
+/// Path (properties joined by dots, `*` for map values, `[]` for list items), and schema keywords for it.
 type Bound = (&'static str, Value);
 
-/// Longest name of a role, a rule or a metric, so that the cost of a rule is bounded.
+/// Longest name of a role, rule or metric, which bounds the cost of rules.
 const LONGEST_NAME: u64 = 253;
 
-/// Bounds of CapacityPolicy's `spec`.
+/// Constraints of CapacityPolicy's `spec`.
 pub(super) fn policy() -> Vec<Bound> {
     let pods = json!({"minimum": 0, "maximum": MOST_PODS});
     let at_least_one = json!({"minimum": 1, "maximum": MOST_PODS});
@@ -173,13 +172,13 @@ pub(super) fn policy() -> Vec<Bound> {
     bounds
 }
 
-/// Bounds of ClusterTopology's `spec`.
+/// Constraints of ClusterTopology's `spec`.
 pub(super) fn topology() -> Vec<Bound> {
     let at_least_one = json!({"minItems": 1});
     vec![("", json!({"required": ["layers"]})), ("layers", layers()), ("layers", at_least_one)]
 }
 
-/// Keys of the lists in a `status`, by which server-side apply tells their elements apart.
+/// Keys of lists in a `status`, for server-side apply.
 pub(super) fn policy_status() -> Vec<Bound> {
     let keyed = |key: &str| json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]});
     vec![
@@ -190,13 +189,13 @@ pub(super) fn policy_status() -> Vec<Bound> {
     ]
 }
 
-/// The same of ClusterTopology.
+/// Keys of lists in the `status` of ClusterTopology.
 pub(super) fn topology_status() -> Vec<Bound> {
     let keyed = |key: &str| json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]});
     vec![("conditions", keyed("type")), ("layers", keyed("key"))]
 }
 
-/// Keys of node labels, each once.
+/// Distinct keys of node labels.
 fn layers() -> Value {
     json!({
         "maxItems": MOST_LAYERS, "x-kubernetes-list-type": "set",
@@ -208,7 +207,7 @@ fn rule(rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message})
 }
 
-/// Adds bounds to a schema. Returns the places that it doesn't have.
+/// Adds constraints to a schema. Returns paths that it lacks.
 pub(super) fn bind(schema: &mut Value, bounds: Vec<Bound>) -> Vec<&'static str> {
     let mut lost = Vec::new();
     for (path, bound) in bounds {

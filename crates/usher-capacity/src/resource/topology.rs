@@ -1,5 +1,5 @@
-//! ClusterTopology: which node labels say where a node is, from the smallest domains to the largest, and
-//! whether the nodes' labels bear that out.
+//! ClusterTopology: node labels of topology domains, from the smallest to the largest, and their check
+//! against nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,12 +46,12 @@ pub struct LayerStatus {
     pub broken: u32,
 }
 
-/// A node, as far as its place is concerned.
+/// Name and labels of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
-    /// Its name.
+    /// Name of the node.
     pub name: &'a str,
-    /// Its labels.
+    /// Labels of the node.
     pub labels: &'a BTreeMap<String, String>,
 }
 
@@ -61,11 +61,10 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Number of names that a message tells at most.
+/// Most names in a message.
 const SOME: usize = 3;
 
-/// Status that follows from the nodes' labels. `before` is the status that was written last, `now` the time
-/// in RFC 3339.
+/// Status by the nodes' labels. `before` is the previous status, `now` the time in RFC 3339.
 pub fn status(
     layers: &[String],
     nodes: &[Placed<'_>],
@@ -131,7 +130,7 @@ pub fn status(
     }
 }
 
-/// Domains of a layer that are in several domains of a larger one.
+/// Domains of a layer within several domains of a wider one.
 fn spread<'a>(nodes: &[Placed<'a>], key: &str, wider: &str) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut within: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for node in nodes {

@@ -1,26 +1,26 @@
-//! Time that a step has gone without a pod coming up.
+//! Clock of a step without progress.
 
 use std::time::Duration;
 
-/// The clock of a step. It begins anew whenever more pods are up than ever in this step.
+/// Clock of a step. It restarts whenever more pods are up than ever in this step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    /// Number of pods of each role of the step; empty between steps.
+    /// Pods of the step, by role; empty between steps.
     target: Vec<u32>,
-    /// The most that were up.
+    /// Most pods that were up.
     best: Vec<u32>,
-    /// Time at which that was.
+    /// Time of that.
     since: Duration,
-    /// For how long of the time since then nodes were being added.
+    /// Time since then in which nodes were being added.
     excused: Duration,
-    /// For how long of the whole step.
+    /// The same for the whole step.
     excused_in_all: Duration,
     seen: Duration,
 }
 
 impl Clock {
-    /// Looks at a step, and says for how long nothing has come up. Time in which the cluster adds nodes
-    /// doesn't count, up to `most_excused` in a step.
+    /// Time without progress of a step. Time in which the cluster adds nodes is excluded, up to
+    /// `most_excused` per step.
     pub(crate) fn look(
         &mut self,
         target: &[u32],
@@ -53,7 +53,7 @@ impl Clock {
         now.saturating_sub(self.since).saturating_sub(self.excused)
     }
 
-    /// The step is over.
+    /// Ends the step.
     pub(crate) fn clear(&mut self) {
         self.target.clear();
     }

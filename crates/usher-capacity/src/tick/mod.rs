@@ -1,4 +1,4 @@
-//! One tick: from what there is to what there should be.
+//! One tick: computes a plan from inputs.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ mod share;
 pub use growth::{Growth, Surge};
 pub use history::{Change, History};
 
-/// Plans how many pods each role should have. `now` counts from any fixed point in time.
+/// Plans the pods of each role. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
     let surplus = history.surplus(inputs);
@@ -55,7 +55,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     plan
 }
 
-/// Leaves a role that serves its last pod, whatever is given back. One that isn't ready may still respond.
+/// Keeps the last pod of a serving role, whatever is trimmed. An unready one may still have requests.
 fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     for (place, (role, serves)) in plan.roles.iter_mut().zip(serving).enumerate() {
         let responds = role.ready > 0 || inputs.work.get(place).is_some_and(|work| work.is_busy);
@@ -66,23 +66,22 @@ fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     }
 }
 
-/// Growth of cost blocks where a policy doesn't say.
+/// Default growth of cost blocks.
 const DEFAULT_EXPANSION: u32 = 200;
 
 struct Tick<'a> {
     inputs: &'a Inputs,
     policy: &'a Policy,
     readings: Readings,
-    /// Bounds of the roles; while requests wait, each has at least one pod, and while it serves, it keeps one.
+    /// Bounds of the roles: at least one pod while requests wait or the role serves.
     bounds: Vec<Bounds>,
-    /// Pods of each role, without those that stand in for others which aren't ready yet.
+    /// Pods of each role, without those that stand in for unready ones of others.
     counted: Vec<u32>,
-    /// Number of surplus pods that are not chosen yet.
+    /// Surplus pods not yet chosen.
     unnamed: u32,
-    /// Roles of which no number is known that could change them: they lose no pod, and get none but those
-    /// that their minimum or a request that waits asks for.
+    /// Roles with unknown metrics: they lose no pod, and grow only to their minimum or for a waiting request.
     blind: Vec<bool>,
-    /// The most that the group is sized to while its size isn't known.
+    /// Upper limit of the group's size while its metrics are unknown.
     most: Option<u32>,
     plan: Plan,
 }
@@ -124,12 +123,12 @@ impl<'a> Tick<'a> {
         Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, most: None, plan }
     }
 
-    /// Size of the group that is sized.
+    /// Counted size of the group.
     fn counted(&self) -> u32 {
         self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The same, no more than it was sized to before.
+    /// The same, at most the size asked for before.
     fn sized(&self) -> u32 {
         self.counted().min(self.most.unwrap_or(u32::MAX))
     }
@@ -139,7 +138,7 @@ impl<'a> Tick<'a> {
         size.clamp(sum(|b| b.low), sum(|b| b.high))
     }
 
-    /// A reason that holds for all roles.
+    /// Adds a reason to all roles.
     fn because(&mut self, reason: Reason) {
         self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
     }
@@ -150,7 +149,7 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// The size of the group, where it is known, and whether it panics.
+    /// Size of the group, if known, and whether it panics.
     fn group_size(&mut self, total: &Total, history: &mut History, now: Duration) -> (Option<u32>, bool) {
         let current = self.counted();
         let ranges = || self.policy.roles.iter().map(|role| role.range);
@@ -225,18 +224,18 @@ impl<'a> Tick<'a> {
         (Some(size), limited.panics)
     }
 
-    /// Reason for the pod of a role without a minimum.
+    /// Reason for the pod of a role with a minimum of 0.
     fn floor(&self) -> Reason {
         if self.inputs.waiting > 0 { Reason::Waiting } else { Reason::Serving }
     }
 
-    /// Notes in the plan that a number that sizes isn't known.
+    /// Records in the plan that a sizing metric is unknown.
     fn is_stale(&mut self) {
         self.because(Reason::StaleData);
         self.condition(Condition::StaleData);
     }
 
-    /// Value of a metric, and the number of pods that it asks for.
+    /// Value of a metric, and the pods that it asks for.
     fn asked(&self, metric: &Target, tolerance: u32) -> MetricStage {
         let current = self.counted();
         let name = metric.name.clone();
@@ -351,8 +350,8 @@ impl<'a> Tick<'a> {
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
     }
 
-    /// Keeps roles without a rule: each changes with its partner only, and none does while no number of any
-    /// rule is known. Roles at zero pods can't have a number and don't count.
+    /// Marks roles without a rule as unknown: each changes with its partner only, and none while no rule has
+    /// a value. Roles at zero pods can't have values and are ignored.
     fn blind_without_rules(&mut self, rules: &[Rule], stages: &[RuleStage]) {
         let has_pods = |place: usize| self.plan.roles.get(place).is_some_and(|role| role.current > 0);
         let numbers = || {
@@ -374,7 +373,7 @@ impl<'a> Tick<'a> {
         self.blind = blind;
     }
 
-    /// A ratio between two roles holds, whatever that makes of the group's size.
+    /// Enforces the ratio of two roles, whatever the group's size.
     fn keep_ratio(&mut self) {
         let Some(ratio) = self.policy.ratio else { return };
         let (above, below) = (ratio.numerator, ratio.denominator);
@@ -400,8 +399,9 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// The same where a number of one of the two is missing: it takes nothing away, and adds only where a minimum or
-    /// a number of the other would break the ratio. What shrinks by a number keeps what the other needs.
+    /// Enforces the ratio while a metric of one of the two roles is missing: it removes nothing, and adds
+    /// only if a minimum or a metric of the other would break the ratio. A role shrinking by its metric keeps
+    /// what the other needs.
     fn keep_ratio_partly(
         &mut self,
         (above, x, of_x): (usize, u32, Bounds),
@@ -442,7 +442,7 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// Returns `true` if no number is known that could change a role.
+    /// Returns `true` if no known metric could change a role.
     fn is_blind(&self, place: usize) -> bool {
         self.blind.get(place) == Some(&true)
     }

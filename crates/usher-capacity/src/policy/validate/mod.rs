@@ -1,4 +1,4 @@
-//! Checks that a policy makes sense: what an author is told before anything acts on it.
+//! Validation of policies, before anything is applied.
 
 mod rollout;
 
@@ -17,10 +17,10 @@ use crate::share::Bounds;
 
 pub use super::problem::Problem;
 
-/// Up to this, groups with a constant load were never seen to swing.
+/// Largest alpha at which shares of groups with a constant load never oscillated.
 const MOST_ALPHA: f64 = 0.75;
 
-/// Everything that is wrong with a policy, in the order of its parts.
+/// All problems of a policy, in the order of its fields.
 pub fn problems(document: &Document) -> Vec<Problem> {
     let mut found = Found::default();
     let spec = &document.spec;
@@ -244,7 +244,7 @@ fn ratio_written(spec: &Spec, ratio: &RatioSpec, found: &mut Found) {
     }
 }
 
-/// Over whole pods there may be no pair although there is one over real numbers.
+/// Checks that a ratio has a solution in whole pods, where one in real numbers may exist.
 fn ratio_over_pods(document: &Document, found: &mut Found) {
     const MOST: u32 = 10_000;
     let policy = Policy::of(document);
@@ -361,7 +361,7 @@ fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut Found)
     }
 }
 
-/// The direction that a comparator and its step suggest: both up, both down, or against each other.
+/// Returns `true` if a comparator and its step point in opposite directions.
 fn is_against(comparator: Comparator, step: i64) -> bool {
     match comparator {
         Comparator::GreaterThan | Comparator::GreaterThanOrEqual => step < 0,
@@ -369,7 +369,7 @@ fn is_against(comparator: Comparator, step: i64) -> bool {
     }
 }
 
-/// Rules that move a role up and down at the same value.
+/// Checks for rules that scale a role up and down at the same value.
 fn flapping(spec: &Spec, found: &mut Found) {
     type Key<'a> = (&'a str, RuleSource, &'a str, Aggregation);
     let mut up: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Checks the order in which pods come up.
+//! Validation of rollout settings.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::ratio::repair;
 use crate::rollout::Pace;
 use crate::share::Bounds;
 
-/// Finds problems in how a policy says in which order pods come up and are updated.
+/// Validates rollout settings.
 pub(super) fn check(spec: &Spec, found: &mut Found) {
     if let Some(deploy) = &spec.deploy {
         check_deploy(spec, deploy, found);
@@ -60,10 +60,9 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
     }
 }
 
-/// Checks that steps keep a hard ratio: roles that have not reached their goals are at the ratio of their
-/// steps.
+/// Checks that steps keep a hard ratio: until roles reach their goals, they are at the ratio of their steps.
 pub(super) fn check_ratio(document: &Document, found: &mut Found) {
-    /// Sizes of a step that are tried.
+    /// Largest step that is tried for a suggestion.
     const MOST: u32 = 1_000;
     let policy = Policy::of(document);
     let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
@@ -120,7 +119,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
     }
 }
 
-/// Checks that the smallest and the largest sizes are of whole steps.
+/// Checks that minimum and maximum sizes are multiples of the steps.
 fn whole_steps(spec: &Spec, deploy: &DeploySpec, bound: &str, is_min: bool, found: &mut Found) {
     let pods = |role: &str| {
         let role = spec.roles.get(role)?;

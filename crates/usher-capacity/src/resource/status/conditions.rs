@@ -1,4 +1,4 @@
-//! Conditions of a policy's status: their messages, and the times of their transitions.
+//! Conditions of a policy's status: messages and transition times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct StatusCondition {
     pub message: String,
 }
 
-/// Adds the condition that a group is on its way.
+/// Sets the condition `Progressing`.
 pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     let name = "Progressing";
     let stuck = [Condition::BatchTimeout, Condition::TopologyUnsatisfied, Condition::Deadlock];
@@ -48,7 +48,7 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     }
 }
 
-/// Meaning of a condition of a plan, in a sentence.
+/// Message of a plan's condition.
 pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
         Condition::BandUnsatisfied => "preferredRatio can't be satisfied at this group size",
@@ -102,7 +102,7 @@ pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     text.to_owned()
 }
 
-/// Conditions as they come to be: one that holds as before keeps its time.
+/// Conditions under construction: unchanged ones keep their transition time.
 pub(in crate::resource) struct Conditions<'a> {
     pub(in crate::resource) before: &'a [StatusCondition],
     pub(in crate::resource) generation: Option<i64>,
@@ -128,7 +128,7 @@ impl Conditions<'_> {
         });
     }
 
-    /// Keeps those from before that were not set anew.
+    /// Keeps earlier conditions that were not set anew.
     pub(super) fn keep(&mut self) {
         for condition in self.before {
             if self.all.iter().all(|known| known.of != condition.of) {

@@ -1,8 +1,7 @@
-//! Status of a policy: a function of the policy's current state, of the status that was written before and
-//! of the time.
+//! Status of a policy: a function of its current state, its previous status and the time.
 //!
-//! Numbers that change with every tick (a metric's value, how pressed a role is) are not in it: they are
-//! metrics of the picker, and every write is one for the whole cluster's store.
+//! Values that change with every tick (metrics, pressure) are left out: they are metrics of the picker, and
+//! every status write goes through the cluster's store.
 
 mod conditions;
 #[cfg(test)]
@@ -93,19 +92,19 @@ pub struct DomainStatus {
     pub pods: u32,
 }
 
-/// Pods of a role that were let through their gate.
+/// Admitted pods of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetThrough {
-    /// The role's name.
+    /// Name of the role.
     pub role: String,
-    /// Number of pods that there are.
+    /// Existing pods.
     pub pods: u32,
     /// Domains that they belong in.
     pub domains: Vec<DomainStatus>,
 }
 
 impl RoleStatus {
-    /// Returns `true` if its pods are those of a role, of whichever version of the policy.
+    /// Returns `true` if they are pods of this role, in whichever version of the policy.
     pub fn is_of(&self, role: &Role) -> bool {
         self.name == role.name
             && self.selector.as_ref() == Some(&role.label_selector())
@@ -148,28 +147,27 @@ pub struct LastWrite {
     pub reason: String,
 }
 
-/// Verdict on a policy: whether it is in force as it is written.
+/// Verdict on a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// `true` if it is in force.
+    /// `true` if it is in force as written.
     pub is_accepted: bool,
     /// Reason in one word.
     pub reason: &'static str,
-    /// Message in one sentence.
+    /// Message.
     pub message: String,
 }
 
 /// Current state of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInput<'a> {
-    /// The generation of the object that the verdict is about.
+    /// Generation of the validated object.
     pub generation: Option<i64>,
     /// Verdict on it.
     pub verdict: &'a Verdict,
-    /// The last tick; `None`: there was none yet.
+    /// Last tick; `None`: not ticked yet.
     pub ticked: Option<Ticked<'a>>,
-    /// Condition that has kept it from ticking since, with a message in one sentence; `None`: it has
-    /// ticked.
+    /// Condition that blocked ticks since, with a message; `None` if ticked.
     pub held: Option<(Condition, &'a str)>,
 }
 
@@ -178,17 +176,17 @@ pub struct StatusInput<'a> {
 pub struct Ticked<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// Plan that it came to.
+    /// Its plan.
     pub plan: &'a Plan,
-    /// Time at which each rule fired last, by its place in the policy: RFC 3339.
+    /// Last firing of each rule, by index: RFC 3339.
     pub fired: &'a [Option<String>],
-    /// The last write to each role's replicas, of those that this replica wrote to.
+    /// Last write of each role's replicas by this replica.
     pub writes: &'a [LastWrite],
-    /// Pods of each role that were let through their gate, where that is known.
+    /// Admitted pods of each role, if known.
     pub let_through: &'a [LetThrough],
 }
 
-/// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
+/// Computes the status. `before` is the previous one, `now` the time in RFC 3339.
 pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
     let StatusInput { generation, verdict, ticked, held } = input;
     let mut conditions = Conditions { before: &before.conditions, generation, now, all: Vec::new() };
@@ -244,7 +242,7 @@ pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> Polic
     }
 }
 
-/// The last write to each role. The one that led before may have done it.
+/// Last write of each role, by this replica or the previous leader.
 fn last_writes(plan: &Plan, writes: &[LastWrite], before: &[LastWrite]) -> Vec<LastWrite> {
     let of = |role: &crate::plan::RolePlan| {
         writes.iter().chain(before).find(|write| write.role == role.name).cloned()
