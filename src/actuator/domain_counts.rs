@@ -133,7 +133,7 @@ impl DomainCounts {
     }
 
     /// Counts by domain from a status.
-    pub(super) fn said(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
+    pub(super) fn from_status(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
         Self { counts: counts.collect(), step: None }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn places(counts: &[(&str, u32)]) -> DomainCounts {
-        DomainCounts::said(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
+        DomainCounts::from_status(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
     }
 
     fn domains(next: &[Option<Placement>]) -> Vec<&str> {
@@ -212,7 +212,7 @@ mod tests {
             GateAdmission { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE, late: &NONE };
         assert_eq!(domains(&all.next(&now, admission)), ["b"; 4]);
         all.passed(&now, &[], &NONE);
-        // While nothing is looked at, they go where they were to go.
+        // While nothing is observed, their domains stay.
         assert_eq!(
             domains(&all.next(&now, GateAdmission { step: None, beside: Some(&at("a")), ..admission })),
             ["b"; 4]

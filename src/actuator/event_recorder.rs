@@ -43,20 +43,20 @@ impl Actuator {
 
     /// Sends pending events of a policy, as far as time allows.
     pub(super) async fn send_events(&mut self, policy: &str) {
-        let about = "events about writes";
+        let subject = "events about writes";
         let mut waiting = self.events.remove(policy).unwrap_or_default();
         while let Some(event) = waiting.front() {
             let path = event::path(&self.namespace);
             let sent: Result<Value, Problem> =
                 self.cluster.put(http::Method::POST, &path, event.clone(), LIMIT).await;
             match sent {
-                Ok(_) => self.works(about),
+                Ok(_) => self.clear_problem(subject),
                 Err(Problem::Unsent) => {
                     self.is_unfinished = true;
                     break;
                 }
                 Err(problem) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     if is_kept(&problem) {
                         break;
                     }

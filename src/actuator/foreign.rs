@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn two_undone_writes_in_a_row_are_another_writer() {
-        // A rule that rests for five minutes, or pods that take two to drain, beside a controller that looks every
+        // A rule that rests for five minutes, or pods that take two to drain, beside a controller that syncs every
         // 15 s or every 5 minutes: twice, and then after pauses that get longer up to an hour.
         for (rest, corrects) in [(300, 15), (120, 15), (120, 290), (420, 300)] {
             let ours = contested(40_000, rest, corrects);
@@ -197,7 +197,7 @@ mod tests {
             assert!(writers.see(replicas, s(at), s(15)));
             assert!(!writers.is_lost(), "it was carried out");
         }
-        // Not carried out, or only after the next look.
+        // Not carried out, or only after the next observation.
         writers.attempted(10);
         assert!(writers.see(8, s(45), s(15)));
         assert!(writers.is_lost());

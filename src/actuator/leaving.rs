@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(
             (uids(&leaving, 359), uids(&leaving, 360)),
             (vec!["u-b"], vec![]),
-            "nobody looks any more"
+            "not observed any more"
         );
     }
 

@@ -7,18 +7,18 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::affinity::sent_to;
+use super::cached_pods::{CachedPods, Displaced, Objects, ObservedPod};
 use super::drain::PodLoad;
-use super::found::{Displaced, Found, Objects, ObservedPod};
-use super::look::{Body, Seen};
+use super::fetch::{Body, Fetched};
 use super::need::{RolePods, needed};
 use super::node::{Needs, NodeObject};
 use super::owner_refs::is_of_role;
 use super::pause;
 use super::pods::{PodObject, newest};
+use super::problem_subject::ProblemSubject;
 use super::room::{Part, Room};
 use super::selector::both;
 use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
-use super::subject::Subject;
 use super::target::{Target, template};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
@@ -70,20 +70,25 @@ impl Actuator {
     /// Observes a policy's pods and targets. `None`: too little is known, or it is too old, so nothing may be
     /// written.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
-        let seen = self.look(policy).ask().await;
-        self.take_in(policy, seen, now).await
+        let fetched = self.fetch_request(policy).send().await;
+        self.observe_fetched(policy, fetched, now).await
     }
 
     /// Builds the observation from the results of a fetch, like [`observe`](Self::observe).
-    pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
+    pub async fn observe_fetched(
+        &mut self,
+        policy: &Policy,
+        fetched: Fetched,
+        now: Duration,
+    ) -> Option<Observed> {
         self.begin();
-        self.problems = seen.problems;
-        let mut observed = Observed { objects: seen.objects?, pool: seen.pool, ..Observed::default() };
+        self.problems = fetched.problems;
+        let mut observed = Observed { objects: fetched.objects?, pool: fetched.pool, ..Observed::default() };
         if !self.is_of_pool(&observed) {
             self.problems.push("the pool's labels changed while its pods were observed".to_owned());
             return None;
         }
-        for ((place, role), read) in policy.roles.iter().enumerate().zip(seen.targets) {
+        for ((place, role), read) in policy.roles.iter().enumerate().zip(fetched.targets) {
             let (target, body) = self.taken(role.target.as_ref(), read)?;
             let pods = observed.objects.get(place).map_or(0, Vec::len);
             let replicas = target.as_ref().map_or(pods as u32, |target| target.replicas);
@@ -103,13 +108,13 @@ impl Actuator {
         }
         self.states(policy, &mut observed);
         observed.leaving = self.leaving_of(policy, &observed.objects, now);
-        observed.provisioning = match seen.adds_nodes {
+        observed.provisioning = match fetched.adds_nodes {
             Some(Ok(adds)) => {
-                self.works("events");
+                self.clear_problem("events");
                 adds
             }
             Some(Err(problem)) => {
-                self.complain("events", &problem);
+                self.report_problem("events", &problem);
                 false
             }
             None => false,
@@ -117,15 +122,15 @@ impl Actuator {
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
             observed.domains = self.room(policy, rollout, &mut observed, now).await;
             // A moment after the start they are only not known yet: a step would go anywhere.
-            if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
-                self.shut.retain(|(name, _), _| *name != policy.name);
+            if observed.domains.is_none() && fetched.may_see_nodes != Some(false) {
+                self.closed_domains.retain(|(name, _), _| *name != policy.name);
                 self.problems.extend(self.nodes_lack());
                 return None;
             }
             observed.is_blind = observed.domains.is_none();
         }
         if observed.domains.is_none() {
-            self.shut.retain(|(name, _), _| *name != policy.name);
+            self.closed_domains.retain(|(name, _), _| *name != policy.name);
         }
         Some(observed)
     }
@@ -147,21 +152,21 @@ impl Actuator {
             Err(problem) => {
                 let reference = reference?;
                 self.kinds.forget(reference);
-                self.complain(Subject::target("", reference), &problem);
+                self.report_problem(ProblemSubject::target("", reference), &problem);
                 return None;
             }
         };
         self.kinds.know(&target.reference, &target.kind);
-        self.works(Subject::target("", &target.reference));
-        let about = Subject::target("spec of ", &target.reference);
+        self.clear_problem(ProblemSubject::target("", &target.reference));
+        let subject = ProblemSubject::target("spec of ", &target.reference);
         let body = match body {
             None => None,
             Some(Ok(object)) => {
-                self.works(about);
+                self.clear_problem(subject);
                 Some(object)
             }
             Some(Err(problem)) => {
-                self.complain(about, &problem);
+                self.report_problem(subject, &problem);
                 None
             }
         };
@@ -180,17 +185,17 @@ impl Actuator {
         for role in &policy.roles {
             let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
-                self.complain(Subject::pods(policy), &Problem::TimedOut(oldest));
+                self.report_problem(ProblemSubject::pods(policy), &Problem::TimedOut(oldest));
                 return None;
             }
             mirrors.push(mirror);
         }
-        // Before the objects are looked at: a change in between is found the next time.
+        // Before the objects are read: a change in between is found the next time.
         let changes: Vec<u64> = mirrors.iter().map(|mirror| mirror.changes()).collect();
-        let is_same = |found: &&Found| found.changes == changes && found.roles == policy.roles;
-        if let Some(found) = self.found.get(&policy.name).filter(is_same) {
-            let objects = Arc::clone(&found.objects);
-            self.works(Subject::pods(policy));
+        let is_same = |cached: &&CachedPods| cached.changes == changes && cached.roles == policy.roles;
+        if let Some(cached) = self.cached_pods.get(&policy.name).filter(is_same) {
+            let objects = Arc::clone(&cached.objects);
+            self.clear_problem(ProblemSubject::pods(policy));
             return Some(objects);
         }
         let mut roles: Vec<Vec<Arc<PodObject>>> = Vec::with_capacity(policy.roles.len());
@@ -207,18 +212,19 @@ impl Actuator {
         let has_gated = roles.iter().map(|pods| pods.iter().any(|pod| pod.is_gated())).collect();
         let (objects, roles) = (Arc::new(roles), policy.roles.clone());
         let known = Arc::clone(&objects);
-        let found = Found { roles, changes, objects: known, has_gated, unschedulable, pods: None };
-        self.found.insert(policy.name.clone(), found);
-        self.works(Subject::pods(policy));
+        let cached = CachedPods { roles, changes, objects: known, has_gated, unschedulable, pods: None };
+        self.cached_pods.insert(policy.name.clone(), cached);
+        self.clear_problem(ProblemSubject::pods(policy));
         Some(objects)
     }
 
     /// Sets the startup progress of pods.
     fn states(&mut self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
-        let same = |found: &&mut Found| !follows_updates && Arc::ptr_eq(&found.objects, &observed.objects);
-        let mut found = self.found.get_mut(&policy.name).filter(same);
-        if let Some(known) = found.as_ref().and_then(|found| found.pods.as_ref()) {
+        let same =
+            |cached: &&mut CachedPods| !follows_updates && Arc::ptr_eq(&cached.objects, &observed.objects);
+        let mut cached = self.cached_pods.get_mut(&policy.name).filter(same);
+        if let Some(known) = cached.as_ref().and_then(|cached| cached.pods.as_ref()) {
             observed.pods = Arc::clone(known);
             return;
         }
@@ -241,8 +247,8 @@ impl Actuator {
             }));
         }
         observed.pods = Arc::new(all);
-        if let Some(found) = &mut found {
-            found.pods = Some(Arc::clone(&observed.pods));
+        if let Some(cached) = &mut cached {
+            cached.pods = Some(Arc::clone(&observed.pods));
         }
     }
 

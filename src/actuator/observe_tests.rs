@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Actuator;
 use super::fake::Fake;
-use super::tests::{S, actuator, look, policy};
+use super::tests::{S, actuator, observe, policy};
 
 const STEPS: &str = "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},";
 
@@ -27,12 +27,12 @@ fn room_is_packed_on_another_thread() {
         let policy = policy("p", STEPS);
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         with_node(&fake);
-        look(&mut actuator, &policy, 1, 3).await;
+        observe(&mut actuator, &policy, 1, 3).await;
         let (release, held) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || held.recv());
-        let seen = actuator.look(&policy).ask().await;
+        let seen = actuator.fetch_request(&policy).send().await;
         {
-            let mut packing = std::pin::pin!(actuator.take_in(&policy, seen, S(2)));
+            let mut packing = std::pin::pin!(actuator.observe_fetched(&policy, seen, S(2)));
             for _ in 0..100 {
                 assert!(futures_util::poll!(packing.as_mut()).is_pending(), "the only other thread is busy");
                 tokio::task::yield_now().await;
@@ -51,7 +51,7 @@ async fn unknown_nodes_are_given_as_the_reason() {
     let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
     fake.has("/api/v1/pods", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
-    look(&mut actuator, &policy, 1, 3).await;
+    observe(&mut actuator, &policy, 1, 3).await;
     // Nothing is said of nodes any more, and of pods there is.
     fake.refuse(Method::GET, "/api/v1/nodes", 503);
     fake.refuse(Method::GET, "/api/v1/pods", 503);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::problem_subject::ProblemSubject;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
 use super::state::Actuator;
-use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Collection, Metadata, Problem};
@@ -34,11 +34,11 @@ impl Actuator {
         let at = self.clock.elapsed();
         match found {
             Ok(found) => {
-                self.works("autoscalers");
+                self.clear_problem("autoscalers");
                 *scalers = Scalers { until: at + KNOWN, known: Some(found.into()), ..Scalers::default() };
             }
             Err(problem) => {
-                self.complain("autoscalers", &problem);
+                self.report_problem("autoscalers", &problem);
                 let pause = scalers.backoff.after(Some(&problem), &mut rand::rng());
                 // A right that is granted counts soon.
                 let most = if problem.is_of_the_server() { Duration::MAX } else { KNOWN };
@@ -69,7 +69,7 @@ impl Actuator {
                 }
                 Ok(Controller::Absent | Controller::Hidden) => {}
                 Err(problem) => {
-                    self.complain(Subject::target("owner of ", &target.reference), &problem);
+                    self.report_problem(ProblemSubject::target("owner of ", &target.reference), &problem);
                     return Some(format!("the owner of {kind} {name} can't be read"));
                 }
             }
@@ -97,7 +97,7 @@ impl Actuator {
         }
         let owner = match self.cluster.get::<Workload>(&target.path).await {
             Ok(workload) => {
-                self.works(Subject::target("owner of ", &target.reference));
+                self.clear_problem(ProblemSubject::target("owner of ", &target.reference));
                 let mut owners = workload.metadata.owner_references.into_iter();
                 let owner = owners.find(|owner| owner.controller);
                 owner.map_or(Controller::Absent, |owner| Controller::Is(owner.kind, owner.name))

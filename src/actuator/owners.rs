@@ -57,8 +57,8 @@ impl Owners {
     pub async fn follow<M>(
         mut self,
         mut wanted: watch::Receiver<Vec<TargetRef>>,
-        say: mpsc::Sender<M>,
-        news: impl Fn(Vec<(TargetRef, Owner)>) -> M,
+        sender: mpsc::Sender<M>,
+        update: impl Fn(Vec<(TargetRef, Owner)>) -> M,
     ) {
         let mut backoff = Backoff::new(UNKNOWN, KNOWN);
         loop {
@@ -74,7 +74,7 @@ impl Owners {
                 if known.iter().any(|(_, owner)| matches!(owner, Owner::Unknown(_))) {
                     pause = backoff.next(&mut rand::rng());
                 }
-                if say.send(news(known)).await.is_err() {
+                if sender.send(update(known)).await.is_err() {
                     return;
                 }
             }

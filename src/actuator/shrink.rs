@@ -38,7 +38,7 @@ impl Actuator {
     /// Uids of draining pods, which get no new requests. Pods that outlast the timeout are excluded.
     pub fn draining(&self) -> BTreeSet<String> {
         let now = self.clock.elapsed();
-        let known = |policy: &str| self.attended.iter().find(|known| known.name == policy);
+        let known = |policy: &str| self.policies.iter().find(|known| known.name == policy);
         let timeout = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.behavior.drain);
         let interval = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.interval);
         let holding = self.drains.iter().filter(|((policy, _), drain)| drain.holds(now, timeout(policy)));
@@ -177,7 +177,7 @@ impl Actuator {
 
     /// Sets our deletion cost on chosen pods, and removes it from others.
     async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> Marked {
-        let about = "deletion costs of pods";
+        let subject = "deletion costs of pods";
         for pod in pods {
             let Some(patch) = marking(pod, goes(pod)) else { continue };
             if !self.term.lasts() {
@@ -187,14 +187,14 @@ impl Actuator {
             let patched: Result<Value, Problem> =
                 self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await;
             match patched {
-                Ok(_) => self.works(about),
+                Ok(_) => self.clear_problem(subject),
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem @ Problem::Denied(_)) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     return Marked::Denied;
                 }
                 Err(problem) => {
-                    self.fails(about, &problem);
+                    self.report_failure(subject, &problem);
                     return Marked::NotYet;
                 }
             }

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::cached_pods::CachedPods;
 use super::domain_counts::DomainCounts;
 use super::drain::Drain;
 use super::event::Waiting;
 use super::foreign::Writers;
-use super::found::Found;
 use super::held_back::ResumedTarget;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
 use super::pods::PodObject;
+use super::problem_subject::ProblemSubject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;
-use super::subject::Subject;
 use super::watch::Mirror;
 use super::write::Write;
 use crate::capacity::policy::Mode;
@@ -56,7 +56,7 @@ pub struct Actuator {
     /// Pods of roles in the pool, by label selector.
     pub(super) pods: BTreeMap<String, Mirror<PodObject>>,
     /// Cached pods of policies, by name.
-    pub(super) found: HashMap<String, Found>,
+    pub(super) cached_pods: HashMap<String, CachedPods>,
     pub(super) nodes: Option<Nodes>,
     /// Writers of replicas, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
@@ -71,9 +71,9 @@ pub struct Actuator {
     /// Domains of pods past the gate, by policy and role.
     pub(super) domain_counts: BTreeMap<(String, String), DomainCounts>,
     /// Times since which domains of a role's pods accept none, by policy and role; 0: they have no node.
-    pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
+    pub(super) closed_since: HashMap<(String, String), BTreeMap<Placement, Duration>>,
     /// Closed domains of roles whose pods may move.
-    pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
+    pub(super) closed_domains: HashMap<(String, String), BTreeSet<Placement>>,
     /// Targets whose rolling updates are to be resumed.
     pub(super) resumed: Vec<ResumedTarget>,
     /// Draining pods, by policy and role.
@@ -89,11 +89,11 @@ pub struct Actuator {
     /// Conditions that block policies, by policy.
     pub(super) frozen: HashMap<String, Condition>,
     /// Policies in force, those without a usable version, and deleted ones.
-    pub(super) attended: Vec<Arc<Policy>>,
+    pub(super) policies: Vec<Arc<Policy>>,
     pub(super) unusable: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
     /// Subjects of reported problems that have not cleared.
-    pub(super) said: HashSet<Subject>,
+    pub(super) reported: HashSet<ProblemSubject>,
     /// Problems since the phase began, as sentences.
     pub(super) problems: Vec<String>,
     /// Longest wait that the API server asked for since then.
@@ -149,7 +149,7 @@ impl Actuator {
             kinds: Kinds::default(),
             roles: Vec::new(),
             pods: BTreeMap::new(),
-            found: HashMap::new(),
+            cached_pods: HashMap::new(),
             nodes: None,
             writers: HashMap::new(),
             writes: HashMap::new(),
@@ -157,8 +157,8 @@ impl Actuator {
             passing: HashMap::new(),
             changed: Arc::default(),
             domain_counts: BTreeMap::new(),
-            closed: HashMap::new(),
-            shut: HashMap::new(),
+            closed_since: HashMap::new(),
+            closed_domains: HashMap::new(),
             resumed: Vec::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -166,10 +166,10 @@ impl Actuator {
             scalers: Arc::default(),
             owned: Vec::new(),
             frozen: HashMap::new(),
-            attended: Vec::new(),
+            policies: Vec::new(),
             unusable: Vec::new(),
             retired: Vec::new(),
-            said: HashSet::new(),
+            reported: HashSet::new(),
             problems: Vec::new(),
             pause: Duration::ZERO,
             failed: Vec::new(),
@@ -189,7 +189,11 @@ impl Actuator {
 
     /// Sets the policies whose pods are watched. `unusable` are policies without a usable version, for which
     /// only gates of replacement pods are opened.
-    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>, unusable: &[Arc<Policy>]) {
+    pub fn set_policies<'a>(
+        &mut self,
+        policies: impl Iterator<Item = &'a Arc<Policy>>,
+        unusable: &[Arc<Policy>],
+    ) {
         let policies: Vec<Arc<Policy>> = policies.filter(|policy| Self::concerns(policy)).cloned().collect();
         let unusable = unusable.iter().filter(|policy| Self::concerns(policy)).cloned().collect();
         self.retire(&policies, unusable);
@@ -211,7 +215,7 @@ impl Actuator {
 
     /// Forgets state of deleted policies.
     pub(super) fn forget_others(&mut self) {
-        let policies = &self.attended;
+        let policies = &self.policies;
         let others = || self.unusable.iter().chain(self.retired.iter().map(|retired| &retired.policy));
         let named = policies
             .iter()
@@ -223,8 +227,8 @@ impl Actuator {
         self.let_through.retain(|role, _| roles.contains(role));
         self.passing.retain(|role, _| roles.contains(role));
         self.domain_counts.retain(|role, _| roles.contains(role));
-        self.closed.retain(|role, _| roles.contains(role));
-        self.shut.retain(|role, _| roles.contains(role));
+        self.closed_since.retain(|role, _| roles.contains(role));
+        self.closed_domains.retain(|role, _| roles.contains(role));
         // Nobody is to make those smaller that are gone.
         let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
         let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);
@@ -234,13 +238,13 @@ impl Actuator {
         self.events.retain(|name, _| is_attended(name));
         self.failing.retain(|(name, _)| is_attended(name));
         self.frozen.retain(|name, _| is_attended(name));
-        let is_known = |subject: &Subject| match subject {
-            Subject::Namespace(_) => true,
-            Subject::Pods(_) => policies.iter().chain(others()).any(|policy| subject.concerns(policy)),
-            // Nobody looks at what those scaled that are gone.
-            Subject::Target(..) => policies.iter().any(|policy| subject.concerns(policy)),
+        let is_known = |subject: &ProblemSubject| match subject {
+            ProblemSubject::Namespace(_) => true,
+            ProblemSubject::Pods(_) => policies.iter().chain(others()).any(|policy| subject.concerns(policy)),
+            // Targets of deleted policies are no longer read.
+            ProblemSubject::Target(..) => policies.iter().any(|policy| subject.concerns(policy)),
         };
-        self.said.retain(is_known);
+        self.reported.retain(is_known);
         let targets =
             || policies.iter().flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref());
         self.owned.retain(|(of, ..)| targets().any(|target| target == of));
@@ -253,7 +257,7 @@ impl Actuator {
             pool.iter().flat_map(|pool| self.roles.iter().map(|role| both(role, pool))).collect();
         self.pods.retain(|selector, _| wanted.contains(selector));
         // Others may be followed under the same selector, which count their changes anew.
-        self.found.clear();
+        self.cached_pods.clear();
         for selector in wanted {
             let (cluster, clock) = (&self.watched, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);
@@ -303,19 +307,19 @@ impl Actuator {
     }
 
     /// Logs a problem once until it clears.
-    pub(super) fn complain(&mut self, subject: impl Into<Subject>, problem: &Problem) {
-        let subject = subject.into();
-        let about = subject.to_string();
-        self.problems.push(format!("{about}: {problem}"));
+    pub(super) fn report_problem(&mut self, subject: impl Into<ProblemSubject>, problem: &Problem) {
+        let known = subject.into();
+        let subject = known.to_string();
+        self.problems.push(format!("{subject}: {problem}"));
         self.pause = self.pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
-        if self.said.insert(subject) {
-            tracing::warn!(about, %problem, "capacity actuator cannot read or write");
+        if self.reported.insert(known) {
+            tracing::warn!(subject, %problem, "capacity actuator cannot read or write");
         }
     }
 
     /// Reports a failed write. A conflict, or the end of the term, is no failure: the next observation
     /// decides. An unsent write is repeated.
-    pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
+    pub(super) fn report_failure(&mut self, subject: impl Into<ProblemSubject>, problem: &Problem) {
         let subject = subject.into();
         if *problem == Problem::Unsent {
             self.is_unfinished = true;
@@ -324,7 +328,7 @@ impl Actuator {
         if !matches!(problem, Problem::Conflict(_)) && self.term.lasts() {
             self.failed.push(format!("{subject}: {problem}"));
         }
-        self.complain(subject, problem);
+        self.report_problem(subject, problem);
     }
 
     /// Reason why the last observation failed, as a sentence.
@@ -343,16 +347,16 @@ impl Actuator {
 
     /// Number of reported problems.
     #[cfg(test)]
-    pub(super) fn complaints(&self) -> usize {
-        self.said.len()
+    pub(super) fn reported_problems(&self) -> usize {
+        self.reported.len()
     }
 
     /// Clears a reported problem.
-    pub(super) fn works(&mut self, subject: impl Into<Subject>) {
+    pub(super) fn clear_problem(&mut self, subject: impl Into<ProblemSubject>) {
         let subject = subject.into();
-        if self.said.remove(&subject) {
-            let about = subject.to_string();
-            tracing::info!(about, "capacity actuator recovered");
+        if self.reported.remove(&subject) {
+            let subject = subject.to_string();
+            tracing::info!(subject, "capacity actuator recovered");
         }
     }
 }

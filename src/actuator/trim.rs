@@ -15,7 +15,7 @@ use crate::capacity::plan::{Reason, RolePlan};
 use crate::cluster::{Eviction, Problem};
 
 /// Subject of problems with these evictions.
-const ABOUT: &str = "evictions of pods beyond complete groups";
+const SUBJECT: &str = "evictions of pods beyond complete groups";
 
 impl Actuator {
     /// Cancels the evictions of a policy.
@@ -56,7 +56,7 @@ impl Actuator {
         leaving.begin_again(now, policy.interval);
         let mut next =
             leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
-        if next.iter().any(|pod| pod.is_ready()) && !self.are_as_seen(policy, seen).await {
+        if next.iter().any(|pod| pod.is_ready()) && !self.pods_unchanged(policy, seen).await {
             next.retain(|pod| !pod.is_ready());
             leaving.waits = true;
         }
@@ -79,7 +79,7 @@ impl Actuator {
                 Err(problem) if problem.is_of_a_budget() => leaving.kept(pod, &problem, now),
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     break;
                 }
             }
@@ -114,23 +114,23 @@ impl Actuator {
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 // Others may have another budget.
                 Err(problem) if problem.is_of_a_budget() => {
-                    self.complain(ABOUT, &problem);
+                    self.report_problem(SUBJECT, &problem);
                     leaving.kept(pod, &problem, now);
                 }
                 Err(problem) if problem.is_of_the_server() => {
-                    self.complain(ABOUT, &problem);
+                    self.report_problem(SUBJECT, &problem);
                     self.refused.push(format!("pod {}: {problem}", pod.name()));
                     leaving.wait_until(now + problem.retry_after());
                     break;
                 }
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     return evicted;
                 }
             }
         }
         if evicted > 0 {
-            self.works(ABOUT);
+            self.clear_problem(SUBJECT);
         }
         evicted
     }

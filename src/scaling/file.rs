@@ -11,7 +11,7 @@ use super::groups::{Groups, Sources};
 use crate::config::source::{read, unreadable};
 
 /// Interval between two reads of the file. It is small, and polling finds changes that notifications miss.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A policy file.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct PolicyFile {
 }
 
 /// Changed content of the file, or why it can't be read.
-pub type Look = Result<String, String>;
+pub type FileChange = Result<String, String>;
 
 impl PolicyFile {
     /// The file at this path, not read yet.
@@ -45,19 +45,19 @@ impl PolicyFile {
     }
 
     /// Sends each change of the text, and each new read error, until the receiver is dropped.
-    pub(super) async fn follow<M>(mut self, said: mpsc::Sender<M>, news: impl Fn(Look) -> M) {
-        let mut ticks = interval(POLL);
+    pub(super) async fn follow<M>(mut self, sender: mpsc::Sender<M>, update: impl Fn(FileChange) -> M) {
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem: Option<String> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = said.closed() => return,
+                () = sender.closed() => return,
             }
             let path = self.path.clone();
             // Away from the runtime: its file system may be slow.
-            let Ok(look) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
-            let is_news = match &look {
+            let Ok(change) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
+            let is_news = match &change {
                 Ok(text) => {
                     let hash = Some(xxh3_128(text.as_bytes()));
                     let differs = std::mem::replace(&mut self.seen, hash) != hash;
@@ -65,14 +65,14 @@ impl PolicyFile {
                 }
                 Err(error) => problem.replace(error.clone()).as_ref() != Some(error),
             };
-            if is_news && said.send(news(look)).await.is_err() {
+            if is_news && sender.send(update(change)).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn text(path: &Path) -> Look {
+fn text(path: &Path) -> FileChange {
     let in_file = |error: crate::config::ConfigError| error.in_file(&path.display().to_string());
     // Opening a pipe would wait for its writer.
     let metadata = std::fs::metadata(path).map_err(|error| in_file(unreadable("capacity policy", &error)))?;

@@ -96,7 +96,7 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
         let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
         return Err(Status::invalid_argument(text));
     };
-    // An autoscaler that hears of none keeps what there is.
+    // Without a response an autoscaler keeps the replicas.
     if let Some(why) = entry.group.frozen {
         let policy = &entry.group.policy.name;
         return Err(Status::unavailable(format!("policy '{policy}' is blocked: {why:?}")));
@@ -173,7 +173,7 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<GetMetricSpecResponse>, Status> {
         let metadata = &request.get_ref().scaler_metadata;
         let target_size = target_size(metadata)?;
-        // KEDA asks once, maybe before there is a plan; a name that is wrong it should hear of now.
+        // KEDA asks once, maybe before the first plan; an unknown name is an error immediately.
         match self.desired(metadata) {
             Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
             _ => {}

@@ -38,7 +38,7 @@ pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     let mut order: Vec<usize> = (0..shares.len()).collect();
     // The largest remainder first; sorting is stable, so equals are in the order of the roles.
     order.sort_by(|a, b| larger_rest(&quotas[*a], &quotas[*b]));
-    // One round is enough where quotas are exact; bounds are looked at all the same.
+    // One round is enough where quotas are exact; bounds are checked all the same.
     while left > 0 {
         let before = left;
         for &index in &order {

@@ -244,11 +244,11 @@ async fn refused_policies_admit_replacements() {
         });
         let object: objects::PolicyObject = serde_json::from_value(object).unwrap();
         let policies = crate::cluster::Change::All(vec![object]);
-        let wants = Wants::default();
-        driver.hear(objects::News::Policies(policies), &wants).await;
+        let lookups = Lookups::default();
+        driver.apply_objects(objects::ObjectUpdate::Policies(policies), &lookups).await;
         let unknown = Owner::Unknown("there is no such Deployment".to_owned());
         let owned = (serde_json::from_value(target.clone()).unwrap(), unknown);
-        driver.hear_owners(vec![owned]).await;
+        driver.apply_owners(vec![owned]).await;
         assert_eq!(driver.objects[0].verdict.reason, reason);
         assert!(driver.running.is_empty(), "{reason}");
         let (_say, mut told) = mpsc::channel(1);
@@ -259,7 +259,7 @@ async fn refused_policies_admit_replacements() {
             assert_eq!(waiting(), 1, "{reason}: one replaces another");
         };
         tokio::select! {
-            () = driver.drive(&mut told, &wants, "") => {}
+            () = driver.drive(&mut told, &lookups, "") => {}
             () = goes => {}
             () = test => {}
         }

@@ -98,7 +98,11 @@ fn policy(name: &str, target: &str, more: &str) -> String {
 const DEPLOYMENT: &str = "apiVersion: apps/v1, kind: Deployment";
 
 /// Runs a driver with this API server until the scenario has ended.
-async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<PlanStore>)) {
+async fn drive(
+    policies: &str,
+    live: Live,
+    scenario: impl AsyncFnOnce(mpsc::Sender<PolicyUpdate>, Arc<PlanStore>),
+) {
     let clock = live.clock.clone();
     let mut driver = driver_of(policies, live);
     let (say, mut told) = mpsc::channel(WAITING);
@@ -110,9 +114,9 @@ async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Send
             clock.set(began.elapsed());
         }
     };
-    let wants = Wants::default();
+    let lookups = Lookups::default();
     tokio::select! {
-        () = driver.drive(&mut told, &wants, "p.yaml") => {}
+        () = driver.drive(&mut told, &lookups, "p.yaml") => {}
         () = tick => {}
         () = scenario(say, plan_store) => {}
     }
@@ -180,7 +184,7 @@ async fn policy_can_be_paused_during_hanging_writes() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let said = Instant::now();
-        say.send(News::File(Ok(stuck("paused: true, ")))).await.unwrap();
+        say.send(PolicyUpdate::File(Ok(stuck("paused: true, ")))).await.unwrap();
         let is_paused = |plans: &Arc<Plans>| plans.policies[0].group.frozen == Some(Condition::Suspended);
         plans.wait_for(is_paused).await.unwrap();
         assert!(said.elapsed() <= S(6), "{:?}", said.elapsed());
@@ -201,7 +205,7 @@ async fn acts_outlast_an_edit_of_another_policy() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let wrote = Instant::now();
-        say.send(News::File(Ok(with("behavior: {scaleDown: {drainTimeout: 1s}}, ")))).await.unwrap();
+        say.send(PolicyUpdate::File(Ok(with("behavior: {scaleDown: {drainTimeout: 1s}}, ")))).await.unwrap();
         let has_failed = |plans: &Arc<Plans>| {
             let latest = plans.policies[0].latest.as_ref();
             latest.is_some_and(|latest| latest.plan.conditions.contains(&Condition::WriteFailed))

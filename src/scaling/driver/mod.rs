@@ -1,15 +1,15 @@
 //! Task that ticks all policies; only writer of the plan store.
 
-mod acts;
-mod hold;
-mod kept;
-mod left;
+mod applies;
+mod blocked;
+mod fetches;
 mod live;
-mod looks;
-mod news;
+mod lookups;
+mod prior_state;
+mod recommended;
 mod running;
 mod ticks;
-mod wants;
+mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::file::{Look, PolicyFile};
+use super::file::{FileChange, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, PolicyStore};
@@ -31,17 +31,17 @@ use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::resource::status::LetThrough;
 use crate::endpoints::Clock;
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
-use acts::Acts;
+use applies::Applies;
+use fetches::Fetches;
 pub use live::Live;
-use looks::Looks;
+use lookups::Lookups;
 use running::Running;
-use wants::Wants;
 
 /// Interval of checks whether this replica may plan, while it may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Interval of checks, between ticks, for gates of replacement pods.
-const RELEASE: Duration = Duration::from_secs(5);
+const GATE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Capacity of the update channel.
 const WAITING: usize = 16;
@@ -62,9 +62,9 @@ pub enum Feed {
 }
 
 /// Update of the policies.
-enum News {
-    File(Look),
-    Objects(objects::News),
+enum PolicyUpdate {
+    File(FileChange),
+    Objects(objects::ObjectUpdate),
     Owners(Vec<(TargetRef, Owner)>),
 }
 
@@ -88,15 +88,15 @@ pub struct Driver {
     /// Warnings already logged.
     warned: BTreeSet<String>,
     /// Time of the next check for gates between ticks; `None` without gates.
-    releases: Option<Instant>,
+    next_gates: Option<Instant>,
     /// Time of the last check, and whether the API server was slow.
-    released: Instant,
+    last_gates: Instant,
     is_server_late: bool,
     /// Fetches in progress, one per policy.
-    looks: Looks,
+    fetches: Fetches,
     /// Plans being applied, and the names of their policies: one plan at a time each.
-    acts: Acts,
-    acting: BTreeSet<String>,
+    applies: Applies,
+    applying: BTreeSet<String>,
 }
 
 impl Driver {
@@ -130,12 +130,12 @@ impl Driver {
             policy_store: PolicyStore::default(),
             objects: Arc::default(),
             warned: BTreeSet::new(),
-            releases: None,
-            released: Instant::now(),
+            next_gates: None,
+            last_gates: Instant::now(),
             is_server_late: false,
-            looks: Looks::default(),
-            acts: Acts::default(),
-            acting: BTreeSet::new(),
+            fetches: Fetches::default(),
+            applies: Applies::default(),
+            applying: BTreeSet::new(),
         };
         driver.take(groups);
         Ok(driver)
@@ -148,47 +148,48 @@ impl Driver {
 
     /// Follows the policies and ticks them, until dropped.
     pub async fn run(mut self, feed: Feed) {
-        let (say, mut told) = mpsc::channel::<News>(WAITING);
-        let (mut name, mut wants) = (String::new(), Wants::default());
+        let (sender, mut updates) = mpsc::channel::<PolicyUpdate>(WAITING);
+        let (mut name, mut lookups) = (String::new(), Lookups::default());
         match &feed {
             Feed::File(file) => name = file.name(),
             Feed::Objects(objects) => {
                 self.policy_store = PolicyStore::new(objects.pool.clone());
-                wants.topologies = Arc::clone(&objects.wanted);
+                lookups.topologies = Arc::clone(&objects.wanted);
             }
         }
-        let (owners, targets) = (self.live.actuator.as_ref().map(Actuator::owners), wants.owners.subscribe());
-        let heard = say.clone();
+        let (owners, targets) =
+            (self.live.actuator.as_ref().map(Actuator::owners), lookups.owners.subscribe());
+        let owners_sender = sender.clone();
         let own = async {
             if let Some(owners) = owners {
-                owners.follow(targets, heard, News::Owners).await;
+                owners.follow(targets, owners_sender, PolicyUpdate::Owners).await;
             }
         };
         let follow = async {
             match feed {
-                Feed::File(file) => file.follow(say, News::File).await,
-                Feed::Objects(objects) => objects.follow(say, News::Objects).await,
+                Feed::File(file) => file.follow(sender, PolicyUpdate::File).await,
+                Feed::Objects(objects) => objects.follow(sender, PolicyUpdate::Objects).await,
             }
         };
-        tokio::join!(follow, own, self.drive(&mut told, &wants, &name));
+        tokio::join!(follow, own, self.drive(&mut updates, &lookups, &name));
     }
 
     /// Ticks policies and applies updates. `name` is the file's.
-    async fn drive(&mut self, told: &mut mpsc::Receiver<News>, wants: &Wants, name: &str) {
+    async fn drive(&mut self, updates: &mut mpsc::Receiver<PolicyUpdate>, lookups: &Lookups, name: &str) {
         let pods = self.live.actuator.as_ref().map(Actuator::changed);
         self.read().await;
         loop {
             tokio::select! {
                 () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
-                Some(ended) = self.looks.next() => self.tick_seen(ended).await,
-                Some(acted) = self.acts.next() => self.acted(acted),
-                () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
-                () = sleep_until(self.releases) => self.release().await,
-                () = notified(pods.as_deref()) => self.release_soon(),
-                Some(news) = told.recv() => match news {
-                    News::File(look) => self.look(look, name).await,
-                    News::Objects(news) => self.hear(news, wants).await,
-                    News::Owners(owners) => self.hear_owners(owners).await,
+                Some(ended) = self.fetches.next() => self.tick_fetched(ended).await,
+                Some(result) = self.applies.next() => self.applied(result),
+                () = demanded(&mut self.live.demanded) => self.tick_scaled_to_zero().await,
+                () = sleep_until(self.next_gates) => self.open_gates().await,
+                () = notified(pods.as_deref()) => self.open_gates_soon(),
+                Some(update) = updates.recv() => match update {
+                    PolicyUpdate::File(change) => self.apply_file(change, name).await,
+                    PolicyUpdate::Objects(update) => self.apply_objects(update, lookups).await,
+                    PolicyUpdate::Owners(owners) => self.apply_owners(owners).await,
                 },
             }
         }
@@ -244,9 +245,9 @@ impl Driver {
             });
         }
         if let Some(actuator) = &mut self.live.actuator {
-            actuator.attend(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
-            let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
-            self.releases = actuator.keeps_gates().then_some(next);
+            actuator.set_policies(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
+            let next = self.next_gates.unwrap_or_else(|| Instant::now() + GATE_INTERVAL);
+            self.next_gates = actuator.may_have_gates().then_some(next);
         }
         // Pods of a policy that is gone are to have requests again.
         self.drain();
@@ -361,11 +362,11 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 #[cfg(test)]
 mod gate_tests;
 #[cfg(test)]
-mod kept_tests;
-#[cfg(test)]
 mod late_tests;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod recommended_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

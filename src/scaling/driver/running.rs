@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::Id;
 
 use super::Live;
-use super::left::Left;
+use super::prior_state::PriorState;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Mode, Role, Sizing};
 use crate::capacity::{Condition, Growth, History, Policy, Requested};
@@ -39,7 +39,7 @@ pub(super) struct Running {
     pub(super) stopped: Option<Condition>,
     pub(super) held: Option<Held>,
     /// Fetch in progress.
-    pub(super) looking: Option<Id>,
+    pub(super) fetching: Option<Id>,
     /// Consecutive timeouts.
     pub(super) late: u32,
     /// Pods asked for by the last plan, by role, if desired replicas are not read back.
@@ -47,7 +47,7 @@ pub(super) struct Running {
     /// Last time at which a pod existed.
     pub(super) had_pods: Duration,
     /// State of the previous version, until the first tick.
-    pub(super) before: Option<Left>,
+    pub(super) before: Option<PriorState>,
 }
 
 impl Running {
@@ -63,7 +63,7 @@ impl Running {
             latest: None,
             stopped: None,
             held: None,
-            looking: None,
+            fetching: None,
             late: 0,
             asked: Vec::new(),
             had_pods: due,
@@ -94,7 +94,7 @@ impl Running {
                 let fired = |place: usize| history.fired_ago(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let unknown = history.rules_unknown_for(due);
-                Some(Left { changes, growth, fired, unknown, asked, ..Left::nothing() })
+                Some(PriorState { changes, growth, fired, unknown, asked, ..PriorState::none() })
             }
             // It wasn't ticked itself.
             None => self.before.map(|before| {
@@ -103,7 +103,7 @@ impl Running {
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let (changes, growth) =
                     if is_of_it { (before.changes, before.growth) } else { (Vec::new(), Growth::default()) };
-                Left { fired, changes, growth, asked, ..before }
+                PriorState { fired, changes, growth, asked, ..before }
             }),
         };
         let members = if is_of_it { self.members } else { Members::default() };
@@ -167,14 +167,14 @@ impl Running {
         before.fired.retain(|(place, _)| !new.get(*place).is_some_and(|rule| is_unwritten(&rule.name)));
     }
 
-    /// One tick. `left` is the state before the first tick.
+    /// One tick. `prior` is the state before the first tick.
     pub(super) fn tick(
         &mut self,
         live: &Live,
         scraped: Duration,
         results: Option<&QueryResults>,
         observed: Option<&Observed>,
-        left: Left,
+        prior: PriorState,
     ) -> Latest {
         let now = live.clock.elapsed();
         let policy = Arc::clone(&self.group.policy);
@@ -205,22 +205,22 @@ impl Running {
         let mut asked = Vec::new();
         self.history.get_or_insert_with(|| {
             let before = self.before.take();
-            let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
+            let unknown = before.as_ref().map_or(prior.unknown, |before| before.unknown);
             let before = before.unwrap_or_default();
-            asked = if before.asked.is_empty() { left.asked } else { before.asked };
-            let growth = if before.growth.is_known() { before.growth } else { left.growth };
+            asked = if before.asked.is_empty() { prior.asked } else { before.asked };
+            let growth = if before.growth.is_known() { before.growth } else { prior.growth };
             let counts = |(place, replicas): (usize, &u32)| {
                 growth.surge(place).map_or(*replicas, |surge| surge.counts(*replicas))
             };
             let size = inputs.replicas.iter().enumerate().map(counts).fold(0, u32::saturating_add);
             let mut history = History::resumed(size, now);
             history.resume_growth(growth);
-            history.rollout.resume_admitted(left.admitted);
-            if let Some((state, goals)) = left.at {
+            history.rollout.resume_admitted(prior.admitted);
+            if let Some((state, goals)) = prior.at {
                 history.rollout.resume(state, &goals);
             }
-            history.resume_changes(if before.changes.is_empty() { left.changes } else { before.changes });
-            for (rule, ago) in before.fired.into_iter().chain(left.fired) {
+            history.resume_changes(if before.changes.is_empty() { prior.changes } else { before.changes });
+            for (rule, ago) in before.fired.into_iter().chain(prior.fired) {
                 history.resume_rule(rule, ago, now);
             }
             if let Some(ago) = unknown {

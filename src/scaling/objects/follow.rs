@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::policy_store::News;
+use super::policy_store::ObjectUpdate;
 use crate::capacity::resource::{GROUP, POLICIES, TOPOLOGIES, VERSION};
 use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched, follow_once_defined};
 
@@ -32,20 +32,25 @@ impl PolicyObjects {
     /// policies name some, so no right to read them is needed otherwise.
     pub(in crate::scaling) async fn follow<M: Send>(
         self,
-        say: mpsc::Sender<M>,
-        news: impl Fn(News) -> M + Copy + Send + Sync,
+        sender: mpsc::Sender<M>,
+        update: impl Fn(ObjectUpdate) -> M + Copy + Send + Sync,
     ) {
-        let of_policies = |change| news(News::Policies(change));
-        let of_topologies = |change| news(News::Topologies(change));
+        let of_policies = |change| update(ObjectUpdate::Policies(change));
+        let of_topologies = |change| update(ObjectUpdate::Topologies(change));
         let policies = Collection::new(GROUP, VERSION, &self.namespace, POLICIES);
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
         tokio::join!(
-            whenever_defined(&self.cluster, &policies, &self.watch_status, &say, of_policies),
+            whenever_defined(&self.cluster, &policies, &self.watch_status, &sender, of_policies),
             async {
                 let mut wanted = self.wanted.subscribe();
                 while wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
-                    let following =
-                        whenever_defined(&self.cluster, &topologies, &self.topologies, &say, of_topologies);
+                    let following = whenever_defined(
+                        &self.cluster,
+                        &topologies,
+                        &self.topologies,
+                        &sender,
+                        of_topologies,
+                    );
                     let mut until = wanted.clone();
                     tokio::select! {
                         () = following => return,
@@ -63,13 +68,13 @@ pub(super) async fn whenever_defined<T: Watched, M: Send>(
     collection: &Collection,
     watch_status: &WatchStatus,
     to: &mpsc::Sender<M>,
-    news: impl Fn(Change<T>) -> M + Copy + Send + Sync,
+    update: impl Fn(Change<T>) -> M + Copy + Send + Sync,
 ) {
-    let say = || {
+    let sender = || {
         tracing::warn!(
             path = collection.path(),
             "the cluster does not define this kind; install the CRDs from deploy/chart/crds or `usher capacity crds`"
         );
     };
-    follow_once_defined(cluster, collection, watch_status, to, news, Missing::IsEmpty(&say)).await;
+    follow_once_defined(cluster, collection, watch_status, to, update, Missing::IsEmpty(&sender)).await;
 }

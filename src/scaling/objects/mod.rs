@@ -12,6 +12,6 @@ mod written;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
-pub use policy_store::{Changed, Known, News, PolicyStore, policy_of};
+pub use policy_store::{Changed, Known, ObjectUpdate, PolicyStore, policy_of};
 pub use status_writer::StatusWriter;
 pub use survey::Surveyor;

@@ -25,7 +25,7 @@ const LONGEST: usize = 2000;
 
 /// Update from the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum ObjectUpdate {
     /// Change of policies. An empty list if the cluster doesn't define the kind.
     Policies(Change<PolicyObject>),
     /// Change of topologies.
@@ -110,9 +110,9 @@ impl PolicyStore {
     }
 
     /// Applies an update from the API server.
-    pub fn apply(&mut self, news: News) -> Changed {
-        match news {
-            News::Policies(Change::All(all)) => {
+    pub fn apply(&mut self, update: ObjectUpdate) -> Changed {
+        match update {
+            ObjectUpdate::Policies(Change::All(all)) => {
                 let names: BTreeSet<String> = all.iter().map(|object| object.metadata.name.clone()).collect();
                 let before = self.policies.len();
                 self.policies.retain(|name, _| names.contains(name));
@@ -123,9 +123,9 @@ impl PolicyStore {
                 }
                 changed
             }
-            News::Policies(Change::Put(object)) => self.put(object),
-            News::Policies(Change::Gone(object)) => self.remove(&object.metadata.name),
-            News::Topologies(change) => {
+            ObjectUpdate::Policies(Change::Put(object)) => self.put(object),
+            ObjectUpdate::Policies(Change::Gone(object)) => self.remove(&object.metadata.name),
+            ObjectUpdate::Topologies(change) => {
                 let before = self.topologies.clone();
                 match change {
                     Change::All(all) => {

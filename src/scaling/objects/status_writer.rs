@@ -22,7 +22,7 @@ use crate::leader::Term;
 use crate::scaling::plan_store::PlanStore;
 
 /// Interval of checks for leadership and due statuses.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Timeout of an event.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl StatusWriter {
                 // What others tell from now on is in the objects.
                 self.written = WrittenStatuses::default();
             }
-            let next = Instant::now() + LOOK;
+            let next = Instant::now() + POLL_INTERVAL;
             tokio::select! {
                 changed = plans.changed() => if changed.is_err() { return },
                 () = sleep_until(next) => {}

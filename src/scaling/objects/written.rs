@@ -25,7 +25,7 @@ pub(super) struct Due {
     pub(super) known: Known,
     pub(super) status: PolicyStatus,
     /// New reasons for which the policy is blocked, each with a sentence.
-    pub(super) news: Vec<(String, String)>,
+    pub(super) new_stops: Vec<(String, String)>,
 }
 
 /// Fields of a status that the next leader restores: last firings of rules, last writes, admitted pods.
@@ -45,17 +45,17 @@ fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
     };
     let all = status.conditions.iter().filter(holds);
     let mut stops: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
-    // A policy that isn't accepted for what keeps it from acting has a condition of that name, too.
+    // A policy rejected for a blocking condition has a condition of that name, too.
     let mut said = HashSet::new();
     stops.retain(|(reason, _)| said.insert(reason.clone()));
     stops
 }
 
 /// Reasons in one status that the one before lacks.
-fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
-    let (mut news, old) = (stops(status), stops(before));
-    news.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
-    news
+fn new_stops(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+    let (mut new_stops, old) = (stops(status), stops(before));
+    new_stops.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
+    new_stops
 }
 
 /// Written statuses, by the objects' uids. No I/O.
@@ -109,13 +109,13 @@ impl WrittenStatuses {
             let before = written.map_or(&known.status, |written| &written.status);
             let status = of(known, entry, before, &times.at(now), times);
             let is_due = if is_early { left(&status) != left(before) } else { status != *before };
-            is_due.then(|| Due { known: known.clone(), news: news(&status, before), status })
+            is_due.then(|| Due { known: known.clone(), new_stops: new_stops(&status, before), status })
         });
         due.collect()
     }
 
     pub(super) fn note(&mut self, due: Due, at: Duration, written: Result<(), Problem>) {
-        let Due { known, status, news } = due;
+        let Due { known, status, new_stops } = due;
         let old = self.0.remove(&known.uid);
         let Known { name, uid, status: seen, .. } = known;
         let (before, mut pending_events, tries, last) = match old {
@@ -124,10 +124,10 @@ impl WrittenStatuses {
         };
         let record = match written {
             Ok(()) => {
-                // Of what is over nobody needs to hear.
+                // Reasons that no longer hold need no event.
                 let stops = stops(&status);
                 pending_events.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
-                pending_events.extend(news);
+                pending_events.extend(new_stops);
                 WrittenStatus { name, status, at, pending_events, tries, problem: None }
             }
             Err(problem) => {
@@ -369,7 +369,7 @@ mod tests {
         let due = written.due(&refused, SECOND, &times).remove(0);
         let accepted = &due.status.conditions[0];
         assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
-        assert_eq!(due.news, [("Invalid".to_owned(), String::new())]);
+        assert_eq!(due.new_stops, [("Invalid".to_owned(), String::new())]);
         // Whoever leads next says it once more only where it is another reason.
         let seen = Known { status: due.status, ..known("Invalid") };
         let again = Plans { objects: [seen.clone()].into(), ..refused };
@@ -377,7 +377,7 @@ mod tests {
         let other = Known { verdict: known("TargetConflict").verdict, ..seen };
         let other = Plans { objects: [other].into(), ..again };
         let due = WrittenStatuses::default().due(&other, SECOND, &times).remove(0);
-        assert_eq!(due.news, [("TargetConflict".to_owned(), String::new())]);
+        assert_eq!(due.new_stops, [("TargetConflict".to_owned(), String::new())]);
         assert_eq!(due.status.state, None);
     }
 }

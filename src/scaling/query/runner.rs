@@ -35,7 +35,7 @@ fn every(interval: Duration) -> Duration {
 /// Results of queries. Each query's task writes its entry; ticks read.
 #[derive(Debug, Default)]
 pub struct QueryResults {
-    // Guards what was answered last, and when; `None` where there was no number. Held for a look or an
+    // Guards what was answered last, and when; `None` where there was no number. Held for a read or an
     // entry, never across an await.
     last: Mutex<HashMap<Arc<str>, Option<(f64, Duration)>>>,
 }

@@ -19,7 +19,7 @@ async fn act(actuator: &mut Actuator, clock: &Clock, policy: &Policy, at: u64) -
     let seen = eventually("a look", async || actuator.observe(policy, S(at)).await).await;
     let mut plan = plan(policy, &seen.replicas);
     plan.conditions.clear();
-    actuator.act(policy, &plan, seen, S(at), None).await.plan.conditions
+    actuator.apply(policy, &plan, seen, S(at), None).await.plan.conditions
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,7 +21,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// Time without progress of a step. Time in which the cluster adds nodes is excluded, up to
     /// `most_excused` per step.
-    pub(crate) fn look(
+    pub(crate) fn observe(
         &mut self,
         target: &[u32],
         up: &[u32],
@@ -70,22 +70,23 @@ mod tests {
     #[test]
     fn only_a_new_maximum_resets_the_clock() {
         let mut clock = Clock::default();
-        let mut look = |up: u32, at: u64| clock.look(&[4], &[up], false, s(0), s(at)).as_secs();
+        let mut look = |up: u32, at: u64| clock.observe(&[4], &[up], false, s(0), s(at)).as_secs();
         assert_eq!([look(1, 100), look(1, 160), look(2, 170), look(1, 200)], [0, 60, 0, 30]);
         // A pod that crashes again and again is no growth.
         assert_eq!([look(2, 210), look(1, 220), look(2, 230), look(3, 240)], [40, 50, 60, 0]);
         // The next step begins; a smaller one is the same.
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(300)), s(0));
-        assert_eq!(clock.look(&[7], &[4], false, s(0), s(310)), s(10));
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(320)), s(20));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(300)), s(0));
+        assert_eq!(clock.observe(&[7], &[4], false, s(0), s(310)), s(10));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(320)), s(20));
         clock.clear();
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(330)), s(0));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(330)), s(0));
     }
 
     #[test]
     fn clock_stops_while_nodes_are_added_with_a_limit() {
         let mut clock = Clock::default();
-        let mut look = |up: u32, adds: bool, at: u64| clock.look(&[4], &[up], adds, s(100), s(at)).as_secs();
+        let mut look =
+            |up: u32, adds: bool, at: u64| clock.observe(&[4], &[up], adds, s(100), s(at)).as_secs();
         assert_eq!([look(0, true, 0), look(0, true, 60), look(0, false, 90)], [0, 0, 30]);
         // 40 s are left, also after growth.
         assert_eq!([look(1, false, 100), look(1, true, 130), look(1, true, 160)], [0, 0, 20]);

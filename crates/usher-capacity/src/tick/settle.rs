@@ -113,7 +113,8 @@ impl Tick<'_> {
             growth.clock.clear();
             return;
         }
-        growth.is_full |= growth.clock.look(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
+        growth.is_full |=
+            growth.clock.observe(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
     }
 
     /// Pods, at most `most`, that a role can release so that the ratio of serving pods holds, or gets no

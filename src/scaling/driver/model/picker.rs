@@ -18,10 +18,10 @@ use crate::capacity::{Plan, State};
 use crate::cluster::Change;
 use crate::endpoints::{Clock, EndpointSpec, Store};
 use crate::leader::Term;
-use crate::scaling::driver::wants::Wants;
+use crate::scaling::driver::lookups::Lookups;
 use crate::scaling::driver::{Driver, Live};
 use crate::scaling::groups::{Groups, Sources};
-use crate::scaling::objects::{News, PolicyObject, PolicyStore, StatusWriter};
+use crate::scaling::objects::{ObjectUpdate, PolicyObject, PolicyStore, StatusWriter};
 use crate::scrape::ScrapeMetrics;
 
 /// Action on a step that times out.
@@ -108,7 +108,7 @@ pub struct Picker {
     term: Arc<Term>,
     leads: Arc<AtomicBool>,
     waiting: Arc<AtomicU64>,
-    wants: Wants,
+    lookups: Lookups,
     /// Policies at the last update.
     heard: Vec<Value>,
     _pool: watch::Sender<Option<String>>,
@@ -156,7 +156,7 @@ impl Picker {
         let status_writer =
             StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
         let status_writer = AbortOnDropHandle::new(tokio::spawn(status_writer.run()));
-        let (wants, heard) = (Wants::default(), Vec::new());
+        let (lookups, heard) = (Lookups::default(), Vec::new());
         Self {
             driver,
             clock,
@@ -164,7 +164,7 @@ impl Picker {
             term,
             leads,
             waiting,
-            wants,
+            lookups,
             heard,
             _pool: pool,
             _teller: status_writer,
@@ -188,7 +188,7 @@ impl Picker {
     }
 
     /// Updates the policies.
-    pub async fn hear(&mut self, server: &Server) {
+    pub async fn update_policies(&mut self, server: &Server) {
         let mut policies = ["p", "z"].map(|name| server.get(&format!("{POLICIES}/{name}"))).to_vec();
         policies.retain(|policy| !policy.is_null());
         if policies == self.heard {
@@ -197,7 +197,7 @@ impl Picker {
         let of = |policy: &Value| serde_json::from_value(policy.clone()).unwrap();
         let all: Vec<PolicyObject> = policies.iter().map(of).collect();
         self.heard = policies;
-        self.driver.hear(News::Policies(Change::All(all)), &self.wants).await;
+        self.driver.apply_objects(ObjectUpdate::Policies(Change::All(all)), &self.lookups).await;
     }
 
     /// Uids of draining pods.
@@ -207,7 +207,7 @@ impl Picker {
 
     /// Updates the endpoints and their load, where known. `has_answered`: whether a draining pod's requests
     /// have ended.
-    pub fn look(&self, cluster: &Cluster, load: u32, is_known: bool, has_answered: impl Fn(&str) -> bool) {
+    pub fn observe(&self, cluster: &Cluster, load: u32, is_known: bool, has_answered: impl Fn(&str) -> bool) {
         let pods: Vec<Arc<Value>> = cluster
             .server
             .pods()
@@ -250,17 +250,17 @@ impl Picker {
 
     /// Runs what is due. Returns `true` if a policy was ticked.
     pub async fn act(&mut self) -> bool {
-        if self.driver.releases.is_some_and(|at| at <= Instant::now()) {
-            self.driver.release().await;
+        if self.driver.next_gates.is_some_and(|at| at <= Instant::now()) {
+            self.driver.open_gates().await;
         }
         let is_due = self.driver.due().is_some_and(|due| due <= self.clock.elapsed());
         if is_due {
             self.driver.tick_due().await;
-            while let Some(ended) = self.driver.looks.next().await {
-                self.driver.tick_seen(ended).await;
+            while let Some(ended) = self.driver.fetches.next().await {
+                self.driver.tick_fetched(ended).await;
             }
-            while let Some(acted) = self.driver.acts.next().await {
-                self.driver.acted(acted);
+            while let Some(result) = self.driver.applies.next().await {
+                self.driver.applied(result);
             }
         }
         is_due

@@ -153,11 +153,11 @@ impl Trial {
         settle().await;
         let (drains, requests) = (self.shape.drains, &self.requests);
         let are_answered = |uid: &str| !drains || requests.are_answered(uid, now);
-        self.picker.look(&self.cluster, self.load, self.is_known, are_answered);
+        self.picker.observe(&self.cluster, self.load, self.is_known, are_answered);
         if self.is_known {
             self.known = Some(now);
         }
-        self.picker.hear(&self.cluster.server).await;
+        self.picker.update_policies(&self.cluster.server).await;
         let (serving, replicas) = (self.cluster.serving(), self.cluster.replicas());
         let is_blind = self.known.is_none_or(|known| now - known > FRESH);
         let (failed, denied) = (self.cluster.server.failed(), self.cluster.server.denied());

@@ -37,9 +37,7 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
         State::Idle => conditions.say(name, false, "Idle", "all roles have their desired pods"),
         State::Deploy => conditions.say(name, true, "Deploy", "first rollout of the group, in steps"),
         State::Scale => conditions.say(name, true, "Scale", "at least one role is scaling"),
-        State::Update => {
-            conditions.say(name, true, "Update", "rolling update; sizes stay")
-        }
+        State::Update => conditions.say(name, true, "Update", "rolling update; sizes stay"),
         State::Failed => conditions.say(name, false, "Failed", "a step timed out and was abandoned"),
         State::Blocked => match stuck {
             Some(why) => conditions.say(name, false, &format!("{why:?}"), &sentence(why, plan)),
@@ -52,7 +50,9 @@ pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
 pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
         Condition::BandUnsatisfied => "preferredRatio can't be satisfied at this group size",
-        Condition::RatioConstraintViolated => "no replica counts satisfy the ratio; the roles keep their replicas",
+        Condition::RatioConstraintViolated => {
+            "no replica counts satisfy the ratio; the roles keep their replicas"
+        }
         Condition::StaleData => "a sizing metric is unknown; the sizes it would change are kept",
         Condition::Panic => "far more pods are needed than exist; nothing is scaled down",
         Condition::BatchTimeout => "no further pod of the step came up within batchTimeout",
@@ -72,7 +72,9 @@ pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
             "a role without scaleTargetRef doesn't have its desired pods, and others are held back for the ratio or the group size; set scaleTargetRef, or scale it"
         }
         Condition::TargetConflict => "another policy scales the same object; neither acts",
-        Condition::Suspended => "spec.paused is true: nothing is written, but pods still pass their scheduling gate",
+        Condition::Suspended => {
+            "spec.paused is true: nothing is written, but pods still pass their scheduling gate"
+        }
         Condition::NoLeaderElection => {
             "no leader is elected, and several replicas may run; nothing is written"
         }

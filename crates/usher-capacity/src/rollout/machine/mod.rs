@@ -276,7 +276,7 @@ impl Turn<'_> {
             return None;
         }
         let (is_adding, most) = (self.inputs.provisioning, self.rollout.provisioning_timeout);
-        let idle = self.memory.clock.look(&step, &up, is_adding, most, self.now);
+        let idle = self.memory.clock.observe(&step, &up, is_adding, most, self.now);
         let whole = self.whole();
         let sum = |pods: &[u32]| pods.iter().fold(0u32, |sum, pods| sum.saturating_add(*pods));
         if sum(&whole) > self.memory.trims.whole {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::held_back::{ResumedTarget, going_on};
+use super::problem_subject::ProblemSubject;
 use super::state::Actuator;
-use super::subject::Subject;
 use crate::capacity::Policy;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{PatchType, Problem};
@@ -29,7 +29,7 @@ fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRe
 
 impl Actuator {
     /// Records targets of these policies whose updates no policy in force holds back.
-    pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
+    pub(super) fn note_updates_to_resume(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
         let since = self.clock.elapsed();
         let kept = held(now.iter());
         let is_kept = |target: &TargetRef| kept.iter().any(|known| known.is_same(target));
@@ -42,12 +42,12 @@ impl Actuator {
     }
 
     /// Returns `true` if updates are to be resumed.
-    pub fn has_unheld(&self) -> bool {
+    pub fn has_updates_to_resume(&self) -> bool {
         !self.resumed.is_empty()
     }
 
     /// Resumes their updates, except those that a policy holds back: `kept` are its targets.
-    pub async fn unhold(&mut self, kept: &[TargetRef]) {
+    pub async fn resume_updates(&mut self, kept: &[TargetRef]) {
         self.begin();
         let now = self.clock.elapsed();
         for resumed in std::mem::take(&mut self.resumed) {
@@ -63,15 +63,15 @@ impl Actuator {
                 }
                 continue;
             }
-            let about = Subject::target("rolling update of ", &resumed.target);
+            let subject = ProblemSubject::target("rolling update of ", &resumed.target);
             let most = match self.goes_on(&resumed.target).await {
                 Ok(()) => {
-                    self.works(about);
+                    self.clear_problem(subject);
                     LOOKED_AT
                 }
                 Err(Problem::NotFound(_)) => continue,
                 Err(problem) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     TRIED
                 }
             };

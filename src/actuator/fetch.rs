@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::found::Objects;
+use super::cached_pods::Objects;
 use super::kinds::Kinds;
 use super::state::Actuator;
 use super::target::Target;
@@ -26,7 +26,7 @@ const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 
 /// Requests of one fetch for a policy.
 #[derive(Debug)]
-pub struct Look {
+pub struct FetchRequest {
     cluster: Cluster,
     namespace: String,
     kinds: Kinds,
@@ -36,12 +36,12 @@ pub struct Look {
     asks_nodes: bool,
     /// Names of unschedulable pods, and the greatest age of an event about them.
     unschedulable: (BTreeSet<String>, Duration),
-    seen: Seen,
+    fetched: Fetched,
 }
 
 /// Results of a fetch.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Fetched {
     /// Label selector of the pool of these pods.
     pub(super) pool: Option<String>,
     /// Pods of each role. `None`: unknown, or too old.
@@ -84,39 +84,45 @@ fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
 
 impl Actuator {
     /// Requests of a fetch for a policy, from its pods as they are known now.
-    pub fn look(&mut self, policy: &Policy) -> Look {
+    pub fn fetch_request(&mut self, policy: &Policy) -> FetchRequest {
         self.begin();
         // First: labels that change in between are found to be others at the end.
         let pool = self.pool.borrow().clone();
         let objects = self.pods_of(policy);
-        // Found with the pods: to look at each of them at every tick takes long.
-        let found = self.found.get(&policy.name).filter(|_| objects.is_some());
-        let has_gated = |place: usize| found.is_some_and(|found| found.has_gated.get(place) == Some(&true));
+        // Cached with the pods: visiting each of them at every tick takes long.
+        let cached = self.cached_pods.get(&policy.name).filter(|_| objects.is_some());
+        let has_gated =
+            |place: usize| cached.is_some_and(|cached| cached.has_gated.get(place) == Some(&true));
         let target = |(place, role): (usize, &Role)| {
             let reference = role.target.clone().filter(|_| policy.mode == Mode::Apply)?;
             Some((reference, is_read_whole(policy, has_gated(place))))
         };
         let targets = policy.roles.iter().enumerate().map(target).collect();
         let rollout = policy.rollout.as_ref();
-        let unschedulable = found.map(|found| found.unschedulable.clone()).unwrap_or_default();
+        let unschedulable = cached.map(|cached| cached.unschedulable.clone()).unwrap_or_default();
         let is_placed = rollout.is_some_and(|rollout| rollout.topology.is_some());
-        Look {
+        FetchRequest {
             cluster: self.watched.within(LIMIT),
             namespace: self.namespace.clone(),
             kinds: self.kinds.clone(),
             targets,
             asks_nodes: is_placed && (self.nodes.is_none() || self.nodes_lack().is_some()),
             unschedulable: (unschedulable, rollout.map_or(Duration::ZERO, |of| of.provisioning_timeout)),
-            seen: Seen { pool, objects, problems: std::mem::take(&mut self.problems), ..Seen::default() },
+            fetched: Fetched {
+                pool,
+                objects,
+                problems: std::mem::take(&mut self.problems),
+                ..Fetched::default()
+            },
         }
     }
 }
 
-impl Look {
+impl FetchRequest {
     /// Sends the requests. Ends within a time limit.
-    pub async fn ask(mut self) -> Seen {
-        if self.seen.objects.is_none() {
-            return self.seen;
+    pub async fn send(mut self) -> Fetched {
+        if self.fetched.objects.is_none() {
+            return self.fetched;
         }
         for wanted in std::mem::take(&mut self.targets) {
             let read = match wanted {
@@ -124,18 +130,18 @@ impl Look {
                 None => Ok(None),
             };
             let is_over = read.is_err();
-            self.seen.targets.push(read);
+            self.fetched.targets.push(read);
             if is_over {
-                return self.seen;
+                return self.fetched;
             }
         }
         if self.asks_nodes {
-            self.seen.may_see_nodes = Some(self.may_see_nodes().await);
+            self.fetched.may_see_nodes = Some(self.may_see_nodes().await);
         }
         if !self.unschedulable.0.is_empty() {
-            self.seen.adds_nodes = Some(self.adds_nodes().await);
+            self.fetched.adds_nodes = Some(self.adds_nodes().await);
         }
-        self.seen
+        self.fetched
     }
 
     async fn target(&mut self, reference: &TargetRef, is_whole: bool) -> Result<Body, Problem> {

@@ -7,7 +7,7 @@ use crate::capacity::policy::TargetRef;
 
 /// Subject of a reported problem.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Subject {
+pub(super) enum ProblemSubject {
     /// Something in the namespace.
     Namespace(&'static str),
     /// Pods of a policy, by name.
@@ -16,7 +16,7 @@ pub(super) enum Subject {
     Target(&'static str, String, String),
 }
 
-impl Subject {
+impl ProblemSubject {
     pub(super) fn pods(policy: &Policy) -> Self {
         Self::Pods(policy.name.clone())
     }
@@ -36,13 +36,13 @@ impl Subject {
     }
 }
 
-impl From<&'static str> for Subject {
+impl From<&'static str> for ProblemSubject {
     fn from(what: &'static str) -> Self {
         Self::Namespace(what)
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ProblemSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Namespace(what) => f.write_str(what),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::left::Left;
+use super::prior_state::PriorState;
 use super::running::Running;
 use super::tests::{S, driver_of, live};
 use super::{Driver, Live};
@@ -112,7 +112,7 @@ impl Asked {
         let running = &mut self.driver.running[0];
         let policy = Arc::clone(&running.group.policy);
         let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-        let left = Left::of(&policy, Some(self.generation), &self.left, now);
+        let left = PriorState::of(&policy, Some(self.generation), &self.left, now);
         let latest = Arc::new(running.tick(&self.driver.live, S(1), None, None, left));
         running.latest = Some(Arc::clone(&latest));
         latest

@@ -10,7 +10,7 @@ use crate::capacity::{Change, Growth, Policy, State, Surge};
 
 /// State restored from a policy's status or its previous version.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct PriorState {
     /// Time for which fired rules have been known, if earlier ones are unknown.
     pub(super) unknown: Option<Duration>,
     /// State and goals of the group, if they belong to this version.
@@ -27,16 +27,16 @@ pub(super) struct Left {
     pub(super) fired: Vec<(usize, Duration)>,
 }
 
-impl Default for Left {
+impl Default for PriorState {
     /// No prior state: rules may have fired.
     fn default() -> Self {
-        Self { unknown: Some(Duration::ZERO), ..Self::nothing() }
+        Self { unknown: Some(Duration::ZERO), ..Self::none() }
     }
 }
 
-impl Left {
+impl PriorState {
     /// Prior state in which nothing happened.
-    pub(super) fn nothing() -> Self {
+    pub(super) fn none() -> Self {
         Self {
             unknown: None,
             at: None,
@@ -55,7 +55,7 @@ impl Left {
         status: &PolicyStatus,
         now: Timestamp,
     ) -> Self {
-        let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
+        let (at, changes) = (group_state(policy, generation, status), changes(policy, status));
         let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
         let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
         let asked = policy.roles.iter().map(|role| asked(role, status)).collect();
@@ -66,7 +66,7 @@ impl Left {
         // One that was never written may not have been allowed to be.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, growth, asked, unknown, ..Self::nothing() };
+            return Self { at, changes, growth, asked, unknown, ..Self::none() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
@@ -74,7 +74,7 @@ impl Left {
             // One that lies ahead is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, growth, asked, fired: fired.collect(), unknown, ..Self::nothing() }
+        Self { at, changes, growth, asked, fired: fired.collect(), unknown, ..Self::none() }
     }
 }
 
@@ -101,7 +101,7 @@ fn asked(role: &Role, status: &PolicyStatus) -> Option<u32> {
 }
 
 /// State and goals of the group in the policy's status. `None` if absent, or of another version.
-fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
+fn group_state(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
     if status.observed_generation != generation {
         return None;
     }

@@ -6,16 +6,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Driver, RELEASE};
+use super::{Driver, GATE_INTERVAL};
 use crate::capacity::Condition;
 use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Held;
 
 /// The same interval while the API server is slow, as the driver waits for its responses.
-const RELEASE_LATER: Duration = Duration::from_secs(30);
+const SLOW_GATE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Pause after such a check before another one, triggered by a changed pod.
-const RELEASE_SOON: Duration = Duration::from_secs(1);
+const GATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause before a policy is observed again whose pods or targets could not be read: the first time, when
 /// lists may just have been requested, and later.
@@ -31,7 +31,7 @@ const LEASE_NEW: &str =
 impl Driver {
     /// Blocks a policy for this reason, except that gates of replacement pods open, and schedules another
     /// attempt.
-    pub(super) async fn hold(&mut self, place: usize, condition: Condition) {
+    pub(super) async fn block(&mut self, place: usize, condition: Condition) {
         let (Some(running), Some(actuator)) = (self.running.get_mut(place), &mut self.live.actuator) else {
             return;
         };
@@ -55,43 +55,43 @@ impl Driver {
         let pause = if is_lost { Duration::ZERO } else { actuator.pause() };
         running.not_before = now + pause;
         running.due = running.due.min(now + again).max(running.not_before);
-        actuator.keep_gates(&policy).await;
+        actuator.open_replacement_gates(&policy).await;
         running.note_late(actuator.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
     /// Opens gates of replacement pods, also for deleted policies and those without a usable version.
-    pub(super) async fn release(&mut self) {
+    pub(super) async fn open_gates(&mut self) {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(actuator) = &mut self.live.actuator else { return };
-        actuator.keep_retired_gates().await;
+        actuator.open_gates_of_retired().await;
         let mut is_late = actuator.is_late();
-        if actuator.has_unheld() {
-            actuator.unhold(&self.policy_store.held_targets()).await;
+        if actuator.has_updates_to_resume() {
+            actuator.resume_updates(&self.policy_store.held_targets()).await;
             is_late |= actuator.is_late();
         }
         if may_act {
-            actuator.keep_all_gates().await;
+            actuator.open_all_replacement_gates().await;
             is_late |= actuator.is_late();
             for policy in actuator.unusable().to_vec() {
-                actuator.take_over(&policy, Known::roles_of(&self.objects, &policy.name));
+                actuator.restore_admissions(&policy, Known::roles_of(&self.objects, &policy.name));
             }
-            actuator.keep_unusable_gates().await;
+            actuator.open_gates_of_unusable().await;
             is_late |= actuator.is_late();
         }
-        self.released = Instant::now();
-        let pause = if is_late { RELEASE_LATER } else { RELEASE };
+        self.last_gates = Instant::now();
+        let pause = if is_late { SLOW_GATE_INTERVAL } else { GATE_INTERVAL };
         // Changes of pods are no reason to ask a server again that doesn't respond.
         self.is_server_late = is_late;
-        self.releases = actuator.keeps_gates().then(|| self.released + pause);
+        self.next_gates = actuator.may_have_gates().then(|| self.last_gates + pause);
     }
 
     /// Schedules a check of gates soon, after a pod changed.
-    pub(super) fn release_soon(&mut self) {
+    pub(super) fn open_gates_soon(&mut self) {
         if self.is_server_late {
             return;
         }
-        let soon = Instant::now().max(self.released + RELEASE_SOON);
-        self.releases = self.releases.map(|at| at.min(soon));
+        let soon = Instant::now().max(self.last_gates + GATE_PAUSE);
+        self.next_gates = self.next_gates.map(|at| at.min(soon));
     }
 }

@@ -9,7 +9,7 @@ use crate::capacity::policy::TargetRef;
 
 /// Topologies and owners of targets to look up for policies.
 #[derive(Debug, Default)]
-pub(super) struct Wants {
+pub(super) struct Lookups {
     /// Names of topologies.
     pub(super) topologies: Arc<watch::Sender<BTreeSet<String>>>,
     /// Targets of policies without `poolRef`.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cached_pods::Displaced;
 use super::domain_counts::{DomainCounts, placement_of};
 use super::event::Kind;
-use super::found::Displaced;
 use super::node::Needs;
 use super::observe::Observed;
 use super::pods::PodObject;
@@ -23,7 +23,7 @@ use crate::cluster::Problem;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 /// Subject of problems with these evictions.
-const ABOUT: &str = "evictions of pods in closed domains";
+const SUBJECT: &str = "evictions of pods in closed domains";
 
 /// Returns `true` if a node of a domain accepts pods with these needs, whatever its free capacity. `None`:
 /// the domain has no nodes.
@@ -62,8 +62,8 @@ impl Actuator {
                     self.displaced(&key, pods, needs, (has_volumes, observed.provisioning), now)
                 }
                 _ => {
-                    self.closed.remove(&key);
-                    self.shut.remove(&key);
+                    self.closed_since.remove(&key);
+                    self.closed_domains.remove(&key);
                     (Displaced::default(), 0)
                 }
             };
@@ -79,8 +79,8 @@ impl Actuator {
     }
 
     /// Closed domains of a role at the last observation that still don't accept one of its gated pods.
-    pub(super) fn still_shut(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
-        let mut shut = self.shut.get(role).cloned().unwrap_or_default();
+    pub(super) fn still_closed(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
+        let mut shut = self.closed_domains.get(role).cloned().unwrap_or_default();
         let waits = pods.iter().find(|pod| pod.is_gated()).filter(|_| !shut.is_empty());
         if let (Some(pod), Some(all)) = (waits, &self.nodes) {
             let (needs, nodes) = (pod.own_needs(), all.nodes.objects());
@@ -104,7 +104,7 @@ impl Actuator {
         // Those that wait for a node count where they wait: once they are gone, they are missing there.
         let known = self.domain_counts.entry(role.clone()).or_insert_with(|| there.clone()).clone();
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
-        let mut since = self.closed.remove(role).unwrap_or_default();
+        let mut since = self.closed_since.remove(role).unwrap_or_default();
         since.retain(|at, _| domains.contains(at));
         let listed = self.nodes.as_ref().map(|all| all.nodes.objects());
         let nodes =
@@ -152,10 +152,10 @@ impl Actuator {
         let there = past.filter(|pod| is_in_closed(pod).is_some()).count() as u32;
         let stay = if is_bound { 0 } else { there.saturating_sub(stranded.len() as u32) };
         drop(listed);
-        self.closed.insert(role.clone(), since);
+        self.closed_since.insert(role.clone(), since);
         match is_bound {
-            true => drop(self.shut.remove(role)),
-            false => drop(self.shut.insert(role.clone(), closed.clone())),
+            true => drop(self.closed_domains.remove(role)),
+            false => drop(self.closed_domains.insert(role.clone(), closed.clone())),
         }
         let pods = lost.saturating_add(stranded.len() as u32);
         (Displaced { closed, stranded, pods }, stay)
@@ -163,7 +163,7 @@ impl Actuator {
 
     /// Evicts pods of a role that wait for a node of a closed domain. Their replacements wait at the gate
     /// until another domain is chosen.
-    pub(super) async fn recall(&mut self, policy: &Policy, place: usize, seen: &Observed) {
+    pub(super) async fn evict_displaced(&mut self, policy: &Policy, place: usize, seen: &Observed) {
         let (Some(role), Some(Some(target)), Some(displaced)) =
             (policy.roles.get(place), seen.targets.get(place), seen.displaced.get(place))
         else {
@@ -176,13 +176,13 @@ impl Actuator {
                 Ok(()) => evicted += 1,
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     return;
                 }
             }
         }
         if evicted > 0 {
-            self.works(ABOUT);
+            self.clear_problem(SUBJECT);
             let message = format!(
                 "policy {} evicted {evicted} pods of role {}: their topology domain has no schedulable node",
                 policy.name, role.name

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::actuator::{Observed, Outcome, Part};
+use crate::actuator::{Observed, Outcome, PolicyActuator};
 use crate::capacity::{Condition, Policy};
 use crate::scaling::plan_store::Latest;
 
@@ -15,7 +15,7 @@ const SIDE_BY_SIDE: usize = 8;
 
 /// A plan to apply.
 #[derive(Debug)]
-pub(super) struct Acting {
+pub(super) struct ApplyTask {
     pub(super) policy: Arc<Policy>,
     pub(super) latest: Latest,
     pub(super) was_stuck: bool,
@@ -25,42 +25,48 @@ pub(super) struct Acting {
 
 /// Result of applying a plan.
 #[derive(Debug)]
-pub(super) struct Acted {
-    pub(super) acting: Acting,
-    pub(super) part: Part,
+pub(super) struct ApplyResult {
+    pub(super) task: ApplyTask,
+    pub(super) actuator: PolicyActuator,
     /// Roles, by index, whose replicas were not written.
     pub(super) unwritten: Vec<usize>,
 }
 
 /// Running tasks that apply plans. Each ends within a time limit.
 #[derive(Debug)]
-pub(super) struct Acts {
-    tasks: JoinSet<Acted>,
+pub(super) struct Applies {
+    tasks: JoinSet<ApplyResult>,
     turns: Arc<Semaphore>,
 }
 
-impl Default for Acts {
+impl Default for Applies {
     fn default() -> Self {
         Self { tasks: JoinSet::new(), turns: Arc::new(Semaphore::new(SIDE_BY_SIDE)) }
     }
 }
 
-impl Acts {
+impl Applies {
     /// Starts a task, which waits for its turn.
-    pub(super) fn begin(&mut self, mut acting: Acting, mut part: Part, observed: Observed, now: Duration) {
+    pub(super) fn begin(
+        &mut self,
+        mut task: ApplyTask,
+        mut actuator: PolicyActuator,
+        observed: Observed,
+        now: Duration,
+    ) {
         let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
             // It is never closed.
             let _turn = turns.acquire_owned().await;
             let Outcome { plan, unwritten } =
-                part.act(&acting.latest.plan, observed, now, acting.frozen).await;
-            acting.latest.plan = plan;
-            Acted { acting, part, unwritten }
+                actuator.apply(&task.latest.plan, observed, now, task.frozen).await;
+            task.latest.plan = plan;
+            ApplyResult { task, actuator, unwritten }
         });
     }
 
     /// Waits for a task to end; `None`: none runs, or one was aborted.
-    pub(super) async fn next(&mut self) -> Option<Acted> {
+    pub(super) async fn next(&mut self) -> Option<ApplyResult> {
         self.tasks.join_next().await?.ok()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::actuator::cached_pods::Displaced;
 use crate::actuator::drain::Choice;
 use crate::actuator::event::Kind;
-use crate::actuator::found::Displaced;
 use crate::actuator::observe::Observed;
 use crate::actuator::ordinals::split;
 use crate::actuator::pods::PodObject;
@@ -72,7 +72,8 @@ impl Actuator {
         let is_called = |pod: &&PodObject| displaced.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
         let step = (before.min(admitted), admitted);
-        let late = self.shut.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
+        let late =
+            self.closed_domains.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
         let domains = (&displaced.closed, &late);
         let placements = self.next_placements(policy, &role.name, &staying, step, placement, domains);
         // Of which nobody knows where they were wait for a place, as the step does.
@@ -95,7 +96,13 @@ impl Actuator {
                 role.name,
                 to.unwrap_or_default()
             );
-            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "scheduling gates opened");
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                opened,
+                admitted,
+                "scheduling gates opened"
+            );
             self.record_event(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
         }
     }

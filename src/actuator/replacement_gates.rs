@@ -24,26 +24,26 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 impl Actuator {
     /// Opens gates of a policy's replacement pods, while nothing else is written.
-    pub async fn keep_gates(&mut self, policy: &Policy) {
+    pub async fn open_replacement_gates(&mut self, policy: &Policy) {
         self.begin();
         if let Some(objects) = self.pods_of(policy) {
-            let objects = self.without_those_of_others(policy, &objects);
-            self.keep_gates_of(policy, &objects, &[]).await;
+            let objects = self.without_foreign_pods(policy, &objects);
+            self.open_replacement_gates_of(policy, &objects, &[]).await;
         }
     }
 
     /// Pods per role. For a policy that doesn't act, excludes pods of an acting policy: that one decides
     /// about their gates.
-    pub(super) fn without_those_of_others(
+    pub(super) fn without_foreign_pods(
         &self,
         policy: &Policy,
         objects: &[Vec<Arc<PodObject>>],
     ) -> Vec<Vec<Arc<PodObject>>> {
         let acts = |known: &&Arc<Policy>| known.mode == Mode::Apply;
-        if self.attended.iter().filter(acts).any(|known| known.name == policy.name) {
+        if self.policies.iter().filter(acts).any(|known| known.name == policy.name) {
             return objects.to_vec();
         }
-        let others: Vec<&Role> = self.attended.iter().filter(acts).flat_map(|other| &other.roles).collect();
+        let others: Vec<&Role> = self.policies.iter().filter(acts).flat_map(|other| &other.roles).collect();
         let is_left = |pod: &&Arc<PodObject>| {
             !others.iter().any(|role| is_of_role(pod, &role.selector, role.target.as_ref()))
         };
@@ -53,21 +53,21 @@ impl Actuator {
     /// Opens gates of replacement pods of all policies, up to the number admitted at the last observation:
     /// between ticks half an hour may pass. New pods of a step wait for the next observation, which records
     /// their gates.
-    pub async fn keep_all_gates(&mut self) {
+    pub async fn open_all_replacement_gates(&mut self) {
         self.begin();
-        for policy in self.attended.clone() {
+        for policy in self.policies.clone() {
             if !self.has_waiting(&policy) {
                 continue;
             }
             let Some(objects) = self.pods_of(&policy) else { continue };
-            let objects = self.without_those_of_others(&policy, &objects);
+            let objects = self.without_foreign_pods(&policy, &objects);
             for (role, pods) in policy.roles.iter().zip(objects.iter()) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let is_sized = admitted != u32::MAX;
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
                 // Those that need another domain wait until one is chosen.
-                let closed = self.still_shut(&key, &pods);
+                let closed = self.still_closed(&key, &pods);
                 let now = DomainCounts::of(&pods);
                 let known =
                     self.domain_counts.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
@@ -82,7 +82,7 @@ impl Actuator {
                     self.next_placements(&policy, &role.name, &pods, (before, admitted), None, domains);
                 let opened = self.open(&policy, &pods, admitted, &placements).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
-                tell(&policy, &role.name, opened);
+                log_opened(&policy, &role.name, opened);
             }
             // The runtime has others to serve between two of many policies.
             tokio::task::yield_now().await;
@@ -100,8 +100,8 @@ impl Actuator {
     }
 
     /// Returns `true` if a policy may have gated pods.
-    pub fn keeps_gates(&self) -> bool {
-        !self.attended.is_empty()
+    pub fn may_have_gates(&self) -> bool {
+        !self.policies.is_empty()
             || !self.unusable.is_empty()
             || !self.retired.is_empty()
             || !self.resumed.is_empty()
@@ -113,12 +113,12 @@ impl Actuator {
     }
 
     /// Opens gates of replacement pods for policies without a usable version.
-    pub async fn keep_unusable_gates(&mut self) {
+    pub async fn open_gates_of_unusable(&mut self) {
         self.begin();
         for policy in self.unusable.clone() {
             if let Some(objects) = self.pods_of(&policy) {
-                let objects = self.without_those_of_others(&policy, &objects);
-                self.keep_gates_of(&policy, &objects, &[]).await;
+                let objects = self.without_foreign_pods(&policy, &objects);
+                self.open_replacement_gates_of(&policy, &objects, &[]).await;
                 for pods in &objects {
                     self.unmark(pods).await;
                 }
@@ -127,18 +127,18 @@ impl Actuator {
     }
 
     /// Opens gates of replacement pods for deleted policies until their pods are gone.
-    pub async fn keep_retired_gates(&mut self) {
+    pub async fn open_gates_of_retired(&mut self) {
         self.begin();
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);
-            let objects = objects.map(|objects| self.without_those_of_others(&retired.policy, &objects));
+            let objects = objects.map(|objects| self.without_foreign_pods(&retired.policy, &objects));
             match &objects {
                 Some(objects) if objects.iter().all(Vec::is_empty) => {}
                 _ => retired.seen = now,
             }
             if let Some(objects) = objects {
-                self.keep_gates_of(&retired.policy, &objects, &[]).await;
+                self.open_replacement_gates_of(&retired.policy, &objects, &[]).await;
                 for pods in objects.iter() {
                     self.unmark(pods).await;
                 }
@@ -150,7 +150,7 @@ impl Actuator {
     }
 
     /// Opens gates of each role's replacement pods, up to `replicas` if given.
-    pub(super) async fn keep_gates_of(
+    pub(super) async fn open_replacement_gates_of(
         &mut self,
         policy: &Policy,
         objects: &[Vec<Arc<PodObject>>],
@@ -158,13 +158,13 @@ impl Actuator {
     ) {
         for (place, (role, pods)) in policy.roles.iter().zip(objects).enumerate() {
             let most = replicas.get(place).copied().unwrap_or(u32::MAX);
-            self.keep_gates_of_role(policy, role, pods, most, None).await;
+            self.open_role_replacement_gates(policy, role, pods, most, None).await;
         }
     }
 
     /// Opens gates of a role's replacement pods, up to `most`. If another writer sets the role's replicas,
     /// opens the gates of all pods, those of a step for its domain.
-    pub(super) async fn keep_gates_of_role(
+    pub(super) async fn open_role_replacement_gates(
         &mut self,
         policy: &Policy,
         role: &Role,
@@ -180,7 +180,7 @@ impl Actuator {
         let is_sized = policy.mode != Mode::Apply || role.target.is_some();
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
-        let late = self.still_shut(&key, &pods);
+        let late = self.still_closed(&key, &pods);
         let before = self.replaced(&key, is_sized, admitted);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
@@ -188,7 +188,7 @@ impl Actuator {
             self.next_placements(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
         let opened = self.open(policy, &pods, admitted, &placements).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
-        tell(policy, &role.name, opened);
+        log_opened(policy, &role.name, opened);
     }
 
     /// Admitted pods of a role that are replacements. If another writer sets the role's replicas, pods beyond
@@ -266,13 +266,13 @@ impl Actuator {
                 // It changed since it was read; the next tick sees it as it is.
                 Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
                 Err(problem) => {
-                    self.fails("scheduling gates of pods", &problem);
+                    self.report_failure("scheduling gates of pods", &problem);
                     return opened;
                 }
             }
         }
         if !opened.is_empty() {
-            self.works("scheduling gates of pods");
+            self.clear_problem("scheduling gates of pods");
         }
         opened
     }
@@ -283,8 +283,8 @@ impl Actuator {
         self.let_through.clear();
         self.passing.clear();
         self.domain_counts.clear();
-        self.closed.clear();
-        self.shut.clear();
+        self.closed_since.clear();
+        self.closed_domains.clear();
         self.drains.clear();
         self.leaving.clear();
         self.unready_since.clear();
@@ -298,13 +298,13 @@ impl Actuator {
         self.let_through.remove(role);
         self.passing.remove(role);
         self.domain_counts.remove(role);
-        self.closed.remove(role);
-        self.shut.remove(role);
+        self.closed_since.remove(role);
+        self.closed_domains.remove(role);
     }
 
     /// Restores the admissions of a policy's roles from its status, written by the previous leader, if the
     /// role selects the same pods.
-    pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
+    pub fn restore_admissions(&mut self, policy: &Policy, roles: &[RoleStatus]) {
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
             let Some(known) = roles.iter().find(|known| known.is_of(role)) else { continue };
@@ -315,7 +315,7 @@ impl Actuator {
                     let counts = counts.map(|of| {
                         (Placement { layer: of.layer.clone(), domain: of.domain.clone() }, of.pods)
                     });
-                    self.domain_counts.insert(key, DomainCounts::said(counts));
+                    self.domain_counts.insert(key, DomainCounts::from_status(counts));
                 }
             }
         }
@@ -348,7 +348,7 @@ impl Actuator {
             let mut next = next.filter(|next| next.name == role.name);
             next.any(|next| !next.has_pods_of(role))
         };
-        let known = self.attended.iter().chain(&self.unusable);
+        let known = self.policies.iter().chain(&self.unusable);
         let roles = known.flat_map(|policy| policy.roles.iter().map(move |role| (policy, role)));
         let changed: Vec<(String, String)> =
             roles.filter(others).map(|(policy, role)| (policy.name.clone(), role.name.clone())).collect();
@@ -356,13 +356,13 @@ impl Actuator {
         let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
         let seen = self.clock.elapsed();
         let in_force: Vec<Arc<Policy>> = all().cloned().collect();
-        let old: Vec<Arc<Policy>> = self.attended.iter().chain(&self.unusable).cloned().collect();
-        self.note_unheld(&old, &in_force);
+        let old: Vec<Arc<Policy>> = self.policies.iter().chain(&self.unusable).cloned().collect();
+        self.note_updates_to_resume(&old, &in_force);
         // One without steps lets pods through as well that wait at a gate.
-        let before = self.attended.drain(..).chain(self.unusable.drain(..));
+        let before = self.policies.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !shares_all_pods(&retired.policy, all()));
-        (self.attended, self.unusable) = (now.to_vec(), unusable);
+        (self.policies, self.unusable) = (now.to_vec(), unusable);
     }
 }
 
@@ -377,7 +377,7 @@ fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Pol
     policy.roles.iter().all(|own| others.iter().any(|other| shares(own, other)))
 }
 
-fn tell(policy: &Policy, role: &str, opened: u32) {
+fn log_opened(policy: &Policy, role: &str, opened: u32) {
     if opened > 0 {
         tracing::info!(policy = policy.name, role, opened, "scheduling gates opened for replacement pods");
     }

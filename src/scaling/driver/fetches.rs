@@ -2,19 +2,19 @@
 
 use tokio::task::{Id, JoinError, JoinSet};
 
-use crate::actuator::{Look, Seen};
+use crate::actuator::{FetchRequest, Fetched};
 
 /// A completed fetch and its results; `None`: aborted.
-pub(super) type Ended = (Id, Option<Seen>);
+pub(super) type Ended = (Id, Option<Fetched>);
 
 /// Fetches in progress. Each ends within its time limit.
 #[derive(Debug, Default)]
-pub(super) struct Looks(JoinSet<Seen>);
+pub(super) struct Fetches(JoinSet<Fetched>);
 
-impl Looks {
+impl Fetches {
     /// Starts a fetch. Returns its task's id.
-    pub(super) fn begin(&mut self, look: Look) -> Id {
-        self.0.spawn(look.ask()).id()
+    pub(super) fn begin(&mut self, request: FetchRequest) -> Id {
+        self.0.spawn(request.send()).id()
     }
 
     /// Waits for one to complete; `None`: none is in progress.
@@ -28,9 +28,9 @@ impl Looks {
     }
 }
 
-fn ended(joined: Result<(Id, Seen), JoinError>) -> Ended {
+fn ended(joined: Result<(Id, Fetched), JoinError>) -> Ended {
     match joined {
-        Ok((id, seen)) => (id, Some(seen)),
+        Ok((id, fetched)) => (id, Some(fetched)),
         Err(error) => (error.id(), None),
     }
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::beside::limit_growth;
 use super::event::Kind;
+use super::foreign_growth::limit_growth;
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
 use super::pause::{self, Held, PauseMechanism};
 use super::pods::PodObject;
+use super::problem_subject::ProblemSubject;
 use super::shrink::Drained;
 use super::state::Actuator;
-use super::subject::Subject;
 use super::target::Target;
 use super::write::Write;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
@@ -84,7 +84,7 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
 
 impl Actuator {
     /// Applies a plan as far as possible. `frozen`: condition that forbids writes.
-    pub async fn act(
+    pub async fn apply(
         &mut self,
         policy: &Policy,
         plan: &Plan,
@@ -97,8 +97,8 @@ impl Actuator {
         self.refused.clear();
         self.unready.clear();
         self.undrained.clear();
-        let unwritten = self.carry_out(policy, &mut plan, &mut observed, now, frozen).await;
-        self.tell_failed(policy, &mut plan, &observed);
+        let unwritten = self.apply_plan(policy, &mut plan, &mut observed, now, frozen).await;
+        self.record_failures(policy, &mut plan, &observed);
         self.send_events(&policy.name).await;
         if self.is_unfinished {
             plan.roles.iter_mut().for_each(|role| role.reasons.push(Reason::Unfinished));
@@ -108,7 +108,7 @@ impl Actuator {
 
     /// Records failed, refused and waiting writes of a policy as conditions and events; each event once until
     /// it clears.
-    fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
+    fn record_failures(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
             (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
@@ -137,7 +137,7 @@ impl Actuator {
         }
     }
 
-    async fn carry_out(
+    async fn apply_plan(
         &mut self,
         policy: &Policy,
         plan: &mut Plan,
@@ -146,21 +146,21 @@ impl Actuator {
         frozen: Option<Condition>,
     ) -> Vec<usize> {
         if !self.is_of_pool(observed) {
-            // The next look finds the pods of the pool as it is now.
+            // The next observation has the pods of the current pool.
             return (0..plan.roles.len()).collect();
         }
         let mut unwritten = Vec::new();
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
-            let objects = self.without_those_of_others(policy, &observed.objects);
+            let objects = self.without_foreign_pods(policy, &observed.objects);
             for (role, pods) in policy.roles.iter().zip(&objects) {
                 self.unready_since.remove(&(policy.name.clone(), role.name.clone()));
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);
             // Nobody reads here how many there are to be: those that are missing will be made again.
-            self.keep_gates_of(policy, &objects, &[]).await;
+            self.open_replacement_gates_of(policy, &objects, &[]).await;
             return unwritten;
         }
         let mut frozen = frozen;
@@ -175,7 +175,7 @@ impl Actuator {
         if self.has_hidden_owner(&targets) {
             plan.conditions.push(Condition::OwnerUnknown);
         }
-        self.tell_frozen(policy, frozen, &why, observed);
+        self.record_frozen(policy, frozen, &why, observed);
         let is_limited = limit_growth(policy, plan, &observed.replicas, &observed.may_write);
         let is_too_large = |((target, replicas), role): ((&Option<Target>, &u32), &RolePlan)| {
             target.is_none() && *replicas > role.goal
@@ -225,7 +225,7 @@ impl Actuator {
         };
         let shrinks_now = (0..plan.roles.len())
             .any(|place| shrinks.get(place) == Some(&true) && goes(place) && waits.get(place) != Some(&true));
-        if shrinks_now && !self.are_as_seen(policy, observed).await {
+        if shrinks_now && !self.pods_unchanged(policy, observed).await {
             for (waits, shrinks) in waits.iter_mut().zip(&shrinks) {
                 *waits |= shrinks;
             }
@@ -278,7 +278,7 @@ impl Actuator {
         }
         if is_foreign || is_still(frozen) {
             let replicas: Vec<u32> = observed.targets.iter().map(replicas_of).collect();
-            self.keep_gates_of(policy, &observed.objects, &replicas).await;
+            self.open_replacement_gates_of(policy, &observed.objects, &replicas).await;
             return unwritten;
         }
         for place in 0..plan.roles.len() {
@@ -289,7 +289,7 @@ impl Actuator {
                 // The domain has room for one step, and not for all of the role's pods at once.
                 let is_step = pods.iter().filter(|pod| pod.is_alive()).count() as u32 <= role.admitted;
                 let step = plan.placement.as_ref().filter(|_| is_placed && is_step && !plan.moves);
-                self.keep_gates_of_role(policy, own, pods, u32::MAX, step).await;
+                self.open_role_replacement_gates(policy, own, pods, u32::MAX, step).await;
                 continue;
             }
             self.gates(policy, plan, role, place, observed).await;
@@ -297,7 +297,7 @@ impl Actuator {
                 continue;
             }
             if plan.moves {
-                self.recall(policy, place, observed).await;
+                self.evict_displaced(policy, place, observed).await;
             }
             let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
@@ -314,7 +314,7 @@ impl Actuator {
     }
 
     /// Logs once that a policy is blocked, with an event per target.
-    fn tell_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
+    fn record_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
         let Some(condition) = frozen else {
             self.frozen.remove(&policy.name);
             return;
@@ -354,24 +354,27 @@ impl Actuator {
         if self.term.left().is_zero() {
             return Written::No;
         }
-        let about = Subject::target("replicas of ", &target.reference);
+        let subject = ProblemSubject::target("replicas of ", &target.reference);
         let (from, to) = (target.replicas, role.write);
         if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
-            self.fails(about, &problem);
+            self.report_failure(subject, &problem);
             if !problem.is_unsure() {
                 return Written::No;
             }
             self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
             return Written::Perhaps;
         }
-        self.works(about);
+        self.clear_problem(subject);
         let key = (policy.name.clone(), role.name.clone());
         self.writers.entry(key).or_default().wrote(to, now);
         let reason = reasons(role);
         tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
         let (what, message) = (
             if to > from { "ScaledUp" } else { "ScaledDown" },
-            format!("policy {}, role {}: scaled from {from} to {to} replicas: {reason}", policy.name, role.name),
+            format!(
+                "policy {}, role {}: scaled from {from} to {to} replicas: {reason}",
+                policy.name, role.name
+            ),
         );
         self.record_event(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
@@ -385,9 +388,9 @@ impl Actuator {
         let Some(mechanism) = pause::of(&target.reference.api_version, &target.reference.kind) else {
             return;
         };
-        let about = Subject::target("rolling update of ", &target.reference);
+        let subject = ProblemSubject::target("rolling update of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
-        let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
+        let is_outdated = |pod: &&super::cached_pods::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
         let kept = pause::kept(object, mechanism).min(target.replicas);
         let held =
@@ -400,7 +403,7 @@ impl Actuator {
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
             Ok(_) => {
-                self.works(about);
+                self.clear_problem(subject);
                 let why = match held {
                     Some(_) => reasons(role),
                     None if is_stuck => "the update is stuck; a new revision may fix it".to_owned(),
@@ -411,7 +414,7 @@ impl Actuator {
                 log_update(&role.name, &target.reference, spec, held.map(|held| held.partition));
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
-            Err(problem) => self.fails(about, &problem),
+            Err(problem) => self.report_failure(subject, &problem),
         }
     }
 }
@@ -451,8 +454,7 @@ mod tests {
         for (ready, desired, open, expected) in table {
             let role =
                 RolePlan { name: "r".to_owned(), ready, desired, admitted: 8, open, ..RolePlan::default() };
-            let message =
-                |pods: &str| format!("policy p, role r: {pods}, 8 admitted: BatchTimeout, Paused");
+            let message = |pods: &str| format!("policy p, role r: {pods}, 8 admitted: BatchTimeout, Paused");
             assert_eq!(stuck("p", &plan, &role), expected.map(message), "{role:?}");
         }
     }

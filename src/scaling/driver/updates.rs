@@ -6,10 +6,10 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::Driver;
-use super::wants::Wants;
+use super::lookups::Lookups;
 use crate::actuator::Owner;
 use crate::capacity::policy::TargetRef;
-use crate::scaling::file::{Look, joined};
+use crate::scaling::file::{FileChange, joined};
 use crate::scaling::groups::Groups;
 use crate::scaling::objects::{self, Changed, Known};
 
@@ -24,9 +24,9 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
 
 impl Driver {
     /// Applies a changed policy file.
-    pub(super) async fn look(&mut self, look: Look, name: &str) {
-        let groups =
-            look.and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
+    pub(super) async fn apply_file(&mut self, change: FileChange, name: &str) {
+        let groups = change
+            .and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
         match groups {
             Ok(groups) => {
                 let policies = groups.groups.len();
@@ -42,25 +42,25 @@ impl Driver {
         }
     }
 
-    /// Applies changed objects. `wants` receives the topologies to follow, and the targets whose owners to
+    /// Applies changed objects. `lookups` receives the topologies to follow, and the targets whose owners to
     /// find.
-    pub(super) async fn hear(&mut self, news: objects::News, wants: &Wants) {
-        match self.policy_store.apply(news) {
+    pub(super) async fn apply_objects(&mut self, update: objects::ObjectUpdate, lookups: &Lookups) {
+        match self.policy_store.apply(update) {
             Changed::Nothing => {}
             Changed::Status => {
                 self.objects = self.policy_store.known().into();
                 self.put();
             }
             Changed::Policies => {
-                replace(&wants.topologies, self.policy_store.wanted_topologies());
-                replace(&wants.owners, self.policy_store.targets_of_any_pool());
+                replace(&lookups.topologies, self.policy_store.wanted_topologies());
+                replace(&lookups.owners, self.policy_store.targets_of_any_pool());
                 self.settle().await;
             }
         }
     }
 
     /// Applies resolved owners of targets without `poolRef`.
-    pub(super) async fn hear_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
+    pub(super) async fn apply_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
         if self.policy_store.note_owners(owners) {
             self.settle().await;
         }

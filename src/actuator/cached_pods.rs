@@ -13,7 +13,7 @@ pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
 
 /// Pods of a policy's roles, cached while their mirrors are unchanged.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct CachedPods {
     pub(super) roles: Vec<Role>,
     /// Change counts of the mirrors.
     pub(super) changes: Vec<u64>,
