@@ -19,7 +19,7 @@ fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
 
 fn fits(term: &Value, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let (expressions, fields) = (list(term, "matchExpressions"), list(term, "matchFields"));
-    // A term that says nothing takes no node.
+    // An empty term matches no node.
     let is_empty = expressions.is_empty() && fields.is_empty();
     let label = |key: &str| labels.get(key).map(String::as_str);
     let field = |key: &str| (key == "metadata.name").then_some(name);
@@ -79,7 +79,7 @@ pub(super) fn without(affinity: &Value, sent: &str) -> Value {
                 all.pop();
             }
         }
-        // A term that says nothing was made by us, and takes no node.
+        // An empty term was made by Usher, and matches no node.
         terms.retain(|term| {
             !list(term, "matchExpressions").is_empty() || !list(term, "matchFields").is_empty()
         });
@@ -149,7 +149,7 @@ mod tests {
         let only = required(&json!([{"matchExpressions": [ours]}]));
         assert_eq!(without(&only, "rack=r1"), json!({"nodeAffinity": {}}));
         assert_eq!(without(&only, "rack=r2"), only, "it was sent somewhere else");
-        // What the pod asked for itself stays, also where that is the same.
+        // The pod's own terms stay, equal ones included.
         let twice = required(&json!([{"matchExpressions": [ours, ours]}]));
         assert_eq!(without(&twice, "rack=r1"), only);
     }

@@ -77,7 +77,7 @@ impl DomainCounts {
     pub(super) fn next(&mut self, now: &Self, admission: GateAdmission<'_>) -> Vec<Option<Placement>> {
         let GateAdmission { past, admitted, step, beside, closed, late } = admission;
         if past >= admitted {
-            // All are there, or fewer are to be.
+            // All pods exist, or fewer are desired.
             self.clone_from(now);
             return Vec::new();
         }
@@ -97,7 +97,7 @@ impl DomainCounts {
         let all = (admitted - past) as usize;
         let step = self.step.as_ref().filter(|step| !closed.contains(*step)).or(beside);
         let more = all.saturating_sub(next.len() + waiting.len());
-        // Those of the step may have room where others wait for a node.
+        // Pods of the step may fit where others wait for a node.
         if !step.is_some_and(|step| late.contains(step)) {
             next.extend(std::iter::repeat_n(step.cloned(), more));
         }

@@ -110,7 +110,7 @@ impl Drain {
             Choice::Cost => alive.sort_by_key(|pod| {
                 let PodLoad { is_idle, under_way, cached, sent } = load(pod.name());
                 let is_new = !self.pods.contains_key(&pod.metadata.uid);
-                // One that others gave a cost goes when they say.
+                // Deletion costs of other writers are respected.
                 (pod.is_ready(), cost(pod), is_new, !is_idle, under_way, cached, sent, pod.name().to_owned())
             }),
         }
@@ -135,7 +135,7 @@ impl Drain {
             let Some(going) = self.pods.get(&pod.metadata.uid) else { return true };
             let waited = now.saturating_sub(going.chosen);
             let PodLoad { is_idle, under_way, .. } = load(pod.name());
-            // One that isn't ready may still answer what it was sent before.
+            // An unready pod may still respond to earlier requests.
             let is_over = is_idle || (!pod.is_ready() && under_way == 0);
             waited >= timeout || (!waited.is_zero() && is_over)
         };
@@ -207,7 +207,7 @@ mod tests {
             drain.choose(&all, count, Choice::Cost, S(10), load);
             assert_eq!(chosen(&drain), expected);
         }
-        // What was chosen stays so, whoever is idle by now.
+        // Chosen pods stay chosen, whatever else is idle by now.
         drain.choose(&all, 1, Choice::Cost, S(10), |name| PodLoad { is_idle: name == "p-1", ..load(name) });
         assert_eq!(chosen(&drain), ["p-2"]);
         drain.choose(&all, 2, Choice::Ordinal, S(10), load);

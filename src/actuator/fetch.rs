@@ -86,7 +86,7 @@ impl Actuator {
     /// Requests of a fetch for a policy, from its pods as they are known now.
     pub fn fetch_request(&mut self, policy: &Policy) -> FetchRequest {
         self.begin();
-        // First: labels that change in between are found to be others at the end.
+        // Read first, so that a change in between is detected at the end.
         let pool = self.pool.borrow().clone();
         let objects = self.pods_of(policy);
         // Cached with the pods: visiting each of them at every tick takes long.

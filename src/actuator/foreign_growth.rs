@@ -59,7 +59,7 @@ mod tests {
             ([2, 6], [6, 4], false, 4),
             ([2, 8], [6, 4], true, 6),
             ([2, 3], [6, 4], false, 6),
-            // Its minimum it gets, and it doesn't shrink.
+            // It gets its minimum, and doesn't shrink.
             ([0, 8], [6, 4], false, 2),
             ([6, 8], [6, 4], false, 6),
         ] {

@@ -46,7 +46,7 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
         let affinity = affinity(pod.spec.needs.affinity.as_ref(), place, is_required);
         // `add` replaces what is there.
         patch.push(json!({"op": "add", "path": "/spec/affinity", "value": affinity}));
-        // What was added is not the pod's own wish.
+        // The added term is not the pod's own.
         let sent = format!("{}={}", place.layer, place.domain);
         patch.push(match pod.metadata.annotations.is_empty() {
             true => json!({"op": "add", "path": "/metadata/annotations", "value": {SENT: sent}}),

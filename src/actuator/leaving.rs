@@ -59,7 +59,7 @@ impl Times {
     fn may_go(&self, now: Duration, timeout: Duration, is_idle: impl FnOnce() -> bool) -> bool {
         match &self.kept {
             Some(kept) if kept.until > now => false,
-            // Where nothing is waited for, it is just tried again.
+            // Without a drain the eviction is only repeated.
             Some(_) => !self.serves || timeout.is_zero(),
             None if !self.serves => true,
             None => {
@@ -173,7 +173,7 @@ impl Leaving {
         self.seen = now;
         for pod in given {
             let uid = &pod.metadata.uid;
-            // One that is no longer ready may still respond.
+            // A pod that is no longer ready may still respond.
             let known = before.remove(uid).filter(|times| times.serves || !pod.is_ready());
             if let Some(times) = known.or_else(|| pod.is_ready().then(|| Times::new(now, true))) {
                 self.pods.insert(uid.clone(), times);

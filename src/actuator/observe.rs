@@ -121,7 +121,7 @@ impl Actuator {
         };
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
             observed.domains = self.room(policy, rollout, &mut observed, now).await;
-            // A moment after the start they are only not known yet: a step would go anywhere.
+            // Shortly after the start they are not listed yet: a step would be placed anywhere.
             if observed.domains.is_none() && fetched.may_see_nodes != Some(false) {
                 self.closed_domains.retain(|(name, _), _| *name != policy.name);
                 self.problems.extend(self.nodes_lack());
@@ -235,7 +235,7 @@ impl Actuator {
             let said = object.and_then(|(at, object)| pause::revision(&at.api_version, &at.kind, object));
             let youngest = || newest(pods.iter().map(Arc::as_ref));
             let newest = if follows_updates { said.or_else(youngest) } else { None };
-            // What somebody else's partition keeps as it is, is as it should be.
+            // Pods kept by an owner's partition are not outdated.
             let kept = object
                 .and_then(|(at, object)| Some(pause::kept(object, pause::of(&at.api_version, &at.kind)?)));
             let is_kept = |pod: &PodObject| pod.ordinal().is_some_and(|ordinal| ordinal < kept.unwrap_or(0));
@@ -276,7 +276,7 @@ impl Actuator {
             let known = mirror.objects();
             sent.extend(known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node()).cloned());
         }
-        // What is to come is like what waits, like its template, or else like what is there.
+        // Future pods have the requirements of gated ones, of the template, or of existing ones.
         let example = |(pods, body): (&Vec<Arc<PodObject>>, &Option<Value>)| {
             let waits = pods.iter().find(|pod| pod.is_gated()).map(|pod| pod.spec.needs.clone());
             let template = || body.as_ref().and_then(template);

@@ -30,7 +30,7 @@ pub(super) fn split<'p>(
 ) -> (Vec<&'p PodObject>, Vec<&'p PodObject>) {
     let mut stays: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
     stays.sort_by_key(|pod| (pod.ordinal(), pod.name()));
-    // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.
+    // With a pod missing, ordinals decide, counted from 0.
     let place = match stays.len() < replicas as usize {
         true => stays.partition_point(|pod| pod.ordinal().is_none_or(|ordinal| ordinal < write)),
         false => (write as usize).min(stays.len()),
@@ -79,7 +79,7 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
     let (own, own_step) = (u64::from(of(place)), step(place));
     let is_behind = |other: usize| {
         let (ready, step) = (u64::from(of(other)), step(other));
-        // One at its goal stays there, and nobody is as far as that because of it.
+        // A role at its goal stays, and doesn't count for the others' progress.
         let is_open = step > 0 && goals.get(other).is_some_and(|goal| ready > u64::from(*goal));
         is_open && (own + own_step).saturating_mul(step) < ready.saturating_mul(own_step)
     };
@@ -118,7 +118,7 @@ impl Actuator {
             let key = (policy.name.clone(), role.name.clone());
             let target = seen.targets.get(place).and_then(Option::as_ref);
             let target = target.filter(|target| Choice::of(&target.reference) == Some(Choice::Ordinal));
-            // A trim, too: it gives back what exceeds whole groups, and these pods are of one.
+            // In a trim, too: it removes pods beyond complete groups, and these belong to one.
             let asks = shrinks.get(place) == Some(&true);
             let pods: Vec<&PodObject> =
                 seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
@@ -132,10 +132,10 @@ impl Actuator {
             let waited = now.saturating_sub(since);
             let is_over = waited >= limit * LONGEST || (waited >= limit && with(place, left));
             if is_over {
-                // One that is to have pods keeps one that responds.
+                // A role with desired pods keeps a ready one.
                 let least = target.map_or(0, |target| keeping_one(&pods, target.replicas, role.write));
                 if left == 0 {
-                    // More than may exist would be pods that wait at gates.
+                    // Pods beyond the admitted ones would wait at gates.
                     role.admitted = role.admitted.max(least);
                     role.write = least;
                 }
@@ -145,9 +145,9 @@ impl Actuator {
             }
             *held = true;
             self.unready.push(format!(
-                "{} lower pods of role {} are not ready, and scale-down would delete {}",
-                loss.unready,
+                "role {}: unready lower ordinals: {}, ready pods that scale-down would delete: {}",
                 role.name,
+                loss.unready,
                 loss.goes.join(", ")
             ));
         }

@@ -135,7 +135,7 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
         assert_eq!(events.len(), 1, "{events:?}");
         assert_eq!(
             events[0]["message"],
-            "1 pods of decode that stay are not ready, and d-2 would go, by policy p"
+            "policy p: role decode: unready lower ordinals: 1, ready pods that scale-down would delete: d-2"
         );
         // Either it gets ready, or half a minute has passed.
         let at = if is_ready_later { 30 } else { 31 };

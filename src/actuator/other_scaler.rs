@@ -25,7 +25,7 @@ impl Actuator {
     /// Autoscalers of the namespace; `None` if they can't be listed. Shared by policies applied concurrently.
     async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
         let shared = Arc::clone(&self.scalers);
-        // Held while they are listed: the others wait for the response.
+        // Held during the request: other policies wait for its response.
         let mut scalers = shared.lock().await;
         if now < scalers.until {
             return scalers.known.clone();
@@ -40,7 +40,7 @@ impl Actuator {
             Err(problem) => {
                 self.report_problem("autoscalers", &problem);
                 let pause = scalers.backoff.after(Some(&problem), &mut rand::rng());
-                // A right that is granted counts soon.
+                // After a grant of the right, retried soon.
                 let most = if problem.is_of_the_server() { Duration::MAX } else { KNOWN };
                 (scalers.until, scalers.known) = (at + pause.min(most), None);
             }
@@ -115,7 +115,7 @@ impl Actuator {
             self.list_of("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler").await?;
         match self.list_of("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject").await {
             Ok(more) => all.extend(more),
-            // Without KEDA there are none. Without the right the HPA is seen that KEDA makes of each.
+            // Without KEDA there are none. If RBAC forbids it, the HPA that KEDA creates for each is found.
             Err(Problem::NotFound(_) | Problem::Denied(_)) => {}
             Err(problem) => return Err(problem),
         }

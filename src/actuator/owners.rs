@@ -106,7 +106,7 @@ impl Owners {
         if kind.has_scale
             && let Some(scale) = readable(self.cluster.get(&format!("{path}/scale")).await)?
         {
-            // What its pods have, and they may have more.
+            // Labels that its pods have at least.
             let selector = scale.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default();
             let labels = equalities(selector).unwrap_or_default();
             if let Some(is_within) = within(pool, |key| labels.get(key).copied(), false) {
@@ -128,7 +128,7 @@ impl Owners {
         if has_pods(pool).await? {
             return Ok(Owner::Ours);
         }
-        // A pool without labels has all pods.
+        // A pool with an empty selector has all pods.
         if !pool.is_empty() && has_pods("").await? {
             return Ok(Owner::Other);
         }

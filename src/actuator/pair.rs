@@ -96,7 +96,7 @@ fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
     if role.grows() || role.becomes < role.ready {
         return true;
     }
-    // Pods that did not get ready in time are given up.
+    // Pods that were not ready in time are abandoned.
     let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
     !own.reasons.contains(&Reason::Trimmed) && !loses_gated_only(&pods, target, own.write)
 }
@@ -155,7 +155,7 @@ fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
         }
         _ => None,
     };
-    // Pods that aren't ready go first, where ordinals don't say otherwise.
+    // Unready pods are deleted first, unless ordinals decide.
     let left = match loss {
         Some(loss) => ready.saturating_sub(loss.goes.len() as u32),
         None => role.write.min(ready),
@@ -191,7 +191,7 @@ pub(super) fn wait_for_partners(
 
 /// Returns `true` if a write of one role alone breaks a ratio, or breaks it further.
 fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool) -> bool {
-    // Pods that start count for growth: they are ready before those that are only asked for now.
+    // Starting pods count for growth: they are ready before newly requested ones.
     let beside = if one.grows() { other.replicas } else { other.ready };
     match (is_numerator, one.grows()) {
         (true, true) => bounds.is_above(one.becomes, beside),

@@ -86,13 +86,13 @@ pub(super) fn patch(object: &Value, mechanism: PauseMechanism, held: Option<Held
         PauseMechanism::Pause => {
             let is_ours = annotation(object, PAUSED).is_some();
             let is_paused = object.pointer("/spec/paused").and_then(Value::as_bool).unwrap_or(false);
-            // As many are outdated as have to be by now.
+            // Exactly the held-back pods are outdated.
             let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
             match (holds, is_paused, is_ours) {
                 (true, false, _) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: "true"}}, "spec": {"paused": true}}))
                 }
-                // Somebody else has let it go on, and may pause it again.
+                // Somebody else resumed it, and may pause it again.
                 (false, false, true) => Some(json!({"metadata": {"annotations": {PAUSED: null}}})),
                 (false, true, true) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: null}}, "spec": {"paused": false}}))
@@ -166,7 +166,7 @@ mod tests {
             let found = patch(&deployment(paused, ours), mechanism, held);
             let paused_by = found.as_ref().and_then(|found| found["spec"]["paused"].as_bool());
             assert_eq!(paused_by, expected, "{paused} {ours} {held:?}");
-            // What isn't ours any more doesn't say that it is.
+            // The annotation is removed once it no longer applies.
             let is_unmarked = found.is_some_and(|found| found["metadata"]["annotations"][PAUSED].is_null());
             let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
             assert_eq!(is_unmarked, ours && !holds, "{paused} {ours} {held:?}");

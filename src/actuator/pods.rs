@@ -133,7 +133,7 @@ impl PodObject {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
     }
 
-    /// Its own requirements, without the domain that it was sent to.
+    /// Requirements without the domain that it was sent to.
     pub(super) fn own_needs(&self) -> Needs {
         let mut needs = self.spec.needs.clone();
         if let (Some(affinity), Some(sent)) = (&mut needs.affinity, self.metadata.annotations.get(SENT)) {
@@ -142,7 +142,7 @@ impl PodObject {
         needs
     }
 
-    /// Its node and requirements, under its namespace and name; `None` without a node, and once it has
+    /// Node and requirements, under its namespace and name; `None` without a node, and once it has
     /// finished.
     pub(super) fn on_node(self) -> (String, Option<(String, Needs)>) {
         let name = format!("{}/{}", self.metadata.namespace, self.metadata.name);
@@ -178,7 +178,7 @@ impl PodObject {
             is_serving: false,
             is_unschedulable: self.is_unschedulable(),
             is_outdated: newest.is_some() && self.revision().is_some() && self.revision() != newest,
-            // That is not of the pod: whoever chose it knows.
+            // Set by the caller, not read from the pod.
             is_leaving: false,
         }
     }

@@ -53,7 +53,7 @@ impl Actuator {
     /// Merges the state of a policy back.
     pub fn merge(&mut self, own: PolicyActuator) {
         let PolicyActuator { policy, mut actuator, reported } = own;
-        // Of a role that has other pods by now, those that were let through are not replaced.
+        // A role with other pods by now has no admissions to replace.
         let known = self.policies.iter().chain(&self.unusable);
         let next: Vec<&Role> =
             known.filter(|next| next.name == policy.name).flat_map(|next| &next.roles).collect();

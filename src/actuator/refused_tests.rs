@@ -22,7 +22,7 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
     let events = fake.written("/events");
     assert_eq!(
         events[0]["message"],
-        "InferenceService 'i' controls Deployment d; nothing is written by policy p"
+        "policy p: InferenceService 'i' controls Deployment d; nothing is written"
     );
     // Another that only keeps it from being collected sets nothing.
     let keeps = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});

@@ -66,7 +66,7 @@ impl Actuator {
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let is_sized = admitted != u32::MAX;
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-                // Those that need another domain wait until one is chosen.
+                // Displaced pods wait until a domain is chosen.
                 let closed = self.still_closed(&key, &pods);
                 let now = DomainCounts::of(&pods);
                 let known =
@@ -219,7 +219,7 @@ impl Actuator {
             let place = policy.roles.iter().position(|known| known.name == role);
             rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))
         });
-        // A step that has no place is sent nowhere.
+        // A step without a domain gets no placement.
         let beside = beside.filter(|_| is_placed && admitted <= before);
         let admission = GateAdmission { past, admitted, step, beside: beside.as_ref(), closed, late };
         self.domain_counts.entry(key).or_insert_with(|| now.clone()).next(&now, admission)
@@ -263,7 +263,7 @@ impl Actuator {
                 self.term.write(self.cluster.patch(&path, PatchType::Json, &patch)).await;
             match patched {
                 Ok(_) => opened.push(placement.cloned()),
-                // It changed since it was read; the next tick sees it as it is.
+                // The pod changed since it was read; the next tick reads it again.
                 Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
                 Err(problem) => {
                     self.report_failure("scheduling gates of pods", &problem);
@@ -340,7 +340,7 @@ impl Actuator {
     /// Retires policies no longer in force, unless others now own their pods, and forgets admissions of roles
     /// with other pods. `unusable` are policies without a usable version.
     pub(super) fn retire(&mut self, now: &[Arc<Policy>], mut unusable: Vec<Arc<Policy>>) {
-        // Their pods are those of policies in force, which know what may pass.
+        // Their pods belong to policies in force, which decide about gates.
         unusable.retain(|policy| !shares_all_pods(policy, now.iter()));
         let all = || now.iter().chain(&unusable);
         let others = |(policy, role): &(&Arc<Policy>, &Role)| {
@@ -358,7 +358,7 @@ impl Actuator {
         let in_force: Vec<Arc<Policy>> = all().cloned().collect();
         let old: Vec<Arc<Policy>> = self.policies.iter().chain(&self.unusable).cloned().collect();
         self.note_updates_to_resume(&old, &in_force);
-        // One without steps lets pods through as well that wait at a gate.
+        // A policy without steps opens gates as well.
         let before = self.policies.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !shares_all_pods(&retired.policy, all()));

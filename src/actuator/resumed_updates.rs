@@ -53,7 +53,7 @@ impl Actuator {
         for resumed in std::mem::take(&mut self.resumed) {
             let age = now.saturating_sub(resumed.since);
             if kept.iter().any(|target| target.is_same(&resumed.target)) {
-                // Until that one is gone as well.
+                // As long as that policy exists.
                 self.resumed.push(ResumedTarget { since: now, ..resumed });
                 continue;
             }

@@ -143,7 +143,7 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
     if order.iter().any(|(_, wanted, _)| wanted.first > 0) {
         let before = (nodes.clone(), slots.clone());
         if !place(&mut nodes, &mut slots, |wanted| wanted.first) {
-            // Where they have no room, a step may have some.
+            // A step may fit where they don't.
             (nodes, slots) = before;
         }
     }
@@ -185,7 +185,7 @@ fn take<'n>(nodes: impl Iterator<Item = &'n mut Amounts>, requests: &Amounts) ->
         let mut least = i64::MAX;
         for (name, amount) in requests {
             let rest = left.get(name).copied().unwrap_or(0).checked_sub(*amount).filter(|rest| *rest >= 0)?;
-            // In pods of this kind.
+            // Counted in pods with these requests.
             least = least.min(rest / amount);
         }
         Some(least)

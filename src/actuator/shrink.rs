@@ -86,7 +86,7 @@ impl Actuator {
         let (Some(choice), Some(loads)) = (choice, &seen.loads) else { return Drained::Yes };
         let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
         let pods: Vec<&PodObject> = pods.filter(|pod| pod.is_alive()).collect();
-        // Where one is missing, those go all the same whose number is too high. They begin at 0.
+        // With a pod missing, ordinals still decide, counted from 0.
         let is_short = target.is_some_and(|target| pods.len() < target.replicas as usize);
         let is_above = |pod: &&&PodObject| pod.ordinal().is_some_and(|ordinal| ordinal >= role.write);
         let count = match choice {
@@ -96,11 +96,11 @@ impl Actuator {
         if timeout.is_zero() || count == 0 {
             return Drained::Yes;
         }
-        // Of a pod that serves and isn't known here nothing is known.
+        // The load of a serving pod without an endpoint is unknown.
         let load = |name: &str| loads.get(name).copied().unwrap_or_default();
-        // Pods of a smaller number that was written a moment ago may still be there: they stay chosen.
+        // Pods removed by a recent scale-down may still exist: they stay chosen.
         let drain = self.drains.remove(&key);
-        // Where nobody acted for so long that they got requests again, they begin anew.
+        // If the drain lapsed, so that pods got requests again, it restarts.
         let mut drain = drain.filter(|drain| drain.holds(now, timeout)).unwrap_or_default();
         drain.begin_again(now);
         drain.choose(&pods, count, choice, now, load);
@@ -116,7 +116,7 @@ impl Actuator {
             return Drained::Yes;
         }
         let is_done = match marked {
-            // Whichever go then, requests have had as long to end as they may take.
+            // Whichever pods are deleted then, their requests had the full timeout.
             Marked::NotYet => drain.is_late(now, timeout),
             _ => drain.is_done(&pods, now, timeout, load),
         };
@@ -157,7 +157,7 @@ impl Actuator {
     ) {
         let key = (policy.name.clone(), role.to_owned());
         let is_there = |uid: &String| pods.iter().any(|pod| pod.is_alive() && pod.metadata.uid == *uid);
-        // Those that were to be deleted are so in a moment.
+        // Their deletion is in progress.
         let goes = |drain: &Drain| {
             drain.written.is_some() && drain.holds(now, Duration::ZERO) && drain.pods.keys().any(is_there)
         };

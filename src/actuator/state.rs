@@ -42,7 +42,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub struct Actuator {
     /// Connection to the API server, without a shared time limit.
     pub(super) watched: Cluster,
-    /// The same with a time limit for all requests of a plan.
+    /// Connection with a time limit for all requests of a plan.
     pub(super) cluster: Cluster,
     pub(super) namespace: String,
     pub(super) clock: Clock,
@@ -229,7 +229,7 @@ impl Actuator {
         self.domain_counts.retain(|role, _| roles.contains(role));
         self.closed_since.retain(|role, _| roles.contains(role));
         self.closed_domains.retain(|role, _| roles.contains(role));
-        // Nobody is to make those smaller that are gone.
+        // Deleted roles don't shrink.
         let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
         let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);
         self.drains.retain(|role, _| is_role(role));

@@ -120,7 +120,7 @@ impl Target {
                 self.replicas = to;
                 Ok(())
             }
-            // What a failed test is answered with.
+            // Status code of a failed test operation.
             Err(Problem::Refused { code: 422, message }) if !self.kind.has_scale => {
                 Err(Problem::Conflict(message))
             }

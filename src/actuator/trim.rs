@@ -50,7 +50,7 @@ impl Actuator {
             return Drained::Yes;
         };
         let given = gates::to_delete(&pods, role.admitted, |pod| leaving.has(pod));
-        // Of a pod that serves and isn't known here nothing is known.
+        // The load of a serving pod without an endpoint is unknown.
         let load = |name: &str| seen.loads.as_ref()?.get(name).copied();
         let is_new = given.iter().any(|pod| pod.is_ready() && !leaving.has(pod));
         leaving.begin_again(now, policy.interval);
@@ -104,7 +104,7 @@ impl Actuator {
     async fn evict(&mut self, pods: &[&PodObject], leaving: &mut Leaving, now: Duration) -> usize {
         let mut evicted = 0;
         for pod in pods {
-            // One that has never served may do so by now.
+            // A pod that has never served may do so by now.
             let version = (!leaving.serves(pod)).then_some(pod.metadata.resource_version.as_str());
             match self.evicts(pod, version, false).await {
                 Ok(()) => {
@@ -112,7 +112,7 @@ impl Actuator {
                     evicted += 1;
                 }
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                // Others may have another budget.
+                // Other pods may have another budget.
                 Err(problem) if problem.is_of_a_budget() => {
                     self.report_problem(SUBJECT, &problem);
                     leaving.kept(pod, &problem, now);

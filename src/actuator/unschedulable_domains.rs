@@ -70,7 +70,7 @@ impl Actuator {
             observed.displaced.push(displaced);
             stay.push(staying);
         }
-        // They go where those of the other roles that run there yet have room, too.
+        // Their new domain needs capacity for pods of other roles still running there.
         if observed.displaced.iter().any(|of| of.pods > 0) {
             for (displaced, staying) in observed.displaced.iter_mut().zip(stay) {
                 displaced.pods = displaced.pods.saturating_add(staying);
@@ -101,7 +101,7 @@ impl Actuator {
     ) -> (Displaced, u32) {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let there = DomainCounts::of(&all);
-        // Those that wait for a node count where they wait: once they are gone, they are missing there.
+        // Pods that wait for a node count in that domain: once evicted, they are missing there.
         let known = self.domain_counts.entry(role.clone()).or_insert_with(|| there.clone()).clone();
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
         let mut since = self.closed_since.remove(role).unwrap_or_default();
@@ -120,7 +120,7 @@ impl Actuator {
             }
         }
         let is_closed = |since: &Duration| since.is_zero() || now.saturating_sub(*since) >= CLOSED_FOR;
-        // New nodes may be such of it.
+        // New nodes may belong to the domain.
         let closed: BTreeSet<Placement> = since
             .iter()
             .filter(|(_, since)| !is_adding && is_closed(since))
@@ -131,12 +131,12 @@ impl Actuator {
             let at = Some(pod)
                 .filter(|pod| pod.wants_node() && !pod.has_own_volume())
                 .and_then(|pod| is_in_closed(pod));
-            // Those of another revision may need something else.
+            // Pods of another revision may have other requirements.
             at.is_some_and(|at| takes(nodes(), &at, &pod.own_needs()) != Some(true))
         };
         let stranded: Vec<Arc<PodObject>> = pods.iter().filter(is_stranded).cloned().collect();
         let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
-        // Those that are admitted and never came are none that are lost.
+        // Admitted pods that never existed are not lost.
         let before = self.let_through(&role.0, &role.1).unwrap_or(0);
         let missing = before.saturating_sub(past.clone().count() as u32);
         let mut of_group = self.domain_counts.iter().filter(|((name, _), _)| *name == role.0);
@@ -148,7 +148,7 @@ impl Actuator {
         // Volumes are where they were, and of whom no pod is seen that isn't known.
         let is_bound = has_volumes || all.iter().any(|pod| pod.has_own_volume());
         let lost = if is_bound || all.is_empty() { 0 } else { lost };
-        // Those that run there yet will need room beside them.
+        // Pods still running there will need capacity beside them.
         let there = past.filter(|pod| is_in_closed(pod).is_some()).count() as u32;
         let stay = if is_bound { 0 } else { there.saturating_sub(stranded.len() as u32) };
         drop(listed);
@@ -171,7 +171,7 @@ impl Actuator {
         };
         let mut evicted = 0;
         for pod in &displaced.stranded {
-            // It may have got its node by now.
+            // The pod may have a node by now.
             match self.evicts(pod, Some(&pod.metadata.resource_version), false).await {
                 Ok(()) => evicted += 1,
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}

@@ -105,7 +105,7 @@ impl Groups {
             }
         }
         if !errors.is_empty() {
-            // What is read for nobody is not read.
+            // Unused metrics are not scraped.
             self.servers.truncate(servers);
             self.gpus.truncate(gpus);
             return Err(errors);

@@ -229,7 +229,7 @@ impl Watching {
                     self.is_over = true;
                     return Some((Err(status), self));
                 }
-                // The same as before, or nothing is known yet.
+                // Unchanged, or unknown yet.
                 _ => {}
             }
             if self.plans.changed().await.is_err() {

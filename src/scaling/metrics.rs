@@ -184,7 +184,7 @@ impl ScalingMetrics {
         used.retain(|(policy, value, is_rule)| {
             let stays = names.contains(policy.as_str());
             if !stays {
-                // What isn't there is gone.
+                // Absent policies are removed.
                 let _ = match (value, is_rule) {
                     (None, _) => self.ticks.remove_label_values(&[policy]),
                     (Some(reason), false) => self.decisions.remove_label_values(&[policy, reason]),

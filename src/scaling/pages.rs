@@ -68,7 +68,7 @@ pub fn plans(plan_store: &PlanStore, clock: &Clock) -> String {
     with_plans(plan_store, clock, |page| json(page))
 }
 
-/// The same as a JSON value.
+/// All policies with the results and reasons of every step, as a JSON value.
 pub fn plans_value(plan_store: &PlanStore, clock: &Clock) -> serde_json::Value {
     // Text and numbers always serialise.
     with_plans(plan_store, clock, |page| serde_json::to_value(page).unwrap_or_default())

@@ -58,9 +58,9 @@ impl Join {
 /// Ages from which on metrics are stale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ages {
-    /// Of metrics read by the configuration.
+    /// Limit for metrics that the configuration reads.
     pub(super) configured: Duration,
-    /// Of metrics scraped for policies.
+    /// Limit for metrics scraped for policies.
     pub(super) scraped: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Signal {
             Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
             Self::InFlight => in_flight,
             Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
-                // Nobody waits for a first token there.
+                // No first token is awaited there.
                 in_flight.filter(|requests| *requests <= 0.0)
             }),
             Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),

@@ -110,7 +110,7 @@ impl Behavior {
     pub fn limit(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> Limited {
         let keep = self.memory();
         past.recommended.push(now, recommended, keep);
-        // What is there was in force until now, whoever made it so.
+        // The current size was in force until now, whoever set it.
         if past.totals.last() != Some(current) {
             past.totals.push(now, current, keep);
         }
@@ -134,7 +134,7 @@ impl Behavior {
 
     fn panics(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> bool {
         let Panic { threshold_percent, hold, .. } = self.panic;
-        // A group of none is no group that is too small: it starts.
+        // An empty group starts, and doesn't panic.
         let is_far =
             current > 0 && u64::from(recommended) * 100 >= u64::from(current) * u64::from(threshold_percent);
         if is_far && !hold.is_zero() {

@@ -120,7 +120,7 @@ impl Pod {
 pub(super) struct Reading {
     /// Sum over the ready pods with a value.
     pub(super) sum: Amount,
-    /// Number of those pods.
+    /// Number of pods with a value.
     pub(super) count: u32,
 }
 
@@ -160,7 +160,7 @@ impl Readings {
         }
         let stays: Vec<bool> = readings.ready.iter().map(|ready| *ready > 0).collect();
         for pod in leaving.into_iter().filter(|pod| pod.is_ready) {
-            // Its load says nothing of what others have, unless all of them go.
+            // A draining pod's load doesn't represent others, unless all drain.
             if stays[pod.role] {
                 readings.ready[pod.role] += 1;
                 readings.left_out[pod.role] += 1;

@@ -98,7 +98,7 @@ pub struct RolePlan {
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<Reason>,
-    /// Its part of a stuck step; `None` if it has none, or all of that is up.
+    /// The role's part of a stuck step; `None` if it has none, or all of it is up.
     #[serde(skip)]
     pub open: Option<Open>,
     /// Pods that it counts for in the group's size: the final ones while it waits for others to grow. `None`:
@@ -138,7 +138,7 @@ pub struct Stages {
     pub metrics: Vec<MetricStage>,
     /// Most pods that a metric asks for, within bounds.
     pub recommended: u32,
-    /// The same after stabilization windows and limits per period.
+    /// Size after stabilization windows and limits per period.
     pub limited: u32,
     /// Size that the roles share.
     pub size: u32,

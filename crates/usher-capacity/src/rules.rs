@@ -235,7 +235,7 @@ pub fn apply(
         verdicts.iter().map(|verdict| verdict.err().unwrap_or(RuleOutcome::Lost)).collect();
     let mut fired = Vec::new();
     let mut changed = vec![false; sizes.len()];
-    // Up before down: what is missing hurts more than what is too much.
+    // Scale-up first: missing pods hurt more than surplus ones.
     for grows in [true, false] {
         for (index, (rule, verdict)) in rules.iter().zip(&verdicts).enumerate() {
             let (Ok(step), Some(size)) = (verdict, sizes.get_mut(rule.role)) else { continue };

@@ -62,7 +62,7 @@ pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     let weight_of = |index: usize| weights.get(index).copied().unwrap_or(0).min(MOST_WEIGHT);
     while !free.is_empty() {
         let sum: u128 = free.iter().map(|index| weight_of(*index)).sum();
-        // Equal weights where none of those that are left has one.
+        // Equal weights if all remaining ones are zero.
         let (weights, sum): (Vec<u128>, u128) = if sum == 0 {
             (vec![1; free.len()], free.len() as u128)
         } else {

@@ -7,7 +7,7 @@ use super::amount::Amount;
 pub struct Measured {
     /// Sum over the ready pods with a value, and values outside of pods.
     pub sum: Amount,
-    /// Number of those pods.
+    /// Number of pods with a value.
     pub count: u32,
     /// Ready pods without the number.
     pub missing: u32,
@@ -37,7 +37,7 @@ pub fn per_pod(measured: &Measured, target: Amount, current: u32, tolerance: u32
         let keeps = count > 0 && sum.is_within(target * count, tolerance);
         return Some(if keeps { current } else { sum.ceil_div(target) });
     }
-    // What those without the number would add.
+    // Assumed load of pods without a value.
     let sum = if way == Greater { sum } else { sum + target * missing };
     let count = count + missing + unready;
     let after = direction(sum, target * count);

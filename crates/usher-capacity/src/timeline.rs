@@ -96,7 +96,7 @@ pub struct Tick {
 pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     let line = line.trim();
     if line.starts_with('[') || line == "null" {
-        return Err("is no object; write {\"t\": 0, …}".to_owned());
+        return Err("is not an object; write {\"t\": 0, …}".to_owned());
     }
     let line: Line = serde_json::from_str(&without_nan(line)).map_err(|error| {
         // The line's own number is that of the file, which the caller knows.

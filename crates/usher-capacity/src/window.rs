@@ -30,12 +30,12 @@ impl Window {
 
     /// Adds a value, in force from now on. `keep` is the longest window.
     pub fn push(&mut self, now: Duration, value: u32, keep: Duration) {
-        // A clock that goes back: what was to come is forgotten.
+        // The clock went back: later samples are dropped.
         while self.values.back().is_some_and(|(at, _)| *at > now) {
             self.values.pop_back();
         }
         self.values.push_back((now, value));
-        // The one before the oldest that counts may still be in force there.
+        // The sample before the window may still be in force.
         while self.values.len() > MOST
             || self.values.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= keep)
         {

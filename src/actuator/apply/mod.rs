@@ -68,7 +68,7 @@ fn reasons(role: &RolePlan) -> String {
 
 /// Event message about a role of a stuck step; `None` if the role has all its pods.
 fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
-    // What counts as up and what of an update are the step's own numbers: all pods may be ready, and more.
+    // A step has its own counts: all pods of the role may be ready, and more.
     let pods = match role.open {
         Some(Open { pods, up, is_update: true }) => {
             format!("{up} of {pods} pods of the newest revision are up")
@@ -159,7 +159,7 @@ impl Actuator {
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);
-            // Nobody reads here how many there are to be: those that are missing will be made again.
+            // Desired replicas are not read here: missing pods will be replaced.
             self.open_replacement_gates_of(policy, &objects, &[]).await;
             return unwritten;
         }
@@ -267,7 +267,7 @@ impl Actuator {
                 self.drained(&policy.name, &role.name, now);
             }
         }
-        // Whom others write to, the group is not to be filled beside them.
+        // Beside a role with a foreign writer, the group doesn't grow.
         let is_foreign =
             observed.may_write.iter().zip(&observed.targets).any(|(may, target)| !may && target.is_some());
         if is_foreign && !plan.conditions.contains(&Condition::ForeignWriter) {
@@ -395,7 +395,7 @@ impl Actuator {
         let kept = pause::kept(object, mechanism).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
-        // Nothing gets to a paused Deployment's pods, what mends a broken update included.
+        // A paused Deployment gets no new revision, so a broken update could not be fixed.
         let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
         let held = held.filter(|_| !(is_stuck && mechanism == PauseMechanism::Pause));
         let Some(patch) = pause::patch(object, mechanism, held).filter(|_| self.term.lasts()) else { return };

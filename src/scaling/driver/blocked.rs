@@ -51,7 +51,7 @@ impl Driver {
         }
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
         let now = self.live.clock.elapsed();
-        // What was said of another policy is no reason to wait.
+        // Waits asked for by requests of other policies don't apply.
         let pause = if is_lost { Duration::ZERO } else { actuator.pause() };
         running.not_before = now + pause;
         running.due = running.due.min(now + again).max(running.not_before);
@@ -81,7 +81,7 @@ impl Driver {
         }
         self.last_gates = Instant::now();
         let pause = if is_late { SLOW_GATE_INTERVAL } else { GATE_INTERVAL };
-        // Changes of pods are no reason to ask a server again that doesn't respond.
+        // Changed pods don't trigger requests to a slow API server.
         self.is_server_late = is_late;
         self.next_gates = actuator.may_have_gates().then(|| self.last_gates + pause);
     }

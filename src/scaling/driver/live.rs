@@ -32,7 +32,7 @@ pub struct Live {
     pub is_shared: bool,
     /// Scrape configuration of model servers for policies; `None` without a scraper.
     pub servers: Option<ScrapeConfig>,
-    /// The same of GPU exporters.
+    /// Scrape configuration of GPU exporters for policies; `None` without a scraper.
     pub gpus: Option<ScrapeConfig>,
     /// Metrics of scrapes.
     pub scrapes: ScrapeMetrics,

@@ -249,7 +249,7 @@ impl Driver {
             let next = self.next_gates.unwrap_or_else(|| Instant::now() + GATE_INTERVAL);
             self.next_gates = actuator.may_have_gates().then_some(next);
         }
-        // Pods of a policy that is gone are to have requests again.
+        // Pods of deleted policies get requests again.
         self.drain();
         self.metrics.keep(self.running.iter().map(|running| running.group.policy.as_ref()), &self.refused());
         self.freeze_refused();
@@ -354,7 +354,7 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
     {
         return;
     }
-    // Nobody waits here, or the gate is gone with the server.
+    // Requests never wait here, or the gate was dropped at shutdown.
     *demand = None;
     std::future::pending().await
 }

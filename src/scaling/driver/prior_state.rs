@@ -59,11 +59,11 @@ impl PriorState {
         let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
         let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
         let asked = policy.roles.iter().map(|role| asked(role, status)).collect();
-        // That nobody waited is known where all are told of.
+        // Without a waiting role only if the status has all roles.
         let is_known = status.observed_generation.is_some()
             && (policy.roles.iter().all(is_told) || surges.iter().any(Option::is_some));
         let growth = if is_known { Growth::of(surges) } else { Growth::default() };
-        // One that was never written may not have been allowed to be.
+        // A role never written may not have been writable.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
             return Self { at, changes, growth, asked, unknown, ..Self::none() };
@@ -71,7 +71,7 @@ impl PriorState {
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
             let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
-            // One that lies ahead is of another clock.
+            // A time in the future is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
         Self { at, changes, growth, asked, fired: fired.collect(), unknown, ..Self::none() }

@@ -33,13 +33,13 @@ impl Running {
         if !inputs.pods.is_empty() {
             self.had_pods = now;
         }
-        // What doesn't come at all is not asked for without end.
+        // Pods that never appear are not asked for forever.
         let comes = now.saturating_sub(self.had_pods) < COMING_UP;
         let kept = |(place, role): (usize, &RolePlan)| {
             let most = policy.roles.get(place)?.range.max;
             let asked = self.asked.get(place).copied().flatten()?.min(most);
             let is_unknown = role.is_blind || role.current == 0 || role.reasons.contains(&Reason::StaleData);
-            // What a plan takes away goes.
+            // A plan's scale-down is kept.
             (comes && is_unknown && role.write >= role.current && asked > role.write).then_some(asked)
         };
         let kept: Vec<Option<u32>> = plan.roles.iter().enumerate().map(kept).collect();

@@ -96,7 +96,7 @@ impl Running {
                 let unknown = history.rules_unknown_for(due);
                 Some(PriorState { changes, growth, fired, unknown, asked, ..PriorState::none() })
             }
-            // It wasn't ticked itself.
+            // The previous version was never ticked.
             None => self.before.map(|before| {
                 let fired =
                     |place: usize| before.fired.iter().find(|(of, _)| *of == place).map(|(_, ago)| *ago);
@@ -183,7 +183,7 @@ impl Running {
         let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
         self.members.learn(freshness, led, live.is_shared);
-        // What comes up step by step remembers itself what is on its way.
+        // A rollout keeps track of its own pending pods.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
             Some(observed) => gather_observed(&self.group, &mut self.members, freshness, observed, waiting),

@@ -199,7 +199,7 @@ impl PolicyStore {
             .into_iter()
             .map(|(target, owner)| {
                 let target = Target::of(&target);
-                // What was known stands until there is another response.
+                // A known owner stays until there is another response.
                 let kept = match (&owner, before.get(&target)) {
                     (Owner::Unknown(_), Some(known @ (Owner::Ours | Owner::Other))) => Some(known.clone()),
                     _ => None,
@@ -213,7 +213,7 @@ impl PolicyStore {
     /// Pool of a policy: by its `poolRef`, or by the pods of all its targets. One without targets is for
     /// every picker. `None` if unknown yet.
     fn owner(&self, object: &PolicyObject) -> Option<Owner> {
-        // Before the rest is read, which may not be possible.
+        // Before parsing the rest, which may fail.
         if let Some(name) = pool_of(object) {
             return Some(if name == self.pool { Owner::Ours } else { Owner::Other });
         }
@@ -243,7 +243,7 @@ impl PolicyStore {
         if older.is_empty() {
             return groups;
         }
-        // What stays in force of an earlier version scales what that did.
+        // An earlier version in force keeps its targets.
         for name in &older {
             let good = self.policies.get(name).and_then(|stored| stored.good.as_ref());
             if let Some(Ok(spec)) = good.map(|(document, _)| serde_json::to_value(&document.spec)) {
@@ -393,7 +393,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
                 "spec.deploy.topology.clusterTopology: no ClusterTopology '{name}' with layers, or RBAC forbids reading it"
             ),
         })?;
-        // Layers beside the name are an error, which is told.
+        // Layers beside the name are an error, reported below.
         if topology.layers.is_empty() {
             topology.layers.clone_from(layers);
             topology.cluster_topology = None;
@@ -428,7 +428,7 @@ impl Adding<'_> {
         let (errors, warnings): (Vec<_>, Vec<_>) =
             problems(document).into_iter().partition(|problem| problem.is_error);
         let policy = Policy::of(document);
-        // What was replaced can stand. What contradicts itself has nothing to be replaced by.
+        // Replaced values are valid. Contradictions can't be replaced.
         if !errors.is_empty() && policy.sanitised == 0 {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             return Err(Refusal { reason: "Invalid", message: some(all) });

@@ -67,7 +67,7 @@ impl StatusWriter {
             if self.term.lasts() {
                 self.write_due().await;
             } else {
-                // What others tell from now on is in the objects.
+                // The statuses of other replicas are in the objects.
                 self.written = WrittenStatuses::default();
             }
             let next = Instant::now() + POLL_INTERVAL;
@@ -103,7 +103,7 @@ impl StatusWriter {
     async fn write(&self, known: &Known, status: &PolicyStatus) -> Result<(), Problem> {
         let (namespace, name) = (&self.namespace, &known.name);
         let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POLICIES}/{name}/status");
-        // With the uid, another object of this name refuses it.
+        // With the uid, a new object of this name rejects it.
         let patch = json!({"metadata": {"uid": known.uid}, "status": status});
         self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
     }
@@ -123,7 +123,7 @@ impl StatusWriter {
                     tracing::info!(%problem, "cannot write events about capacity policies; their statuses have the same conditions");
                 }
                 return match problem {
-                    // It will be no other time, and the log has said so.
+                    // Retrying is useless, and the failure was logged.
                     Problem::Denied(_) => EventOutcome::Done,
                     problem if problem.is_unsure() => EventOutcome::Unanswered,
                     _ => EventOutcome::Refused,

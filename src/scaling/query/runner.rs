@@ -119,7 +119,7 @@ impl Shared {
         mut wanted: watch::Receiver<bool>,
     ) {
         let mut backoff = Backoff::new(every, every.max(LONGEST_PAUSE));
-        // What was said of it since it was last answered.
+        // Errors logged since the last result.
         let mut told: Vec<&'static str> = Vec::new();
         loop {
             if wanted.wait_for(|wanted| *wanted).await.is_err() {
@@ -151,7 +151,7 @@ impl Shared {
                     let mut last = self.results.last();
                     let entry = last.entry(Arc::clone(&query)).or_default();
                     if is_response {
-                        // There is no such number now. A server that fails says nothing of that.
+                        // The metric has no value now. An error of the server doesn't imply that.
                         *entry = None;
                         backoff.reset();
                         every

@@ -147,8 +147,8 @@ fn broken_line_ends_the_run_after_valid_ones() {
         ("{\"t\": 15, \"replica\": {}}", "line 2: unknown field `replica`"),
         ("not json", "line 2: expected"),
         ("{\"t\": 15", "line 2: EOF while parsing an object, at column 8"),
-        ("[15, {\"decode\": 1}, [], 0, {}, null, false]", "line 2: is no object"),
-        ("null", "line 2: is no object"),
+        ("[15, {\"decode\": 1}, [], 0, {}, null, false]", "line 2: is not an object"),
+        ("null", "line 2: is not an object"),
         ("{\"t\": -1}", "line 2: t is -1"),
     ] {
         let output = usher(&RULES, &format!("{first}\n{second}\n{}\n", line(30, 1.0)));

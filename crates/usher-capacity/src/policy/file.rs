@@ -70,7 +70,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         for (role, spec) in &document.spec.roles {
             let Some(target) = &spec.scale_target_ref else { continue };
             let at = position(node, &format!("spec.roles.{role}.scaleTargetRef"));
-            // Policies of a file scale what is in the picker's namespace, whatever they say of theirs.
+            // Policies of a file scale targets in the picker's namespace, whatever their own.
             let key = (group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
             if let Some((first, of)) = targets.insert(key, (role.clone(), name.clone())) {
                 let (kind, target) = (&target.kind, &target.name);
@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
         read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
-    // What has no place says that there are more.
+    // An error without a position reports further ones.
     errors.sort_by_key(|error| (error.position().is_none(), error.position()));
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
@@ -95,7 +95,7 @@ fn position(node: &Node, path: &str) -> Position {
     let mut node = node;
     let mut rest = path;
     while !rest.is_empty() {
-        // Names may have dots in them, so the longest key that fits is meant.
+        // Names may contain dots, so the longest matching key wins.
         let key = match &node.value {
             Value::Map(entries) => entries
                 .iter()

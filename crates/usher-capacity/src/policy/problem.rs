@@ -67,7 +67,7 @@ impl Found {
     pub(super) fn role(&mut self, path: String, name: &str, spec: &Spec) {
         if !spec.roles.contains_key(name) {
             let known = spec.roles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            self.error(path, format!("'{name}' is no role of this policy; its roles are {known}"));
+            self.error(path, format!("'{name}' is not a role of this policy; its roles are {known}"));
         }
     }
 }

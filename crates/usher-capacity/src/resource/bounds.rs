@@ -39,15 +39,15 @@ pub(super) fn policy() -> Vec<Bound> {
         (
             "",
             json!({"required": ["roles"], "x-kubernetes-validations": [
-                rule("!has(self.total) || !has(self.rules) || size(self.rules) == 0", "total sizes every role: keep it, or rules"),
-                rule("!has(self.scaling) || !has(self.deploy) || !has(self.deploy.steps) || size(self.deploy.steps) == 0", "scaling says the same as deploy.steps in another way: keep one of them"),
+                rule("!has(self.total) || !has(self.rules) || size(self.rules) == 0", "total and rules exclude each other: keep one of them"),
+                rule("!has(self.scaling) || !has(self.deploy) || !has(self.deploy.steps) || size(self.deploy.steps) == 0", "scaling and deploy.steps exclude each other: keep one of them"),
                 rule("has(self.scaling) || !has(self.deploy) || (has(self.deploy.steps) && size(self.deploy.steps) > 0)", "deploy has no steps: say how many pods of each role come up together"),
-                rule("self.mode != 'Apply' || self.roles.all(r, has(self.roles[r].scaleTargetRef))", "mode Apply has to know what to scale: give every role a scaleTargetRef"),
-            rule("!has(self.rules) || self.rules.all(r, r.role in self.roles)", "a rule names a role that is none of the policy"),
-                rule("!has(self.deploy) || !has(self.deploy.steps) || self.deploy.steps.all(r, r in self.roles)", "deploy.steps names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.preferredRatio) || self.coordination.preferredRatio.all(r, r in self.roles)", "coordination.preferredRatio names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.pressure) || self.coordination.pressure.all(r, r in self.roles)", "coordination.pressure names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.ratio) || (self.coordination.ratio.numerator in self.roles && self.coordination.ratio.denominator in self.roles)", "coordination.ratio names a role that is none of the policy"),
+                rule("self.mode != 'Apply' || self.roles.all(r, has(self.roles[r].scaleTargetRef))", "mode Apply needs a scaleTargetRef for every role"),
+            rule("!has(self.rules) || self.rules.all(r, r.role in self.roles)", "a rule names an unknown role"),
+                rule("!has(self.deploy) || !has(self.deploy.steps) || self.deploy.steps.all(r, r in self.roles)", "deploy.steps names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.preferredRatio) || self.coordination.preferredRatio.all(r, r in self.roles)", "coordination.preferredRatio names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.pressure) || self.coordination.pressure.all(r, r in self.roles)", "coordination.pressure names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.ratio) || (self.coordination.ratio.numerator in self.roles && self.coordination.ratio.denominator in self.roles)", "coordination.ratio names an unknown role"),
             ]}),
         ),
         ("poolRef", json!({"required": ["name"]})),
@@ -79,13 +79,13 @@ pub(super) fn policy() -> Vec<Bound> {
         (
             "behavior.scaleDown",
             json!({"x-kubernetes-validations": [
-                rule("!has(self.panic)", "panic makes sense when growing only: move it to scaleUp"),
+                rule("!has(self.panic)", "panic is for scale-up only: move it to scaleUp"),
             ]}),
         ),
         (
             "behavior.scaleUp",
             json!({"x-kubernetes-validations": [
-                rule("!has(self.drainTimeout)", "drainTimeout makes sense when shrinking only: move it to scaleDown"),
+                rule("!has(self.drainTimeout)", "drainTimeout is for scale-down only: move it to scaleDown"),
             ]}),
         ),
     ];
@@ -154,13 +154,13 @@ pub(super) fn policy() -> Vec<Bound> {
         ("deploy.steps", of_roles),
         ("deploy.steps.*", at_least_one),
         ("deploy.batchTimeout", json!({"x-kubernetes-validations": [
-            rule("duration(self) > duration('0s')", "no step can keep a batchTimeout of 0"),
+            rule("duration(self) > duration('0s')", "batchTimeout has to be above 0"),
             rule(&a_day, "at most 24h"),
         ]})),
         ("deploy.provisioningTimeout", json!({"x-kubernetes-validations": [rule(&a_day, "at most 24h")]})),
         ("deploy.topology", json!({"x-kubernetes-validations": [
             rule("!has(self.clusterTopology) || !has(self.layers) || size(self.layers) == 0", "the layers are those of the ClusterTopology: keep one of the two"),
-            rule("!has(self.layer) || !has(self.layers) || size(self.layers) == 0 || self.layer in self.layers", "layer is none of the layers"),
+            rule("!has(self.layer) || !has(self.layers) || size(self.layers) == 0 || self.layer in self.layers", "layer is not one of the layers"),
         ]})),
         ("deploy.topology.clusterTopology", name.clone()),
         ("deploy.topology.layers", layers()),

@@ -52,7 +52,7 @@ fn without_null(schema: &mut Map<String, Value>) {
     schema.remove("anyOf");
     if let Some(Value::Object(of)) = of {
         for (key, value) in of {
-            // What the field says of itself goes before what its type says.
+            // The field's description takes precedence over its type's.
             if key == "description"
                 && let Some(Value::String(text)) = schema.get_mut(&key)
             {

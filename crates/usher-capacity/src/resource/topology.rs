@@ -12,16 +12,16 @@ use super::status::{Conditions, StatusCondition};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct TopologyObjectSpec {
-    /// Keys of node labels, from the smallest domains to the largest: each domain of one is within one
-    /// domain of the next.
+    /// Keys of node labels, from the smallest domains to the largest: each domain lies within one domain of
+    /// the next.
     pub layers: Vec<String>,
 }
 
-/// The status of a ClusterTopology. Written by the leaders whose policies name it.
+/// Status of a ClusterTopology. Written by the leaders whose policies name it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologyStatus {
-    /// The generation of the object that this is about.
+    /// Generation of the object that this is about.
     pub observed_generation: Option<i64>,
     /// Number of nodes.
     pub nodes: Option<u32>,
@@ -36,13 +36,13 @@ pub struct TopologyStatus {
 #[serde(default)]
 #[schemars(extend("required" = ["key"]))]
 pub struct LayerStatus {
-    /// The key of the label.
+    /// Key of the label.
     pub key: String,
     /// Number of domains.
     pub domains: u32,
     /// Nodes without the label.
     pub missing: u32,
-    /// Domains that are in more than one domain of a larger layer.
+    /// Domains within more than one domain of a wider layer.
     pub broken: u32,
 }
 

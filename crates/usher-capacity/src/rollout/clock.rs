@@ -13,7 +13,7 @@ pub(crate) struct Clock {
     since: Duration,
     /// Time since then in which nodes were being added.
     excused: Duration,
-    /// The same for the whole step.
+    /// Total of that time in the whole step.
     excused_in_all: Duration,
     seen: Duration,
 }

@@ -36,7 +36,7 @@ pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {
             if left < 2 || asked <= given {
                 break;
             }
-            // Who has nothing to give back is in nobody's way.
+            // A group without spare pods blocks no other.
             if group.spare > 0 {
                 giving.push(*index);
                 given += u64::from(group.spare);

@@ -117,7 +117,7 @@ impl Memory {
     /// of them exist.
     pub(super) fn see(&mut self, role_counts: &[RoleCounts]) {
         if self.has_gates && self.floor.is_empty() {
-            // What was past them before the first one was seen is replaced as well.
+            // Pods past the gates before the first gate was seen are replaced as well.
             self.floor.clone_from(&self.past);
         }
         self.past.resize(role_counts.len(), 0);
@@ -144,7 +144,7 @@ impl Memory {
     }
 
     /// Desired pods of a role at the last tick. If no other writer is expected, replicas that are neither the
-    /// earlier nor the written ones are somebody's wish, and count from then on.
+    /// earlier nor the written ones are a user's wish, and count from then on.
     pub(crate) fn pending(&self, role: usize, current: u32) -> Option<u32> {
         let asked = self.asked.get(role)?;
         let is_foreign = asked.is_ours && current != asked.current && current != asked.write;

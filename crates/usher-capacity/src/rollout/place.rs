@@ -92,7 +92,7 @@ fn left(domain: &Domain, need: &[u32]) -> Option<u64> {
     let mut left = 0u64;
     let spare = domain.spare.iter().copied().chain(std::iter::repeat(0));
     for ((need, slots), spare) in need.iter().zip(slots(domain)).zip(spare) {
-        // Room for a role that needs none says nothing of how well the step fits.
+        // Capacity for roles without pods in the step is ignored.
         if *need > 0 {
             left += u64::from(slots.checked_sub(*need)?) + u64::from(spare);
         }

@@ -27,7 +27,7 @@ pub struct RoleCounts {
     pub unschedulable: u32,
     /// Pods of the newest revision.
     pub updated: u32,
-    /// Those that are up.
+    /// Pods of the newest revision that are up.
     pub updated_ok: u32,
     /// Pods of an older revision.
     pub outdated: u32,

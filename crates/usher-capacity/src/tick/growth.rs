@@ -70,7 +70,7 @@ impl Growth {
     pub(super) fn follow(&mut self, roles: &[RolePlan]) {
         self.growing.resize(roles.len(), None);
         let is_new = std::mem::take(&mut self.is_new);
-        // Where nobody is to shrink, nobody waited.
+        // Without a shrinking role, none waited.
         let is_nobodys = is_new && roles.iter().all(|role| role.goal >= role.current);
         for (role, growing) in roles.iter().zip(&mut self.growing) {
             if role.goal > role.current {
@@ -90,7 +90,7 @@ impl Growth {
         let mut without = |(place, role): (usize, &RolePlan)| {
             let held = self.surges.get(place).copied().flatten().filter(|held| held.desired == role.current);
             let surplus = held.map_or(0, |held| role.current.saturating_sub(held.goal));
-            // Of its own those that never came up.
+            // Own pods that never became ready.
             let unready = surplus.min(role.current.saturating_sub(role.ready));
             let stand_in = (surplus - unready).min(starting);
             starting -= stand_in;

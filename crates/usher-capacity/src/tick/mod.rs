@@ -35,7 +35,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
             tick.share(size, panics, total.cost_expansion);
         }
         Sizing::Kept if policy.coordination.is_on => {
-            // Where no number is named that shares it, none can be missing.
+            // Without pressure metrics none can be missing.
             let names_none = policy.coordination.pressure.iter().all(Vec::is_empty);
             let size = names_none.then(|| tick.within_bounds(tick.counted()));
             tick.share(size, false, DEFAULT_EXPANSION);
@@ -128,7 +128,7 @@ impl<'a> Tick<'a> {
         self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The same, at most the size asked for before.
+    /// Counted size, at most the size asked for before.
     fn sized(&self) -> u32 {
         self.counted().min(self.most.unwrap_or(u32::MAX))
     }
@@ -166,7 +166,7 @@ impl<'a> Tick<'a> {
                 self.is_stale();
             }
             self.policy.behavior.record_current(&mut history.past, current, now);
-            // Panic lasts its time, whether numbers come or not.
+            // Panic lasts its time, with or without metrics.
             let panics = self.policy.behavior.still_panics(&history.past, now);
             if panics {
                 self.condition(Condition::Panic);
@@ -176,7 +176,7 @@ impl<'a> Tick<'a> {
             self.plan.stages.limited = size;
             return (None, panics);
         };
-        // One that isn't known may ask for more than those that are.
+        // An unknown metric may ask for more than the known ones.
         let lacks_one = self.plan.stages.metrics.iter().any(|metric| metric.asks.is_none());
         let asked = if lacks_one && asked < current {
             self.is_stale();
@@ -184,7 +184,7 @@ impl<'a> Tick<'a> {
         } else {
             asked
         };
-        // Bounds first: what is outside of them comes back, whatever metrics say.
+        // Bounds apply first, whatever the metrics.
         let recommended = if current < least {
             self.because(Reason::Min);
             least
@@ -213,7 +213,7 @@ impl<'a> Tick<'a> {
         if size == limited.total {
             limited.reasons.iter().for_each(|reason| self.because(*reason));
         } else {
-            // Bounds hold against limits and windows, which are no reason then.
+            // Bounds override limits and windows, which then are no reasons.
             history.past.correct(size);
             if size > least && size > limited.total {
                 self.because(self.floor());
@@ -245,7 +245,7 @@ impl<'a> Tick<'a> {
             return MetricStage { name, value: value.map(Amount::as_f64), asks };
         }
         let Some(signal) = metric.signal else {
-            // A query that nobody answered.
+            // A query without a result.
             return MetricStage { name, value: None, asks: None };
         };
         let reading = self.readings.of_group(signal);
@@ -253,18 +253,18 @@ impl<'a> Tick<'a> {
         let waiting = if is_queue { Amount::whole(self.inputs.waiting) } else { Amount::ZERO };
         let measured = Measured {
             sum: reading.sum + waiting,
-            // Others get the load of those that go.
+            // Remaining pods take over the load of draining ones.
             count: reading.count - self.unnamed.min(reading.count.saturating_sub(1)),
             missing: self.readings.all_ready() - reading.count,
             unready: self.readings.all_unready(),
         };
         let mut asks = size::per_pod(&measured, metric.target, current, tolerance);
         if reading.count == 0 {
-            // Requests that wait may ask for more. That they don't says nothing of those that pods have.
+            // Waiting requests may ask for more; their absence doesn't imply idle pods.
             asks = asks.filter(|asks| *asks > current);
         }
         if is_queue && self.inputs.pods.is_empty() && current == 0 {
-            // Without pods there is no queue but what waits here, and that is known.
+            // Without pods the only queue is Usher's own, which is known.
             asks = asks.or(Some(0));
         }
         MetricStage { name, value: reading.sum.mean(reading.count as usize).map(Amount::as_f64), asks }
@@ -297,14 +297,14 @@ impl<'a> Tick<'a> {
             .zip(ranges)
             .enumerate()
             .map(|(place, (role, range))| {
-                // Where pods come step by step, a rule adds to what is on its way.
+                // During a rollout a rule adds to pending pods.
                 let on_its_way = history.rollout.pending(place, role.current).unwrap_or(role.current);
                 on_its_way.clamp(range.min, range.max)
             })
             .collect();
         let before = sizes.clone();
         let ruled = rules::apply(rules, self.inputs, &mut sizes, &history.cooldowns, now);
-        // Whoever can't write what it fired for takes that back.
+        // If its step isn't written, the firing is reverted.
         ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
         self.plan.fired =
             ruled.fired.iter().filter_map(|rule| rules.get(*rule)).map(|rule| rule.name.clone()).collect();
@@ -317,7 +317,7 @@ impl<'a> Tick<'a> {
         }
         self.blind_without_rules(rules, &ruled.stages);
         self.plan.stages.rules = ruled.stages;
-        // What brings a role back into its bounds is said before what a rule adds.
+        // Reasons of bounds come before those of rules.
         self.clamp_roles();
         let floor = self.floor();
         let mut is_stale = false;
@@ -343,7 +343,7 @@ impl<'a> Tick<'a> {
                     role.reasons.push(floor);
                 }
             } else if self.policy.rollout.is_some() && self.blind.get(place) != Some(&true) {
-                // What was asked for goes on, step by step.
+                // Earlier requests continue in steps.
                 role.goal = (*size).max(b.low);
             }
         }
@@ -392,7 +392,7 @@ impl<'a> Tick<'a> {
         self.condition(Condition::RatioConstraintViolated);
         for (place, own) in [(above, of_x), (below, of_y)] {
             if let Some(role) = self.plan.roles.get_mut(place) {
-                // Bounds go before the ratio: what waits has to have a pod.
+                // Bounds override the ratio: waiting requests need a pod.
                 role.goal = role.current.clamp(own.low, own.high);
                 role.reasons.push(Reason::RatioUnsatisfied);
             }
@@ -416,7 +416,7 @@ impl<'a> Tick<'a> {
         let kept_y = (y..most_y).find(|y| !ratio.is_above(kept_x, *y)).unwrap_or(most_y);
         let grows = |place: usize, goal: u32| !self.is_blind(place) && goal > current(place);
         let adds = ratio.hold(current(above), current(below)) || grows(above, x) || grows(below, y);
-        // What grows by a number may grow by less.
+        // A role growing by a metric may grow less.
         let kept = |place: usize, own: Bounds, goal: u32| {
             let least = if grows(place, goal) { current(place) } else { goal };
             Bounds { low: own.low.max(least), high: own.high.max(goal) }
@@ -429,7 +429,7 @@ impl<'a> Tick<'a> {
         self.mend(below, next_y);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
-            // What of the two is too many already grows no further.
+            // The larger role of the two grows no further.
             let is_too_many = [ratio.is_above(next_x, next_y), ratio.is_below(next_x, next_y)];
             for ((place, own), is_too_many) in [(above, of_x), (below, of_y)].into_iter().zip(is_too_many) {
                 let may_grow = self.is_blind(place) || !is_too_many;

@@ -31,14 +31,14 @@ impl Tick<'_> {
             .collect();
         self.shrink_behind(&waits, growth, unplaced, now);
         for ((role, held), blind) in self.plan.roles.iter_mut().zip(&mut growth.surges).zip(&self.blind) {
-            // Without numbers nothing is known that says what is kept for others.
+            // Without metrics the pods kept for others are unknown.
             if !blind {
                 let Surge { desired, goal } = Surge { desired: role.desired, goal: role.goal };
                 *held = (desired > goal).then_some(Surge { desired, goal });
             }
             role.counts_as = held.filter(|held| held.desired == role.desired).map(|held| held.goal);
         }
-        // Requests wait: what only their floor brought about says so.
+        // A size that only the floor for waiting requests caused gets their reason.
         for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
             let is_floor = self.inputs.waiting > 0 && role.goal == 1 && own.range.min == 0;
             if is_floor && role.current == 0 && !role.reasons.contains(&Reason::Waiting) {
@@ -73,7 +73,7 @@ impl Tick<'_> {
         let mut spare = ready.saturating_add(step).saturating_sub(size);
         for (place, _) in waits.iter().enumerate().filter(|(_, waits)| **waits) {
             let Some(role) = self.plan.roles.get(place) else { continue };
-            // Those that aren't ready go first, and nobody misses them.
+            // Unready pods are removed first, and were not serving.
             let idle = role.current.saturating_sub(role.ready);
             let most = (role.current - role.goal).min(idle.saturating_add(spare));
             let gives = self.keeping_ratio(place, most);
@@ -126,7 +126,7 @@ impl Tick<'_> {
         };
         let serves = |of: usize, gives: u32| {
             self.plan.roles.get(of).map_or(0, |role| {
-                // What this role keeps is decided here; the others may go to their goals.
+                // Only this role's pods are decided here; others may reach their goals.
                 let left =
                     if of == place { role.current } else { role.current.min(role.desired.max(role.goal)) };
                 role.ready.min(left.saturating_sub(if of == place { gives } else { 0 }))

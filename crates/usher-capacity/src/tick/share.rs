@@ -34,7 +34,7 @@ impl Tick<'_> {
             (Some(_), None) if !counts => {
                 self.because(if is_on { Reason::NoPressure } else { Reason::Cost });
             }
-            // No role has a share that could stay.
+            // No role has a share to keep.
             (Some(_), None) if self.counted() == 0 => self.because(Reason::NoPressure),
             (Some(size), None) => self.keep_shares(size),
             (Some(_), Some(_)) if panics => self.because(Reason::Cost),
@@ -46,7 +46,7 @@ impl Tick<'_> {
                 let of = size.unwrap_or(there);
                 let shares = coordinate::coordinate(of, &weights, &self.bounds, &coordination.bands);
                 let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
-                // The pods that don't respond may be the busiest.
+                // Unresponsive pods may be the busiest.
                 let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
                 if loses && !self.is_small(&shares, of) {
                     if size.is_none() {

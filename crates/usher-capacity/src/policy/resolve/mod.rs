@@ -137,7 +137,7 @@ impl Reader {
 
     fn sizing(&mut self, spec: &Spec, roles: &[Role]) -> Sizing {
         if let Some(total) = &spec.total {
-            // Both size every role: one would undo what the other does.
+            // Both size every role, and would conflict.
             self.sanitised += u32::from(!spec.rules.is_empty());
             return Sizing::Total(self.total(total));
         }
@@ -258,7 +258,7 @@ impl Reader {
         let pressure = roles
             .iter()
             .map(|role| match &written.pressure {
-                // What is off is not read.
+                // Disabled settings are not read.
                 _ if !is_on => Vec::new(),
                 Some(pressure) => {
                     let signals = pressure.get(&role.name).map(Vec::as_slice).unwrap_or_default();

@@ -21,7 +21,7 @@ pub(super) fn check(spec: &Spec, found: &mut Found) {
     if let Some(scaling) = &spec.scaling {
         found.whole("spec.scaling.maxSkewPercent".to_owned(), scaling.max_skew_percent, 0, 100);
         if spec.deploy.as_ref().is_some_and(|deploy| !deploy.steps.is_empty()) {
-            found.error("spec.scaling", "says the same as deploy.steps in another way; keep one of them");
+            found.error("spec.scaling", "excludes deploy.steps; keep one of them");
         }
     }
     if let Some(update) = &spec.update {
@@ -47,7 +47,7 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
         }
     }
     if deploy.batch_timeout.is_some_and(|time| time.0.is_zero()) {
-        found.error("spec.deploy.batchTimeout", "is 0, which no step can keep");
+        found.error("spec.deploy.batchTimeout", "has to be above 0");
     }
     if deploy.success.is_some() && spec.scaling.is_some() {
         found.warning("spec.deploy.success", "is what counts; scaling.progression has no effect beside it");
@@ -69,7 +69,7 @@ pub(super) fn check_ratio(document: &Document, found: &mut Found) {
     let (Some(ratio), Some(Pace::Steps(steps))) = (policy.ratio, pace) else { return };
     let of = |place: usize| Some((steps.get(place).copied()?, policy.roles.get(place)?));
     let (Some((x, above)), Some((y, below))) = (of(ratio.numerator), of(ratio.denominator)) else { return };
-    // A role without steps goes its own way, and one whose first step is its last has its goal from then on.
+    // A role without steps is independent, and one with a single step is at its goal after it.
     let has_steps = |step: u32, role: &Role| step > 0 && step < role.range.max;
     if !has_steps(x, above) || !has_steps(y, below) || ratio.bounds.hold(x, y) {
         return;
@@ -103,7 +103,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
         if layer.is_empty() {
             found.error(path(&format!("layers.{index}")), "is empty; write the key of a node label");
         } else if !seen.insert(layer) {
-            found.error(path(&format!("layers.{index}")), format!("'{layer}' is there twice"));
+            found.error(path(&format!("layers.{index}")), format!("'{layer}' is a duplicate"));
         }
     }
     if topology.cluster_topology.is_some() {
@@ -115,7 +115,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
     let layers = topology.layers();
     if let Some(layer) = topology.layer.as_ref().filter(|layer| !layers.contains(layer)) {
         let known = layers.join(", ");
-        found.error(path("layer"), format!("'{layer}' is none of the layers; they are {known}"));
+        found.error(path("layer"), format!("'{layer}' is not one of the layers; they are {known}"));
     }
 }
 

@@ -17,69 +17,69 @@ use conditions::{progress, sentence};
 use crate::plan::{Condition, Plan};
 use crate::policy::{Policy, Role, Sizing};
 
-/// The status of a CapacityPolicy. Written by the leader only.
+/// Status of a CapacityPolicy. Written by the leader only.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
-    /// The generation of the policy that this is about.
+    /// Generation of the policy that this is about.
     pub observed_generation: Option<i64>,
     /// State of the group: Idle, Deploy, Scale, Update, Blocked or Failed.
     pub state: Option<String>,
-    /// Pods that there are, of all roles.
+    /// Existing pods of all roles.
     pub current: Option<u32>,
-    /// Pods that there should be, of all roles.
+    /// Desired pods of all roles.
     pub desired: Option<u32>,
-    /// The plan, role by role.
+    /// Plan of each role.
     pub roles: Vec<RoleStatus>,
     /// Outcome of each rule.
     pub rules: Vec<RuleStatus>,
-    /// The last write to what has each role's replicas, the newest first.
+    /// Last write of each role's replicas, newest first.
     pub last_writes: Vec<LastWrite>,
-    /// Conditions of the policy: what is as it should be, and what is not.
+    /// Conditions of the policy.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// The plan of a role.
+/// Plan of a role.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["name"]))]
 pub struct RoleStatus {
-    /// The role.
+    /// Name of the role.
     pub name: String,
     /// Label selector of its pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Workload that has its pods, by kind, group and name.
+    /// Target, by kind, group and name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Pods that there are.
+    /// Existing pods.
     pub current: u32,
-    /// Number of them that are ready.
+    /// Ready pods.
     pub ready: u32,
-    /// Pods that there should be.
+    /// Desired pods.
     pub desired: u32,
-    /// Pods that there should be once other roles have grown. Absent: as many as are desired.
+    /// Desired pods once other roles have grown. Absent: as many as `desired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<u32>,
-    /// Pods that may exist, and don't wait at a scheduling gate.
+    /// Pods that may exist past their scheduling gate.
     pub admitted: u32,
-    /// Pods that were let through their gate and may be replaced by others. Absent: none is known to be.
+    /// Pods admitted past their scheduling gate, whose replacements are admitted as well. Absent: unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub let_through: Option<u32>,
-    /// Domains of the topology that those belong in.
+    /// Topology domains of those pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
-    /// From which ordinal on pods may be of the newest revision, where some are not.
+    /// First ordinal that may be updated, during a rolling update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
-    /// The layer that the last step fit into one domain of.
+    /// Layer of the single domain that holds the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<String>,
 }
 
-/// Pods of a role in a domain of the topology.
+/// Pods of a role in a topology domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["layer", "domain", "pods"]))]
@@ -88,7 +88,7 @@ pub struct DomainStatus {
     pub layer: String,
     /// The domain: a value of that label.
     pub domain: String,
-    /// Pods that were let through their gate for this domain.
+    /// Pods admitted for this domain.
     pub pods: u32,
 }
 
@@ -117,9 +117,9 @@ impl RoleStatus {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["name"]))]
 pub struct RuleStatus {
-    /// The rule.
+    /// Name of the rule.
     pub name: String,
-    /// When it fired last.
+    /// Time of the last firing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_trigger_time: Option<String>,
@@ -129,19 +129,19 @@ pub struct RuleStatus {
     pub last_skip_reason: Option<String>,
 }
 
-/// A write to what has a role's replicas.
+/// A write of a role's replicas.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["role"]))]
 pub struct LastWrite {
-    /// The role.
+    /// Name of the role.
     pub role: String,
-    /// When it was written.
+    /// Time of the write.
     #[schemars(extend("format" = "date-time"))]
     pub time: String,
     /// Replicas before.
     pub from: u32,
-    /// Replicas since.
+    /// Replicas written.
     pub to: u32,
     /// Reason for the write.
     pub reason: String,
@@ -176,7 +176,7 @@ pub struct StatusInput<'a> {
 pub struct Ticked<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// Its plan.
+    /// Plan of the tick.
     pub plan: &'a Plan,
     /// Last firing of each rule, by index: RFC 3339.
     pub fired: &'a [Option<String>],
@@ -260,7 +260,7 @@ fn rules(policy: &Policy, plan: &Plan, fired: &[Option<String>], before: &[RuleS
         let known = before.iter().find(|known| known.name == rule.name);
         RuleStatus {
             name: rule.name.clone(),
-            // The one that led before may have fired it.
+            // The previous leader may have fired it.
             last_trigger_time: fired
                 .get(place)
                 .cloned()

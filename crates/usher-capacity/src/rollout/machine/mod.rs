@@ -92,9 +92,9 @@ impl Turn<'_> {
             // A controller replaces no more pods while it waits for one at the gate. Where that may be why an
             // update is stuck, pods come and go by steps as they do without one.
             self.is_stuck = memory.is_update_stuck && self.role_counts.iter().any(|counts| counts.gated > 0);
-            // Sizes stay while pods change, but for what is below its minimum.
+            // Sizes stay during an update, except for roles below their minimum.
             for (place, (counts, role)) in self.role_counts.iter_mut().zip(&self.policy.roles).enumerate() {
-                // A pod that was replaced waits at the gate in place of one that was past it.
+                // The replacement of an admitted pod is at the gate.
                 let admitted = memory.floor.get(place).copied();
                 let waits = counts.there.saturating_add(counts.gated);
                 let admitted = admitted.unwrap_or(counts.there.saturating_add(counts.gated_new));
@@ -297,7 +297,7 @@ impl Turn<'_> {
             return Some(State::Blocked);
         }
         let may_trim = self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS;
-        // Without numbers nothing would make again what is given back. A role without a ready pod has none to lack.
+        // Without metrics removed pods would not be requested again. A role without ready pods lacks none.
         let is_blind = |(place, role): (usize, &RolePlan)| {
             let lacks = self.blind.get(place) == Some(&true) || role.reasons.contains(&Reason::StaleData);
             role.ready > 0 && lacks
@@ -323,7 +323,7 @@ impl Turn<'_> {
         self.plan.stuck = Some(Stuck {
             placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
             asks: self.role_counts.iter().fold(0, |sum, counts| sum + counts.unschedulable),
-            // Without numbers nothing is given back.
+            // Without metrics no pods are removed.
             spare: if is_known { sum(&self.there()).saturating_sub(sum(&whole)) } else { 0 },
         });
         Some(State::Blocked)
@@ -392,7 +392,7 @@ impl Turn<'_> {
             (_, false) => State::Deploy,
         });
         memory.is_blocked = state.is_stuck();
-        // Pods at a gate in place of others that an update is over are replaced, whatever else waits.
+        // Gated replacements within an update are updated, whatever else waits.
         let holds = memory.is_updating && !self.is_stuck;
         let floor = |(admitted, counts): (&u32, &RoleCounts)| {
             if holds { (*admitted).max(counts.size) } else { *admitted }

@@ -13,7 +13,7 @@ impl Turn<'_> {
             self.memory.step = (targets.to_vec(), None);
         }
         let Some(topology) = &self.rollout.topology else { return true };
-        // Pods that replace others are no step, and wait for no place.
+        // Replacements belong to no step, and need no placement.
         let before = self.seen_past();
         let needs = |before: &[u32]| -> Vec<u32> {
             let need = |(role, (target, before)): (usize, (&u32, &u32))| {
@@ -36,7 +36,7 @@ impl Turn<'_> {
                 return true;
             }
             if self.moves(&displaced, topology) {
-                // The step comes after them, and goes on where it began.
+                // The step follows them, in its own domain.
                 for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
                     if self.rollout.is_coordinated(role) {
                         *target = *before;
