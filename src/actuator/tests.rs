@@ -224,7 +224,7 @@ async fn all_pods_of_a_role_without_target_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retired_policy_keeps_gates_beside_another_target() {
+async fn retired_policy_opens_gates_beside_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));
     other.roles[0].target.as_mut().unwrap().name = "e".to_owned();

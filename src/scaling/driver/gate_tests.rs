@@ -182,7 +182,7 @@ async fn lost_lease_is_shown_at_once_and_written_on_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn overlong_acts_resume_soon_and_do_not_count_as_failed() {
+async fn unfinished_writes_resume_soon_and_do_not_count_as_failed() {
     let fake = Fake::default();
     fake.deployment("d", 80, &json!({}));
     for number in 0..80 {
@@ -316,7 +316,7 @@ async fn policies_unable_to_write_admit_replacements() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_at_targets_and_autoscalers_follow_retry_after() {
+async fn reads_of_targets_and_autoscalers_follow_retry_after() {
     let spec = SPEC.replace("30m", "1s");
     // Path, seconds to wait, and how often it is asked within two minutes at least and at most.
     for (path, retry_after, asked) in [

@@ -161,7 +161,7 @@ async fn hanging_writes_delay_others_less_and_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_act_beside_hanging_writes() {
+async fn plans_are_applied_during_hanging_writes() {
     let api = Arc::new(Api::default());
     let stuck = (0..6).map(|number| policy(&format!("stuck{number}"), DEPLOYMENT, ""));
     let policies: Vec<String> = stuck.chain([policy("fast", DEPLOYMENT, "")]).collect();
@@ -195,7 +195,7 @@ async fn policy_can_be_paused_during_hanging_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acts_outlast_an_edit_of_another_policy() {
+async fn writes_outlast_an_edit_of_another_policy() {
     let api = Arc::new(Api::default());
     let with =
         |more: &str| [policy("stuck", DEPLOYMENT, ""), policy("other", DEPLOYMENT, more)].join("---\n");

@@ -143,7 +143,7 @@ const KNOWN: [Option<f64>; 2] = [Some(4.0), Some(4.0)];
 const NONE: [Option<f64>; 2] = [None, None];
 
 #[test]
-fn lost_pods_keep_the_number_without_data() {
+fn desired_replicas_survive_lost_pods_without_metrics() {
     let mut asked =
         Asked::new("roles: {d: {min: 1, max: 20}}, total: {metrics: [{name: queue_depth, target: 4}]}");
     assert_eq!(asked.told(0, ready(4, 0, KNOWN)), [4]);
@@ -160,7 +160,7 @@ fn lost_pods_keep_the_number_without_data() {
 }
 
 #[test]
-fn loss_of_all_pods_keeps_the_number_for_ten_minutes() {
+fn desired_replicas_survive_ten_minutes_without_pods() {
     for sizing in [
         format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1)),
         "total: {metrics: [{name: queue_depth, target: 4}]}".to_owned(),
@@ -246,7 +246,7 @@ fn role_shrinks_for_one_without_room_at_unknown_size() {
 }
 
 #[test]
-fn number_outlasts_edit_and_leader_change_without_data() {
+fn desired_replicas_survive_edit_and_leader_change() {
     let rules = rules(&rule("p-up", "p", "GREATER_THAN", 50, 1));
     let spec = format!("{ROLES}, {rules}");
     for is_edit in [true, false] {
