@@ -219,7 +219,7 @@ fn observe(criterion: &mut Criterion) {
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(cluster, "ns".to_owned(), clock, pool.1, term);
     runtime.block_on(async {
-        actuator.attend(policies.iter(), &[]);
+        actuator.set_policies(policies.iter(), &[]);
         for policy in &policies {
             let mut tries = 0;
             while actuator.observe(policy, Duration::ZERO).await.is_none() {

@@ -1,4 +1,4 @@
-//! Nodes that a pod's own node affinity takes, and the domain that a pod was sent to.
+//! Node affinity of pods: matching nodes, and the topology domain that a pod was sent to.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,7 @@ use serde_json::Value;
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Returns `true` if a node is among those that an affinity requires. Other pods' places and mere
-/// preferences don't count.
+/// Returns `true` if a node matches a pod's required node affinity. Pod affinity and preferences are ignored.
 pub(super) fn takes(affinity: Option<&Value>, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let terms = affinity.and_then(|affinity| affinity.pointer(REQUIRED)).and_then(Value::as_array);
     terms.is_none_or(|terms| terms.iter().any(|term| fits(term, name, labels)))
@@ -20,7 +19,7 @@ fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
 
 fn fits(term: &Value, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let (expressions, fields) = (list(term, "matchExpressions"), list(term, "matchFields"));
-    // A term that says nothing takes no node.
+    // An empty term matches no node.
     let is_empty = expressions.is_empty() && fields.is_empty();
     let label = |key: &str| labels.get(key).map(String::as_str);
     let field = |key: &str| (key == "metadata.name").then_some(name);
@@ -46,8 +45,8 @@ fn holds<'n>(expression: &Value, of: impl Fn(&str) -> Option<&'n str>) -> bool {
     }
 }
 
-/// The domain of one of these layers that a pod was sent to: the last that its affinity names, required
-/// before preferred.
+/// Domain, of one of these layers, that a pod was sent to: the last one that its affinity names, required
+/// terms before preferred ones.
 pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Option<(&'a str, &'a str)> {
     let affinity = affinity?;
     let terms = |pointer: &str| affinity.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
@@ -63,7 +62,7 @@ pub(super) fn sent_to<'a>(affinity: Option<&'a Value>, layers: &[String]) -> Opt
     preferred.chain(required).flat_map(|term| list(term, "matchExpressions")).filter_map(in_domain).last()
 }
 
-/// An affinity without that a pod was sent to this domain (`layer=domain`).
+/// Removes the term that sends a pod to this domain (`layer=domain`).
 pub(super) fn without(affinity: &Value, sent: &str) -> Value {
     let Some((layer, domain)) = sent.split_once('=') else { return affinity.clone() };
     let is_ours = |expression: &Value| {
@@ -80,7 +79,7 @@ pub(super) fn without(affinity: &Value, sent: &str) -> Value {
                 all.pop();
             }
         }
-        // A term that says nothing was made by us, and takes no node.
+        // An empty term was made by Usher, and matches no node.
         terms.retain(|term| {
             !list(term, "matchExpressions").is_empty() || !list(term, "matchFields").is_empty()
         });
@@ -150,7 +149,7 @@ mod tests {
         let only = required(&json!([{"matchExpressions": [ours]}]));
         assert_eq!(without(&only, "rack=r1"), json!({"nodeAffinity": {}}));
         assert_eq!(without(&only, "rack=r2"), only, "it was sent somewhere else");
-        // What the pod asked for itself stays, also where that is the same.
+        // The pod's own terms stay, equal ones included.
         let twice = required(&json!([{"matchExpressions": [ours, ours]}]));
         assert_eq!(without(&twice, "rack=r1"), only);
     }

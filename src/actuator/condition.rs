@@ -1,8 +1,8 @@
-//! Conditions of objects.
+//! Conditions of Kubernetes objects.
 
 use serde::Deserialize;
 
-/// A condition of an object.
+/// Condition of an object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ObjectCondition {

@@ -1,4 +1,4 @@
-//! Domains of pods that replace others: a step lies in one domain, and stays there.
+//! Topology domains of replacement pods: all pods of a step are in one domain, and so are their replacements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,40 +6,39 @@ use super::SENT;
 use super::pods::PodObject;
 use crate::capacity::rollout::Placement;
 
-/// Number of pods of a role that belong in each domain: those that passed their gate, until they are replaced
-/// elsewhere.
+/// Pods of a role by domain: those past their gate, and those that are missing until replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DomainCounts {
     counts: BTreeMap<Placement, u32>,
-    /// Domain of the step that was admitted last, until all its pods are there.
+    /// Domain of the last admitted step, until all its pods exist.
     step: Option<Placement>,
 }
 
-/// Pods that may be past their gate.
+/// Pods of a role whose gate may be open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GateAdmission<'a> {
-    /// Pods past it now.
+    /// Pods past the gate.
     pub(super) past: u32,
-    /// Pods that are allowed past it from now on.
+    /// Pods admitted past the gate.
     pub(super) admitted: u32,
-    /// Domain of pods that are no replacements, and of those that leave domains which are closed.
+    /// Domain for new pods, and for pods that leave closed domains.
     pub(super) step: Option<&'a Placement>,
-    /// Domain of replacements when no other is known.
+    /// Domain for replacements if no other is known.
     pub(super) beside: Option<&'a Placement>,
-    /// Domains whose pods go elsewhere.
+    /// Closed domains, whose pods are moved.
     pub(super) closed: &'a BTreeSet<Placement>,
-    /// Domains that take no pods now: those that are missing elsewhere come first.
+    /// Domains that accept no pods now: replacements in other domains come first.
     pub(super) late: &'a BTreeSet<Placement>,
 }
 
-/// The domain that a pod was sent to, and its layer.
+/// Domain, with its layer, that a pod was sent to.
 pub(super) fn placement_of(pod: &PodObject) -> Option<Placement> {
     let (layer, domain) = pod.metadata.annotations.get(SENT)?.split_once('=')?;
     Some(Placement { layer: layer.to_owned(), domain: domain.to_owned() })
 }
 
 impl DomainCounts {
-    /// Counts the pods that are past their gate.
+    /// Counts pods past their gate.
     pub(super) fn of(pods: &[&PodObject]) -> Self {
         let mut places = BTreeMap::new();
         let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
@@ -49,18 +48,18 @@ impl DomainCounts {
         Self { counts: places, step: None }
     }
 
-    /// The domain with the most pods, of those that still take some.
+    /// Open domain with the most pods.
     pub(super) fn most(&self, closed: &BTreeSet<Placement>) -> Option<&Placement> {
         let open = self.counts.iter().filter(|(place, _)| !closed.contains(*place));
         open.max_by_key(|(_, pods)| **pods).map(|(place, _)| place)
     }
 
-    /// The domains.
+    /// All domains.
     pub(super) fn all(&self) -> impl Iterator<Item = &Placement> {
         self.counts.keys()
     }
 
-    /// Number of pods that are missing in these domains, with `now` those that are there.
+    /// Missing pods in the domains that `of` selects; `now` are the existing ones.
     pub(super) fn missing(&self, now: &Self, of: impl Fn(&Placement) -> bool) -> u32 {
         let wanted = self.counts.iter().filter(|(place, _)| of(place));
         let missing = wanted.map(|(place, wanted)| wanted.saturating_sub(now.in_domain(place)));
@@ -71,14 +70,14 @@ impl DomainCounts {
         self.counts.get(place).copied().unwrap_or(0)
     }
 
-    /// Domains of the next pods to pass the gate, with `now` the pods past it. `None`: any domain.
+    /// Domains of the next pods to pass the gate; `now` are the pods past it. `None`: any domain.
     ///
-    /// Domains of pods that don't exist yet are not recorded: by the time they exist the domain may be
-    /// full, and the step has another.
+    /// Domains of future pods are not recorded: by the time they exist a domain may be full, and the step
+    /// moved to another.
     pub(super) fn next(&mut self, now: &Self, admission: GateAdmission<'_>) -> Vec<Option<Placement>> {
         let GateAdmission { past, admitted, step, beside, closed, late } = admission;
         if past >= admitted {
-            // All are there, or fewer are to be.
+            // All pods exist, or fewer are desired.
             self.clone_from(now);
             return Vec::new();
         }
@@ -98,7 +97,7 @@ impl DomainCounts {
         let all = (admitted - past) as usize;
         let step = self.step.as_ref().filter(|step| !closed.contains(*step)).or(beside);
         let more = all.saturating_sub(next.len() + waiting.len());
-        // Those of the step may have room where others wait for a node.
+        // Pods of the step may fit where others wait for a node.
         if !step.is_some_and(|step| late.contains(step)) {
             next.extend(std::iter::repeat_n(step.cloned(), more));
         }
@@ -107,8 +106,8 @@ impl DomainCounts {
         next
     }
 
-    /// Notes the domains of pods that have passed their gate, `now` being those that were past it before. Those that a
-    /// domain didn't lack are no more missing in the `closed` ones.
+    /// Records the domains of pods that have passed their gate; `now` are the pods that were past it before.
+    /// Those beyond what a domain lacked replace pods of `closed` ones.
     pub(super) fn passed(&mut self, now: &Self, opened: &[Option<Placement>], closed: &BTreeSet<Placement>) {
         let mut there = now.clone();
         for place in opened.iter().flatten() {
@@ -128,13 +127,13 @@ impl DomainCounts {
         }
     }
 
-    /// The domains, with the number of pods in each.
+    /// Domains with their number of pods.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&Placement, u32)> {
         self.counts.iter().map(|(place, pods)| (place, *pods))
     }
 
-    /// Counts by domain that another replica left.
-    pub(super) fn said(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
+    /// Counts by domain from a status.
+    pub(super) fn from_status(counts: impl Iterator<Item = (Placement, u32)>) -> Self {
         Self { counts: counts.collect(), step: None }
     }
 }
@@ -153,7 +152,7 @@ mod tests {
     }
 
     fn places(counts: &[(&str, u32)]) -> DomainCounts {
-        DomainCounts::said(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
+        DomainCounts::from_status(counts.iter().map(|(domain, pods)| (at(domain), *pods)))
     }
 
     fn domains(next: &[Option<Placement>]) -> Vec<&str> {
@@ -213,7 +212,7 @@ mod tests {
             GateAdmission { past: 4, admitted: 8, step: Some(&b), beside: None, closed: &NONE, late: &NONE };
         assert_eq!(domains(&all.next(&now, admission)), ["b"; 4]);
         all.passed(&now, &[], &NONE);
-        // While nothing is looked at, they go where they were to go.
+        // While nothing is observed, their domains stay.
         assert_eq!(
             domains(&all.next(&now, GateAdmission { step: None, beside: Some(&at("a")), ..admission })),
             ["b"; 4]

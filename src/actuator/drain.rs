@@ -1,5 +1,5 @@
-//! Choice of the pods that a smaller role loses, and when. They get no new requests first, and go when they
-//! have answered all that they have, or when that takes too long.
+//! Chooses the pods that scale-down removes, and when. They get no new requests, and are deleted once their
+//! requests have ended or the drain timeout is over.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,43 +11,43 @@ use super::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::group;
 
-/// The annotation by which the controller of a Deployment chooses, of pods that are as ready as each other:
+/// Annotation by which the controller of a Deployment chooses among equally ready pods:
 /// <https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost>.
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The annotation of pods whose cost is ours.
+/// Annotation of pods whose deletion cost Usher set.
 pub(super) const DRAINING: &str = "usher.dev/draining";
 
-/// The cost of pods that are to go; that of others is 0 unless somebody gave them one.
+/// Deletion cost of pods to be removed. Others have 0, unless set by somebody else.
 const LOW: &str = "-1000";
 
-/// Time for which pods that were to be deleted get no requests if they are not.
+/// Time after which pods that were to be deleted and still exist get requests again.
 pub(super) const GONE: Duration = Duration::from_secs(60);
 
 /// Load of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodLoad {
-    /// `true` if it is known that it has nothing to do.
+    /// `true` if it is known to have no requests.
     pub is_idle: bool,
-    /// Requests that it has and whose response isn't complete, as far as is known.
+    /// Known requests in flight.
     pub under_way: u64,
-    /// Blocks that its prefix cache is taken to hold; 0 where nothing counts them.
+    /// Estimated blocks in its prefix cache; 0 if unknown.
     pub cached: u64,
-    /// Requests that it was sent in all: the more, the more of them may come back to its cache.
+    /// Requests sent to it in total: an estimate of how many may return to its cache.
     pub sent: u64,
 }
 
-/// Rule by which a controller chooses the pods that it deletes.
+/// Rule by which a controller chooses pods to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// By their cost, those that aren't ready first.
+    /// Unready pods first, then by deletion cost.
     Cost,
-    /// The highest numbers.
+    /// Highest ordinals.
     Ordinal,
 }
 
 impl Choice {
-    /// Rule of a target's controller; `None` if it isn't known.
+    /// Rule of a target's controller; `None` if unknown.
     pub(super) fn of(target: &TargetRef) -> Option<Self> {
         match (group(&target.api_version), target.kind.as_str()) {
             ("apps", "Deployment" | "ReplicaSet") => Some(Self::Cost),
@@ -57,18 +57,18 @@ impl Choice {
     }
 }
 
-/// Pods of a role that are about to go.
+/// Draining pods of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drain {
-    /// By uid.
+    /// Pods by uid.
     pub(super) pods: BTreeMap<String, Going>,
-    /// Time at which it was written that there are to be fewer.
+    /// Time at which the smaller replicas were written.
     pub(super) written: Option<Duration>,
-    /// Time at which they could go last, and waited for pods of another role.
+    /// Last time at which all were drained but waited for pods of another role.
     pub(super) waited: Option<Duration>,
 }
 
-/// A pod that is about to go.
+/// A draining pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Going {
     pub(super) name: String,
@@ -76,26 +76,26 @@ pub(super) struct Going {
 }
 
 impl Drain {
-    /// Returns `true` if they still get no requests.
+    /// Returns `true` if the pods still get no requests.
     pub(super) fn holds(&self, now: Duration, timeout: Duration) -> bool {
         let last = self.pods.values().map(|pod| pod.chosen + timeout).max();
         self.written.or(last.max(self.waited)).is_some_and(|at| now < at + GONE)
     }
 
-    /// Waits for all of them anew if a smaller number was written since they were chosen: those that are still
-    /// there stay chosen.
+    /// Restarts the drain if a smaller number was written since the pods were chosen: remaining pods stay
+    /// chosen.
     pub(super) fn begin_again(&mut self, now: Duration) {
         if self.written.take().is_some() {
             self.pods.values_mut().for_each(|pod| pod.chosen = now);
         }
     }
 
-    /// Returns `true` if the last of them was chosen so long ago.
+    /// Returns `true` if the last pod was chosen longer than `timeout` ago.
     pub(super) fn is_late(&self, now: Duration, timeout: Duration) -> bool {
         self.pods.values().all(|pod| now.saturating_sub(pod.chosen) >= timeout)
     }
 
-    /// Chooses so many of a role's pods. Those that were chosen before stay so where that is possible.
+    /// Chooses `count` pods of a role, preferring those chosen before.
     pub(super) fn choose(
         &mut self,
         pods: &[&PodObject],
@@ -110,7 +110,7 @@ impl Drain {
             Choice::Cost => alive.sort_by_key(|pod| {
                 let PodLoad { is_idle, under_way, cached, sent } = load(pod.name());
                 let is_new = !self.pods.contains_key(&pod.metadata.uid);
-                // One that others gave a cost goes when they say.
+                // Deletion costs of other writers are respected.
                 (pod.is_ready(), cost(pod), is_new, !is_idle, under_way, cached, sent, pod.name().to_owned())
             }),
         }
@@ -122,8 +122,8 @@ impl Drain {
         self.pods = alive.iter().map(of).collect();
     }
 
-    /// Returns `true` if they may go: each has responded, or takes too long. Requests that were on their
-    /// way when it was chosen count from the next look on.
+    /// Returns `true` if all are drained: their requests have ended, or the timeout is over. Requests that
+    /// were on their way when a pod was chosen count from the next observation on.
     pub(super) fn is_done(
         &self,
         pods: &[&PodObject],
@@ -135,7 +135,7 @@ impl Drain {
             let Some(going) = self.pods.get(&pod.metadata.uid) else { return true };
             let waited = now.saturating_sub(going.chosen);
             let PodLoad { is_idle, under_way, .. } = load(pod.name());
-            // One that isn't ready may still answer what it was sent before.
+            // An unready pod may still respond to earlier requests.
             let is_over = is_idle || (!pod.is_ready() && under_way == 0);
             waited >= timeout || (!waited.is_zero() && is_over)
         };
@@ -149,13 +149,13 @@ fn cost(pod: &PodObject) -> i64 {
     known.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-/// Returns `true` if a pod's cost is ours.
+/// Returns `true` if Usher set a pod's deletion cost.
 pub fn is_marked(pod: &PodObject) -> bool {
     pod.metadata.annotations.contains_key(DRAINING)
 }
 
-/// The merge patch that gives a pod a low cost, or takes it away; `None`: it is as it should be, or has one
-/// of somebody else's.
+/// Merge patch that sets or removes a pod's low deletion cost; `None` if nothing changes, or another writer
+/// set a cost.
 pub fn marking(pod: &PodObject, goes: bool) -> Option<Value> {
     let has_other = pod.metadata.annotations.contains_key(COST) && !is_marked(pod);
     if has_other || goes == is_marked(pod) {
@@ -181,7 +181,7 @@ mod tests {
         }))
     }
 
-    /// Requests under way and sent in all, by the pod's last letter.
+    /// Requests in flight and sent, by the pod's last letter.
     fn load(name: &str) -> PodLoad {
         let (under_way, sent) = match name.as_bytes().last() {
             Some(b'0') => (0, 90),
@@ -207,7 +207,7 @@ mod tests {
             drain.choose(&all, count, Choice::Cost, S(10), load);
             assert_eq!(chosen(&drain), expected);
         }
-        // What was chosen stays so, whoever is idle by now.
+        // Chosen pods stay chosen, whatever else is idle by now.
         drain.choose(&all, 1, Choice::Cost, S(10), |name| PodLoad { is_idle: name == "p-1", ..load(name) });
         assert_eq!(chosen(&drain), ["p-2"]);
         drain.choose(&all, 2, Choice::Ordinal, S(10), load);

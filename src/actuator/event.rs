@@ -1,11 +1,11 @@
-//! Events: what was written to an object or stands still, and why, where `kubectl describe` shows it.
+//! Kubernetes events about writes and blocked policies, for `kubectl describe`.
 
 use std::collections::VecDeque;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Events of a policy that wait to be sent, oldest first.
+/// Pending events of a policy, oldest first.
 pub(super) type Waiting = VecDeque<Vec<u8>>;
 
 /// Object of an event.
@@ -17,7 +17,7 @@ pub(crate) struct About<'a> {
     pub(crate) uid: &'a str,
 }
 
-/// The path of a namespace's events.
+/// Path of a namespace's events.
 pub(crate) fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Warning,
 }
 
-/// An event about an object.
+/// Builds an event about an object.
 pub(crate) fn event(namespace: &str, about: About<'_>, kind: Kind, reason: &str, message: &str) -> Value {
     let now = Timestamp::now();
     let now = format!("{}", now.round(k8s_openapi::jiff::Unit::Second).unwrap_or(now));

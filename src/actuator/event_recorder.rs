@@ -1,5 +1,4 @@
-//! Events of what was done: sent after the acts of a tick, for which there is only so much time, and at the next
-//! one where that was over.
+//! Sends events after a plan is applied, within the time limit of a tick; the rest follows at the next tick.
 
 use std::time::Duration;
 
@@ -10,20 +9,19 @@ use super::state::Actuator;
 use super::target::Target;
 use crate::cluster::Problem;
 
-/// Most events of a policy that wait. Older ones are dropped.
+/// Most pending events of a policy. Older ones are dropped.
 const MOST: usize = 32;
 
-/// Time for the response to one event.
+/// Timeout of one event request.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Returns `true` if an event that was not taken is sent again: the API server didn't hear of it, or is
-/// overloaded.
+/// Returns `true` if an event is sent again: the API server was unreachable or overloaded.
 fn is_kept(problem: &Problem) -> bool {
     !problem.is_response() || problem.is_of_the_server()
 }
 
 impl Actuator {
-    /// Has an event sent of an object: what was done to it, or is not.
+    /// Queues an event about an object.
     pub(super) fn record_event(
         &mut self,
         policy: &str,
@@ -43,22 +41,22 @@ impl Actuator {
         waiting.push_back(event.to_string().into_bytes());
     }
 
-    /// Sends events of a policy, as far as there is time.
+    /// Sends pending events of a policy, as far as time allows.
     pub(super) async fn send_events(&mut self, policy: &str) {
-        let about = "events about what was written";
+        let subject = "events about writes";
         let mut waiting = self.events.remove(policy).unwrap_or_default();
         while let Some(event) = waiting.front() {
             let path = event::path(&self.namespace);
             let sent: Result<Value, Problem> =
                 self.cluster.put(http::Method::POST, &path, event.clone(), LIMIT).await;
             match sent {
-                Ok(_) => self.works(about),
+                Ok(_) => self.clear_problem(subject),
                 Err(Problem::Unsent) => {
                     self.is_unfinished = true;
                     break;
                 }
                 Err(problem) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     if is_kept(&problem) {
                         break;
                     }

@@ -1,4 +1,4 @@
-//! An API server for tests of a paused clock: pods that change, and objects that stand still.
+//! Fake API server for tests with paused time: pods change, other objects are static.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -18,24 +18,24 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use super::GATE;
 use crate::cluster::Cluster;
 
-/// The objects, and who watches the pods.
+/// Objects, and watchers of pods.
 #[derive(Debug, Default)]
 struct State {
     pods: BTreeMap<String, Value>,
     /// Responses to GET, by path.
     objects: BTreeMap<String, Value>,
-    /// Codes of responses, by method and a part of the path.
+    /// Status codes to respond with, by method and part of the path.
     refusals: Vec<(Method, &'static str, u16)>,
-    /// Seconds after which refused requests may come again; 0: it isn't said.
+    /// `Retry-After` of refusals in seconds; 0: none.
     retry_after: u32,
-    /// Paths of what was refused.
+    /// Paths of refused requests.
     refused: Vec<String>,
-    /// Pods that a budget keeps from being evicted.
+    /// Pods protected by a PodDisruptionBudget.
     kept: BTreeSet<String>,
-    /// Time that each response to a write takes.
+    /// Delay of each response to a write.
     takes: Duration,
     watches: Vec<mpsc::UnboundedSender<Value>>,
-    /// Methods, paths and bodies of what was written.
+    /// Methods, paths and bodies of writes.
     written: Vec<(Method, String, Value)>,
     version: u64,
 }
@@ -44,7 +44,7 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fake(Arc<Mutex<State>>);
 
-/// The status of a pod that runs.
+/// Status of a running pod.
 fn ready(status: &str) -> Value {
     json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]})
 }
@@ -115,13 +115,13 @@ impl State {
         (201, json!({"kind": "Status", "status": "Success"}))
     }
 
-    /// The code that such a request is refused with.
+    /// Status code that such a request is refused with.
     fn refusal(&self, method: &Method, path: &str) -> Option<u16> {
         let mut all = self.refusals.iter();
         all.find(|(of, part, _)| of == method && path.contains(part)).map(|(_, _, code)| *code)
     }
 
-    /// The code and the body of a response.
+    /// Status code and body of a response.
     fn respond(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
         if let Some(code) = self.refusal(method, path) {
             self.refused.push(path.to_owned());
@@ -171,7 +171,7 @@ impl State {
 }
 
 impl Fake {
-    /// A connection to it.
+    /// Connects to it.
     pub(crate) fn cluster(&self) -> Cluster {
         let fake = self.clone();
         let respond = move |request: Request<kube::client::Body>| {
@@ -212,12 +212,12 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// A Deployment with so many replicas.
+    /// Adds a Deployment with these replicas.
     pub(crate) fn deployment(&self, name: &str, replicas: u32, metadata: &Value) {
         self.workload("deployments", name, replicas, metadata);
     }
 
-    /// A workload of that resource with so many replicas.
+    /// Adds a workload of that resource with these replicas.
     pub(crate) fn workload(&self, plural: &str, name: &str, replicas: u32, metadata: &Value) {
         let path = format!("/apis/apps/v1/namespaces/ns/{plural}/{name}");
         let scale = json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "1"}, "spec": {"replicas": replicas}});
@@ -226,13 +226,13 @@ impl Fake {
         state.objects.insert(path, json!({"metadata": metadata, "spec": {"replicas": replicas}}));
     }
 
-    /// A pod of a role of pool `m` that is ready, or waits at its gate.
+    /// Adds a pod of a role of pool `m`, ready or at its gate.
     pub(crate) fn pod(&self, name: &str, role: &str, is_gated: bool) {
         let status = if is_gated { json!({"phase": "Pending", "conditions": []}) } else { ready("True") };
         self.put(name, role, is_gated, &status);
     }
 
-    /// The same, of a ReplicaSet of a Deployment.
+    /// Adds the same, of a ReplicaSet of a Deployment.
     pub(crate) fn owned_pod(&self, name: &str, role: &str, is_gated: bool, deployment: &str) {
         self.pod(name, role, is_gated);
         let mut state = self.state();
@@ -243,7 +243,7 @@ impl Fake {
         state.put(pod);
     }
 
-    /// Gives a pod annotations.
+    /// Sets annotations of a pod.
     pub(crate) fn annotate(&self, name: &str, annotations: &Value) {
         let mut state = self.state();
         let mut pod = state.pods[name].clone();
@@ -251,7 +251,7 @@ impl Fake {
         state.put(pod);
     }
 
-    /// A pod of a role of pool `m` that runs and isn't ready.
+    /// Adds a pod of a role of pool `m` that runs and isn't ready.
     pub(crate) fn unready_pod(&self, name: &str, role: &str) {
         self.put(name, role, false, &ready("False"));
     }
@@ -267,27 +267,27 @@ impl Fake {
         self.state().put(pod);
     }
 
-    /// A pod goes.
+    /// Deletes a pod.
     pub(crate) fn delete(&self, name: &str) {
         self.state().delete(name);
     }
 
-    /// Answers such requests with this code from now on.
+    /// Responds with this code to such requests from now on.
     pub(crate) fn refuse(&self, method: Method, part: &'static str, code: u16) {
         self.state().refusals.push((method, part, code));
     }
 
-    /// Says with refusals that requests may come again after so many seconds.
+    /// Sets the `Retry-After` of refusals, in seconds.
     pub(crate) fn retry_after(&self, seconds: u32) {
         self.state().retry_after = seconds;
     }
 
-    /// Number of refused requests whose path has this end.
+    /// Number of refused requests whose path ends so.
     pub(crate) fn refused(&self, end: &str) -> usize {
         self.state().refused.iter().filter(|path| path.ends_with(end)).count()
     }
 
-    /// Has a budget keep a pod from being evicted, or not.
+    /// Protects a pod from eviction, or not.
     pub(crate) fn keep(&self, pod: &str, keeps: bool) {
         let mut state = self.state();
         if keeps {
@@ -297,37 +297,37 @@ impl Fake {
         }
     }
 
-    /// Answers each write after so long from now on.
+    /// Delays each response to a write from now on.
     pub(crate) fn takes(&self, time: Duration) {
         self.state().takes = time;
     }
 
-    /// Answers all requests again.
+    /// Accepts all requests again.
     pub(crate) fn accept(&self) {
         self.state().refusals.clear();
     }
 
-    /// Answers a GET of a path with an object.
+    /// Adds an object for GET.
     pub(crate) fn has(&self, path: &str, object: Value) {
         self.state().objects.insert(path.to_owned(), object);
     }
 
-    /// Returns `true` if a pod waits at its gate.
+    /// Returns `true` if a pod is at its gate.
     pub(crate) fn is_gated(&self, name: &str) -> bool {
         self.state().pods[name]["spec"]["schedulingGates"] != json!([])
     }
 
-    /// Returns `true` if there is no such pod.
+    /// Returns `true` if no such pod exists.
     pub(crate) fn is_gone(&self, name: &str) -> bool {
         !self.state().pods.contains_key(name)
     }
 
-    /// An annotation of a pod.
+    /// Annotation of a pod.
     pub(crate) fn annotation(&self, pod: &str, key: &str) -> Value {
         self.state().pods[pod]["metadata"]["annotations"][key].clone()
     }
 
-    /// Bodies of what was written to paths that end so.
+    /// Bodies of writes to paths that end so.
     pub(crate) fn written(&self, end: &str) -> Vec<Value> {
         let all = self.state();
         all.written

@@ -1,56 +1,55 @@
 //! Detects another writer of the number of replicas.
 //!
-//! One foreign write, a `kubectl scale`, is the new baseline: the next plan begins there. Two within a minute
-//! (two intervals, where that is longer) are another controller that wants something else: one that acts
-//! every 15 s, as an HPA does, writes more often. So are two that each undo what was written before, however
-//! far apart those writes are: whoever keeps a number of its own, as a GitOps controller does, writes only after
-//! somebody else did. Then nothing is written until it has been quiet for as long: two writers that undo each
-//! other's work are worse than one that is wrong. Whoever writes again soon after that was only quiet because we
-//! were: each time it has to be quiet for twice as long, up to an hour.
+//! One foreign write, such as a `kubectl scale`, is the new baseline: the next plan begins there. Two within
+//! a minute (two intervals, if longer) are another controller: one that acts every 15 s, as an HPA does,
+//! writes more often. So are two that each revert what was written before, however far apart: a GitOps
+//! controller writes only after somebody else did. Writes then stop until no foreign write was seen for as
+//! long: two writers that revert each other are worse than one that is wrong. A foreign write soon after that
+//! doubles the pause each time, up to an hour.
 
 use std::time::Duration;
 
-/// Within so many intervals, and at least this time, a second foreign write means another writer.
+/// Intervals, and the least time, within which a second foreign write means another writer.
 const INTERVALS: u32 = 2;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// A number that stood for so long is no longer undone, but another one is wanted. GitOps controllers look every ten
-/// minutes at the latest, unless told otherwise.
+/// Time after which a changed number counts as a new wish rather than a revert. GitOps controllers poll every
+/// ten minutes by default.
 const STANDS: Duration = Duration::from_mins(20);
 
-/// Longest time for which it has to be quiet.
+/// Longest pause of writes.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// Writers of the replicas of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writers {
-    /// Number that was there when we last looked, or that we wrote last.
+    /// Replicas at the last observation, or written last.
     known: Option<u32>,
-    /// Time of another writer's last write.
+    /// Time of the last foreign write.
     foreign: Option<Duration>,
-    /// Times of our first and last write since another writer's.
+    /// Times of our first and last write since the last foreign one.
     wrote: Option<(Duration, Duration)>,
-    /// `true` if another writer undid a write of ours, and none has stood since.
+    /// `true` if a foreign write reverted ours, and none has lasted since.
     is_undone: bool,
-    /// Until when nothing is written.
+    /// End of the pause of writes.
     until: Option<Duration>,
-    /// For how long it had to be quiet the last time, and when we went on after that.
+    /// Length of the last pause, and the time at which writes resumed.
     quiet: Duration,
     resumed: Option<Duration>,
-    /// A write of ours whose response was lost.
+    /// Our write whose response was lost.
     attempt: Option<Attempt>,
 }
 
-/// A write that the server may have carried out, or carries out yet.
+/// A write that the server may have carried out, or may yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
     to: u32,
-    /// `true` until the first look after it.
+    /// `true` until the first observation after it.
     is_new: bool,
 }
 
 impl Writers {
-    /// Takes the number of replicas that exist now. Returns `true` if it may be changed.
+    /// Records the observed replicas. Returns `true` if they may be changed.
     pub fn see(&mut self, replicas: u32, now: Duration, interval: Duration) -> bool {
         let window = WINDOW.max(interval * INTERVALS);
         if let Some(until) = self.until.filter(|until| now >= *until) {
@@ -82,19 +81,20 @@ impl Writers {
         self.until.is_none()
     }
 
-    /// Notes a write of this number of replicas.
+    /// Records a write of these replicas.
     pub fn wrote(&mut self, replicas: u32, now: Duration) {
         self.known = Some(replicas);
         self.wrote.get_or_insert((now, now)).1 = now;
         self.attempt = None;
     }
 
-    /// Notes a write whose response was lost.
+    /// Records a write whose response was lost.
     pub fn attempted(&mut self, replicas: u32) {
         self.attempt = Some(Attempt { to: replicas, is_new: true });
     }
 
-    /// Returns `true` if the first look after a write whose response was lost didn't find it.
+    /// Returns `true` if the first observation after a lost response showed that the write was not carried
+    /// out.
     pub fn is_lost(&mut self) -> bool {
         self.attempt.as_mut().is_some_and(|attempt| std::mem::take(&mut attempt.is_new))
     }
@@ -150,7 +150,8 @@ mod tests {
         assert!(writers.see(8, s(95_070), s(1)));
     }
 
-    /// Times of our writes where somebody keeps 4 replicas, and we want 6 every so many seconds, at the earliest.
+    /// Times of our writes while another controller keeps 4 replicas and we want 6, at most every so many
+    /// seconds.
     fn contested(until: u64, rest: u64, corrects: u64) -> Vec<u64> {
         let (mut writers, mut ours, mut replicas) = (Writers::default(), Vec::<u64>::new(), 4);
         for at in 0..until {
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn two_undone_writes_in_a_row_are_another_writer() {
-        // A rule that rests for five minutes, or pods that take two to drain, beside a controller that looks every
+        // A rule that rests for five minutes, or pods that take two to drain, beside a controller that syncs every
         // 15 s or every 5 minutes: twice, and then after pauses that get longer up to an hour.
         for (rest, corrects) in [(300, 15), (120, 15), (120, 290), (420, 300)] {
             let ours = contested(40_000, rest, corrects);
@@ -196,7 +197,7 @@ mod tests {
             assert!(writers.see(replicas, s(at), s(15)));
             assert!(!writers.is_lost(), "it was carried out");
         }
-        // Not carried out, or only after the next look.
+        // Not carried out, or only after the next observation.
         writers.attempted(10);
         assert!(writers.see(8, s(45), s(15)));
         assert!(writers.is_lost());

@@ -1,4 +1,4 @@
-//! Opens gates of pods, and gives pods back.
+//! Choice of gates to open, and of pods to evict.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::pods::PodObject;
 use super::{GATE, SENT};
 use crate::capacity::rollout::Placement;
 
-/// The pods of a role that may go: the oldest that wait, until `admitted` are past the gate.
+/// Pods of a role whose gate opens: the oldest ones, until `admitted` are past the gate.
 pub fn to_open<'a>(pods: &[&'a PodObject], admitted: u32) -> Vec<&'a PodObject> {
     let past = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count();
     let mut waiting: Vec<&PodObject> =
@@ -16,9 +16,8 @@ pub fn to_open<'a>(pods: &[&'a PodObject], admitted: u32) -> Vec<&'a PodObject> 
     waiting
 }
 
-/// The pods of a role that are given back: of those past the gate that exceed `admitted` the ones that have
-/// come least far, of these such as are leaving already, then the youngest. A new one waits at the gate in
-/// place of each.
+/// Pods of a role to evict, of those past the gate beyond `admitted`: those with the least startup progress,
+/// then those already chosen, then the youngest. Each is replaced by a pod at the gate.
 pub fn to_delete<'a>(
     pods: &[&'a PodObject],
     admitted: u32,
@@ -36,8 +35,8 @@ pub fn to_delete<'a>(
     past
 }
 
-/// The JSON patch that lets a pod go: first its place, then the gate. `None`: it has no gate of ours. It
-/// does nothing to a pod that has changed meanwhile.
+/// JSON patch that opens a pod's gate: first its placement, then the gate. `None`: it has no gate of ours.
+/// The patch fails if the pod has changed.
 pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) -> Option<Value> {
     let gates = &pod.spec.scheduling_gates;
     let index = gates.iter().position(|gate| gate.name == GATE)?;
@@ -47,7 +46,7 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
         let affinity = affinity(pod.spec.needs.affinity.as_ref(), place, is_required);
         // `add` replaces what is there.
         patch.push(json!({"op": "add", "path": "/spec/affinity", "value": affinity}));
-        // What was added is not the pod's own wish.
+        // The added term is not the pod's own.
         let sent = format!("{}={}", place.layer, place.domain);
         patch.push(match pod.metadata.annotations.is_empty() {
             true => json!({"op": "add", "path": "/metadata/annotations", "value": {SENT: sent}}),
@@ -64,8 +63,8 @@ pub fn opening(pod: &PodObject, place: Option<&Placement>, is_required: bool) ->
     Some(Value::Array(patch))
 }
 
-/// Affinity that a pod asks for, and to be in this domain as well: narrower in every alternative where that
-/// is required (all that the API server allows of a pod at a gate), one more preference where it isn't.
+/// A pod's node affinity, restricted to this domain: in every alternative if required (all that the API
+/// server allows for gated pods), otherwise as one more preference.
 fn affinity(there: Option<&Value>, place: &Placement, is_required: bool) -> Value {
     let mut affinity = there.filter(|value| value.is_object()).cloned().unwrap_or_else(|| json!({}));
     let own = json!({"key": place.layer, "operator": "In", "values": [place.domain]});

@@ -1,4 +1,4 @@
-//! Workloads whose updates a policy holds back, whether it is still there or not.
+//! Workloads whose rolling updates are held back by a policy, present or deleted.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ const KINDS: [(&str, &str, &str, &str); 3] = [
     ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet"),
 ];
 
-/// A workload whose update is held back.
+/// Workload whose rolling update is held back.
 #[derive(Clone, Debug)]
 pub struct HeldBack {
     /// Workload as a target.
     pub target: TargetRef,
-    /// Its path at the API server.
+    /// Path at the API server.
     pub path: String,
-    /// The patch that lets its update go on.
+    /// Patch that resumes the update.
     pub patch: (PatchType, Value),
 }
 
-/// Target whose updates are to be resumed: no policy holds them back any more.
+/// Target whose update is to be resumed, as no policy holds it back any more.
 #[derive(Clone, Debug)]
 pub(super) struct ResumedTarget {
     pub(super) target: TargetRef,
@@ -44,13 +44,13 @@ impl Watched for Workload {
     }
 }
 
-/// Merge patch that lets the update of an object go on, if a policy holds it back.
+/// Merge patch that resumes the update of an object held back by a policy.
 pub(super) fn going_on(api_version: &str, kind: &str, object: &Value) -> Option<Value> {
     pause::patch(object, pause::of(api_version, kind)?, None)
 }
 
-/// Workloads of a namespace, with these labels, whose updates are held back, and why some kinds can't be listed. A kind
-/// that the cluster doesn't have has no objects.
+/// Workloads of a namespace, with these labels, whose updates are held back, and errors of kinds that can't
+/// be listed. A kind that the cluster doesn't define has no objects.
 pub async fn held_back(cluster: &Cluster, namespace: &str, labels: &str) -> (Vec<HeldBack>, Vec<Problem>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for (group, version, plural, kind) in KINDS {

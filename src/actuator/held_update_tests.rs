@@ -1,11 +1,11 @@
-//! Updates of Deployments that are held back by a pause, and go on, while time is paused.
+//! Rolling updates of Deployments held back by a pause, and resumed, with paused time.
 
 use std::sync::Arc;
 
 use http::Method;
 use serde_json::json;
 
-use super::tests::{S, actuator, look, plan, policy};
+use super::tests::{S, actuator, observe, plan, policy};
 use crate::capacity::plan::Open;
 use crate::capacity::{Condition, Policy};
 
@@ -24,14 +24,14 @@ async fn stuck_deployment_update_is_not_paused() {
             path,
             json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": is_paused}}),
         );
-        let mut seen = look(&mut actuator, &policy, 1, 3).await;
+        let mut seen = observe(&mut actuator, &policy, 1, 3).await;
         // Two of three are of the older revision, as many as are to be by now.
         Arc::make_mut(&mut seen.pods).iter_mut().take(2).for_each(|pod| pod.state.is_outdated = true);
         let mut plan = plan(&policy, 3);
         plan.roles[0].partition = Some(2);
         (plan.conditions, plan.roles[0].open) = (vec![Condition::BatchTimeout], open);
         let before = fake.written("/deployments/d").len();
-        actuator.act(&policy, &plan, seen, S(1), None).await;
+        actuator.apply(&policy, &plan, seen, S(1), None).await;
         let written = fake.written("/deployments/d");
         let paused = written.get(before).map(|patch| patch["spec"]["paused"].as_bool().unwrap());
         assert_eq!(paused, patched, "{is_paused} {open:?}");
@@ -58,27 +58,27 @@ async fn held_update_goes_on_without_its_policy() {
                 path,
                 json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
             );
-            actuator.attend(next.iter(), &[]);
+            actuator.set_policies(next.iter(), &[]);
             // Another may hold it back from the same moment on.
-            actuator.unhold(&[]).await;
+            actuator.resume_updates(&[]).await;
             assert!(fake.written("/deployments/d").is_empty());
             clock.set(S(12));
             fake.refuse(Method::PATCH, "deployments/d", 503);
-            actuator.unhold(&[]).await;
+            actuator.resume_updates(&[]).await;
             fake.accept();
-            actuator.unhold(&[]).await;
+            actuator.resume_updates(&[]).await;
             let written = fake.written("/deployments/d");
             let is_paused = written.iter().map(|patch| patch["spec"]["paused"].as_bool()).collect::<Vec<_>>();
             let expected: &[Option<bool>] = if goes_on && is_ours { &[Some(false)] } else { &[] };
             assert_eq!(is_paused, expected, "{next:?}");
-            // It isn't looked at for ever: somebody else may pause it.
+            // The check ends at some time: somebody else may pause it.
             clock.set(S(62));
-            actuator.unhold(&[]).await;
+            actuator.resume_updates(&[]).await;
             let written = fake.written("/deployments/d").len();
             clock.set(S(70));
-            actuator.unhold(&[]).await;
+            actuator.resume_updates(&[]).await;
             assert_eq!(
-                (fake.written("/deployments/d").len(), actuator.has_unheld()),
+                (fake.written("/deployments/d").len(), actuator.has_updates_to_resume()),
                 (written, false),
                 "{next:?}"
             );
@@ -96,14 +96,14 @@ async fn update_held_for_another_pool_stays_held() {
         path,
         json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 3, "paused": true}}),
     );
-    actuator.attend(std::iter::empty(), &[]);
+    actuator.set_policies(std::iter::empty(), &[]);
     clock.set(S(12));
-    actuator.unhold(&[holds.roles[0].target.clone().unwrap()]).await;
+    actuator.resume_updates(&[holds.roles[0].target.clone().unwrap()]).await;
     assert!(fake.written("/deployments/d").is_empty());
     // It is gone as well.
     for at in [13, 23] {
         clock.set(S(at));
-        actuator.unhold(&[]).await;
+        actuator.resume_updates(&[]).await;
     }
     assert_eq!(fake.written("/deployments/d").len(), 1);
 }

@@ -1,5 +1,4 @@
-//! Kinds of objects, as the API server defines them: under which path they are, and whether they have a
-//! `scale` subresource.
+//! Kinds of objects as the API server defines them: their path, and whether they have a `scale` subresource.
 
 use std::collections::HashMap;
 
@@ -8,10 +7,10 @@ use serde::Deserialize;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Problem};
 
-/// Location of objects of a kind.
+/// Path of a kind, and its subresources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// The path of a group's version, for example `/apis/apps/v1`.
+    /// Path of the group and version, for example `/apis/apps/v1`.
     root: String,
     plural: String,
     /// `true` if its objects have a `scale` subresource.
@@ -19,7 +18,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// The path of an object.
+    /// Path of an object.
     pub(super) fn path(&self, namespace: &str, name: &str) -> String {
         let Self { root, plural, .. } = self;
         format!("{root}/namespaces/{namespace}/{plural}/{name}")
@@ -38,15 +37,15 @@ struct Resource {
     kind: String,
 }
 
-/// The kinds that were asked for. What a kind is doesn't change while it is there.
+/// Cache of kinds. A kind doesn't change while it exists.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kinds(HashMap<(String, String), Kind>);
 
 impl Kinds {
-    /// The kind of a target.
+    /// Kind of a target.
     ///
     /// # Errors
-    /// `Problem` if the API server doesn't know the kind, or doesn't respond.
+    /// `Problem` if the API server doesn't know the kind, or the request fails.
     pub(super) async fn of(&mut self, cluster: &Cluster, target: &TargetRef) -> Result<Kind, Problem> {
         let key = (target.api_version.clone(), target.kind.clone());
         if let Some(known) = self.0.get(&key) {
@@ -64,13 +63,13 @@ impl Kinds {
         Ok(kind)
     }
 
-    /// Remembers the kind of a target.
+    /// Caches the kind of a target.
     pub(super) fn know(&mut self, target: &TargetRef, kind: &Kind) {
         let key = (target.api_version.clone(), target.kind.clone());
         self.0.entry(key).or_insert_with(|| kind.clone());
     }
 
-    /// Asks again next time.
+    /// Removes a kind from the cache.
     pub(super) fn forget(&mut self, target: &TargetRef) {
         self.0.remove(&(target.api_version.clone(), target.kind.clone()));
     }

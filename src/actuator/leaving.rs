@@ -1,4 +1,4 @@
-//! Pods that are given back: which get no new requests, which may be evicted, and which a budget keeps.
+//! Pods being evicted: they drain first, and PodDisruptionBudgets may protect them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use super::drain::{GONE, PodLoad};
 use super::pods::PodObject;
 use crate::cluster::Problem;
 
-/// Pods of a role that are given back and were ready when they were chosen, and those that can't go, by uid.
+/// Pods of a role being evicted, and protected ones, by uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaving {
     pods: BTreeMap<String, Times>,
-    /// Time at which they were last looked at.
+    /// Time of the last observation.
     seen: Duration,
-    /// `true` if any of them is waited for.
+    /// `true` while any of them drains.
     pub(super) waits: bool,
-    /// Until when the API server asks to wait.
+    /// End of the wait that the API server asked for.
     until: Duration,
 }
 
-/// Times at which a pod was chosen and evicted, and the reason why it wasn't.
+/// Times at which a pod was chosen and evicted, and the reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Times {
     chosen: Duration,
     evicted: Option<Duration>,
-    /// `true` if it has been ready since it was chosen: it may have requests.
+    /// `true` if it has been ready since it was chosen, so it may have requests.
     serves: bool,
-    /// The budget that keeps it: it gets requests meanwhile.
+    /// Refusal by a budget: it gets requests meanwhile.
     kept: Option<Kept>,
-    /// `true` if it was kept before and gets no new requests again.
+    /// `true` if it was protected before and drains again.
     is_again: bool,
 }
 
-/// Verdict of a budget.
+/// Refusal by a PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
-    /// Time at which it may be asked again.
+    /// Time of the next attempt.
     until: Duration,
     why: String,
 }
@@ -45,21 +45,21 @@ impl Times {
         Self { chosen: now, evicted: None, serves, kept: None, is_again: false }
     }
 
-    /// Returns `true` if it was evicted a moment ago: it ends, and may still be listed.
+    /// Returns `true` if it was evicted a moment ago: it terminates, and may still be listed.
     fn is_going(&self, now: Duration) -> bool {
         self.evicted.is_some_and(|at| now.saturating_sub(at) < GONE)
     }
 
-    /// Returns `true` if it gets no new requests and is there.
+    /// Returns `true` if it exists and gets no new requests.
     fn drains(&self) -> bool {
         self.serves && self.evicted.is_none() && self.kept.is_none()
     }
 
-    /// Returns `true` if it may be evicted, with what it has to do.
+    /// Returns `true` if it may be evicted, by its load.
     fn may_go(&self, now: Duration, timeout: Duration, is_idle: impl FnOnce() -> bool) -> bool {
         match &self.kept {
             Some(kept) if kept.until > now => false,
-            // Where nothing is waited for, it is just tried again.
+            // Without a drain the eviction is only repeated.
             Some(_) => !self.serves || timeout.is_zero(),
             None if !self.serves => true,
             None => {
@@ -71,27 +71,27 @@ impl Times {
 }
 
 impl Leaving {
-    /// Uids of pods that get no new requests. Pods that are not observed for so long get some again.
+    /// Uids of draining pods. Those not observed for too long get requests again.
     pub(super) fn uids(&self, now: Duration, interval: Duration) -> impl Iterator<Item = &String> {
         let is_seen = now.saturating_sub(self.seen) < GONE.max(interval * 2);
         let goes = move |times: &Times| times.is_going(now) || (is_seen && times.drains());
         self.pods.iter().filter(move |(_, times)| goes(times)).map(|(uid, _)| uid)
     }
 
-    /// Waits anew for pods that got requests again because they were not observed for so long.
+    /// Restarts the drain of pods that got requests again because they were not observed for too long.
     pub(super) fn begin_again(&mut self, now: Duration, interval: Duration) {
         if now.saturating_sub(self.seen) >= GONE.max(interval * 2) {
             self.pods.values_mut().filter(|times| times.drains()).for_each(|times| times.chosen = now);
         }
     }
 
-    /// Lets pods stay that were to be given back.
+    /// Cancels the evictions.
     pub(super) fn stay(&mut self, now: Duration) {
         self.pods.retain(|_, times| times.is_going(now));
         self.waits = false;
     }
 
-    /// Evicts none of them until then: the API server asks to wait.
+    /// Suspends evictions until then, as the API server asked.
     pub(super) fn wait_until(&mut self, until: Duration) {
         self.until = until;
     }
@@ -101,7 +101,7 @@ impl Leaving {
         self.pods.is_empty()
     }
 
-    /// Returns `true` if this pod is among them.
+    /// Returns `true` if this pod is being evicted.
     pub(super) fn has(&self, pod: &PodObject) -> bool {
         self.pods.contains_key(&pod.metadata.uid)
     }
@@ -111,14 +111,14 @@ impl Leaving {
         self.pods.get(&pod.metadata.uid).is_some_and(|times| times.serves)
     }
 
-    /// Notes that a pod was evicted.
+    /// Records an eviction.
     pub(super) fn evicted(&mut self, pod: &PodObject, now: Duration) {
         if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
             (times.evicted, times.kept) = (Some(now), None);
         }
     }
 
-    /// Gives a pod requests again that a budget keeps.
+    /// Records a refusal by a budget: the pod gets requests again.
     pub(super) fn kept(&mut self, pod: &PodObject, problem: &Problem, now: Duration) {
         let new = || Times::new(now, pod.is_ready());
         let times = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(new);
@@ -126,7 +126,7 @@ impl Leaving {
         times.is_again = false;
     }
 
-    /// Keeps requests again from a pod that may go by now.
+    /// Drains a pod again that may be evicted by now.
     pub(super) fn again(&mut self, pod: &PodObject, now: Duration) {
         if let Some(times) = self.pods.get_mut(&pod.metadata.uid) {
             (times.chosen, times.kept, times.is_again) = (now, None, true);
@@ -134,8 +134,8 @@ impl Leaving {
         self.waits = true;
     }
 
-    /// Pods that were kept and of which it may be asked again whether they can go. One at a time drains again:
-    /// a budget that lets one of them go may keep the others.
+    /// Protected pods whose eviction is due for another attempt. One at a time drains again: a budget that
+    /// allows one of them may protect the others.
     pub(super) fn trials<'p>(
         &self,
         given: &[&'p PodObject],
@@ -151,7 +151,7 @@ impl Leaving {
         given.iter().filter(is_tried).copied().collect()
     }
 
-    /// Reasons that keep pods from being evicted, in sentences.
+    /// Reasons of refusals, as sentences.
     pub(super) fn why_kept<'a>(&'a self, given: &'a [&PodObject]) -> impl Iterator<Item = String> + 'a {
         given.iter().filter_map(|pod| {
             let kept = self.pods.get(&pod.metadata.uid)?.kept.as_ref()?;
@@ -159,9 +159,9 @@ impl Leaving {
         })
     }
 
-    /// Notes which of the pods that are given back serve, and returns those that may be evicted: they never
-    /// came up, have answered all that they had, or take too long. Requests that were on their way when they
-    /// were chosen count from the next look on.
+    /// Records which of the pods serve, and returns those to evict now: they never became ready, have no more
+    /// requests, or have drained for too long. Requests that were on their way when they were chosen count
+    /// from the next observation on.
     pub(super) fn next<'p>(
         &mut self,
         given: &[&'p PodObject],
@@ -173,7 +173,7 @@ impl Leaving {
         self.seen = now;
         for pod in given {
             let uid = &pod.metadata.uid;
-            // One that is no longer ready may still respond.
+            // A pod that is no longer ready may still respond.
             let known = before.remove(uid).filter(|times| times.serves || !pod.is_ready());
             if let Some(times) = known.or_else(|| pod.is_ready().then(|| Times::new(now, true))) {
                 self.pods.insert(uid.clone(), times);
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(
             (uids(&leaving, 359), uids(&leaving, 360)),
             (vec!["u-b"], vec![]),
-            "nobody looks any more"
+            "not observed any more"
         );
     }
 

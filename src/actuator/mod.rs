@@ -1,18 +1,17 @@
-//! Carries out capacity plans in Kubernetes.
+//! Applies capacity plans in Kubernetes.
 //!
 //! ```text
-//! scale, pods, nodes ─▶ observe ─▶ (a tick) ─▶ plan ─▶ act ─▶ replicas, gates, partitions, events
+//! scale, pods, nodes ─▶ observe ─▶ (a tick) ─▶ plan ─▶ apply ─▶ replicas, gates, partitions, events
 //! ```
 //!
-//! Only the replica that leads acts, only for policies with `mode: Apply`, and only on what it has just
-//! read. Replicas are written through the `scale` subresource of anything that has one. What to write is
-//! decided without I/O: whether another writer is active ([`foreign`]), which gates open ([`gates`]), and what
-//! room there is ([`room`]).
+//! Only the leader applies plans, only for policies with `mode: Apply`, and only on fresh observations.
+//! Replicas are written through the `scale` subresource of any kind that has one. Decisions are without I/O:
+//! whether another writer is active ([`foreign`]), which gates open ([`gates`]), and free capacity in domains
+//! ([`room`]).
 
-mod act;
 mod affinity;
-mod beside;
-mod closed;
+mod apply;
+mod cached_pods;
 mod condition;
 mod domain_counts;
 mod drain;
@@ -20,17 +19,15 @@ pub(crate) mod event;
 mod event_recorder;
 #[cfg(test)]
 pub(crate) mod fake;
+mod fetch;
 pub mod foreign;
-mod found;
-mod fresh;
+mod foreign_growth;
 pub mod gates;
 pub mod held_back;
 #[cfg(test)]
 mod held_update_tests;
-mod keep;
 mod kinds;
 mod leaving;
-mod look;
 pub mod need;
 pub mod node;
 mod observe;
@@ -45,43 +42,45 @@ mod owners;
 mod pair;
 #[cfg(test)]
 mod pair_tests;
-mod part;
 mod pause;
 pub mod pods;
+mod policy_actuator;
 pub mod pools;
+mod problem_subject;
 mod quantity;
+mod recheck;
 #[cfg(test)]
 mod refused_tests;
+mod replacement_gates;
+mod resumed_updates;
 pub mod room;
 mod scaler;
 mod selector;
 mod shrink;
 mod state;
-mod subject;
 mod target;
 #[cfg(test)]
 mod tests;
 mod trim;
-mod unhold;
+mod unschedulable_domains;
 #[cfg(test)]
 mod untargeted_tests;
 mod watch;
 mod write;
 
-pub use act::Outcome;
+pub use apply::Outcome;
+pub use cached_pods::ObservedPod;
 pub use drain::{PodLoad, is_marked, marking};
-pub use found::ObservedPod;
-pub use look::{Look, Seen};
+pub use fetch::{FetchRequest, Fetched};
 pub use observe::Observed;
 pub use owners::{Owner, Owners};
-pub use part::Part;
+pub use policy_actuator::PolicyActuator;
 pub use scaler::has_owner;
 pub use state::Actuator;
 pub use write::Write;
 
-/// The scheduling gate that pods wait at until their step may begin.
+/// Scheduling gate at which pods wait for their step.
 pub const GATE: &str = "usher.dev/rollout";
 
-/// The annotation that says to which domain a pod was sent, as the layer's key and the domain's name with
-/// `=` between them.
+/// Annotation with the domain that a pod was sent to, as `layer=domain`.
 pub const SENT: &str = "usher.dev/domain";

@@ -1,31 +1,30 @@
-//! Number of pods of each role that the next step of a group may need room for.
+//! Pods of each role for which the next step may need free capacity.
 
 use crate::capacity::rollout::Pace;
 
-/// A role's pods, as far as they say what its next step may need.
+/// Pods of a role, as far as its next step depends on them.
 #[derive(Clone, Copy, Debug)]
 pub struct RolePods {
-    /// Pods past the gate, or all where there is none.
+    /// Pods past the gate, or all without gates.
     pub past: u32,
-    /// Replicas that its target asks for.
+    /// Replicas of its target.
     pub replicas: u32,
-    /// Pods that were let through before, those that are lost included.
+    /// Pods admitted before, lost ones included.
     pub before: u32,
-    /// Most pods that it may have.
+    /// Maximum of the role.
     pub max: u32,
 }
 
 impl RolePods {
-    /// Pods that count as there; those beyond the replicas are on their way out.
+    /// Existing pods up to the replicas; those beyond are being deleted.
     fn there(&self) -> u32 {
         self.past.min(self.replicas)
     }
 }
 
-/// Most pods of each role that its next step may need: one step, and what it has lost or is behind of the role
-/// that is furthest along. With a skew a role is allowed no more than that many percent of its goal above the
-/// role that is furthest behind, so no more than that above what it has itself. Without either all that it may
-/// still get.
+/// Most pods of each role that its next step may need: one step, and its lag behind the role that is furthest
+/// along. With a skew, pods up to that percentage of its goal above the role furthest behind. Without a pace,
+/// all up to its maximum.
 pub fn needed(pace: Option<&Pace>, roles: &[RolePods]) -> Vec<u32> {
     let steps = match pace {
         Some(Pace::Steps(steps)) => steps.as_slice(),

@@ -1,4 +1,4 @@
-//! A node, and what a pod asks of one.
+//! Nodes, and the requirements of pods.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::condition::ObjectCondition;
 use super::quantity::milli;
 use crate::cluster::{Metadata, Watched};
 
-/// Amounts of resources by name, in thousandths.
+/// Resource amounts by name, in thousandths.
 pub(super) type Amounts = BTreeMap<String, i64>;
 
-/// Needs of a pod: the resources and properties that it asks of a node.
+/// Requirements of a pod: resource requests, node selector, affinity and tolerations.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Needs {
@@ -22,7 +22,7 @@ pub struct Needs {
     overhead: BTreeMap<String, Value>,
     node_selector: BTreeMap<String, String>,
     tolerations: Vec<Toleration>,
-    /// Required and preferred location.
+    /// Required and preferred node affinity.
     pub(super) affinity: Option<Value>,
 }
 
@@ -48,7 +48,7 @@ struct Toleration {
     effect: String,
 }
 
-/// A node, as the API server writes it.
+/// Node, as read from the API server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeObject {
@@ -86,12 +86,12 @@ impl Watched for NodeObject {
 }
 
 impl NodeObject {
-    /// Its name.
+    /// Name of the node.
     pub fn name(&self) -> &str {
         &self.metadata.name
     }
 
-    /// Its labels.
+    /// Labels of the node.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.metadata.labels
     }
@@ -101,12 +101,12 @@ impl NodeObject {
         self.status.conditions.iter().any(|known| known.kind == "Ready" && known.status == "True")
     }
 
-    /// Amounts of resources that its pods may request together.
+    /// Allocatable resources.
     pub(super) fn allocatable(&self) -> Amounts {
         amounts(&self.status.allocatable)
     }
 
-    /// Returns `true` if it takes pods that ask for this.
+    /// Returns `true` if it accepts pods with these requirements.
     pub(super) fn takes(&self, needs: &Needs) -> bool {
         let has = |(key, value): (&String, &String)| self.metadata.labels.get(key) == Some(value);
         let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
@@ -135,7 +135,7 @@ fn add(to: &mut Amounts, more: &Amounts) {
 }
 
 impl Needs {
-    /// Only what it takes of a node.
+    /// Requirements without preferences.
     pub(super) fn without_wishes(self) -> Self {
         Self {
             containers: self.containers,
@@ -145,8 +145,8 @@ impl Needs {
         }
     }
 
-    /// Amounts that it requests: all containers and sidecars together, or the largest container that runs
-    /// before them, whichever is more; one pod.
+    /// Effective resource requests: the sum of containers and sidecars, or the largest init container if
+    /// more; and one pod.
     pub(super) fn requests(&self) -> Amounts {
         let mut all = amounts(&self.overhead);
         for container in &self.containers {

@@ -1,4 +1,4 @@
-//! To look: how many replicas there are, which pods, and what room nodes have.
+//! Observes replicas, pods and the free capacity of nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::affinity::sent_to;
+use super::cached_pods::{CachedPods, Displaced, Objects, ObservedPod};
 use super::drain::PodLoad;
-use super::found::{Displaced, Found, Objects, ObservedPod};
-use super::look::{Body, Seen};
+use super::fetch::{Body, Fetched};
 use super::need::{RolePods, needed};
 use super::node::{Needs, NodeObject};
 use super::owner_refs::is_of_role;
 use super::pause;
 use super::pods::{PodObject, newest};
+use super::problem_subject::ProblemSubject;
 use super::room::{Part, Room};
 use super::selector::both;
 use super::state::{Actuator, OLDEST, OLDEST_INTERVALS};
-use super::subject::Subject;
 use super::target::{Target, template};
 use crate::capacity::Policy;
 use crate::capacity::policy::{Role, TargetRef};
@@ -28,63 +28,67 @@ use crate::cluster::Problem;
 /// Observed state of a policy's roles.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Number of replicas that each role is to have, as its target says; where nothing is to be written,
-    /// the number of its pods.
+    /// Replicas of each role's target; the number of its pods if there is no target.
     pub replicas: Vec<u32>,
-    /// Its pods.
+    /// Pods of all roles.
     pub pods: Arc<Vec<ObservedPod>>,
-    /// Domains with the room that they have; `None`: not known.
+    /// Free capacity of domains; `None` if unknown.
     pub domains: Option<Layers>,
-    /// `true` if nodes are being added for pods that none takes.
+    /// `true` if nodes are being added for unschedulable pods.
     pub provisioning: bool,
-    /// `true` if pods are to go to domains, and what room those have may not be seen.
+    /// `true` if pods are to be placed in domains whose capacity RBAC hides.
     pub is_blind: bool,
-    /// Names of pods that are about to go.
+    /// Names of draining pods.
     pub leaving: BTreeSet<String>,
-    /// Loads of pods, by name. `None`: not known, and controllers choose which pods go.
+    /// Loads of pods, by name. `None`: unknown, and controllers choose which pods to delete.
     pub loads: Option<HashMap<String, PodLoad>>,
-    /// Roles, by place, whose pods' resource requests are not known yet.
+    /// Roles, by index, whose pods' resource requests are unknown.
     pub(super) unknown: Vec<usize>,
-    /// The targets as objects, where more of them counts than their replicas.
+    /// Objects of the targets, where more than their replicas is needed.
     pub(super) bodies: Vec<Option<Value>>,
     pub(super) targets: Vec<Option<Target>>,
-    /// Roles without another writer of their replicas.
+    /// `true` for roles without a foreign writer of their replicas.
     pub(super) may_write: Vec<bool>,
-    /// Roles, by place, whose last write had no response and was not carried out.
+    /// Roles, by index, whose last write had a lost response and was not carried out.
     pub lost: Vec<usize>,
     /// Pods of each role that need another domain.
     pub(super) displaced: Vec<Displaced>,
-    /// The objects of the pods, by role.
+    /// Objects of the pods, by role.
     pub(super) objects: Objects,
-    /// Labels of the pool that they are of.
+    /// Label selector of their pool.
     pool: Option<String>,
 }
 
 impl Observed {
-    /// Number of pods of each role that need another domain.
+    /// Pods of each role that need another domain.
     pub fn displaced(&self) -> Vec<u32> {
         self.displaced.iter().map(|of| of.pods).collect()
     }
 }
 
 impl Actuator {
-    /// Looks at a policy's pods and targets. `None`: not enough is known, or it is too old; nothing is to be
-    /// done then.
+    /// Observes a policy's pods and targets. `None`: too little is known, or it is too old, so nothing may be
+    /// written.
     pub async fn observe(&mut self, policy: &Policy, now: Duration) -> Option<Observed> {
-        let seen = self.look(policy).ask().await;
-        self.take_in(policy, seen, now).await
+        let fetched = self.fetch_request(policy).send().await;
+        self.observe_fetched(policy, fetched, now).await
     }
 
-    /// Takes in the results of a look, as [`observe`](Self::observe) does.
-    pub async fn take_in(&mut self, policy: &Policy, seen: Seen, now: Duration) -> Option<Observed> {
+    /// Builds the observation from the results of a fetch, like [`observe`](Self::observe).
+    pub async fn observe_fetched(
+        &mut self,
+        policy: &Policy,
+        fetched: Fetched,
+        now: Duration,
+    ) -> Option<Observed> {
         self.begin();
-        self.problems = seen.problems;
-        let mut observed = Observed { objects: seen.objects?, pool: seen.pool, ..Observed::default() };
+        self.problems = fetched.problems;
+        let mut observed = Observed { objects: fetched.objects?, pool: fetched.pool, ..Observed::default() };
         if !self.is_of_pool(&observed) {
-            self.problems.push("the pool's labels changed while its pods were looked at".to_owned());
+            self.problems.push("the pool's labels changed while its pods were observed".to_owned());
             return None;
         }
-        for ((place, role), read) in policy.roles.iter().enumerate().zip(seen.targets) {
+        for ((place, role), read) in policy.roles.iter().enumerate().zip(fetched.targets) {
             let (target, body) = self.taken(role.target.as_ref(), read)?;
             let pods = observed.objects.get(place).map_or(0, Vec::len);
             let replicas = target.as_ref().map_or(pods as u32, |target| target.replicas);
@@ -104,39 +108,39 @@ impl Actuator {
         }
         self.states(policy, &mut observed);
         observed.leaving = self.leaving_of(policy, &observed.objects, now);
-        observed.provisioning = match seen.adds_nodes {
+        observed.provisioning = match fetched.adds_nodes {
             Some(Ok(adds)) => {
-                self.works("events");
+                self.clear_problem("events");
                 adds
             }
             Some(Err(problem)) => {
-                self.complain("events", &problem);
+                self.report_problem("events", &problem);
                 false
             }
             None => false,
         };
         if let Some(rollout) = policy.rollout.as_ref().filter(|rollout| rollout.topology.is_some()) {
             observed.domains = self.room(policy, rollout, &mut observed, now).await;
-            // A moment after the start they are only not known yet: a step would go anywhere.
-            if observed.domains.is_none() && seen.may_see_nodes != Some(false) {
-                self.shut.retain(|(name, _), _| *name != policy.name);
+            // Shortly after the start they are not listed yet: a step would be placed anywhere.
+            if observed.domains.is_none() && fetched.may_see_nodes != Some(false) {
+                self.closed_domains.retain(|(name, _), _| *name != policy.name);
                 self.problems.extend(self.nodes_lack());
                 return None;
             }
             observed.is_blind = observed.domains.is_none();
         }
         if observed.domains.is_none() {
-            self.shut.retain(|(name, _), _| *name != policy.name);
+            self.closed_domains.retain(|(name, _), _| *name != policy.name);
         }
         Some(observed)
     }
 
-    /// Returns `true` if pods that were observed are those of the pool as it is now.
+    /// Returns `true` if the observed pods are those of the current pool.
     pub(super) fn is_of_pool(&self, observed: &Observed) -> bool {
         *self.pool.borrow() == observed.pool
     }
 
-    /// A target as it was read, and its object. `None`: it can't be read.
+    /// A fetched target, and its object. `None`: it can't be read.
     fn taken(
         &mut self,
         reference: Option<&TargetRef>,
@@ -148,29 +152,29 @@ impl Actuator {
             Err(problem) => {
                 let reference = reference?;
                 self.kinds.forget(reference);
-                self.complain(Subject::target("", reference), &problem);
+                self.report_problem(ProblemSubject::target("", reference), &problem);
                 return None;
             }
         };
         self.kinds.know(&target.reference, &target.kind);
-        self.works(Subject::target("", &target.reference));
-        let about = Subject::target("the whole ", &target.reference);
+        self.clear_problem(ProblemSubject::target("", &target.reference));
+        let subject = ProblemSubject::target("spec of ", &target.reference);
         let body = match body {
             None => None,
             Some(Ok(object)) => {
-                self.works(about);
+                self.clear_problem(subject);
                 Some(object)
             }
             Some(Err(problem)) => {
-                self.complain(about, &problem);
+                self.report_problem(subject, &problem);
                 None
             }
         };
         Some((Some(target), body))
     }
 
-    /// The pods of each role: those of the pool that have its labels, and aren't another target's. A pod
-    /// belongs to the first role, by name, that it could.
+    /// Pods of each role: those of the pool with its labels that no other target owns. A pod belongs to the
+    /// first matching role, by name.
     pub(super) fn pods_of(&mut self, policy: &Policy) -> Option<Objects> {
         if self.pool.has_changed().unwrap_or(false) {
             self.follow_pods();
@@ -181,17 +185,17 @@ impl Actuator {
         for role in &policy.roles {
             let mirror = self.pods.get(&both(&role.selector, &pool))?;
             if mirror.age().is_none_or(|age| age > oldest) {
-                self.complain(Subject::pods(policy), &Problem::TimedOut(oldest));
+                self.report_problem(ProblemSubject::pods(policy), &Problem::TimedOut(oldest));
                 return None;
             }
             mirrors.push(mirror);
         }
-        // Before the objects are looked at: a change in between is found the next time.
+        // Before the objects are read: a change in between is found the next time.
         let changes: Vec<u64> = mirrors.iter().map(|mirror| mirror.changes()).collect();
-        let is_same = |found: &&Found| found.changes == changes && found.roles == policy.roles;
-        if let Some(found) = self.found.get(&policy.name).filter(is_same) {
-            let objects = Arc::clone(&found.objects);
-            self.works(Subject::pods(policy));
+        let is_same = |cached: &&CachedPods| cached.changes == changes && cached.roles == policy.roles;
+        if let Some(cached) = self.cached_pods.get(&policy.name).filter(is_same) {
+            let objects = Arc::clone(&cached.objects);
+            self.clear_problem(ProblemSubject::pods(policy));
             return Some(objects);
         }
         let mut roles: Vec<Vec<Arc<PodObject>>> = Vec::with_capacity(policy.roles.len());
@@ -208,18 +212,19 @@ impl Actuator {
         let has_gated = roles.iter().map(|pods| pods.iter().any(|pod| pod.is_gated())).collect();
         let (objects, roles) = (Arc::new(roles), policy.roles.clone());
         let known = Arc::clone(&objects);
-        let found = Found { roles, changes, objects: known, has_gated, unschedulable, pods: None };
-        self.found.insert(policy.name.clone(), found);
-        self.works(Subject::pods(policy));
+        let cached = CachedPods { roles, changes, objects: known, has_gated, unschedulable, pods: None };
+        self.cached_pods.insert(policy.name.clone(), cached);
+        self.clear_problem(ProblemSubject::pods(policy));
         Some(objects)
     }
 
-    /// Sets the progress of pods on their way up.
+    /// Sets the startup progress of pods.
     fn states(&mut self, policy: &Policy, observed: &mut Observed) {
         let follows_updates = policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some());
-        let same = |found: &&mut Found| !follows_updates && Arc::ptr_eq(&found.objects, &observed.objects);
-        let mut found = self.found.get_mut(&policy.name).filter(same);
-        if let Some(known) = found.as_ref().and_then(|found| found.pods.as_ref()) {
+        let same =
+            |cached: &&mut CachedPods| !follows_updates && Arc::ptr_eq(&cached.objects, &observed.objects);
+        let mut cached = self.cached_pods.get_mut(&policy.name).filter(same);
+        if let Some(known) = cached.as_ref().and_then(|cached| cached.pods.as_ref()) {
             observed.pods = Arc::clone(known);
             return;
         }
@@ -230,7 +235,7 @@ impl Actuator {
             let said = object.and_then(|(at, object)| pause::revision(&at.api_version, &at.kind, object));
             let youngest = || newest(pods.iter().map(Arc::as_ref));
             let newest = if follows_updates { said.or_else(youngest) } else { None };
-            // What somebody else's partition keeps as it is, is as it should be.
+            // Pods kept by an owner's partition are not outdated.
             let kept = object
                 .and_then(|(at, object)| Some(pause::kept(object, pause::of(&at.api_version, &at.kind)?)));
             let is_kept = |pod: &PodObject| pod.ordinal().is_some_and(|ordinal| ordinal < kept.unwrap_or(0));
@@ -242,13 +247,13 @@ impl Actuator {
             }));
         }
         observed.pods = Arc::new(all);
-        if let Some(found) = &mut found {
-            found.pods = Some(Arc::clone(&observed.pods));
+        if let Some(cached) = &mut cached {
+            cached.pods = Some(Arc::clone(&observed.pods));
         }
     }
 
-    /// The room that domains have for steps of a policy; `None`: it isn't known. Notes the roles of whose
-    /// pods nothing is known. Packs on a thread of its own: a thousand nodes take long.
+    /// Free capacity of domains for steps of a policy; `None` if unknown. Records roles whose pods' requests
+    /// are unknown. Packs on a blocking thread, as a thousand nodes take long.
     async fn room(
         &mut self,
         policy: &Policy,
@@ -271,7 +276,7 @@ impl Actuator {
             let known = mirror.objects();
             sent.extend(known.iter().flat_map(BTreeMap::values).filter(|pod| pod.wants_node()).cloned());
         }
-        // What is to come is like what waits, like its template, or else like what is there.
+        // Future pods have the requirements of gated ones, of the template, or of existing ones.
         let example = |(pods, body): (&Vec<Arc<PodObject>>, &Option<Value>)| {
             let waits = pods.iter().find(|pod| pod.is_gated()).map(|pod| pod.spec.needs.clone());
             let template = || body.as_ref().and_then(template);
@@ -320,7 +325,7 @@ impl Actuator {
         packing.await.ok()
     }
 
-    /// Reason that the room on nodes isn't known, in a sentence; `None` if it is.
+    /// Reason why the free capacity of nodes is unknown, as a sentence; `None` if known.
     pub(super) fn nodes_lack(&self) -> Option<String> {
         let all = self.nodes.as_ref()?;
         let known = [
@@ -330,7 +335,7 @@ impl Actuator {
         known.into_iter().find_map(|(what, age, is_listed)| match age.filter(|_| is_listed) {
             None => Some(format!("{what}: not listed yet")),
             Some(age) if age > OLDEST => {
-                Some(format!("{what}: the API server has said nothing of them for {} s", age.as_secs()))
+                Some(format!("{what}: no update from the API server for {} s", age.as_secs()))
             }
             Some(_) => None,
         })

@@ -1,15 +1,15 @@
-//! Looks at nodes, and the room that they have.
+//! Observation of nodes and their free capacity.
 
 use http::Method;
 use serde_json::json;
 
 use super::Actuator;
 use super::fake::Fake;
-use super::tests::{S, actuator, look, policy};
+use super::tests::{S, actuator, observe, policy};
 
 const STEPS: &str = "mode: Apply, deploy: {steps: {decode: 1}, topology: {layers: [rack]}},";
 
-/// A server with one node.
+/// Adds a node.
 fn with_node(fake: &Fake) {
     let node = json!({"metadata": {"name": "n", "labels": {"rack": "r"}}, "status": {
         "allocatable": {"pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}],
@@ -27,12 +27,12 @@ fn room_is_packed_on_another_thread() {
         let policy = policy("p", STEPS);
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         with_node(&fake);
-        look(&mut actuator, &policy, 1, 3).await;
+        observe(&mut actuator, &policy, 1, 3).await;
         let (release, held) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || held.recv());
-        let seen = actuator.look(&policy).ask().await;
+        let seen = actuator.fetch_request(&policy).send().await;
         {
-            let mut packing = std::pin::pin!(actuator.take_in(&policy, seen, S(2)));
+            let mut packing = std::pin::pin!(actuator.observe_fetched(&policy, seen, S(2)));
             for _ in 0..100 {
                 assert!(futures_util::poll!(packing.as_mut()).is_pending(), "the only other thread is busy");
                 tokio::task::yield_now().await;
@@ -51,7 +51,7 @@ async fn unknown_nodes_are_given_as_the_reason() {
     let (fake, mut actuator, clock) = actuator(std::slice::from_ref(&policy));
     fake.has("/api/v1/nodes", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
     fake.has("/api/v1/pods", json!({"metadata": {"resourceVersion": "1"}, "items": []}));
-    look(&mut actuator, &policy, 1, 3).await;
+    observe(&mut actuator, &policy, 1, 3).await;
     // Nothing is said of nodes any more, and of pods there is.
     fake.refuse(Method::GET, "/api/v1/nodes", 503);
     fake.refuse(Method::GET, "/api/v1/pods", 503);
@@ -69,5 +69,5 @@ async fn unknown_nodes_are_given_as_the_reason() {
         actuator.why_unobserved()
     };
     let why = is_blind(&mut actuator).await;
-    assert!(why.ends_with("nodes: the API server has said nothing of them for 99 s"), "{why}");
+    assert!(why.ends_with("nodes: no update from the API server for 99 s"), "{why}");
 }

@@ -1,5 +1,5 @@
-//! Controllers that delete their highest ordinals take ready pods away while lower ones, which stay, aren't
-//! ready. A role of such a controller waits for those.
+//! Scale-down of controllers that delete the highest ordinals: ready pods would be deleted while lower
+//! ordinals, which stay, are unready. The role waits for those.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::capacity::plan::RolePlan;
 use crate::capacity::rollout::{BATCH_TIMEOUT, Pace};
 use crate::capacity::{Plan, Policy};
 
-/// Ready pods that a smaller number of replicas would delete although others that stay are not ready.
+/// Ready pods that a scale-down would delete although remaining ones are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Loss {
-    /// Names of the ready pods that would go.
+    /// Names of the ready pods that would be deleted.
     pub(super) goes: Vec<String>,
-    /// Pods that would stay and aren't ready, or aren't there.
+    /// Remaining pods that are unready or missing.
     unready: u32,
 }
 
-/// Pods that stay and pods that go where `write` replicas are written in place of `replicas`, by their ordinals.
+/// Remaining and deleted pods of a scale-down from `replicas` to `write`, by ordinal.
 pub(super) fn split<'p>(
     pods: &[&'p PodObject],
     replicas: u32,
@@ -30,7 +30,7 @@ pub(super) fn split<'p>(
 ) -> (Vec<&'p PodObject>, Vec<&'p PodObject>) {
     let mut stays: Vec<&PodObject> = pods.iter().copied().filter(|pod| pod.is_alive()).collect();
     stays.sort_by_key(|pod| (pod.ordinal(), pod.name()));
-    // Where one is missing, only its number says whether it is one of those that stay. They begin at 0.
+    // With a pod missing, ordinals decide, counted from 0.
     let place = match stays.len() < replicas as usize {
         true => stays.partition_point(|pod| pod.ordinal().is_none_or(|ordinal| ordinal < write)),
         false => (write as usize).min(stays.len()),
@@ -39,7 +39,7 @@ pub(super) fn split<'p>(
     (stays, goes)
 }
 
-/// Returns `true` if only pods at our gate go where `write` replicas are written: those have never run.
+/// Returns `true` if a scale-down to `write` deletes only pods at our gate, which have never run.
 pub(super) fn loses_gated_only(pods: &[&PodObject], target: &Target, write: u32) -> bool {
     let goes = target.replicas.saturating_sub(write) as usize;
     match Choice::of(&target.reference) {
@@ -49,8 +49,8 @@ pub(super) fn loses_gated_only(pods: &[&PodObject], target: &Target, write: u32)
     }
 }
 
-/// Loss from writing `write` replicas where there are to be `replicas`. `None`: no ready pod goes, or all that
-/// stay are ready.
+/// Loss of a scale-down from `replicas` to `write`. `None`: no ready pod is deleted, or all remaining ones
+/// are ready.
 pub(super) fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Loss> {
     let (stays, goes) = split(pods, replicas, write);
     let unready = write.saturating_sub(stays.iter().filter(|pod| pod.is_ready()).count() as u32);
@@ -59,15 +59,14 @@ pub(super) fn loss(pods: &[&PodObject], replicas: u32, write: u32) -> Option<Los
     (unready > 0 && !goes.is_empty()).then_some(Loss { goes, unready })
 }
 
-/// Smallest number of replicas, `write` at least, of which one is ready; all there are to be where none is.
+/// Fewest replicas, at least `write`, that include a ready pod; `replicas` if none is ready.
 fn keeping_one(pods: &[&PodObject], replicas: u32, write: u32) -> u32 {
     let has_ready = |write: &u32| split(pods, replicas, *write).0.iter().any(|pod| pod.is_ready());
     (write..replicas).find(has_ready).unwrap_or(replicas)
 }
 
-/// Returns `true` if so many ready pods keep what ties a role, by its place, to the others of its policy when
-/// it loses some: the ratio, and steps, of which it is no more than one ahead of another role that is to be
-/// smaller, too.
+/// Returns `true` if so many ready pods keep a role, by index, within the limits of its policy while it
+/// shrinks: the ratio, and at most one step ahead of other shrinking roles.
 fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -> bool {
     let of = |place: usize| ready.get(place).copied().unwrap_or(0);
     if policy.ratio.is_some_and(|ratio| !ratio.bounds.hold(of(ratio.numerator), of(ratio.denominator))) {
@@ -80,21 +79,20 @@ fn keeps_together(policy: &Policy, goals: &[u32], ready: &[u32], place: usize) -
     let (own, own_step) = (u64::from(of(place)), step(place));
     let is_behind = |other: usize| {
         let (ready, step) = (u64::from(of(other)), step(other));
-        // One at its goal stays there, and nobody is as far as that because of it.
+        // A role at its goal stays, and doesn't count for the others' progress.
         let is_open = step > 0 && goals.get(other).is_some_and(|goal| ready > u64::from(*goal));
         is_open && (own + own_step).saturating_mul(step) < ready.saturating_mul(own_step)
     };
     !(0..ready.len()).any(|other| other != place && is_behind(other))
 }
 
-/// Times of the limit after which the number is written whatever the pods that are left keep, so long as one of
-/// them is ready: what stays may have no room before others go.
+/// Factor of the timeout after which replicas are written whatever the remaining pods keep, if one of them is
+/// ready: those may have no node before others are deleted.
 const LONGEST: u32 = 2;
 
 impl Actuator {
-    /// Marks roles, by place, that keep their replicas although they are to be smaller: a controller
-    /// would delete ready pods of it or of the role that has a ratio with it, while pods that stay aren't
-    /// ready. `shrinks`: whether its replicas would be written.
+    /// Roles, by index, that keep their replicas: their controller, or that of the ratio's other role, would
+    /// delete ready pods while remaining ones are unready. `shrinks`: roles whose replicas would be written.
     pub(super) fn held_up(
         &mut self,
         policy: &Policy,
@@ -120,7 +118,7 @@ impl Actuator {
             let key = (policy.name.clone(), role.name.clone());
             let target = seen.targets.get(place).and_then(Option::as_ref);
             let target = target.filter(|target| Choice::of(&target.reference) == Some(Choice::Ordinal));
-            // A trim, too: it gives back what exceeds whole groups, and these pods are of one.
+            // In a trim, too: it removes pods beyond complete groups, and these belong to one.
             let asks = shrinks.get(place) == Some(&true);
             let pods: Vec<&PodObject> =
                 seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
@@ -134,10 +132,10 @@ impl Actuator {
             let waited = now.saturating_sub(since);
             let is_over = waited >= limit * LONGEST || (waited >= limit && with(place, left));
             if is_over {
-                // One that is to have pods keeps one that responds.
+                // A role with desired pods keeps a ready one.
                 let least = target.map_or(0, |target| keeping_one(&pods, target.replicas, role.write));
                 if left == 0 {
-                    // More than may exist would be pods that wait at gates.
+                    // Pods beyond the admitted ones would wait at gates.
                     role.admitted = role.admitted.max(least);
                     role.write = least;
                 }
@@ -147,9 +145,9 @@ impl Actuator {
             }
             *held = true;
             self.unready.push(format!(
-                "{} pods of {} that stay are not ready, and {} would go",
-                loss.unready,
+                "role {}: unready lower ordinals: {}, ready pods that scale-down would delete: {}",
                 role.name,
+                loss.unready,
                 loss.goes.join(", ")
             ));
         }

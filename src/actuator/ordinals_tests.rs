@@ -1,11 +1,11 @@
-//! Controllers that delete their highest ordinals, while time is paused.
+//! Controllers that delete the highest ordinals, with paused time.
 
 use std::sync::Arc;
 
 use serde_json::json;
 
 use super::Actuator;
-use super::tests::{S, act, actuator, look, plan, policy};
+use super::tests::{S, act, actuator, observe, plan, policy};
 use crate::capacity::plan::Reason;
 use crate::capacity::policy::{Mode, file};
 use crate::capacity::{Condition, Policy};
@@ -28,7 +28,7 @@ async fn wait_for_lower_ordinals_restarts_after_recommend() {
     for (at, policy) in [(1, &policy), (2, &recommends), (40, &policy)] {
         clock.set(S(at));
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut actuator, policy, at, 3).await;
+        let seen = observe(&mut actuator, policy, at, 3).await;
         act(&mut actuator, policy, seen, at, 2).await;
     }
     assert!(fake.written("/scale").is_empty(), "it was ready in between, for all that is known");
@@ -45,7 +45,7 @@ async fn high_ordinals_drain_also_where_a_lower_one_is_missing() {
     for at in [1, 31] {
         clock.set(S(at));
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut actuator, &policy, at, 2).await;
+        let seen = observe(&mut actuator, &policy, at, 2).await;
         act(&mut actuator, &policy, seen, at, 2).await;
     }
     assert!(fake.written("/scale").is_empty(), "d-2 may have requests");
@@ -60,12 +60,12 @@ async fn a_trim_keeps_ready_ordinals_above_unready_ones() {
     fake.unready_pod("d-0", "decode");
     let trim = async |actuator: &mut Actuator, at: u64| {
         tokio::time::sleep(S(1)).await;
-        let seen = look(actuator, &policy, at, 3).await;
+        let seen = observe(actuator, &policy, at, 3).await;
         let mut plan = plan(&policy, 3);
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        actuator.act(&policy, &plan, seen, S(at), None).await.plan.conditions
+        actuator.apply(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
     assert_eq!(trim(&mut actuator, 2).await, [Condition::LowerOrdinalsUnready]);
     assert!(fake.written("/scale").is_empty(), "d-1 and d-2 make a group, d-0 and d-1 make none");
@@ -85,7 +85,7 @@ async fn kept_pod_passes_its_gate_before_others_are_deleted() {
     fake.pod("d-3", "decode", true);
     tokio::time::sleep(S(1)).await;
     // Of those before the gate one stays, and one goes.
-    let seen = look(&mut actuator, &policy, 1, 4).await;
+    let seen = observe(&mut actuator, &policy, 1, 4).await;
     act(&mut actuator, &policy, seen, 1, 2).await;
     assert_eq!([fake.is_gated("d-0"), fake.is_gated("d-3")], [false, true]);
     assert!(fake.written("/scale").is_empty(), "d-2 is ready, and d-0 is not yet");
@@ -105,7 +105,7 @@ async fn stateful_set_keeps_one_ready_pod() {
         for at in [1, 6, 11, 16, 40] {
             clock.set(S(at));
             tokio::time::sleep(S(1)).await;
-            let seen = look(&mut actuator, &policy, at, pods as usize).await;
+            let seen = observe(&mut actuator, &policy, at, pods as usize).await;
             let conditions = act(&mut actuator, &policy, seen, at, 1).await.conditions;
             let is_over = at > 1 && written.is_some();
             assert!(is_over || conditions == [Condition::LowerOrdinalsUnready], "{at} {conditions:?}");
@@ -127,7 +127,7 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
         for at in [1, 2, 30] {
             clock.set(S(at));
             tokio::time::sleep(S(1)).await;
-            let seen = look(&mut actuator, &policy, at, 3).await;
+            let seen = observe(&mut actuator, &policy, at, 3).await;
             assert_eq!(act(&mut actuator, &policy, seen, at, 2).await.conditions, waits, "{at}");
         }
         assert!(fake.written("/scale").is_empty());
@@ -135,7 +135,7 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
         assert_eq!(events.len(), 1, "{events:?}");
         assert_eq!(
             events[0]["message"],
-            "1 pods of decode that stay are not ready, and d-2 would go, by policy p"
+            "policy p: role decode: unready lower ordinals: 1, ready pods that scale-down would delete: d-2"
         );
         // Either it gets ready, or half a minute has passed.
         let at = if is_ready_later { 30 } else { 31 };
@@ -144,7 +144,7 @@ async fn stateful_set_waits_for_lower_ordinals_with_a_limit() {
             tokio::time::sleep(S(1)).await;
         }
         clock.set(S(at));
-        let seen = look(&mut actuator, &policy, at, 3).await;
+        let seen = observe(&mut actuator, &policy, at, 3).await;
         assert!(act(&mut actuator, &policy, seen, at, 2).await.conditions.is_empty());
         assert_eq!(fake.written("/scale").len(), 1);
     }

@@ -1,31 +1,31 @@
-//! Finds what else scales a target, before the first write.
+//! Finds other autoscalers and owners of a target before the first write.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::problem_subject::ProblemSubject;
 use super::scaler::{Controller, Owned, Scaler, ScalerObject, Scalers, has_owner};
 use super::state::Actuator;
-use super::subject::Subject;
 use super::target::Target;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Collection, Metadata, Problem};
 
-/// Time for which a response counts.
+/// Time for which a response is cached.
 const KNOWN: Duration = Duration::from_secs(10);
 
-/// A workload, of which only the owners count.
+/// Owner references of a workload.
 #[derive(Deserialize)]
 struct Workload {
     metadata: Metadata,
 }
 
 impl Actuator {
-    /// The autoscalers of the namespace; `None`: they can't be listed. Policies that act side by side ask once.
+    /// Autoscalers of the namespace; `None` if they can't be listed. Shared by policies applied concurrently.
     async fn find_scalers(&mut self, now: Duration) -> Option<Arc<[Scaler]>> {
         let shared = Arc::clone(&self.scalers);
-        // Held while they are listed: the others wait for the response.
+        // Held during the request: other policies wait for its response.
         let mut scalers = shared.lock().await;
         if now < scalers.until {
             return scalers.known.clone();
@@ -34,13 +34,13 @@ impl Actuator {
         let at = self.clock.elapsed();
         match found {
             Ok(found) => {
-                self.works("autoscalers");
+                self.clear_problem("autoscalers");
                 *scalers = Scalers { until: at + KNOWN, known: Some(found.into()), ..Scalers::default() };
             }
             Err(problem) => {
-                self.complain("autoscalers", &problem);
+                self.report_problem("autoscalers", &problem);
                 let pause = scalers.backoff.after(Some(&problem), &mut rand::rng());
-                // A right that is granted counts soon.
+                // After a grant of the right, retried soon.
                 let most = if problem.is_of_the_server() { Duration::MAX } else { KNOWN };
                 (scalers.until, scalers.known) = (at + pause.min(most), None);
             }
@@ -48,11 +48,11 @@ impl Actuator {
         scalers.known.clone()
     }
 
-    /// Autoscaler or owner of one of these targets, in words; `None`: none is there. An autoscaler that may
-    /// not be looked for may be there; an owner that may not be seen is known by what it writes.
+    /// Autoscaler or owner of one of these targets, as a sentence; `None` if there is none. Autoscalers that
+    /// can't be listed count as present; owners that RBAC hides are detected by their writes.
     pub(super) async fn other_scaler(&mut self, targets: &[&Target], now: Duration) -> Option<String> {
         let Some(known) = self.find_scalers(now).await else {
-            return Some("autoscalers can't be looked for".to_owned());
+            return Some("autoscalers can't be listed".to_owned());
         };
         let scaled = targets.iter().map(|target| &target.reference).find_map(|target| {
             let found = known.iter().find(|scaler| scaler.scales(target))?;
@@ -69,15 +69,15 @@ impl Actuator {
                 }
                 Ok(Controller::Absent | Controller::Hidden) => {}
                 Err(problem) => {
-                    self.complain(Subject::target("the owner of ", &target.reference), &problem);
-                    return Some(format!("the owner of {kind} {name} can't be looked for"));
+                    self.report_problem(ProblemSubject::target("owner of ", &target.reference), &problem);
+                    return Some(format!("the owner of {kind} {name} can't be read"));
                 }
             }
         }
         None
     }
 
-    /// Returns `true` if one of these targets may not be read, so that its owner is unknown.
+    /// Returns `true` if RBAC forbids reading one of these targets, so that its owner is unknown.
     pub(super) fn has_hidden_owner(&self, targets: &[&Target]) -> bool {
         let is_hidden = |(of, _, owner): &Owned| {
             *owner == Controller::Hidden && targets.iter().any(|target| target.reference == *of)
@@ -97,7 +97,7 @@ impl Actuator {
         }
         let owner = match self.cluster.get::<Workload>(&target.path).await {
             Ok(workload) => {
-                self.works(Subject::target("the owner of ", &target.reference));
+                self.clear_problem(ProblemSubject::target("owner of ", &target.reference));
                 let mut owners = workload.metadata.owner_references.into_iter();
                 let owner = owners.find(|owner| owner.controller);
                 owner.map_or(Controller::Absent, |owner| Controller::Is(owner.kind, owner.name))
@@ -115,7 +115,7 @@ impl Actuator {
             self.list_of("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler").await?;
         match self.list_of("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject").await {
             Ok(more) => all.extend(more),
-            // Without KEDA there are none. Without the right the HPA is seen that KEDA makes of each.
+            // Without KEDA there are none. If RBAC forbids it, the HPA that KEDA creates for each is found.
             Err(Problem::NotFound(_) | Problem::Denied(_)) => {}
             Err(problem) => return Err(problem),
         }

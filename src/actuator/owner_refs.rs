@@ -1,4 +1,4 @@
-//! Owners of pods, and of targets: labels alone can be set by any user of the namespace.
+//! Owners of pods and targets: any user of the namespace can set labels.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use super::pods::PodObject;
 use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::group;
 
-/// Deployments name the ReplicaSets of their pods by themselves and this label.
+/// Label by which Deployments name the ReplicaSets of their pods.
 const HASH: &str = "pod-template-hash";
 
-/// LeaderWorkerSets write their name into this label of all of their pods.
+/// Label with the name of a pod's LeaderWorkerSet.
 const SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
-/// Paths of the pods' labels in kinds.
+/// Paths of the pod template's labels.
 pub(super) const LABELS: [&str; 3] = [
     "/spec/template/metadata/labels",
     "/spec/leaderWorkerTemplate/leaderTemplate/metadata/labels",
     "/spec/leaderWorkerTemplate/workerTemplate/metadata/labels",
 ];
 
-/// `true` if a pod is one of a target's; `None`: nothing says so, as it has no controller, or one of
-/// which only the target's own controller knows the rest.
+/// Returns `true` if a target owns a pod; `None` if unknown: the pod has no controller, or one whose owner
+/// only the target's controller knows.
 pub(super) fn is_of(pod: &PodObject, target: &TargetRef) -> Option<bool> {
     let owner = pod.controller()?;
     let of = (group(&target.api_version), target.kind.as_str());
@@ -38,7 +38,7 @@ pub(super) fn is_of(pod: &PodObject, target: &TargetRef) -> Option<bool> {
     }
 }
 
-/// Returns `true` if a pod is one of a role's: it has the labels, and no controller that is another target.
+/// Returns `true` if a pod belongs to a role: it has the labels, and no other target owns it.
 pub(super) fn is_of_role(
     pod: &PodObject,
     labels: &BTreeMap<String, String>,
@@ -47,7 +47,7 @@ pub(super) fn is_of_role(
     pod.matches(labels) && target.is_none_or(|target| is_of(pod, target) != Some(false))
 }
 
-/// A label and its value, if a term of a selector asks for that.
+/// Key and value of an equality term of a selector.
 fn equality(term: &str) -> Option<(&str, &str)> {
     let (key, value) = term.split_once('=')?;
     let (key, value) = (key.trim(), value.trim_start_matches('=').trim());
@@ -55,12 +55,13 @@ fn equality(term: &str) -> Option<(&str, &str)> {
     is_plain.then_some((key, value))
 }
 
-/// The labels that a selector asks for, if it asks for nothing else.
+/// Labels of a selector with equality terms only.
 pub(super) fn equalities(selector: &str) -> Option<BTreeMap<&str, &str>> {
     selector.split(',').map(equality).collect()
 }
 
-/// `true` if pods that have (at least) these labels are of a pool; `None`: the labels don't say.
+/// Returns `true` if pods with (at least) these labels belong to a pool; `None` if the labels don't decide
+/// it.
 pub(super) fn within<'a>(pool: &str, label: impl Fn(&str) -> Option<&'a str>, are_all: bool) -> Option<bool> {
     let mut is_within = Some(true);
     for (key, value) in equalities(pool)? {

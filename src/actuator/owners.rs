@@ -1,5 +1,5 @@
-//! Finds the pool of each target of policies without `poolRef`, in a task of its own: an API server that
-//! responds slowly delays no tick.
+//! Finds the pool of each target of policies without `poolRef`, in a task of its own: a slow API server
+//! delays no tick.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::state::Actuator;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{Backoff, Cluster, Collection, Problem};
 
-/// Time for which responses count.
+/// Time for which responses are cached.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// Pause before what has no response is asked again, the first time.
+/// First pause before a failed request is repeated.
 const UNKNOWN: Duration = Duration::from_secs(3);
 
-/// To which pool the pods of a target belong.
+/// Pool that a target's pods belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Owned by this picker.
+    /// This picker's pool.
     Ours,
-    /// Another.
+    /// Another pool.
     Other,
-    /// Unknown, for this reason.
+    /// Unknown, with the reason.
     Unknown(String),
 }
 
-/// Finds out to which pools targets belong.
+/// Resolver of the pools of targets.
 #[derive(Debug)]
 pub struct Owners {
     cluster: Cluster,
@@ -40,7 +40,7 @@ pub struct Owners {
 }
 
 impl Actuator {
-    /// A resolver of the pools that targets of this namespace belong to.
+    /// Resolver of the pools of this namespace's targets.
     pub fn owners(&self) -> Owners {
         Owners {
             cluster: self.watched.clone(),
@@ -52,13 +52,13 @@ impl Actuator {
 }
 
 impl Owners {
-    /// Reports the owners of all wanted targets, again when others are wanted or the pool changes, and
-    /// periodically. Ends when the channels are closed.
+    /// Reports the owners of all wanted targets, again when the targets or the pool change, and periodically.
+    /// Ends when the channels are closed.
     pub async fn follow<M>(
         mut self,
         mut wanted: watch::Receiver<Vec<TargetRef>>,
-        say: mpsc::Sender<M>,
-        news: impl Fn(Vec<(TargetRef, Owner)>) -> M,
+        sender: mpsc::Sender<M>,
+        update: impl Fn(Vec<(TargetRef, Owner)>) -> M,
     ) {
         let mut backoff = Backoff::new(UNKNOWN, KNOWN);
         loop {
@@ -74,7 +74,7 @@ impl Owners {
                 if known.iter().any(|(_, owner)| matches!(owner, Owner::Unknown(_))) {
                     pause = backoff.next(&mut rand::rng());
                 }
-                if say.send(news(known)).await.is_err() {
+                if sender.send(update(known)).await.is_err() {
                     return;
                 }
             }
@@ -106,7 +106,7 @@ impl Owners {
         if kind.has_scale
             && let Some(scale) = readable(self.cluster.get(&format!("{path}/scale")).await)?
         {
-            // What its pods have, and they may have more.
+            // Labels that its pods have at least.
             let selector = scale.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default();
             let labels = equalities(selector).unwrap_or_default();
             if let Some(is_within) = within(pool, |key| labels.get(key).copied(), false) {
@@ -128,18 +128,18 @@ impl Owners {
         if has_pods(pool).await? {
             return Ok(Owner::Ours);
         }
-        // A pool without labels has all pods.
+        // A pool with an empty selector has all pods.
         if !pool.is_empty() && has_pods("").await? {
             return Ok(Owner::Other);
         }
         let TargetRef { kind, name, .. } = target;
         Ok(Owner::Unknown(format!(
-            "{kind} '{name}': nothing says which pool its pods are of: it has none, and its labels may not be read or don't decide it; name the pool with spec.poolRef"
+            "{kind} '{name}': can't determine the pool of its pods: there are none, and its labels are unreadable or inconclusive; set spec.poolRef"
         )))
     }
 }
 
-/// An object; `None`: it may not be read, and something else may say what it would.
+/// Object; `None` if RBAC forbids reading it, as other objects may decide.
 fn readable(read: Result<Value, Problem>) -> Result<Option<Value>, Problem> {
     match read {
         Ok(object) => Ok(Some(object)),

@@ -1,4 +1,4 @@
-//! Roles that have a ratio with each other: neither shrinks away from the other.
+//! Roles with a ratio: neither shrinks without the other.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use crate::capacity::plan::Reason;
 use crate::capacity::ratio::RatioBounds;
 use crate::capacity::{Plan, Policy};
 
-/// Returns `true` if the other role of a ratio is written by others: what this one gives up, that one does
-/// not follow.
+/// Returns `true` if another writer sets the replicas of the ratio's other role, so that it doesn't follow.
 pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observed) -> bool {
     let has_target = |of: usize| observed.targets.get(of).is_some_and(Option::is_some);
     let is_held = |of: usize| observed.may_write.get(of) == Some(&false) && has_target(of);
@@ -20,10 +19,10 @@ pub(super) fn has_held_partner(policy: &Policy, place: usize, observed: &Observe
     pair.is_some_and(|pair| pair.contains(&place) && pair.into_iter().any(is_held))
 }
 
-/// Limits what roles are written to that have a ratio with one which nothing here scales, so that it holds with the
-/// pods that that one has. A role gets its minimum all the same. Returns the places of roles that are limited.
+/// Limits roles whose ratio partner has no target, so that the ratio holds with the partner's pods. Minima
+/// still hold. Returns the indices of limited roles.
 ///
-/// `passed` says how many pods of a role were let through their gate: so many of those that stay may be replaced.
+/// `passed` returns the admitted pods of a role: that many of the remaining ones may be replaced.
 pub(super) fn keep_beside_no_target(
     policy: &Policy,
     plan: &mut Plan,
@@ -64,7 +63,7 @@ pub(super) fn keep_beside_no_target(
     limited
 }
 
-/// Keeps ready pods of a role, by its place, that a trim would evict at gates and the ratio needs. Says whether some
+/// Keeps ready pods of a role, by index, that a trim would evict and the ratio needs. Returns `true` if any
 /// are kept.
 fn keeps_trimmed(policy: &Policy, plan: &mut Plan, observed: &Observed, place: usize) -> bool {
     let Some((ratio, other)) = policy.ratio.as_ref().zip(partner(policy, place)) else { return false };
@@ -84,8 +83,8 @@ fn keeps_trimmed(policy: &Policy, plan: &mut Plan, observed: &Observed, place: u
     role.admitted > before
 }
 
-/// Returns `true` if a write of a role's replicas, by its place, adds pods or takes some away that serve or
-/// may in a moment.
+/// Returns `true` if a write of a role's replicas, by index, adds pods or removes some that are or may soon
+/// be ready.
 fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
     let Some((role, pods)) = written(plan, observed, place).zip(observed.objects.get(place)) else {
         return false;
@@ -97,7 +96,7 @@ fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
     if role.grows() || role.becomes < role.ready {
         return true;
     }
-    // Pods that did not get ready in time are given up.
+    // Pods that were not ready in time are abandoned.
     let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
     !own.reasons.contains(&Reason::Trimmed) && !loses_gated_only(&pods, target, own.write)
 }
@@ -105,16 +104,15 @@ fn changes_serving(plan: &Plan, observed: &Observed, place: usize) -> bool {
 /// A role of a ratio.
 #[derive(Clone, Copy, Debug)]
 struct Side {
-    /// Pods that are ready, those that get no new requests included.
+    /// Ready pods, draining ones included.
     ready: u32,
-    /// Number of them that a write of its replicas leaves.
+    /// Ready pods after its replicas are written.
     left: u32,
-    /// State of the pods that it loses; `None`: it loses none.
+    /// State of the pods that it loses; `None`: none.
     drained: Option<Drained>,
 }
 
-/// Marks which of two roles waits for pods of the other to respond, as the ratio wouldn't hold if it
-/// shrank alone.
+/// Marks which of two roles waits for the other's pods to drain, as shrinking alone would break the ratio.
 fn waits(bounds: &RatioBounds, numerator: Side, denominator: Side) -> [bool; 2] {
     let is_first =
         |one: Side, other: Side| (one.drained, other.drained) == (Some(Drained::Yes), Some(Drained::NotYet));
@@ -124,12 +122,12 @@ fn waits(bounds: &RatioBounds, numerator: Side, denominator: Side) -> [bool; 2] 
     ]
 }
 
-/// A role of a ratio as it stands, its replicas, and how many of its ready pods a write of its replicas leaves.
+/// A role of a ratio: its replicas, and the ready pods that a write leaves.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     ready: u32,
     replicas: u32,
-    /// Ready pods that are left of it, or all that it is to have where it grows.
+    /// Remaining ready pods, or the desired ones if it grows.
     becomes: u32,
 }
 
@@ -139,7 +137,7 @@ impl Written {
     }
 }
 
-/// A role, by its place, with the number that its plan has written.
+/// A role, by index, with its planned replicas.
 fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
     let (role, pods) = (plan.roles.get(place)?, observed.objects.get(place)?);
     let ready = pods.iter().filter(|pod| pod.is_alive() && pod.is_ready()).count() as u32;
@@ -157,7 +155,7 @@ fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
         }
         _ => None,
     };
-    // Pods that aren't ready go first, where ordinals don't say otherwise.
+    // Unready pods are deleted first, unless ordinals decide.
     let left = match loss {
         Some(loss) => ready.saturating_sub(loss.goes.len() as u32),
         None => role.write.min(ready),
@@ -165,9 +163,9 @@ fn written(plan: &Plan, observed: &Observed, place: usize) -> Option<Written> {
     Some(Written { ready, replicas: target.replicas, becomes: left })
 }
 
-/// Marks roles, by place, that keep their replicas until pods of the other role of its ratio have
-/// responded. `drained` says of each role whether the pods that it loses may go; `None`: it loses none. Both
-/// drain for no longer than their policy allows, so that neither waits for ever.
+/// Marks roles, by index, that keep their replicas until pods of the ratio's other role are drained.
+/// `drained` is by role; `None`: it loses none. Both drain no longer than their policy allows, so neither
+/// waits forever.
 pub(super) fn wait_for_partners(
     policy: &Policy,
     plan: &Plan,
@@ -191,10 +189,9 @@ pub(super) fn wait_for_partners(
     held
 }
 
-/// Returns `true` if a ratio breaks, or breaks further, where one of its roles is written and the other stays
-/// as it is.
+/// Returns `true` if a write of one role alone breaks a ratio, or breaks it further.
 fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool) -> bool {
-    // Pods that start count for growth: they are ready before those that are only asked for now.
+    // Starting pods count for growth: they are ready before newly requested ones.
     let beside = if one.grows() { other.replicas } else { other.ready };
     match (is_numerator, one.grows()) {
         (true, true) => bounds.is_above(one.becomes, beside),
@@ -204,15 +201,14 @@ fn breaks(bounds: &RatioBounds, one: Written, other: Written, is_numerator: bool
     }
 }
 
-/// Returns `true` if the ratio of a role, by its place, breaks where it is written and the other role stays
-/// as it is.
+/// Returns `true` if a write of a role alone, by index, breaks its ratio.
 fn breaks_alone(policy: &Policy, plan: &Plan, observed: &Observed, place: usize) -> bool {
     let Some((ratio, other)) = policy.ratio.as_ref().zip(partner(policy, place)) else { return false };
     let sides = written(plan, observed, place).zip(written(plan, observed, other));
     sides.is_some_and(|(one, other)| breaks(&ratio.bounds, one, other, place == ratio.numerator))
 }
 
-/// The other role of a role's ratio, by place.
+/// Index of the ratio's other role.
 fn partner(policy: &Policy, place: usize) -> Option<usize> {
     let ratio = policy.ratio.as_ref()?;
     match place {
@@ -222,8 +218,8 @@ fn partner(policy: &Policy, place: usize) -> Option<usize> {
     }
 }
 
-/// Returns `true` if a role, by its place, keeps its replicas as those of the other role of its ratio were
-/// not written, or may not have been: it would break the ratio alone. `failed` has the places of such roles.
+/// Returns `true` if a role, by index, keeps its replicas as the write of the ratio's other role failed or
+/// may have failed: it would break the ratio alone. `failed` has the indices of such roles.
 pub(super) fn stays_with_partner(
     policy: &Policy,
     plan: &Plan,
@@ -235,8 +231,8 @@ pub(super) fn stays_with_partner(
         && breaks_alone(policy, plan, observed, place)
 }
 
-/// Places of the roles in the order in which they are written: of two that have a ratio first the one that keeps
-/// it alone, as the write of the second may fail.
+/// Order of writes, by index: of two roles with a ratio first the one that keeps it alone, as the second
+/// write may fail.
 pub(super) fn order(policy: &Policy, plan: &Plan, observed: &Observed) -> Vec<usize> {
     let mut order: Vec<usize> = (0..plan.roles.len()).collect();
     order.sort_by_key(|place| breaks_alone(policy, plan, observed, *place));

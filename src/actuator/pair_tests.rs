@@ -1,4 +1,4 @@
-//! Writes that belong together, before an API server, while time is paused.
+//! Writes of two roles with a ratio, with paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::fake::Fake;
-use super::tests::{S, look};
+use super::tests::{S, observe};
 use super::{Actuator, Outcome};
 use crate::capacity::plan::{Reason, RolePlan};
 use crate::capacity::policy::file;
@@ -21,7 +21,7 @@ fn policy() -> Arc<Policy> {
     policy_of(true)
 }
 
-/// The same, whose role `prefill` may have no target.
+/// The same; the role `prefill` may have no target.
 fn policy_of(has_target: bool) -> Arc<Policy> {
     let role = |name: &str| {
         let target = format!(", scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}");
@@ -35,7 +35,7 @@ fn policy_of(has_target: bool) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with so many ready pods of both roles, and an actuator that carries out the policy there.
+/// Server with these ready pods of both roles, and an actuator that applies the policy.
 fn actuator(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Actuator) {
     let fake = Fake::default();
     for ((name, role), pods) in [("d", "decode"), ("p", "prefill")].into_iter().zip(pods) {
@@ -47,7 +47,7 @@ fn actuator(policy: &Arc<Policy>, pods: [u32; 2]) -> (Fake, Actuator) {
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
-    actuator.attend(std::iter::once(policy), &[]);
+    actuator.set_policies(std::iter::once(policy), &[]);
     (fake, actuator)
 }
 
@@ -82,8 +82,8 @@ async fn failed_write_stops_the_write_of_the_partner() {
         for code in [409, 403, 500] {
             let (fake, mut actuator) = actuator(&policy, pods);
             fake.refuse(Method::PATCH, fails, code);
-            let seen = look(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
-            actuator.act(&policy, &plan(write), seen, S(1), None).await;
+            let seen = observe(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
+            actuator.apply(&policy, &plan(write), seen, S(1), None).await;
             let written = fake.written("/scale").len();
             assert_eq!(written, expected, "{pods:?} {write:?} {fails} {code}");
         }
@@ -94,9 +94,9 @@ async fn failed_write_stops_the_write_of_the_partner() {
 async fn a_lost_response_stops_the_write_of_the_partner() {
     let policy = policy();
     let (fake, mut actuator) = actuator(&policy, [6, 3]);
-    let seen = look(&mut actuator, &policy, 1, 9).await;
+    let seen = observe(&mut actuator, &policy, 1, 9).await;
     fake.takes(Duration::from_secs(20));
-    let unwritten = actuator.act(&policy, &plan([3, 1]), seen, S(1), None).await.unwritten;
+    let unwritten = actuator.apply(&policy, &plan([3, 1]), seen, S(1), None).await.unwritten;
     fake.takes(Duration::ZERO);
     tokio::time::sleep(S(60)).await;
     assert!(fake.written("/p/scale").is_empty());
@@ -107,13 +107,13 @@ async fn a_lost_response_stops_the_write_of_the_partner() {
 async fn changed_pods_stop_a_shrink() {
     let policy = policy();
     let (fake, mut actuator) = actuator(&policy, [6, 3]);
-    let seen = look(&mut actuator, &policy, 1, 9).await;
+    let seen = observe(&mut actuator, &policy, 1, 9).await;
     fake.unready_pod("p-0", "prefill");
-    actuator.act(&policy, &plan([5, 3]), seen, S(1), None).await;
+    actuator.apply(&policy, &plan([5, 3]), seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut actuator, &policy, 2, 9).await;
-    actuator.act(&policy, &plan([5, 3]), seen, S(2), None).await;
+    let seen = observe(&mut actuator, &policy, 2, 9).await;
+    actuator.apply(&policy, &plan([5, 3]), seen, S(2), None).await;
     assert_eq!(fake.written("/scale").len(), 1);
 }
 
@@ -121,10 +121,10 @@ async fn changed_pods_stop_a_shrink() {
 async fn no_role_shrinks_without_a_list_of_its_pods() {
     let policy = policy();
     let (fake, mut actuator) = actuator(&policy, [6, 3]);
-    let seen = look(&mut actuator, &policy, 1, 9).await;
+    let seen = observe(&mut actuator, &policy, 1, 9).await;
     fake.refuse(Method::GET, "/pods", 500);
     let plan = plan([5, 3]);
-    let Outcome { plan, unwritten } = actuator.act(&policy, &plan, seen, S(1), None).await;
+    let Outcome { plan, unwritten } = actuator.apply(&policy, &plan, seen, S(1), None).await;
     assert!(fake.written("/scale").is_empty());
     assert_eq!((unwritten, plan.conditions), (vec![0], vec![Condition::WriteFailed]));
 }
@@ -147,8 +147,8 @@ async fn ratio_holds_beside_a_role_without_a_target() {
         ([0, 0], [9, 3], Some(1)),
     ] {
         let (fake, mut actuator) = actuator(&policy, pods);
-        let seen = look(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
-        let Outcome { plan, unwritten } = actuator.act(&policy, &plan(write), seen, S(1), None).await;
+        let seen = observe(&mut actuator, &policy, 1, (pods[0] + pods[1]) as usize).await;
+        let Outcome { plan, unwritten } = actuator.apply(&policy, &plan(write), seen, S(1), None).await;
         let written = fake.written("/d/scale");
         let number = written.first().map(|body| body["spec"]["replicas"].as_u64().unwrap() as u32);
         assert_eq!(number, expected, "{pods:?} {write:?}");
@@ -160,7 +160,7 @@ async fn ratio_holds_beside_a_role_without_a_target() {
     }
 }
 
-/// One of six decode pods isn't ready for a moment, or two are given up that never got ready.
+/// One of six decode pods is unready for a moment, or two are abandoned that never became ready.
 #[tokio::test(start_paused = true)]
 async fn unready_pods_do_not_bypass_a_ratio() {
     let policy = policy_of(false);
@@ -177,8 +177,8 @@ async fn unready_pods_do_not_bypass_a_ratio() {
         }
         // Again and again: nothing is given up bit by bit.
         for at in 1..4 {
-            let seen = look(&mut actuator, &policy, at, (pods + 6) as usize).await;
-            let outcome = actuator.act(&policy, &plan, seen, S(at), None).await;
+            let seen = observe(&mut actuator, &policy, at, (pods + 6) as usize).await;
+            let outcome = actuator.apply(&policy, &plan, seen, S(at), None).await;
             assert!(outcome.plan.conditions.contains(&Condition::NoTarget), "{pods} {unready}");
         }
         let written = fake.written("/d/scale");
@@ -189,7 +189,7 @@ async fn unready_pods_do_not_bypass_a_ratio() {
     }
 }
 
-/// With gates a trim leaves replicas as they are, and evicts.
+/// With gates a trim evicts, and leaves the replicas.
 #[tokio::test(start_paused = true)]
 async fn gated_trim_keeps_ready_pods_needed_by_a_ratio() {
     let policy = policy_of(false);
@@ -202,8 +202,8 @@ async fn gated_trim_keeps_ready_pods_needed_by_a_ratio() {
         let mut plan = plan([8, prefill]);
         plan.roles[0].admitted = 4;
         plan.roles[0].reasons.push(Reason::Trimmed);
-        let seen = look(&mut actuator, &policy, 1, (8 + prefill) as usize).await;
-        let outcome = actuator.act(&policy, &plan, seen, S(1), None).await;
+        let seen = observe(&mut actuator, &policy, 1, (8 + prefill) as usize).await;
+        let outcome = actuator.apply(&policy, &plan, seen, S(1), None).await;
         assert_eq!(outcome.plan.roles[0].admitted, kept, "{prefill}");
         assert_eq!(outcome.plan.conditions.contains(&Condition::NoTarget), kept > 4, "{prefill}");
     }

@@ -1,23 +1,23 @@
-//! Ways to hold an update back: a partition where the kind has one, a pause where it has that.
+//! Mechanisms that hold a rolling update back: a partition or a pause, by kind.
 
 use serde_json::{Value, json};
 
-/// Marks a Deployment that was paused by us, so that other paused Deployments stay paused.
+/// Annotation of a Deployment that Usher paused, so that others stay paused.
 const PAUSED: &str = "usher.dev/paused";
 
-/// Keeps the partition that an object had before an update of it was held back: it is given back after that.
+/// Annotation with the partition before an update was held back, to restore it.
 const PARTITION: &str = "usher.dev/partition";
 
-/// Way to hold back the updates of a kind of objects.
+/// Mechanism that holds back the updates of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PauseMechanism {
-    /// Pods from an ordinal on are updated; the number is at this path.
+    /// Pods from an ordinal on are updated; its path.
     Partition(&'static [&'static str]),
     /// All pods are updated, or none.
     Pause,
 }
 
-/// Pause mechanism of a kind, if it has one.
+/// Mechanism of a kind, if any.
 pub(super) fn of(api_version: &str, kind: &str) -> Option<PauseMechanism> {
     match (api_version.split('/').next()?, kind) {
         ("apps", "StatefulSet") => {
@@ -34,12 +34,12 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<PauseMechanism> {
     }
 }
 
-/// Limit of an update.
+/// Limit of a rolling update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
-    /// Pods from this ordinal on may be updated.
+    /// First ordinal that may be updated.
     pub(super) partition: u32,
-    /// Number of pods of an older revision.
+    /// Pods of an older revision.
     pub(super) outdated: u32,
 }
 
@@ -52,21 +52,21 @@ fn number_at(object: &Value, path: &[&str]) -> u32 {
     there.and_then(|there| u32::try_from(there).ok()).unwrap_or(0)
 }
 
-/// Below this ordinal the object's owner wants pods to stay as they are.
+/// First ordinal that the object's owner allows to be updated.
 pub(super) fn kept(object: &Value, mechanism: PauseMechanism) -> u32 {
     let PauseMechanism::Partition(path) = mechanism else { return 0 };
     let own = annotation(object, PARTITION).and_then(|own| own.parse().ok());
     own.unwrap_or_else(|| number_at(object, path))
 }
 
-/// The revision that a StatefulSet's pods are to have, which its controller says before the first has it.
+/// Revision that a StatefulSet's pods are to have, reported before the first has it.
 pub(super) fn revision<'a>(api_version: &str, kind: &str, object: &'a Value) -> Option<&'a str> {
     let is_own = (api_version.split('/').next()?, kind) == ("apps", "StatefulSet");
     let said = object.pointer("/status/updateRevision").filter(|_| is_own)?.as_str()?;
     Some(said).filter(|said| !said.is_empty())
 }
 
-/// The merge patch that makes it so, if it isn't. `None` for `held`: nothing is to be held back.
+/// Merge patch that sets this limit; `None` if already set. `held` of `None` removes the limit.
 pub(super) fn patch(object: &Value, mechanism: PauseMechanism, held: Option<Held>) -> Option<Value> {
     match mechanism {
         PauseMechanism::Partition(path) => {
@@ -86,13 +86,13 @@ pub(super) fn patch(object: &Value, mechanism: PauseMechanism, held: Option<Held
         PauseMechanism::Pause => {
             let is_ours = annotation(object, PAUSED).is_some();
             let is_paused = object.pointer("/spec/paused").and_then(Value::as_bool).unwrap_or(false);
-            // As many are outdated as have to be by now.
+            // Exactly the held-back pods are outdated.
             let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
             match (holds, is_paused, is_ours) {
                 (true, false, _) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: "true"}}, "spec": {"paused": true}}))
                 }
-                // Somebody else has let it go on, and may pause it again.
+                // Somebody else resumed it, and may pause it again.
                 (false, false, true) => Some(json!({"metadata": {"annotations": {PAUSED: null}}})),
                 (false, true, true) => {
                     Some(json!({"metadata": {"annotations": {PAUSED: null}}, "spec": {"paused": false}}))
@@ -166,7 +166,7 @@ mod tests {
             let found = patch(&deployment(paused, ours), mechanism, held);
             let paused_by = found.as_ref().and_then(|found| found["spec"]["paused"].as_bool());
             assert_eq!(paused_by, expected, "{paused} {ours} {held:?}");
-            // What isn't ours any more doesn't say that it is.
+            // The annotation is removed once it no longer applies.
             let is_unmarked = found.is_some_and(|found| found["metadata"]["annotations"][PAUSED].is_null());
             let holds = held.is_some_and(|held| held.outdated > 0 && held.outdated <= held.partition);
             assert_eq!(is_unmarked, ours && !holds, "{paused} {ours} {held:?}");

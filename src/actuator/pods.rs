@@ -1,4 +1,4 @@
-//! Pods as a rollout sees them: all of a role's, whether they serve or not.
+//! Pods of a role as a rollout sees them, in the pool or not.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,14 @@ use super::{GATE, SENT};
 use crate::capacity::PodState;
 use crate::cluster::{Metadata, OwnerReference, Watched};
 
-/// Labels that tell revisions of a pod's template apart, of Deployments, of StatefulSets and of
-/// LeaderWorkerSets.
+/// Labels with the revision of a pod's template, of Deployments, StatefulSets and LeaderWorkerSets.
 const REVISIONS: [&str; 3] =
     ["leaderworkerset.sigs.k8s.io/template-revision-hash", "controller-revision-hash", "pod-template-hash"];
 
-/// Labels that number pods, of LeaderWorkerSets and of StatefulSets.
+/// Labels with a pod's ordinal, of LeaderWorkerSets and StatefulSets.
 const ORDINALS: [&str; 2] = ["leaderworkerset.sigs.k8s.io/group-index", "apps.kubernetes.io/pod-index"];
 
-/// A pod, as the API server writes it.
+/// Pod, as read from the API server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodObject {
@@ -78,7 +77,7 @@ impl PodObject {
         self.has(condition).is_some_and(|known| known.status == "True")
     }
 
-    /// Its name.
+    /// Name of the pod.
     pub fn name(&self) -> &str {
         &self.metadata.name
     }
@@ -88,36 +87,36 @@ impl PodObject {
         labels.iter().all(|(key, value)| self.metadata.labels.get(key) == Some(value))
     }
 
-    /// Controller that made it, and makes another in its place.
+    /// Controller of the pod.
     pub(super) fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().find(|owner| owner.controller)
     }
 
-    /// Returns `true` if it still counts: it is not on its way out, and has not ended.
+    /// Returns `true` if it is neither terminating nor finished.
     pub fn is_alive(&self) -> bool {
         self.metadata.deletion_timestamp.is_none()
             && !matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Returns `true` if it says that it is ready.
+    /// Returns `true` if its `Ready` condition is true.
     pub fn is_ready(&self) -> bool {
         self.is("Ready")
     }
 
-    /// Returns `true` if it waits at our gate.
+    /// Returns `true` if it is at our gate.
     pub fn is_gated(&self) -> bool {
         self.spec.scheduling_gates.iter().any(|gate| gate.name == GATE)
     }
 
-    /// Returns `true` if the scheduler says that no node takes it.
+    /// Returns `true` if the scheduler found no node for it.
     pub(super) fn is_unschedulable(&self) -> bool {
         let is_refused =
             |condition: &ObjectCondition| condition.status == "False" && condition.reason == "Unschedulable";
         self.spec.node_name.is_empty() && self.has("PodScheduled").is_some_and(is_refused)
     }
 
-    /// Returns `true` if it has a volume of its own, as pods of a StatefulSet have by its
-    /// `volumeClaimTemplates`: that may be in one domain only.
+    /// Returns `true` if it has a volume of its own, such as by the `volumeClaimTemplates` of a StatefulSet,
+    /// which may exist in one domain only.
     pub(super) fn has_own_volume(&self) -> bool {
         let claims = self.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
         let is_own = |claim: &Claim| {
@@ -129,12 +128,12 @@ impl PodObject {
         claims.into_iter().any(is_own)
     }
 
-    /// Returns `true` if it is on its way to a node.
+    /// Returns `true` if it waits for a node.
     pub(super) fn wants_node(&self) -> bool {
         self.is_alive() && !self.is_gated() && self.spec.node_name.is_empty()
     }
 
-    /// Needs of its own: without the domain that it was sent to.
+    /// Requirements without the domain that it was sent to.
     pub(super) fn own_needs(&self) -> Needs {
         let mut needs = self.spec.needs.clone();
         if let (Some(affinity), Some(sent)) = (&mut needs.affinity, self.metadata.annotations.get(SENT)) {
@@ -143,8 +142,8 @@ impl PodObject {
         needs
     }
 
-    /// Its node and the needs that it has there, under its namespace and name; `None` while it has no node,
-    /// and once it has ended.
+    /// Node and requirements, under its namespace and name; `None` without a node, and once it has
+    /// finished.
     pub(super) fn on_node(self) -> (String, Option<(String, Needs)>) {
         let name = format!("{}/{}", self.metadata.namespace, self.metadata.name);
         let takes =
@@ -152,24 +151,24 @@ impl PodObject {
         (name, takes.then(|| (self.spec.node_name, self.spec.needs.without_wishes())))
     }
 
-    /// The revision of its template, if its controller says.
+    /// Revision of its template, if known.
     pub fn revision(&self) -> Option<&str> {
         REVISIONS.iter().find_map(|label| self.metadata.labels.get(*label)).map(String::as_str)
     }
 
-    /// Ordinal of a numbered pod of its controller.
+    /// Ordinal, if its controller numbers pods.
     pub(super) fn ordinal(&self) -> Option<u32> {
         let labels = &self.metadata.labels;
         let said = ORDINALS.iter().find_map(|label| labels.get(*label)).map(String::as_str);
         said.or_else(|| Some(self.name().rsplit_once('-')?.1))?.parse().ok()
     }
 
-    /// When it was made, as the server writes times, which sort as text.
+    /// Creation time as the server writes it, which sorts as text.
     pub fn created(&self) -> &str {
         self.metadata.creation_timestamp.as_deref().unwrap_or_default()
     }
 
-    /// Progress on its way up; `newest` is the revision that pods are to have.
+    /// Startup progress; `newest` is the revision that pods are to have.
     pub fn state(&self, newest: Option<&str>) -> PodState {
         let has_node = !self.spec.node_name.is_empty();
         PodState {
@@ -179,13 +178,13 @@ impl PodObject {
             is_serving: false,
             is_unschedulable: self.is_unschedulable(),
             is_outdated: newest.is_some() && self.revision().is_some() && self.revision() != newest,
-            // That is not of the pod: whoever chose it knows.
+            // Set by the caller, not read from the pod.
             is_leaving: false,
         }
     }
 }
 
-/// The revision of the youngest pod, where pods have several: the one that they are to have.
+/// Revision of the youngest pod, if there are several revisions.
 pub fn newest<'a>(pods: impl Iterator<Item = &'a PodObject>) -> Option<&'a str> {
     pods.filter_map(|pod| Some((pod.created(), pod.name(), pod.revision()?)))
         .max_by_key(|(created, name, _)| (*created, *name))

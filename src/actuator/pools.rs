@@ -1,4 +1,4 @@
-//! Pools of a namespace, for those who look at all of its policies and not at those of one picker.
+//! Pools of a namespace, for tools that handle all of its policies.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Collection, Problem};
 use crate::discovery::kubernetes::types::{InferencePool, POOL_GROUP, POOL_VERSION};
 
-/// Labels of the pods of each pool of a namespace, by its name.
+/// Label selectors of the namespace's pools, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools(BTreeMap<String, String>);
 
 impl Pools {
-    /// Lists the pools of a namespace: none where the kind isn't defined.
+    /// Lists the pools of a namespace; none if the kind isn't defined.
     ///
     /// # Errors
     /// `Problem` if the pools can't be listed.
@@ -29,8 +29,8 @@ impl Pools {
         }
     }
 
-    /// Labels of pods that a policy may act on: those of the pool that it names, else those of any. Empty: a
-    /// picker with labels of its own may carry it out, and nobody knows these.
+    /// Label selectors of pods that a policy may act on: those of its pool, or of any pool if it names none.
+    /// Empty: unknown, as a picker with its own selector may apply it.
     pub fn of(&self, named: Option<&str>) -> Vec<String> {
         match named {
             Some(name) => self.0.get(name).into_iter().cloned().collect(),
@@ -45,8 +45,8 @@ impl FromIterator<(String, String)> for Pools {
     }
 }
 
-/// Returns `true` if a role may have this pod, as pickers decide it: by its labels, by what controls it, and
-/// by the labels of pools. No labels of pools: any.
+/// Returns `true` if a role may have this pod, as pickers decide it: by its labels, its controller, and the
+/// selectors of pools. No selectors: any pool.
 pub fn may_have(
     selector: &BTreeMap<String, String>,
     target: Option<&TargetRef>,

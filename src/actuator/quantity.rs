@@ -1,9 +1,9 @@
-//! Amounts of resources, as Kubernetes writes them.
+//! Kubernetes quantities.
 
 use crate::config::units::factor;
 
-/// Thousandths of the unit (of a CPU, of a byte, of a device), rounded up; `None`: that is no quantity.
-/// The notation is that of `k8s.io/apimachinery`'s resource.Quantity.
+/// Thousandths of the unit (CPU, byte, device), rounded up; `None` if not a quantity. The notation is that of
+/// `k8s.io/apimachinery`'s resource.Quantity.
 pub(super) fn milli(text: &str) -> Option<i64> {
     let text = text.trim();
     let end = text

@@ -1,10 +1,10 @@
-//! Requests that the API server refuses or leaves to another writer, while time is paused.
+//! Refused requests, and conflicts with other writers, with paused time.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::Actuator;
-use super::tests::{S, act, actuator, look, plan, policy};
+use super::tests::{S, act, actuator, observe, plan, policy};
 use crate::capacity::Condition;
 use crate::capacity::plan::Reason;
 
@@ -15,19 +15,19 @@ async fn an_owner_of_the_target_is_found_before_the_first_write() {
     let owner =
         json!({"apiVersion": "example.com/v1", "kind": "InferenceService", "name": "i", "controller": true});
     fake.deployment("d", 3, &json!({"ownerReferences": [owner]}));
-    let seen = look(&mut actuator, &policy, 1, 3).await;
+    let seen = observe(&mut actuator, &policy, 1, 3).await;
     let plan = act(&mut actuator, &policy, seen, 1, 5).await;
     assert_eq!(plan.conditions, [Condition::OtherScaler]);
     assert!(fake.written("/scale").is_empty());
     let events = fake.written("/events");
     assert_eq!(
         events[0]["message"],
-        "InferenceService 'i' controls Deployment d; nothing is written by policy p"
+        "policy p: InferenceService 'i' controls Deployment d; nothing is written"
     );
     // Another that only keeps it from being collected sets nothing.
     let keeps = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
     fake.deployment("d", 3, &json!({"ownerReferences": [keeps]}));
-    let seen = look(&mut actuator, &policy, 12, 3).await;
+    let seen = observe(&mut actuator, &policy, 12, 3).await;
     assert!(act(&mut actuator, &policy, seen, 12, 5).await.conditions.is_empty());
     assert_eq!(fake.written("/scale").len(), 1);
 }
@@ -42,7 +42,7 @@ async fn unreadable_owner_is_reported_as_unknown() {
         ("deployments/d", 500, &[Condition::OtherScaler], 0),
     ] {
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let seen = observe(&mut actuator, &policy, 1, 3).await;
         fake.refuse(Method::GET, is_refused, code);
         let plan = act(&mut actuator, &policy, seen, 1, 5).await;
         assert_eq!(
@@ -62,12 +62,12 @@ async fn refused_eviction_is_reported_once() {
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     fake.refuse(Method::POST, "/eviction", 429);
     let trim = async |actuator: &mut Actuator, at: u64| {
-        let seen = look(actuator, &policy, at, 3).await;
+        let seen = observe(actuator, &policy, at, 3).await;
         let mut plan = plan(&policy, 3);
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        actuator.act(&policy, &plan, seen, S(at), None).await.plan.conditions
+        actuator.apply(&policy, &plan, seen, S(at), None).await.plan.conditions
     };
     for at in [1, 2] {
         assert_eq!(trim(&mut actuator, at).await, [Condition::EvictionRefused]);
@@ -88,12 +88,12 @@ async fn unsent_events_are_sent_at_the_next_tick() {
         fake.refuse(Method::PATCH, "/scale", 403);
         fake.refuse(Method::POST, "/events", code);
         for at in [1, 2] {
-            let seen = look(&mut actuator, &policy, at, 3).await;
+            let seen = observe(&mut actuator, &policy, at, 3).await;
             assert_eq!(act(&mut actuator, &policy, seen, at, 4).await.conditions, [Condition::WriteFailed]);
         }
         assert!(fake.written("/events").is_empty());
         fake.accept();
-        let seen = look(&mut actuator, &policy, 3, 3).await;
+        let seen = observe(&mut actuator, &policy, 3, 3).await;
         act(&mut actuator, &policy, seen, 3, 3).await;
         let reasons: Vec<Value> =
             fake.written("/events").iter().map(|event| event["reason"].clone()).collect();
@@ -114,7 +114,7 @@ async fn failed_deletion_cost_delays_the_write() {
         let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 60s}},");
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
         fake.refuse(Method::PATCH, "pods/d-", code);
-        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let seen = observe(&mut actuator, &policy, 1, 3).await;
         let plan = act(&mut actuator, &policy, seen, 1, 2).await;
         assert_eq!(
             (fake.written("/scale").len(), &*plan.conditions),
@@ -126,10 +126,10 @@ async fn failed_deletion_cost_delays_the_write() {
         }
         assert_eq!(actuator.draining().len(), 1, "{code}");
         // It goes at last, whoever the controller takes.
-        let seen = look(&mut actuator, &policy, 60, 3).await;
+        let seen = observe(&mut actuator, &policy, 60, 3).await;
         act(&mut actuator, &policy, seen, 60, 2).await;
         assert_eq!(fake.written("/scale").len(), 0, "{code}");
-        let seen = look(&mut actuator, &policy, 61, 3).await;
+        let seen = observe(&mut actuator, &policy, 61, 3).await;
         act(&mut actuator, &policy, seen, 61, 2).await;
         assert_eq!(fake.written("/scale").len(), 1, "{code}");
     }

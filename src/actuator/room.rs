@@ -1,25 +1,25 @@
-//! Room on nodes: how many more pods of each role fit into each domain.
+//! Free capacity of nodes: how many more pods of each role fit into each domain.
 //!
-//! The room of a node is its allocatable resources less the requests of its pods. Whole steps are packed
-//! onto the nodes of a domain, the largest pods first, each where it leaves least; so the slots of a domain
-//! can be used together.
+//! A node's free capacity is its allocatable resources less the requests of its pods. Whole steps are packed
+//! onto the nodes of a domain, largest pods first, each where it leaves the least (best fit); so the slots of
+//! a domain can be used together.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::node::{Amounts, Needs, NodeObject};
 use crate::capacity::rollout::{Domain, Layers};
 
-/// Most pods that are packed into one domain: no step is as large.
+/// Most pods packed into one domain: more than any step has.
 const MOST_SLOTS: u32 = 4096;
 
-/// Resources that the nodes of a cluster have left.
+/// Free resources of nodes.
 #[derive(Debug, Default)]
 pub struct Room<'a> {
     nodes: Vec<(&'a NodeObject, Amounts)>,
 }
 
 impl<'a> Room<'a> {
-    /// Room on these nodes, less the requests of pods, each with its node's name.
+    /// Free resources of these nodes, less the requests of pods, each with its node's name.
     pub fn of<'p>(
         nodes: impl IntoIterator<Item = &'a NodeObject>,
         pods: impl IntoIterator<Item = (&'p str, &'p Needs)>,
@@ -39,7 +39,7 @@ impl<'a> Room<'a> {
         Self { nodes: left }
     }
 
-    /// Pods that were sent to a domain (the layer's key and its name) and have no node yet take room there.
+    /// Reserves capacity for pods sent to a domain (layer and name) that have no node yet.
     pub fn reserve<'p>(&mut self, pods: impl IntoIterator<Item = (&'p Needs, &'p str, &'p str)>) {
         for (needs, layer, domain) in pods {
             let is_there = |node: &NodeObject| node.labels().get(layer).is_some_and(|name| name == domain);
@@ -52,9 +52,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The domains of these layers, with the slots that each has for steps of these parts, a part per role. A
-    /// node without a layer's label is in none of its domains. Of a role without needs nobody knows what it
-    /// will ask for: it has room everywhere.
+    /// Domains of these layers, with their slots for steps of these parts, one per role. A node without a
+    /// layer's label is in none of its domains. A role with unknown requirements fits everywhere.
     pub fn layers(&self, keys: &[String], step: &[Part]) -> Layers {
         let step: Vec<Wanted> = step
             .iter()
@@ -87,32 +86,31 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Part of a step: its pods of one role.
+/// Part of a step: pods of one role.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its pods.
+    /// Pods of the role in a step.
     pub pods: u32,
-    /// Slots beyond this are of no use: the next step has no more pods ([`needed`](super::need::needed)).
+    /// Limit of useful slots: the next step needs no more ([`needed`](super::need::needed)).
     pub most: u32,
-    /// Pods that come before any step, together with those of the other roles.
+    /// Pods to place before any step, together with those of the other roles.
     pub first: u32,
-    /// Needs of each of them; `None`: not known.
+    /// Requirements of each pod; `None` if unknown.
     pub needs: Option<Needs>,
 }
 
-/// Part of a step: its pods of one role, and where they may go.
+/// Part of a step: pods of one role, and the nodes that accept them.
 struct Wanted {
     pods: u32,
     most: u32,
     first: u32,
-    /// Amounts that each of them requests; `None`: not known.
+    /// Resource requests of each pod; `None` if unknown.
     requests: Option<Amounts>,
-    /// Nodes that take them, by place.
+    /// Nodes that accept them, by index.
     takes: Vec<bool>,
 }
 
-/// Number of pods of each role that fit, a step after the other, as far as they are needed; and how many more
-/// of each alone would.
+/// Pods of each role that fit, step after step, as far as needed; and the further pods of each role alone.
 fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32>) {
     let mut slots = vec![0u32; step.len()];
     // The largest pods first, by what is scarcest: devices before CPU and memory.
@@ -145,7 +143,7 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
     if order.iter().any(|(_, wanted, _)| wanted.first > 0) {
         let before = (nodes.clone(), slots.clone());
         if !place(&mut nodes, &mut slots, |wanted| wanted.first) {
-            // Where they have no room, a step may have some.
+            // A step may fit where they don't.
             (nodes, slots) = before;
         }
     }
@@ -173,7 +171,7 @@ fn pack(mut nodes: Vec<(usize, Amounts)>, step: &[Wanted]) -> (Vec<u32>, Vec<u32
     (slots, spare)
 }
 
-/// Number of pods with these requests that fit into what a node has left; one without requests fits once.
+/// Pods with these requests that fit into free resources; one without requests fits once.
 fn fits(left: &Amounts, requests: &Amounts) -> u32 {
     let of =
         |(name, amount): (&String, &i64)| left.get(name).copied().unwrap_or(0).max(0).checked_div(*amount);
@@ -181,13 +179,13 @@ fn fits(left: &Amounts, requests: &Amounts) -> u32 {
     u32::try_from(least).unwrap_or(u32::MAX)
 }
 
-/// Puts a pod onto the node that it leaves the least on. Says whether there is one.
+/// Places a pod onto the node that it leaves the least on. Returns `false` if it fits on none.
 fn take<'n>(nodes: impl Iterator<Item = &'n mut Amounts>, requests: &Amounts) -> bool {
     let left_after = |left: &Amounts| {
         let mut least = i64::MAX;
         for (name, amount) in requests {
             let rest = left.get(name).copied().unwrap_or(0).checked_sub(*amount).filter(|rest| *rest >= 0)?;
-            // In pods of this kind.
+            // Counted in pods with these requests.
             least = least.min(rest / amount);
         }
         Some(least)

@@ -1,4 +1,4 @@
-//! Autoscalers and owners that may be there for what a policy scales.
+//! Other autoscalers and owners of targets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) struct ScaledRef {
     pub(super) name: String,
 }
 
-/// An autoscaler of a namespace.
+/// An autoscaler of the namespace.
 #[derive(Clone, Debug)]
 pub(super) struct Scaler {
     pub(super) kind: &'static str,
@@ -40,7 +40,7 @@ pub(super) struct Scaler {
 }
 
 impl Scaler {
-    /// Returns `true` if it scales this. What it leaves out is that of a Deployment.
+    /// Returns `true` if it scales this target. Missing fields mean a Deployment.
     pub(super) fn scales(&self, target: &TargetRef) -> bool {
         let of = &self.of;
         let is_kind = of.kind.as_deref().unwrap_or("Deployment") == target.kind;
@@ -50,17 +50,17 @@ impl Scaler {
     }
 }
 
-/// Pause before autoscalers are listed again that could not be: the first time, and less and less often.
+/// First pause before autoscalers are listed again after an error.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The autoscalers of a namespace, as they were listed last.
+/// Cached autoscalers of a namespace.
 #[derive(Debug)]
 pub(super) struct Scalers {
-    /// Until when that counts.
+    /// End of their validity.
     pub(super) until: Duration,
-    /// `None`: they can't be listed.
+    /// `None` if they can't be listed.
     pub(super) known: Option<Arc<[Scaler]>>,
-    /// Pauses while they can't.
+    /// Pauses between attempts.
     pub(super) backoff: Backoff,
 }
 
@@ -70,21 +70,21 @@ impl Default for Scalers {
     }
 }
 
-/// A target, when its owner was asked for, and the response.
+/// A target, the time at which its owner was read, and the result.
 pub(super) type Owned = (TargetRef, Duration, Controller);
 
-/// Controlling owner of a target, which sets its replicas.
+/// Controlling owner of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Controller {
     Absent,
-    /// Its kind and name.
+    /// Kind and name.
     Is(String, String),
-    /// The target may not be read.
+    /// RBAC forbids reading the target.
     Hidden,
 }
 
-/// Returns `true` if objects of this kind have the replicas that their owner writes. Kinds that are made for
-/// others to scale have owners as well.
+/// Returns `true` if the owner of this kind of objects sets their replicas. Kinds made for autoscalers have
+/// owners as well.
 pub fn has_owner(target: &TargetRef) -> bool {
     match group(&target.api_version) {
         "apps" => true,

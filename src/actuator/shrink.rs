@@ -1,4 +1,4 @@
-//! To take pods away with the least harm: after their last response.
+//! Drains pods before scale-down deletes them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::capacity::plan::RolePlan;
 use crate::capacity::policy::Role;
 use crate::cluster::{PatchType, Problem};
 
-/// State of pods that may be deleted.
+/// State of pods to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     /// Their requests have ended, the drain timeout is over, or the pods are unknown.
@@ -24,22 +24,21 @@ pub(super) enum Drained {
     NotYet,
 }
 
-/// Outcome of marking pods with the cost by which their controller chooses.
+/// Outcome of setting deletion costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marked {
     Yes,
-    /// The right for that is missing: others than these may go.
+    /// RBAC forbids it: the controller may delete other pods.
     Denied,
-    /// The API server refused it, or didn't respond, or there is no lease: it is tried again.
+    /// The request failed, or the lease is lost: it is retried.
     NotYet,
 }
 
 impl Actuator {
-    /// The uids of pods that are about to go: they are to get no new requests. None that stays too long is
-    /// among them.
+    /// Uids of draining pods, which get no new requests. Pods that outlast the timeout are excluded.
     pub fn draining(&self) -> BTreeSet<String> {
         let now = self.clock.elapsed();
-        let known = |policy: &str| self.attended.iter().find(|known| known.name == policy);
+        let known = |policy: &str| self.policies.iter().find(|known| known.name == policy);
         let timeout = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.behavior.drain);
         let interval = |policy: &str| known(policy).map_or(Duration::ZERO, |policy| policy.interval);
         let holding = self.drains.iter().filter(|((policy, _), drain)| drain.holds(now, timeout(policy)));
@@ -48,7 +47,7 @@ impl Actuator {
         shrinking.chain(trimmed).cloned().collect()
     }
 
-    /// Names of a policy's pods that a smaller number of replicas is to take away, and that are waited for.
+    /// Names of a policy's pods that drain before a scale-down.
     pub(super) fn leaving_of(
         &self,
         policy: &Policy,
@@ -65,13 +64,13 @@ impl Actuator {
         policy.roles.iter().zip(objects).filter_map(of).flatten().collect()
     }
 
-    /// Returns `true` if pods of a policy are waited for before they go.
+    /// Returns `true` while pods of a policy drain.
     pub fn is_draining(&self, policy: &str) -> bool {
         self.drains.iter().any(|((name, _), drain)| name == policy && drain.written.is_none())
             || self.leaving.iter().any(|((name, _), pods)| name == policy && pods.waits)
     }
 
-    /// Chooses the pods that a role loses, so that they get no new requests, and says whether they may go.
+    /// Chooses and drains the pods that a role loses, and returns whether they may be deleted.
     pub(super) async fn drain(
         &mut self,
         policy: &Policy,
@@ -87,7 +86,7 @@ impl Actuator {
         let (Some(choice), Some(loads)) = (choice, &seen.loads) else { return Drained::Yes };
         let pods = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref);
         let pods: Vec<&PodObject> = pods.filter(|pod| pod.is_alive()).collect();
-        // Where one is missing, those go all the same whose number is too high. They begin at 0.
+        // With a pod missing, ordinals still decide, counted from 0.
         let is_short = target.is_some_and(|target| pods.len() < target.replicas as usize);
         let is_above = |pod: &&&PodObject| pod.ordinal().is_some_and(|ordinal| ordinal >= role.write);
         let count = match choice {
@@ -97,11 +96,11 @@ impl Actuator {
         if timeout.is_zero() || count == 0 {
             return Drained::Yes;
         }
-        // Of a pod that serves and isn't known here nothing is known.
+        // The load of a serving pod without an endpoint is unknown.
         let load = |name: &str| loads.get(name).copied().unwrap_or_default();
-        // Pods of a smaller number that was written a moment ago may still be there: they stay chosen.
+        // Pods removed by a recent scale-down may still exist: they stay chosen.
         let drain = self.drains.remove(&key);
-        // Where nobody acted for so long that they got requests again, they begin anew.
+        // If the drain lapsed, so that pods got requests again, it restarts.
         let mut drain = drain.filter(|drain| drain.holds(now, timeout)).unwrap_or_default();
         drain.begin_again(now);
         drain.choose(&pods, count, choice, now, load);
@@ -110,11 +109,14 @@ impl Actuator {
             Choice::Ordinal => Marked::Yes,
         };
         if marked == Marked::Denied {
-            self.undrained.push(format!("role {}: its pods may not be patched, so that it is not known which go, and they may have requests", role.name));
+            self.undrained.push(format!(
+                "role {}: RBAC forbids patching pods; its controller chooses which to delete, and they may have requests",
+                role.name
+            ));
             return Drained::Yes;
         }
         let is_done = match marked {
-            // Whichever go then, requests have had as long to end as they may take.
+            // Whichever pods are deleted then, their requests had the full timeout.
             Marked::NotYet => drain.is_late(now, timeout),
             _ => drain.is_done(&pods, now, timeout, load),
         };
@@ -131,21 +133,21 @@ impl Actuator {
         if is_done { Drained::Yes } else { Drained::NotYet }
     }
 
-    /// Notes that pods of a role may go, and wait for those of another role.
+    /// Records that drained pods of a role wait for another role.
     pub(super) fn wait(&mut self, policy: &str, role: &str, now: Duration) {
         if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
             drain.waited = Some(now);
         }
     }
 
-    /// Notes that a role was made smaller: pods that were chosen are gone soon.
+    /// Records a written scale-down: chosen pods are deleted soon.
     pub(super) fn drained(&mut self, policy: &str, role: &str, now: Duration) {
         if let Some(drain) = self.drains.get_mut(&(policy.to_owned(), role.to_owned())) {
             drain.written = Some(now);
         }
     }
 
-    /// Lets pods of a role stay that were about to go.
+    /// Cancels the drain of a role.
     pub(super) async fn undrain(
         &mut self,
         policy: &Policy,
@@ -155,7 +157,7 @@ impl Actuator {
     ) {
         let key = (policy.name.clone(), role.to_owned());
         let is_there = |uid: &String| pods.iter().any(|pod| pod.is_alive() && pod.metadata.uid == *uid);
-        // Those that were to be deleted are so in a moment.
+        // Their deletion is in progress.
         let goes = |drain: &Drain| {
             drain.written.is_some() && drain.holds(now, Duration::ZERO) && drain.pods.keys().any(is_there)
         };
@@ -166,16 +168,16 @@ impl Actuator {
         self.unmark(pods).await;
     }
 
-    /// Takes the low cost back that pods were given.
+    /// Removes our deletion costs.
     pub(super) async fn unmark(&mut self, pods: &[Arc<PodObject>]) {
         let marked = pods.iter().map(Arc::as_ref).filter(|pod| pod.is_alive() && is_marked(pod));
         let marked: Vec<&PodObject> = marked.collect();
         self.mark(&marked, |_| false).await;
     }
 
-    /// Gives pods the low cost by which their controller chooses, and takes it from others.
+    /// Sets our deletion cost on chosen pods, and removes it from others.
     async fn mark(&mut self, pods: &[&PodObject], goes: impl Fn(&PodObject) -> bool) -> Marked {
-        let about = "costs of pods that are about to go";
+        let subject = "deletion costs of pods";
         for pod in pods {
             let Some(patch) = marking(pod, goes(pod)) else { continue };
             if !self.term.lasts() {
@@ -185,14 +187,14 @@ impl Actuator {
             let patched: Result<Value, Problem> =
                 self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await;
             match patched {
-                Ok(_) => self.works(about),
+                Ok(_) => self.clear_problem(subject),
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem @ Problem::Denied(_)) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     return Marked::Denied;
                 }
                 Err(problem) => {
-                    self.fails(about, &problem);
+                    self.report_failure(subject, &problem);
                     return Marked::NotYet;
                 }
             }

@@ -1,4 +1,4 @@
-//! State that is followed and remembered to act on plans, and the two moves: to look, and to act.
+//! Watched state, and the two phases: observe and apply.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::cached_pods::CachedPods;
 use super::domain_counts::DomainCounts;
 use super::drain::Drain;
 use super::event::Waiting;
 use super::foreign::Writers;
-use super::found::Found;
 use super::held_back::ResumedTarget;
 use super::kinds::Kinds;
 use super::leaving::Leaving;
 use super::node::{Needs, NodeObject};
 use super::pods::PodObject;
+use super::problem_subject::ProblemSubject;
 use super::scaler::{Owned, Scalers};
 use super::selector::both;
-use super::subject::Subject;
 use super::watch::Mirror;
 use super::write::Write;
 use crate::capacity::policy::Mode;
@@ -28,111 +28,110 @@ use crate::cluster::{Cluster, Collection, LONGEST_RETRY_AFTER, Problem};
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-/// Greatest age, in intervals of a policy, at which known pods still count; `OLDEST` at least, as the API
-/// server speaks every 24 s, also when nothing changes.
+/// Greatest age of known pods, in intervals of a policy; at least `OLDEST`, as the API server sends a
+/// bookmark every 24 s.
 pub(super) const OLDEST_INTERVALS: u32 = 3;
 pub(super) const OLDEST: Duration = Duration::from_secs(45);
 
-/// Time in which requests of one policy's acts are sent: others wait for their turn meanwhile. What is left goes on at
-/// the next tick. A lease that isn't renewed ends sooner.
+/// Time for the requests of one policy's plan: others wait meanwhile. The rest follows at the next tick. A
+/// lease that isn't renewed ends sooner.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Acts in one namespace.
+/// Applies plans in one namespace.
 #[derive(Debug)]
 pub struct Actuator {
-    /// The way to the API server, without a limit for what is asked of it together.
+    /// Connection to the API server, without a shared time limit.
     pub(super) watched: Cluster,
-    /// The same for acts, with one.
+    /// Connection with a time limit for all requests of a plan.
     pub(super) cluster: Cluster,
     pub(super) namespace: String,
     pub(super) clock: Clock,
-    /// The labels of the pool's pods; `None`: there is no pool, or it isn't known yet.
+    /// Label selector of the pool's pods; `None` if there is no pool, or it is unknown.
     pub(super) pool: watch::Receiver<Option<String>>,
-    /// The time in which this replica may act.
+    /// Term in which this replica may write.
     pub(super) term: Arc<Term>,
     pub(super) kinds: Kinds,
-    /// The labels of roles whose pods are followed.
+    /// Labels of roles whose pods are watched.
     roles: Vec<BTreeMap<String, String>>,
-    /// The pods of roles in the pool, by the selector of both.
+    /// Pods of roles in the pool, by label selector.
     pub(super) pods: BTreeMap<String, Mirror<PodObject>>,
-    /// The pods of policies, by name, while none of them changes.
-    pub(super) found: HashMap<String, Found>,
+    /// Cached pods of policies, by name.
+    pub(super) cached_pods: HashMap<String, CachedPods>,
     pub(super) nodes: Option<Nodes>,
     /// Writers of replicas, by policy and role.
     pub(super) writers: HashMap<(String, String), Writers>,
     /// Last writes, by policy and role.
     pub(super) writes: HashMap<(String, String), Write>,
-    /// Number of pods that were let through their gate, by policy and role.
+    /// Admitted pods, by policy and role.
     pub(super) let_through: HashMap<(String, String), u32>,
-    /// Number of pods that may be past their gate until the next look, by policy and role.
+    /// Pods that may pass their gate before the next observation, by policy and role.
     pub(super) passing: HashMap<(String, String), u32>,
     /// Notified when a pod of a role changes.
     changed: Arc<Notify>,
-    /// Domains that pods past the gate were sent to, by policy and role.
+    /// Domains of pods past the gate, by policy and role.
     pub(super) domain_counts: BTreeMap<(String, String), DomainCounts>,
-    /// Since when domains that pods of a role are in take none any more, by policy and role; 0: they have no node.
-    pub(super) closed: HashMap<(String, String), BTreeMap<Placement, Duration>>,
-    /// Closed domains of roles whose pods may go elsewhere.
-    pub(super) shut: HashMap<(String, String), BTreeSet<Placement>>,
-    /// Targets whose updates are held back without a policy.
+    /// Times since which domains of a role's pods accept none, by policy and role; 0: they have no node.
+    pub(super) closed_since: HashMap<(String, String), BTreeMap<Placement, Duration>>,
+    /// Closed domains of roles whose pods may move.
+    pub(super) closed_domains: HashMap<(String, String), BTreeSet<Placement>>,
+    /// Targets whose rolling updates are to be resumed.
     pub(super) resumed: Vec<ResumedTarget>,
-    /// Pods that are about to go, by policy and role.
+    /// Draining pods, by policy and role.
     pub(super) drains: BTreeMap<(String, String), Drain>,
-    /// Pods of steps that were trimmed, by policy and role.
+    /// Pods being evicted from trimmed steps, by policy and role.
     pub(super) leaving: BTreeMap<(String, String), Leaving>,
-    /// Since when roles keep their replicas because pods that stay aren't ready, by policy and role.
+    /// Times since which roles keep their replicas because remaining pods are unready, by policy and role.
     pub(super) unready_since: HashMap<(String, String), Duration>,
-    /// The autoscalers of the namespace, for all policies that act.
+    /// Autoscalers of the namespace, shared by all policies.
     pub(super) scalers: Arc<Mutex<Scalers>>,
-    /// The owners of targets.
+    /// Owners of targets.
     pub(super) owned: Vec<Owned>,
-    /// Conditions that keep policies from writing, by policy.
+    /// Conditions that block policies, by policy.
     pub(super) frozen: HashMap<String, Condition>,
-    /// The policies in force, those of which no version can be used, and those that are gone.
-    pub(super) attended: Vec<Arc<Policy>>,
+    /// Policies in force, those without a usable version, and deleted ones.
+    pub(super) policies: Vec<Arc<Policy>>,
     pub(super) unusable: Vec<Arc<Policy>>,
     pub(super) retired: Vec<Retired>,
-    /// Subjects of problems that were reported and still hold.
-    pub(super) said: HashSet<Subject>,
-    /// Problems since the last observation began, in sentences.
+    /// Subjects of reported problems that have not cleared.
+    pub(super) reported: HashSet<ProblemSubject>,
+    /// Problems since the phase began, as sentences.
     pub(super) problems: Vec<String>,
-    /// For how long the API server asked to wait since then.
+    /// Longest wait that the API server asked for since then.
     pub(super) pause: Duration,
-    /// Writes that failed since it was begun to act, in sentences.
+    /// Failed writes since then, as sentences.
     pub(super) failed: Vec<String>,
-    /// Evictions that were refused since then, in sentences.
+    /// Refused evictions since then, as sentences.
     pub(super) refused: Vec<String>,
-    /// Roles that keep their replicas since then because pods that stay aren't ready, in sentences.
+    /// Roles that keep their replicas since then because remaining pods are unready, as sentences.
     pub(super) unready: Vec<String>,
-    /// Roles that got smaller since then without pods that were chosen for it, in sentences.
+    /// Roles scaled down since then without draining, as sentences.
     pub(super) undrained: Vec<String>,
-    /// `true` if requests were left since then because those before took up the time.
+    /// `true` if requests are left since then for lack of time.
     pub(super) is_unfinished: bool,
-    /// Policies of which a write failed, was refused, or waits, by name, and what it is called.
+    /// Policies with failed, refused or waiting writes, with the condition.
     pub(super) failing: HashSet<(String, Condition)>,
-    /// Events that wait to be sent, by policy.
+    /// Pending events, by policy.
     pub(super) events: HashMap<String, Waiting>,
 }
 
-/// A policy that is gone.
+/// A deleted policy.
 #[derive(Clone, Debug)]
 pub(super) struct Retired {
     pub(super) policy: Arc<Policy>,
-    /// Time at which it was last seen to have pods, or not to be known whether it has.
+    /// Last time at which it had pods, or they were unknown.
     pub(super) seen: Duration,
 }
 
-/// Mirrors of nodes and of their pods, which show how much room nodes have.
+/// Mirrors of nodes and their pods, for the free capacity of nodes.
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub(super) nodes: Mirror<NodeObject>,
-    /// The pods of all namespaces that have a node: its name, and what they ask for.
+    /// Pods of all namespaces with a node: its name, and their requirements.
     pub(super) pods: Mirror<(String, Needs)>,
 }
 
 impl Actuator {
-    /// Acts in this namespace on the pods of a pool, which have these labels (`None`: not known), in this
-    /// term.
+    /// Actuator for this namespace and the pool with this label selector (`None`: unknown), in this term.
     pub fn new(
         cluster: Cluster,
         namespace: String,
@@ -150,7 +149,7 @@ impl Actuator {
             kinds: Kinds::default(),
             roles: Vec::new(),
             pods: BTreeMap::new(),
-            found: HashMap::new(),
+            cached_pods: HashMap::new(),
             nodes: None,
             writers: HashMap::new(),
             writes: HashMap::new(),
@@ -158,8 +157,8 @@ impl Actuator {
             passing: HashMap::new(),
             changed: Arc::default(),
             domain_counts: BTreeMap::new(),
-            closed: HashMap::new(),
-            shut: HashMap::new(),
+            closed_since: HashMap::new(),
+            closed_domains: HashMap::new(),
             resumed: Vec::new(),
             drains: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -167,10 +166,10 @@ impl Actuator {
             scalers: Arc::default(),
             owned: Vec::new(),
             frozen: HashMap::new(),
-            attended: Vec::new(),
+            policies: Vec::new(),
             unusable: Vec::new(),
             retired: Vec::new(),
-            said: HashSet::new(),
+            reported: HashSet::new(),
             problems: Vec::new(),
             pause: Duration::ZERO,
             failed: Vec::new(),
@@ -183,15 +182,18 @@ impl Actuator {
         }
     }
 
-    /// Returns `true` if pods of this policy are looked at here: it acts, or says in which order
-    /// pods come up.
+    /// Returns `true` if pods of this policy are observed: it is applied, or has a rollout.
     pub fn concerns(policy: &Policy) -> bool {
         policy.mode == Mode::Apply || policy.rollout.is_some()
     }
 
-    /// Follows what these policies are about, and nothing else. `unusable` are those of which no version can be
-    /// used: only gates of pods that replace others are opened for them.
-    pub fn attend<'a>(&mut self, policies: impl Iterator<Item = &'a Arc<Policy>>, unusable: &[Arc<Policy>]) {
+    /// Sets the policies whose pods are watched. `unusable` are policies without a usable version, for which
+    /// only gates of replacement pods are opened.
+    pub fn set_policies<'a>(
+        &mut self,
+        policies: impl Iterator<Item = &'a Arc<Policy>>,
+        unusable: &[Arc<Policy>],
+    ) {
         let policies: Vec<Arc<Policy>> = policies.filter(|policy| Self::concerns(policy)).cloned().collect();
         let unusable = unusable.iter().filter(|policy| Self::concerns(policy)).cloned().collect();
         self.retire(&policies, unusable);
@@ -211,9 +213,9 @@ impl Actuator {
         }
     }
 
-    /// Forgets what is remembered of policies that are gone.
+    /// Forgets state of deleted policies.
     pub(super) fn forget_others(&mut self) {
-        let policies = &self.attended;
+        let policies = &self.policies;
         let others = || self.unusable.iter().chain(self.retired.iter().map(|retired| &retired.policy));
         let named = policies
             .iter()
@@ -225,9 +227,9 @@ impl Actuator {
         self.let_through.retain(|role, _| roles.contains(role));
         self.passing.retain(|role, _| roles.contains(role));
         self.domain_counts.retain(|role, _| roles.contains(role));
-        self.closed.retain(|role, _| roles.contains(role));
-        self.shut.retain(|role, _| roles.contains(role));
-        // Nobody is to make those smaller that are gone.
+        self.closed_since.retain(|role, _| roles.contains(role));
+        self.closed_domains.retain(|role, _| roles.contains(role));
+        // Deleted roles don't shrink.
         let is_attended = |name: &str| policies.iter().any(|policy| policy.name == name);
         let is_role = |role: &(String, String)| roles.contains(role) && is_attended(&role.0);
         self.drains.retain(|role, _| is_role(role));
@@ -236,26 +238,26 @@ impl Actuator {
         self.events.retain(|name, _| is_attended(name));
         self.failing.retain(|(name, _)| is_attended(name));
         self.frozen.retain(|name, _| is_attended(name));
-        let is_known = |subject: &Subject| match subject {
-            Subject::Namespace(_) => true,
-            Subject::Pods(_) => policies.iter().chain(others()).any(|policy| subject.concerns(policy)),
-            // Nobody looks at what those scaled that are gone.
-            Subject::Target(..) => policies.iter().any(|policy| subject.concerns(policy)),
+        let is_known = |subject: &ProblemSubject| match subject {
+            ProblemSubject::Namespace(_) => true,
+            ProblemSubject::Pods(_) => policies.iter().chain(others()).any(|policy| subject.concerns(policy)),
+            // Targets of deleted policies are no longer read.
+            ProblemSubject::Target(..) => policies.iter().any(|policy| subject.concerns(policy)),
         };
-        self.said.retain(is_known);
+        self.reported.retain(is_known);
         let targets =
             || policies.iter().flat_map(|policy| &policy.roles).filter_map(|role| role.target.as_ref());
         self.owned.retain(|(of, ..)| targets().any(|target| target == of));
     }
 
-    /// Follows the pods of roles that are of the pool as it is now. Of no pool there are none.
+    /// Watches the pods of roles in the current pool.
     pub(super) fn follow_pods(&mut self) {
         let pool = self.pool.borrow_and_update().clone();
         let wanted: HashSet<String> =
             pool.iter().flat_map(|pool| self.roles.iter().map(|role| both(role, pool))).collect();
         self.pods.retain(|selector, _| wanted.contains(selector));
         // Others may be followed under the same selector, which count their changes anew.
-        self.found.clear();
+        self.cached_pods.clear();
         for selector in wanted {
             let (cluster, clock) = (&self.watched, &self.clock);
             let collection = Collection::new("", "v1", &self.namespace, "pods").with_labels(&selector);
@@ -271,7 +273,7 @@ impl Actuator {
         Arc::clone(&self.changed)
     }
 
-    /// The namespace that it acts in.
+    /// Namespace of the policies.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -285,8 +287,7 @@ impl Actuator {
         self.writes.insert((policy.to_owned(), role.to_owned()), write);
     }
 
-    /// Begins a look, or acts: problems of the ones before are told, or are no more. All requests of acts up to
-    /// the next time may take so long together.
+    /// Begins a phase: clears problems, and starts the time limit of its requests.
     pub(super) fn begin(&mut self) {
         self.problems.clear();
         self.pause = Duration::ZERO;
@@ -295,7 +296,7 @@ impl Actuator {
         self.cluster = self.watched.within(LIMIT);
     }
 
-    /// Returns `true` if a request since then had no response in time.
+    /// Returns `true` if a request since then timed out.
     pub fn is_late(&self) -> bool {
         self.cluster.is_late()
     }
@@ -305,20 +306,20 @@ impl Actuator {
         self.is_unfinished
     }
 
-    /// Logs a problem once until it is resolved.
-    pub(super) fn complain(&mut self, subject: impl Into<Subject>, problem: &Problem) {
-        let subject = subject.into();
-        let about = subject.to_string();
-        self.problems.push(format!("{about}: {problem}"));
+    /// Logs a problem once until it clears.
+    pub(super) fn report_problem(&mut self, subject: impl Into<ProblemSubject>, problem: &Problem) {
+        let known = subject.into();
+        let subject = known.to_string();
+        self.problems.push(format!("{subject}: {problem}"));
         self.pause = self.pause.max(problem.retry_after().min(LONGEST_RETRY_AFTER));
-        if self.said.insert(subject) {
-            tracing::warn!(about, %problem, "capacity actuator cannot read or write");
+        if self.reported.insert(known) {
+            tracing::warn!(subject, %problem, "capacity actuator cannot read or write");
         }
     }
 
-    /// Logs that a write failed. A conflict, or the end of the term, is no failure: it is looked
-    /// again. One that wasn't sent goes on then.
-    pub(super) fn fails(&mut self, subject: impl Into<Subject>, problem: &Problem) {
+    /// Reports a failed write. A conflict, or the end of the term, is no failure: the next observation
+    /// decides. An unsent write is repeated.
+    pub(super) fn report_failure(&mut self, subject: impl Into<ProblemSubject>, problem: &Problem) {
         let subject = subject.into();
         if *problem == Problem::Unsent {
             self.is_unfinished = true;
@@ -327,35 +328,35 @@ impl Actuator {
         if !matches!(problem, Problem::Conflict(_)) && self.term.lasts() {
             self.failed.push(format!("{subject}: {problem}"));
         }
-        self.complain(subject, problem);
+        self.report_problem(subject, problem);
     }
 
-    /// Reason that the last observation saw too little, in a sentence.
+    /// Reason why the last observation failed, as a sentence.
     pub fn why_unobserved(&self) -> String {
-        let seen = "nothing is changed while it can't be seen what there is";
+        let seen = "nothing is written while pods or targets can't be read";
         if self.problems.is_empty() {
-            return format!("{seen}: the pool or its pods aren't known yet");
+            return format!("{seen}: the pool or its pods are not known yet");
         }
         format!("{seen}: {}", self.problems.join("; "))
     }
 
-    /// For how long the API server asked to wait since the last observation began.
+    /// Longest wait that the API server asked for since the phase began.
     pub fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// Number of complaints that are remembered.
+    /// Number of reported problems.
     #[cfg(test)]
-    pub(super) fn complaints(&self) -> usize {
-        self.said.len()
+    pub(super) fn reported_problems(&self) -> usize {
+        self.reported.len()
     }
 
-    /// Takes a complaint back.
-    pub(super) fn works(&mut self, subject: impl Into<Subject>) {
+    /// Clears a reported problem.
+    pub(super) fn clear_problem(&mut self, subject: impl Into<ProblemSubject>) {
         let subject = subject.into();
-        if self.said.remove(&subject) {
-            let about = subject.to_string();
-            tracing::info!(about, "capacity actuator works again");
+        if self.reported.remove(&subject) {
+            let subject = subject.to_string();
+            tracing::info!(subject, "capacity actuator recovered");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Object that has a role's replicas: how many it is to have, and how that is changed.
+//! Target of a role: reads and writes its replicas.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,25 +9,25 @@ use crate::capacity::policy::TargetRef;
 use crate::cluster::{Cluster, Metadata, PatchType, Problem};
 use crate::leader::Term;
 
-/// Path of the number of replicas in objects without a `scale` subresource.
+/// Path of the replicas in objects without a `scale` subresource.
 const REPLICAS: &str = "/spec/replicas";
 
-/// Paths of the pods' spec in kinds.
+/// Paths of the pod template's spec.
 const TEMPLATES: [&str; 3] = [
     "/spec/template/spec",
     "/spec/leaderWorkerTemplate/leaderTemplate/spec",
     "/spec/leaderWorkerTemplate/workerTemplate/spec",
 ];
 
-/// Number of attempts to write when the object changed in between, but not its replicas.
+/// Attempts to write when the object changed meanwhile, but not its replicas.
 const TRIES: u32 = 3;
 
-/// An object, as it was read.
+/// A target, as read.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) reference: TargetRef,
     pub(super) kind: Kind,
-    /// Its path.
+    /// Path of the object.
     pub(super) path: String,
     pub(super) uid: String,
     pub(super) replicas: u32,
@@ -48,10 +48,10 @@ struct ScaleSpec {
 }
 
 impl Target {
-    /// Reads an object's replicas.
+    /// Reads a target's replicas.
     ///
     /// # Errors
-    /// `Problem` of the request; [`Problem::Unreadable`] if the replicas are no number.
+    /// `Problem` of the request; [`Problem::Unreadable`] if the replicas are not a number.
     pub(super) async fn read(
         cluster: &Cluster,
         kind: &Kind,
@@ -76,7 +76,7 @@ impl Target {
         Ok(Self { reference: reference.clone(), kind: kind.clone(), path, uid, replicas, version })
     }
 
-    /// Writes its replicas, if they are still those that were read, in this term only.
+    /// Writes its replicas, if they are still those read, in this term only.
     ///
     /// # Errors
     /// [`Problem::Conflict`] if the replicas have changed since they were read; otherwise the server's error.
@@ -120,7 +120,7 @@ impl Target {
                 self.replicas = to;
                 Ok(())
             }
-            // What a failed test is answered with.
+            // Status code of a failed test operation.
             Err(Problem::Refused { code: 422, message }) if !self.kind.has_scale => {
                 Err(Problem::Conflict(message))
             }
@@ -129,7 +129,7 @@ impl Target {
     }
 }
 
-/// Needs that the pods of an object will have, if it has a template where kinds have it.
+/// Requirements of the pods in an object's template, if it has one.
 pub(super) fn template(object: &Value) -> Option<Needs> {
     let spec = TEMPLATES.iter().find_map(|pointer| object.pointer(pointer))?;
     serde_json::from_value(spec.clone()).ok()

@@ -1,4 +1,4 @@
-//! Both moves before an API server, while time is paused.
+//! Both phases with a fake API server and paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) const S: fn(u64) -> Duration = Duration::from_secs;
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// A policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
+/// Policy for the role `decode`: `p` of the Deployment `d`, others of one of their own name.
 pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     let target = if name == "p" { "d" } else { name };
     let text = format!(
@@ -29,13 +29,13 @@ pub(super) fn policy(name: &str, more: &str) -> Arc<Policy> {
     Arc::new(file::parse(&text).unwrap().remove(0).policy)
 }
 
-/// A server with three pods of a Deployment, and an actuator that carries out these policies there.
+/// Server with three pods of a Deployment, and an actuator that applies these policies.
 pub(super) fn actuator(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock) {
     let (fake, actuator, clock, _) = actuator_of_pool(policies);
     (fake, actuator, clock)
 }
 
-/// The same, and the labels of the pool.
+/// The same, with the pool's label selector.
 fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock, watch::Sender<Option<String>>) {
     let fake = Fake::default();
     fake.deployment("d", 3, &json!({}));
@@ -47,12 +47,12 @@ fn actuator_of_pool(policies: &[Arc<Policy>]) -> (Fake, Actuator, Clock, watch::
     let (labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock.clone(), pool, term);
-    actuator.attend(policies.iter(), &[]);
+    actuator.set_policies(policies.iter(), &[]);
     (fake, actuator, clock, labels)
 }
 
-/// Looks until so many pods are seen.
-pub(super) async fn look(actuator: &mut Actuator, policy: &Policy, at: u64, pods: usize) -> Observed {
+/// Observes until this number of pods is seen.
+pub(super) async fn observe(actuator: &mut Actuator, policy: &Policy, at: u64, pods: usize) -> Observed {
     for _ in 0..100 {
         if let Some(seen) = actuator.observe(policy, S(at)).await
             && seen.pods.len() == pods
@@ -61,7 +61,7 @@ pub(super) async fn look(actuator: &mut Actuator, policy: &Policy, at: u64, pods
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("no look finds {pods} pods: {}", actuator.why_unobserved());
+    panic!("no observation finds {pods} pods: {}", actuator.why_unobserved());
 }
 
 pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
@@ -69,7 +69,7 @@ pub(super) fn plan(policy: &Policy, replicas: u32) -> Plan {
     tick(&inputs, policy, &mut History::default(), S(1))
 }
 
-/// Acts as if the role were to have so many pods.
+/// Applies a plan with this number of pods for the role.
 pub(super) async fn act(
     actuator: &mut Actuator,
     policy: &Policy,
@@ -82,7 +82,7 @@ pub(super) async fn act(
     let mut plan = plan(policy, 3);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
     plan.conditions.clear();
-    actuator.act(policy, &plan, seen, S(at), None).await.plan
+    actuator.apply(policy, &plan, seen, S(at), None).await.plan
 }
 
 /// Number of pods with a low deletion cost.
@@ -96,15 +96,15 @@ async fn deleted_policy_without_steps_opens_its_gates() {
     for after in [vec![], vec![recommends]] {
         let policy = policy("p", "mode: Apply,");
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let seen = observe(&mut actuator, &policy, 1, 3).await;
         act(&mut actuator, &policy, seen, 1, 3).await;
-        actuator.attend(after.iter(), &[]);
+        actuator.set_policies(after.iter(), &[]);
         fake.delete("d-0");
         for name in ["d-8", "d-9"] {
             fake.pod(name, "decode", true);
         }
         tokio::time::sleep(S(1)).await;
-        actuator.keep_retired_gates().await;
+        actuator.open_gates_of_retired().await;
         assert!(fake.is_gated("d-8") != fake.is_gated("d-9"), "one replaces another: {after:?}");
     }
 }
@@ -124,10 +124,10 @@ async fn a_role_with_other_pods_begins_without_replacements() {
         edited(&|policy| policy.roles[0].target.iter_mut().for_each(|of| of.name = "e".to_owned()));
     for (after, known) in [(larger, Some(3)), (relabelled, None), (retargeted, None)] {
         let (_fake, mut actuator, _) = actuator(std::slice::from_ref(&before));
-        let seen = look(&mut actuator, &before, 1, 3).await;
+        let seen = observe(&mut actuator, &before, 1, 3).await;
         act(&mut actuator, &before, seen, 1, 3).await;
         assert_eq!(actuator.let_through("p", "decode"), Some(3));
-        actuator.attend(std::iter::once(&after), &[]);
+        actuator.set_policies(std::iter::once(&after), &[]);
         assert_eq!(actuator.let_through("p", "decode"), known, "{after:?}");
     }
 }
@@ -147,10 +147,10 @@ async fn new_leader_takes_over_domains_of_admitted_pods() {
         domains,
         ..RoleStatus::default()
     };
-    actuator.take_over(&policy, &[status(5, vec![domain("r1", 3), domain("r2", 2)])]);
+    actuator.restore_admissions(&policy, &[status(5, vec![domain("r1", 3), domain("r2", 2)])]);
     assert_eq!(actuator.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
     // Its own knowledge is newer.
-    actuator.take_over(&policy, &[status(9, vec![domain("r3", 9)])]);
+    actuator.restore_admissions(&policy, &[status(9, vec![domain("r3", 9)])]);
     assert_eq!(actuator.let_through("p", "decode"), Some(5));
     assert_eq!(actuator.domains("p", "decode"), [domain("r1", 3), domain("r2", 2)]);
     actuator.forget();
@@ -164,16 +164,16 @@ async fn deletion_cost_is_removed_when_no_policy_scales_down() {
     for after in [vec![], vec![recommends]] {
         let policy = policy("p", &format!("mode: Apply, {steps}"));
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        let seen = look(&mut actuator, &policy, 1, 3).await;
+        let seen = observe(&mut actuator, &policy, 1, 3).await;
         let plan = act(&mut actuator, &policy, seen, 1, 2).await;
         assert!(plan.roles[0].reasons.contains(&Reason::Draining) && marked(&fake) == 1);
-        actuator.attend(after.iter(), &[]);
+        actuator.set_policies(after.iter(), &[]);
         tokio::time::sleep(S(1)).await;
         if let Some(recommends) = after.first() {
-            let seen = look(&mut actuator, recommends, 2, 3).await;
+            let seen = observe(&mut actuator, recommends, 2, 3).await;
             act(&mut actuator, recommends, seen, 2, 2).await;
         } else {
-            actuator.keep_retired_gates().await;
+            actuator.open_gates_of_retired().await;
         }
         assert_eq!(marked(&fake), 0, "{after:?}");
         assert!(actuator.draining().is_empty());
@@ -184,7 +184,7 @@ async fn deletion_cost_is_removed_when_no_policy_scales_down() {
 async fn recommend_policy_ignores_pods_of_an_apply_policy() {
     let (acts, tries) = (policy("p", "mode: Apply,"), policy("q", "deploy: {steps: {decode: 1}},"));
     let (fake, mut actuator, _) = actuator(&[Arc::clone(&acts), Arc::clone(&tries)]);
-    let seen = look(&mut actuator, &tries, 1, 3).await;
+    let seen = observe(&mut actuator, &tries, 1, 3).await;
     act(&mut actuator, &tries, seen, 1, 3).await;
     // One is about to go, and another waits for the next step.
     let draining =
@@ -192,10 +192,10 @@ async fn recommend_policy_ignores_pods_of_an_apply_policy() {
     fake.annotate("d-0", &draining);
     fake.pod("d-1", "decode", true);
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut actuator, &tries, 2, 3).await;
+    let seen = observe(&mut actuator, &tries, 2, 3).await;
     act(&mut actuator, &tries, seen, 2, 3).await;
-    actuator.keep_gates(&tries).await;
-    actuator.keep_all_gates().await;
+    actuator.open_replacement_gates(&tries).await;
+    actuator.open_all_replacement_gates().await;
     assert!(fake.is_gated("d-1"));
     assert_eq!(fake.annotation("d-0", "usher.dev/draining"), "true");
     assert!(fake.written("").is_empty());
@@ -209,22 +209,22 @@ async fn all_pods_of_a_role_without_target_pass() {
     let frozen = [None, Some(Condition::Suspended), Some(Condition::TargetConflict)];
     for frozen in frozen {
         let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
-        let seen = look(&mut actuator, &policy, 1, 3).await;
-        actuator.act(&policy, &plan(&policy, 3), seen, S(1), frozen).await;
+        let seen = observe(&mut actuator, &policy, 1, 3).await;
+        actuator.apply(&policy, &plan(&policy, 3), seen, S(1), frozen).await;
         fake.pod("d-3", "decode", true);
         tokio::time::sleep(S(1)).await;
-        actuator.keep_all_gates().await;
-        assert!(!fake.is_gated("d-3"), "before the next look: {frozen:?}");
+        actuator.open_all_replacement_gates().await;
+        assert!(!fake.is_gated("d-3"), "before the next observation: {frozen:?}");
         fake.pod("d-4", "decode", true);
         tokio::time::sleep(S(1)).await;
-        let seen = look(&mut actuator, &policy, 2, 5).await;
-        actuator.act(&policy, &plan(&policy, 3), seen, S(2), frozen).await;
+        let seen = observe(&mut actuator, &policy, 2, 5).await;
+        actuator.apply(&policy, &plan(&policy, 3), seen, S(2), frozen).await;
         assert!(!fake.is_gated("d-4"), "{frozen:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn retired_policy_keeps_gates_beside_another_target() {
+async fn retired_policy_opens_gates_beside_another_target() {
     let gone = policy("p", "mode: Apply,");
     let mut other = Policy::clone(&policy("q", "mode: Apply,"));
     other.roles[0].target.as_mut().unwrap().name = "e".to_owned();
@@ -233,12 +233,12 @@ async fn retired_policy_keeps_gates_beside_another_target() {
     for number in 0..3 {
         fake.owned_pod(&format!("d-{number}"), "decode", false, "d");
     }
-    let seen = look(&mut actuator, &gone, 1, 3).await;
+    let seen = observe(&mut actuator, &gone, 1, 3).await;
     act(&mut actuator, &gone, seen, 1, 3).await;
-    actuator.attend(std::iter::once(&other), &[]);
+    actuator.set_policies(std::iter::once(&other), &[]);
     fake.owned_pod("d-0", "decode", true, "d");
     tokio::time::sleep(S(1)).await;
-    actuator.keep_retired_gates().await;
+    actuator.open_gates_of_retired().await;
     assert!(!fake.is_gated("d-0"));
 }
 
@@ -248,34 +248,34 @@ async fn problems_of_deleted_policies_are_forgotten() {
     fake.refuse(Method::GET, "/scale", 503);
     for number in 0..20 {
         let policy = policy(&format!("p{number}"), "mode: Apply,");
-        actuator.attend(std::iter::once(&policy), &[]);
+        actuator.set_policies(std::iter::once(&policy), &[]);
         for _ in 0..20 {
             assert!(actuator.observe(&policy, S(1)).await.is_none());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert_eq!(actuator.complaints(), 1, "{}", policy.name);
+        assert_eq!(actuator.reported_problems(), 1, "{}", policy.name);
     }
     for pod in 0..3 {
         fake.delete(&format!("d-{pod}"));
     }
-    actuator.attend(std::iter::empty(), &[]);
+    actuator.set_policies(std::iter::empty(), &[]);
     tokio::time::sleep(S(1)).await;
-    assert_eq!(actuator.complaints(), 0);
+    assert_eq!(actuator.reported_problems(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn changed_pool_is_observed_again_before_writes() {
     let policy = policy("p", "mode: Apply, behavior: {scaleDown: {drainTimeout: 0s}},");
     let (fake, mut actuator, _, labels) = actuator_of_pool(std::slice::from_ref(&policy));
-    let seen = look(&mut actuator, &policy, 1, 3).await;
-    let asked = actuator.look(&policy).ask().await;
+    let seen = observe(&mut actuator, &policy, 1, 3).await;
+    let asked = actuator.fetch_request(&policy).send().await;
     labels.send_replace(Some("app=n".to_owned()));
     act(&mut actuator, &policy, seen, 1, 2).await;
     assert!(fake.written("").is_empty(), "the pods are of another pool");
-    assert!(actuator.take_in(&policy, asked, S(1)).await.is_none());
+    assert!(actuator.observe_fetched(&policy, asked, S(1)).await.is_none());
     let why = actuator.why_unobserved();
-    assert!(why.ends_with("the pool's labels changed while its pods were looked at"), "{why}");
-    let seen = look(&mut actuator, &policy, 2, 3).await;
+    assert!(why.ends_with("the pool's labels changed while its pods were observed"), "{why}");
+    let seen = observe(&mut actuator, &policy, 2, 3).await;
     act(&mut actuator, &policy, seen, 2, 2).await;
     assert_eq!(fake.written("/scale").len(), 1);
 }
@@ -291,15 +291,15 @@ async fn newly_ready_pod_drains_before_its_eviction() {
         (plan.roles[0].write, plan.roles[0].admitted) = (3, 2);
         plan.roles[0].reasons.push(Reason::Trimmed);
         plan.conditions.clear();
-        let plan = actuator.act(&policy, &plan, seen, S(at), None).await.plan;
+        let plan = actuator.apply(&policy, &plan, seen, S(at), None).await.plan;
         assert!(plan.conditions.is_empty(), "{:?}", plan.conditions);
     };
-    let seen = look(&mut actuator, &policy, 1, 3).await;
+    let seen = observe(&mut actuator, &policy, 1, 3).await;
     fake.pod("d-2", "decode", false);
     trim(&mut actuator, seen, 1).await;
     assert!(!fake.is_gone("d-2"), "it serves by now");
     tokio::time::sleep(S(1)).await;
-    let seen = look(&mut actuator, &policy, 2, 3).await;
+    let seen = observe(&mut actuator, &policy, 2, 3).await;
     trim(&mut actuator, seen, 2).await;
     assert_eq!(actuator.draining().len(), 1);
 }

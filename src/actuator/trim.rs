@@ -1,5 +1,4 @@
-//! Gives back the pods of a step that was trimmed. Those that are ready get no new requests, and are evicted
-//! after their last response.
+//! Evicts pods of a step that was trimmed. Ready ones drain first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,11 @@ use crate::capacity::Policy;
 use crate::capacity::plan::{Reason, RolePlan};
 use crate::cluster::{Eviction, Problem};
 
-/// Subject of complaints.
-const ABOUT: &str = "pods that are given back";
+/// Subject of problems with these evictions.
+const SUBJECT: &str = "evictions of pods beyond complete groups";
 
 impl Actuator {
-    /// Lets pods of a policy stay that were to be given back.
+    /// Cancels the evictions of a policy.
     pub(super) fn keep_leaving(&mut self, policy: &Policy, now: Duration) {
         self.leaving.retain(|(name, _), leaving| {
             if *name == policy.name {
@@ -29,8 +28,7 @@ impl Actuator {
         });
     }
 
-    /// Gives back the pods of a step that was trimmed, as far as they may go. Says whether any has requests
-    /// that are waited for.
+    /// Evicts pods of a trimmed step, as far as possible. Returns whether ready ones still drain.
     pub(super) async fn trim(
         &mut self,
         policy: &Policy,
@@ -52,13 +50,13 @@ impl Actuator {
             return Drained::Yes;
         };
         let given = gates::to_delete(&pods, role.admitted, |pod| leaving.has(pod));
-        // Of a pod that serves and isn't known here nothing is known.
+        // The load of a serving pod without an endpoint is unknown.
         let load = |name: &str| seen.loads.as_ref()?.get(name).copied();
         let is_new = given.iter().any(|pod| pod.is_ready() && !leaving.has(pod));
         leaving.begin_again(now, policy.interval);
         let mut next =
             leaving.next(&given, now, policy.behavior.drain, |name| load(name).unwrap_or_default());
-        if next.iter().any(|pod| pod.is_ready()) && !self.are_as_seen(policy, seen).await {
+        if next.iter().any(|pod| pod.is_ready()) && !self.pods_unchanged(policy, seen).await {
             next.retain(|pod| !pod.is_ready());
             leaving.waits = true;
         }
@@ -81,7 +79,7 @@ impl Actuator {
                 Err(problem) if problem.is_of_a_budget() => leaving.kept(pod, &problem, now),
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     break;
                 }
             }
@@ -92,18 +90,21 @@ impl Actuator {
             self.leaving.insert(key, leaving);
         }
         if evicted > 0 {
-            let message = format!("{evicted} pods of {} are given back by policy {}", role.name, policy.name);
-            tracing::info!(policy = policy.name, role = role.name, given = evicted, "pods evicted");
+            let message = format!(
+                "policy {} evicted {evicted} pods of role {} from a step that timed out",
+                policy.name, role.name
+            );
+            tracing::info!(policy = policy.name, role = role.name, evicted, "pods of a step evicted");
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);
         }
         drained
     }
 
-    /// Evicts pods as far as budgets allow. Returns how many go.
+    /// Evicts pods as far as PodDisruptionBudgets allow. Returns the number of evicted ones.
     async fn evict(&mut self, pods: &[&PodObject], leaving: &mut Leaving, now: Duration) -> usize {
         let mut evicted = 0;
         for pod in pods {
-            // One that has never served may do so by now.
+            // A pod that has never served may do so by now.
             let version = (!leaving.serves(pod)).then_some(pod.metadata.resource_version.as_str());
             match self.evicts(pod, version, false).await {
                 Ok(()) => {
@@ -111,30 +112,30 @@ impl Actuator {
                     evicted += 1;
                 }
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
-                // Others may have another budget.
+                // Other pods may have another budget.
                 Err(problem) if problem.is_of_a_budget() => {
-                    self.complain(ABOUT, &problem);
+                    self.report_problem(SUBJECT, &problem);
                     leaving.kept(pod, &problem, now);
                 }
                 Err(problem) if problem.is_of_the_server() => {
-                    self.complain(ABOUT, &problem);
+                    self.report_problem(SUBJECT, &problem);
                     self.refused.push(format!("pod {}: {problem}", pod.name()));
                     leaving.wait_until(now + problem.retry_after());
                     break;
                 }
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     return evicted;
                 }
             }
         }
         if evicted > 0 {
-            self.works(ABOUT);
+            self.clear_problem(SUBJECT);
         }
         evicted
     }
 
-    /// Evicts a pod, if it still has this version, or asks whether it could be.
+    /// Evicts a pod of this version; with `is_trial` only checks whether it could be.
     pub(super) async fn evicts(
         &self,
         pod: &PodObject,

@@ -1,4 +1,4 @@
-//! Gates of a role without a target, before an API server, while time is paused.
+//! Gates of a role without a target, with paused time.
 
 use std::sync::Arc;
 
@@ -28,25 +28,25 @@ async fn only_replacements_join_the_domain_of_their_siblings() {
     let (_labels, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(fake.cluster(), "ns".to_owned(), clock, pool, term);
-    actuator.attend(std::iter::once(&policy), &[]);
+    actuator.set_policies(std::iter::once(&policy), &[]);
     let sent = |name: &str| (fake.is_gated(name), fake.annotation(name, SENT));
     tokio::time::sleep(S(1)).await;
-    actuator.keep_gates(&policy).await;
+    actuator.open_replacement_gates(&policy).await;
     // Somebody scales it, and r1 may have no room for more.
     for name in ["p-2", "p-3"] {
         fake.pod(name, "prefill", true);
     }
     tokio::time::sleep(S(1)).await;
-    actuator.keep_all_gates().await;
+    actuator.open_all_replacement_gates().await;
     for name in ["p-2", "p-3"] {
         assert_eq!(sent(name), (false, Value::Null), "{name} may go anywhere");
     }
     // One is lost, and made again.
     tokio::time::sleep(S(1)).await;
-    actuator.keep_gates(&policy).await;
+    actuator.open_replacement_gates(&policy).await;
     fake.delete("p-0");
     fake.pod("p-4", "prefill", true);
     tokio::time::sleep(S(1)).await;
-    actuator.keep_all_gates().await;
+    actuator.open_all_replacement_gates().await;
     assert_eq!(sent("p-4"), (false, json!("rack=r1")));
 }

@@ -1,4 +1,4 @@
-//! Collections that are followed, as they are now.
+//! Local mirrors of watched collections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,25 +11,25 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::cluster::{Change, Cluster, Collection, Missing, WatchStatus, Watched, follow_once_defined};
 use crate::endpoints::Clock;
 
-/// Changes that wait to be taken in.
+/// Capacity of the channel of changes.
 const WAITING: usize = 256;
 
 type Objects<K> = BTreeMap<String, Arc<K>>;
 type SharedObjects<K> = Arc<Mutex<Option<Objects<K>>>>;
 
-/// Local copy of the objects of a collection, as far as they are kept, by name; `None` until they were listed
-/// once. Its own task is the only one that writes it. Dropped, it ends.
+/// Mirror of a collection's objects, by name; `None` until the first list. Written by its own task, which
+/// ends when the mirror is dropped.
 #[derive(Debug)]
 pub(super) struct Mirror<K> {
     kept: SharedObjects<K>,
-    /// Number of changes so far.
+    /// Number of changes.
     changes: Arc<AtomicU64>,
     watch_status: Arc<WatchStatus>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl<K: Send + Sync + 'static> Mirror<K> {
-    /// Follows a collection. `keep` says what is kept of an object, under which name; `None`: nothing. `changed`
+    /// Watches a collection. `keep` maps an object to the kept part and its name; `None` drops it. `changed`
     /// is notified of every change.
     pub(super) fn start<T: Watched>(
         cluster: Cluster,
@@ -64,17 +64,17 @@ impl<K: Send + Sync + 'static> Mirror<K> {
         Self { kept, changes, watch_status, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
-    /// Known objects; `None`: not listed yet.
+    /// Objects; `None` before the first list.
     pub(super) fn objects(&self) -> MutexGuard<'_, Option<Objects<K>>> {
         lock(&self.kept)
     }
 
-    /// Number of changes so far: while it stays, so do the objects that were looked at after it.
+    /// Number of changes so far: while it stays, so do the objects read after it.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 
-    /// Time since the API server said something of it; `None`: never.
+    /// Time since the last message of the API server; `None`: never.
     pub(super) fn age(&self) -> Option<Duration> {
         self.watch_status.age()
     }

@@ -1,15 +1,15 @@
-//! A number of replicas that was written.
+//! Record of a write of replicas.
 
 use std::time::Duration;
 
-/// A number of replicas that was written.
+/// A write of replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Number that was there.
+    /// Replicas before.
     pub from: u32,
-    /// Number that was written.
+    /// Replicas written.
     pub to: u32,
-    /// Time since the server's start.
+    /// Time since the start of the process.
     pub at: Duration,
     /// Reason.
     pub reason: String,

@@ -1,4 +1,4 @@
-//! The file of policies, followed as it changes.
+//! Policy file, polled for changes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,54 +10,54 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::groups::{Groups, Sources};
 use crate::config::source::{read, unreadable};
 
-/// Interval between two reads of the file. It is small, and reading it sees what notifications miss.
-const POLL: Duration = Duration::from_secs(1);
+/// Interval between two reads of the file. It is small, and polling finds changes that notifications miss.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A file of policies.
+/// A policy file.
 #[derive(Debug)]
 pub struct PolicyFile {
     path: PathBuf,
     seen: Option<u128>,
 }
 
-/// Result of a look at the file: its text, or why it can't be read.
-pub type Look = Result<String, String>;
+/// Changed content of the file, or why it can't be read.
+pub type FileChange = Result<String, String>;
 
 impl PolicyFile {
-    /// The file at this path. Nothing is read yet.
+    /// The file at this path, not read yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), seen: None }
     }
 
-    /// Reads it for the start.
+    /// Reads the file at startup.
     ///
     /// # Errors
-    /// Every mistake of the file, in one line.
+    /// All errors of the file, on one line.
     pub fn load(&mut self, sources: &Sources) -> Result<Groups, String> {
         let text = text(&self.path)?;
         self.seen = Some(xxh3_128(text.as_bytes()));
         Groups::read(&text, sources).map_err(|errors| joined(&errors, &self.name()))
     }
 
-    /// Its path, for messages.
+    /// Path, for messages.
     pub fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    /// Sends every new text, and every new reason why it can't be read, until the receiver is dropped.
-    pub(super) async fn follow<M>(mut self, said: mpsc::Sender<M>, news: impl Fn(Look) -> M) {
-        let mut ticks = interval(POLL);
+    /// Sends each change of the text, and each new read error, until the receiver is dropped.
+    pub(super) async fn follow<M>(mut self, sender: mpsc::Sender<M>, update: impl Fn(FileChange) -> M) {
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem: Option<String> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = said.closed() => return,
+                () = sender.closed() => return,
             }
             let path = self.path.clone();
             // Away from the runtime: its file system may be slow.
-            let Ok(look) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
-            let is_news = match &look {
+            let Ok(change) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
+            let is_news = match &change {
                 Ok(text) => {
                     let hash = Some(xxh3_128(text.as_bytes()));
                     let differs = std::mem::replace(&mut self.seen, hash) != hash;
@@ -65,14 +65,14 @@ impl PolicyFile {
                 }
                 Err(error) => problem.replace(error.clone()).as_ref() != Some(error),
             };
-            if is_news && said.send(news(look)).await.is_err() {
+            if is_news && sender.send(update(change)).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn text(path: &Path) -> Look {
+fn text(path: &Path) -> FileChange {
     let in_file = |error: crate::config::ConfigError| error.in_file(&path.display().to_string());
     // Opening a pipe would wait for its writer.
     let metadata = std::fs::metadata(path).map_err(|error| in_file(unreadable("capacity policy", &error)))?;
@@ -86,7 +86,7 @@ fn text(path: &Path) -> Look {
     read(file).map_err(in_file)
 }
 
-/// All errors in one line, the first with the most of it.
+/// All errors on one line, the first with its hint.
 pub(super) fn joined(errors: &[crate::config::ConfigError], file: &str) -> String {
     let lines: Vec<String> = errors.iter().map(|error| error.in_file(file)).collect();
     lines.join("; ")

@@ -1,4 +1,4 @@
-//! Since when policies stand still, and why.
+//! Blocked policies, with reasons and times.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::endpoints::Clock;
 
-/// Reasons for which policies stand still, each with its beginning. One that ends and begins again begins
-/// anew.
+/// Reasons for which policies are blocked, each with its start.
 #[derive(Debug)]
 pub(super) struct Frozen {
     clock: Clock,
@@ -16,12 +15,12 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// No policy is frozen.
+    /// No policy is blocked.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, since: Mutex::default() }
     }
 
-    /// Notes all reasons for which a policy stands still now.
+    /// Sets the reasons for which a policy is blocked now.
     pub(super) fn note(&self, policy: &str, reasons: &[String]) {
         let now = self.clock.elapsed();
         let mut since = self.lock();
@@ -31,12 +30,12 @@ impl Frozen {
         }
     }
 
-    /// Forgets the policies that are not among these.
+    /// Forgets other policies.
     pub(super) fn keep(&self, is_kept: impl Fn(&str) -> bool) {
         self.lock().retain(|(policy, _), _| is_kept(policy));
     }
 
-    /// Policies, reasons, and for how long they have held.
+    /// Policies, reasons, and the time since each began.
     pub(super) fn all(&self) -> Vec<(String, String, Duration)> {
         let now = self.clock.elapsed();
         let since = self.lock();

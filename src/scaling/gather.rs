@@ -1,4 +1,4 @@
-//! From live state to what a tick looks at.
+//! Gathers the inputs of a tick from live state.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -73,7 +73,7 @@ fn ranks_of_a_pod_count_as_one_pod() {
     let values: Vec<(usize, &[f64])> = inputs.pods.iter().map(|pod| (pod.role, &*pod.values)).collect();
     assert_eq!(values[0].1[0], 7.0);
     assert!(values[0].1[1].is_nan(), "one of its ranks is stale");
-    // Nobody waits for a first token there.
+    // No first token is awaited there.
     assert_eq!(values[0].1[2..], [0.0, 0.0]);
     assert!(values[1].1[1].is_nan() && values[1].1[0] == 9.0, "{values:?}");
     assert_eq!((values[1].0, &values[1].1[2..]), (0, &[1.0, 0.5][..]));

@@ -1,4 +1,4 @@
-//! Policies with the numbers that they name found.
+//! Policies with resolved metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,58 +11,58 @@ use crate::config::ConfigError;
 use crate::endpoints::{AttributeId, Lease};
 use crate::scrape::{AttributeReading, AttributeSpec, Join as Series, parse_selector};
 
-/// Message where several replicas could act at once: what is missing.
+/// Message if several replicas could write at once.
 pub const UNELECTED: &str = "nothing is written, as several replicas could write at once; give --ha-enable-leader-election, or --capacity-single-replica where there is never more than one (replicas: 1, strategy: Recreate)";
 
-/// Longest and shortest time between two looks at numbers that are read for policies.
+/// Longest and shortest interval of scrapes for policies.
 const SLOWEST: Duration = Duration::from_secs(5);
 const FASTEST: Duration = Duration::from_secs(1);
 
-/// A policy, with the numbers that it names.
+/// A policy with its resolved metrics.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The policy.
     pub policy: Arc<Policy>,
-    /// Its numbers, in the order of its signals.
+    /// Metrics, in the order of the policy's signals.
     pub signals: Vec<Signal>,
-    /// Condition that keeps it from writing; `None` if there is none.
+    /// Condition that forbids writes, if any.
     pub frozen: Option<Condition>,
 }
 
-/// Policies, and what is to be read for them.
+/// Policies, and the metrics to scrape for them.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// By their order in the file, or by their age.
+    /// By position in the file, or by age.
     pub groups: Vec<Group>,
-    /// Policies of which no version can be used, as far as they can be read: gates of their pods are kept.
+    /// Policies without a usable version, as far as readable: gates of their replacement pods still open.
     pub unusable: Vec<Arc<Policy>>,
-    /// Metrics of the model servers' own pages.
+    /// Metrics of model servers.
     pub servers: Vec<AttributeSpec>,
-    /// Metrics of the GPU exporters' pages.
+    /// Metrics of GPU exporters.
     pub gpus: Vec<AttributeSpec>,
-    /// Warnings about values that look wrong and may be meant, a sentence each.
+    /// Warnings about suspicious values, a sentence each.
     pub warnings: Vec<String>,
 }
 
 type Leasing = Box<dyn Fn(&str) -> Option<Lease<AttributeId>> + Send + Sync>;
 
-/// Sources of numbers.
+/// Sources of metrics.
 pub struct Sources {
-    /// Gives a name a place in every endpoint's load; `None`: there is none left.
+    /// Leases a slot for a metric in every endpoint's load; `None`: none is left.
     pub lease: Leasing,
-    /// Numbers that extractors of the configuration read, with their names.
+    /// Metrics that extractors of the configuration read, with their names.
     pub configured: Vec<(AttributeId, String)>,
-    /// `true` if a data source reads the model servers' metrics.
+    /// `true` if a data source scrapes model servers.
     pub has_servers: bool,
-    /// `true` if one reads the GPU exporters'.
+    /// `true` if one scrapes GPU exporters.
     pub has_gpus: bool,
     /// `true` if requests can wait.
     pub has_queue: bool,
-    /// `true` if plans can be carried out: there is an API server.
+    /// `true` if plans can be applied, with an API server.
     pub can_act: bool,
-    /// `true` if there is a server that answers queries.
+    /// `true` with a Prometheus server.
     pub has_queries: bool,
-    /// `true` if this replica is the only one, or one is elected to act.
+    /// `true` if this replica is the only one, or a leader is elected.
     pub is_only: bool,
 }
 
@@ -73,16 +73,16 @@ impl std::fmt::Debug for Sources {
 }
 
 impl Groups {
-    /// Reads the policies of a text, and finds the numbers that they name.
+    /// Reads the policies of a text, and resolves their metrics.
     ///
     /// # Errors
-    /// Every mistake: of the text, and names of metrics that nothing reports.
+    /// All errors: of the text, and unknown metrics.
     pub fn read(text: &str, sources: &Sources) -> Result<Self, Vec<ConfigError>> {
         let (mut all, mut errors) = (Self::default(), Vec::new());
         for read in file::parse(text)? {
             all.warnings.extend(read.warnings.iter().map(ToString::to_string));
             if let Some(topology) = &read.cluster_topology {
-                all.warnings.push(format!("policy '{}' names the ClusterTopology '{topology}', which only policies of the cluster get (--capacity-policies): its layers are the built-in ones", read.policy.name));
+                all.warnings.push(format!("policy '{}' names the ClusterTopology '{topology}', which is read only for policies of the cluster (--capacity-policies): the built-in layers are used", read.policy.name));
             }
             if let Err(unknown) = all.add(read.policy, sources) {
                 errors.extend(unknown);
@@ -91,10 +91,10 @@ impl Groups {
         if errors.is_empty() { Ok(all) } else { Err(errors) }
     }
 
-    /// Adds a policy, unless it names numbers that nothing has.
+    /// Adds a policy, unless it has unknown metrics.
     ///
     /// # Errors
-    /// A `ConfigError` for each name that nothing reports.
+    /// A `ConfigError` per unknown metric.
     pub(super) fn add(&mut self, policy: Policy, sources: &Sources) -> Result<(), Vec<ConfigError>> {
         let (servers, gpus) = (self.servers.len(), self.gpus.len());
         let (mut signals, mut errors) = (Vec::with_capacity(policy.signals.len()), Vec::new());
@@ -105,7 +105,7 @@ impl Groups {
             }
         }
         if !errors.is_empty() {
-            // What is read for nobody is not read.
+            // Unused metrics are not scraped.
             self.servers.truncate(servers);
             self.gpus.truncate(gpus);
             return Err(errors);
@@ -120,13 +120,13 @@ impl Groups {
         Ok(())
     }
 
-    /// Interval at which the numbers are read that are read for policies only.
+    /// Interval of scrapes for policies.
     pub fn interval(&self) -> Duration {
         let shortest = self.groups.iter().map(|group| group.policy.interval).min();
         shortest.map_or(SLOWEST, |shortest| (shortest / 3).clamp(FASTEST, SLOWEST))
     }
 
-    /// The queries that policies name, with the shortest of their intervals.
+    /// Prometheus queries of policies, with the shortest interval of each.
     pub fn queries(&self) -> BTreeMap<Arc<str>, Duration> {
         let mut all = BTreeMap::new();
         for policy in self.groups.iter().map(|group| &group.policy) {
@@ -146,7 +146,7 @@ impl Groups {
             return Ok(Signal::Configured(*id, Join::of(name)));
         }
         if name == WAITING {
-            let text = "requests that wait are no number of pods: they count with queue_depth, and rules can name them";
+            let text = "waiting requests are not a metric of pods: they count in queue_depth, and rules can use them";
             return Err(ConfigError::new(text));
         }
         let known =
@@ -171,8 +171,8 @@ impl Groups {
         }
         let Some(id) = (sources.lease)(name) else {
             let most = AttributeId::MAX;
-            return Err(ConfigError::new(format!("there is no place for metric '{name}'")).hint(format!(
-                "extractors and policies can name {most} metrics in all; those of an earlier version of the file count for half a minute"
+            return Err(ConfigError::new(format!("too many metrics: no slot for '{name}'")).hint(format!(
+                "extractors and policies can name {most} metrics in all; those of an earlier version of the file count for another half a minute"
             )));
         };
         let join = Join::of(name);
@@ -189,19 +189,19 @@ impl Groups {
     fn warn(&mut self, policy: &Policy, sources: &Sources) {
         let name = &policy.name;
         if policy.mode == Mode::Apply && !sources.can_act {
-            self.warnings.push(format!("policy '{name}' has mode Apply: its plans are shown, and can't be carried out, as endpoints don't come from Kubernetes"));
+            self.warnings.push(format!("policy '{name}' has mode Apply: plans are shown and not applied, as endpoints don't come from Kubernetes"));
         }
         if policy.mode == Mode::Apply && sources.can_act && !sources.is_only {
             self.warnings.push(format!("policy '{name}' has mode Apply: {UNELECTED}"));
         }
         if policy.sanitised > 0 {
             self.warnings.push(format!(
-                "policy '{name}' has {} values that can't stand and were replaced",
+                "policy '{name}' has {} invalid values, which were replaced",
                 policy.sanitised
             ));
         }
         if !sources.has_queue && policy.roles.iter().any(|role| role.range.min == 0) {
-            self.warnings.push(format!("policy '{name}' lets a role have no pods, and without the feature gate flowControl no request waits for one: nothing brings it back"));
+            self.warnings.push(format!("policy '{name}' allows a role without pods, and without the feature gate flowControl no request waits for one: the role never scales up from zero"));
         }
         if sources.has_queries {
             return;

@@ -1,8 +1,8 @@
-//! An external scaler for KEDA: what its triggers of the types `external` and `external-push` ask.
+//! External scaler for KEDA triggers of the types `external` and `external-push`.
 //!
-//! A trigger's metadata says which plan is meant: `policy` and `role`. Either may be left out where there
-//! is only one. The number is `desired × targetSize`, and each pod stands for `targetSize` of it, so that
-//! a Kubernetes HPA with a target of the type `AverageValue` computes exactly what is desired.
+//! A trigger's metadata selects the plan: `policy` and `role`, each optional if there is only one. The metric
+//! is `desired × targetSize`, with `targetSize` per pod, so that an HPA with a target of the type
+//! `AverageValue` computes exactly the desired replicas.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use proto::{
     ScaledObjectRef,
 };
 
-/// The messages and calls of `proto/externalscaler.proto`.
+/// Messages and calls of `proto/externalscaler.proto`.
 #[allow(
     missing_docs,
     clippy::all,
@@ -32,29 +32,28 @@ pub mod proto {
 /// Name of the metric.
 pub const METRIC: &str = "usher-desired-replicas";
 
-/// Largest number that a pod may stand for.
+/// Largest value per pod.
 const MOST_PER_POD: i64 = 1_000_000;
 
-/// Largest message that is read, in bytes: names of an object, and its trigger's metadata.
+/// Largest message in bytes: names of an object, and its trigger's metadata.
 const LARGEST_MESSAGE: usize = 16 << 10;
 
-/// Most characters of a client's text that a status repeats.
+/// Most characters of a client's text in a status.
 const QUOTED: usize = 100;
 
-/// Answers KEDA from the plan store.
+/// Serves KEDA from the plan store.
 pub struct Scaler {
     plan_store: Arc<PlanStore>,
     leads: Leads,
 }
 
-/// Says whether this replica is the one to respond.
+/// Returns `true` if this replica leads.
 type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The service, ready to serve.
 pub type ScalerService = ExternalScalerServer<Scaler>;
 
-/// The service over the plan store, for as long as this replica `leads`: what it knows otherwise is older
-/// than what the one that does knows.
+/// Service over the plan store. It responds only while this replica `leads`, as plans of others are older.
 pub fn service(
     plan_store: Arc<PlanStore>,
     leads: impl Fn() -> bool + Send + Sync + 'static,
@@ -64,7 +63,7 @@ pub fn service(
 }
 
 impl Scaler {
-    /// Number of pods of the role that a trigger's metadata names.
+    /// Desired pods of the role in a trigger's metadata.
     #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
     fn desired(&self, metadata: &HashMap<String, String>) -> Result<u32, Status> {
         let desired = desired(&self.plan_store.plans(), metadata)?;
@@ -79,10 +78,10 @@ impl std::fmt::Debug for Scaler {
 }
 
 fn unknown() -> Status {
-    Status::unavailable("there is no plan yet: the pool isn't known, or another replica leads")
+    Status::unavailable("no plan yet: the pool isn't known, or another replica leads")
 }
 
-/// Number of pods of the role that a trigger's metadata names.
+/// Desired pods of the role in a trigger's metadata.
 #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Status> {
     let entry = policy(plans, metadata.get("policy"))?;
@@ -97,10 +96,10 @@ fn desired(plans: &Plans, metadata: &HashMap<String, String>) -> Result<u32, Sta
         let text = format!("{said} in scalerMetadata; the roles of policy '{policy}' are {known}");
         return Err(Status::invalid_argument(text));
     };
-    // An autoscaler that hears of none keeps what there is.
+    // Without a response an autoscaler keeps the replicas.
     if let Some(why) = entry.group.frozen {
         let policy = &entry.group.policy.name;
-        return Err(Status::unavailable(format!("policy '{policy}' stands still: {why:?}")));
+        return Err(Status::unavailable(format!("policy '{policy}' is blocked: {why:?}")));
     }
     let latest = entry.latest.as_ref().ok_or_else(unknown)?;
     Ok(latest.plan.roles.get(place).map_or(0, |role| role.write))
@@ -120,7 +119,7 @@ fn policy<'a>(plans: &'a Plans, name: Option<&String>) -> Result<&'a PolicyEntry
     })
 }
 
-/// A client's text, as far as a status repeats it.
+/// A client's text, shortened for a status.
 fn quoted(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(QUOTED).collect()
 }
@@ -132,7 +131,7 @@ fn named(what: &str, name: Option<&String>) -> String {
     }
 }
 
-/// Part of the number that a pod stands for.
+/// Metric value per pod.
 #[allow(clippy::result_large_err, reason = "what tonic's services respond with")]
 fn target_size(metadata: &HashMap<String, String>) -> Result<i64, Status> {
     let Some(text) = metadata.get("targetSize") else { return Ok(1) };
@@ -174,7 +173,7 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<GetMetricSpecResponse>, Status> {
         let metadata = &request.get_ref().scaler_metadata;
         let target_size = target_size(metadata)?;
-        // KEDA asks once, maybe before there is a plan; a name that is wrong it should hear of now.
+        // KEDA asks once, maybe before the first plan; an unknown name is an error immediately.
         match self.desired(metadata) {
             Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
             _ => {}
@@ -204,7 +203,7 @@ impl ExternalScaler for Scaler {
     }
 }
 
-/// A stream of whether a role has to have a pod.
+/// Stream of whether a role needs a pod.
 struct Watching {
     plans: watch::Receiver<Arc<Plans>>,
     leads: Leads,
@@ -214,8 +213,7 @@ struct Watching {
 }
 
 impl Watching {
-    /// Waits until there is something else to say. What is wrong with the names ends the stream, and so
-    /// does another replica that leads.
+    /// Waits for the next change. Unknown names, and another leader, end the stream.
     async fn next(mut self) -> Option<(Result<IsActiveResponse, Status>, Self)> {
         loop {
             if self.is_over {
@@ -231,7 +229,7 @@ impl Watching {
                     self.is_over = true;
                     return Some((Err(status), self));
                 }
-                // The same as before, or nothing is known yet.
+                // Unchanged, or unknown yet.
                 _ => {}
             }
             if self.plans.changed().await.is_err() {

@@ -1,4 +1,4 @@
-//! Counters about capacity policies, and their plans as gauges.
+//! Counters of ticks, and gauges of plans.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::plan_store::{Latest, PlanStore};
 use crate::capacity::{Condition, Plan, Policy, State};
 use crate::endpoints::Clock;
 
-/// A family of metrics: its name, its labels, its help.
+/// A metric family: name, labels, help.
 type Family = (&'static str, &'static [&'static str], &'static str);
 
 const OF_ROLE: [Family; 5] = [
@@ -22,7 +22,7 @@ const OF_ROLE: [Family; 5] = [
     (
         "usher_capacity_goal_replicas",
         &["policy", "role"],
-        "Pods that a role has when its change is complete.",
+        "Pods that a role has once its change is complete.",
     ),
     ("usher_capacity_pressure", &["policy", "role"], "Largest value ÷ target of a role's signals."),
 ];
@@ -35,7 +35,7 @@ const CONDITION: Family = (
 const FROZEN: Family = (
     "usher_capacity_frozen_seconds",
     &["policy", "reason"],
-    "Seconds for which a policy has been held back, by reason.",
+    "Seconds that a policy has been blocked, by reason.",
 );
 const STATE: Family = ("usher_capacity_state", &["policy", "state"], "1 for the state that a group is in.");
 
@@ -75,7 +75,7 @@ pub const FAMILIES: [&str; 15] = {
     ]
 };
 
-/// Counters of ticks. The gauges are computed from the plan store when they are read.
+/// Counters of ticks. Gauges are computed from the plan store when read.
 #[derive(Debug)]
 pub struct ScalingMetrics {
     ticks: IntCounterVec,
@@ -91,7 +91,7 @@ pub struct ScalingMetrics {
 }
 
 impl ScalingMetrics {
-    /// Registers everything.
+    /// Registers all families.
     ///
     /// # Errors
     /// `prometheus::Error` if a metric name is registered already.
@@ -148,33 +148,32 @@ impl ScalingMetrics {
         }
     }
 
-    /// A policy stands still for these reasons; none: it doesn't.
+    /// Sets the reasons for which a policy is blocked; empty: it isn't.
     pub(super) fn freezes(&self, policy: &str, reasons: &[String]) {
         self.frozen.note(policy, reasons);
     }
 
-    /// Another replica says why policies stand still.
+    /// Clears all reasons, as another replica reports them.
     pub(super) fn leaves(&self) {
         self.frozen.keep(|_| false);
     }
 
-    /// Counts queries, by result.
+    /// Counter of queries, by result.
     pub(super) fn queries(&self) -> IntCounterVec {
         self.queries.clone()
     }
 
-    /// The file was read anew, or could not be used.
+    /// Counts a reload of the file, by success.
     pub(super) fn reloaded(&self, used: bool) {
         self.reloads.with_label_values(&[if used { "used" } else { "refused" }]).inc();
     }
 
-    /// A policy is new, or not as it was.
+    /// Counts invalid values of a new or changed policy.
     pub(super) fn taken(&self, policy: &Policy) {
         self.sanitised.inc_by(u64::from(policy.sanitised));
     }
 
-    /// Replaces the policies; `refused` are those without a version in force. Series
-    /// of others are removed.
+    /// Removes series of other policies; `refused` are those without a version in force.
     pub(super) fn keep<'a>(&self, policies: impl Iterator<Item = &'a Policy>, refused: &[(&str, &str)]) {
         let mut names = HashSet::new();
         for policy in policies {
@@ -185,7 +184,7 @@ impl ScalingMetrics {
         used.retain(|(policy, value, is_rule)| {
             let stays = names.contains(policy.as_str());
             if !stays {
-                // What isn't there is gone.
+                // Absent policies are removed.
                 let _ = match (value, is_rule) {
                     (None, _) => self.ticks.remove_label_values(&[policy]),
                     (Some(reason), false) => self.decisions.remove_label_values(&[policy, reason]),
@@ -197,7 +196,7 @@ impl ScalingMetrics {
     }
 }
 
-/// The plans of the plan store as gauges.
+/// Plans of the plan store as gauges.
 #[derive(Debug)]
 struct PlanCollector {
     plan_store: Arc<PlanStore>,

@@ -1,5 +1,5 @@
-//! Capacity policies in a running server: what the core of [`capacity`](crate::capacity) looks at is
-//! gathered from live state, and what it says is shown to those who can act.
+//! Capacity policies in a running server: gathers live state for [`capacity`](crate::capacity), and publishes
+//! its plans.
 //!
 //! ```text
 //! policy file | objects ─▶ groups ─▶ driver ─▶ capacity::tick ─▶ plan_store ─▶ metrics, pages, KEDA, statuses
@@ -7,8 +7,8 @@
 //!                     queries ──────────┘
 //! ```
 //!
-//! Policies are in a file, or objects of the API server (`objects/`), which also tell what became of them.
-//! The [`Driver`] is the only writer of the [`PlanStore`]; outlets read it and wait for its changes.
+//! Policies come from a file, or from objects of the API server (`objects/`), whose statuses are written. The
+//! [`Driver`] is the only writer of the [`PlanStore`]; metrics, pages and KEDA read it.
 
 mod driver;
 pub mod file;

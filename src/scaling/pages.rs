@@ -15,7 +15,7 @@ struct PlansPage<'a> {
     plans: Vec<PlanRow<'a>>,
 }
 
-/// A policy and its last plan; no plan before the first tick.
+/// A policy and its last plan; none before the first tick.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PlanRow<'a> {
@@ -24,7 +24,7 @@ struct PlanRow<'a> {
     signals: Vec<SignalRow<'a>>,
     age_ms: Option<u64>,
     waiting: Option<u64>,
-    /// Reason that it has not ticked since the plan.
+    /// Reason why it was not ticked since.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldRow<'a>>,
     plan: Option<&'a Plan>,
@@ -47,7 +47,7 @@ struct RulesPage<'a> {
     rules: Vec<RuleRow<'a>>,
 }
 
-/// A rule, and what became of it at the last tick.
+/// A rule, and its outcome at the last tick.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RuleRow<'a> {
@@ -63,12 +63,12 @@ struct RuleRow<'a> {
     last_fired_ms: Option<u64>,
 }
 
-/// Every policy with every step's number and reason, as JSON.
+/// All policies with the results and reasons of every step, as JSON.
 pub fn plans(plan_store: &PlanStore, clock: &Clock) -> String {
     with_plans(plan_store, clock, |page| json(page))
 }
 
-/// The same as a value.
+/// All policies with the results and reasons of every step, as a JSON value.
 pub fn plans_value(plan_store: &PlanStore, clock: &Clock) -> serde_json::Value {
     // Text and numbers always serialise.
     with_plans(plan_store, clock, |page| serde_json::to_value(page).unwrap_or_default())
@@ -94,7 +94,7 @@ fn with_plans<T>(plan_store: &PlanStore, clock: &Clock, show: impl FnOnce(&Plans
     show(&PlansPage { plans: rows.collect() })
 }
 
-/// Every rule with what became of it, as JSON.
+/// All rules with their outcomes, as JSON.
 pub fn rules(plan_store: &PlanStore, clock: &Clock) -> String {
     let (plans, now) = (plan_store.plans(), clock.elapsed());
     let mut rows = Vec::new();

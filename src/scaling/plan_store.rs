@@ -1,4 +1,4 @@
-//! The plans that stand, for all who want to know.
+//! Latest plan per policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use crate::actuator::Write;
 use crate::capacity::resource::status::LetThrough;
 use crate::capacity::{Condition, Plan};
 
-/// All policies and their last plans. Replaced as a whole.
+/// All policies and their latest plans. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
-    /// By their order in the file, or by their age.
+    /// By position in the file, or by age.
     pub policies: Vec<PolicyEntry>,
-    /// Policies that are objects of the API server, those that can't be used included.
+    /// Policy objects, invalid ones included.
     pub objects: Arc<[Known]>,
 }
 
-/// A policy and its last plan.
+/// A policy and its latest plan.
 #[derive(Clone, Debug)]
 pub struct PolicyEntry {
     /// The policy.
     pub group: Group,
     /// `None` before its first tick, and while another replica leads.
     pub latest: Option<Arc<Latest>>,
-    /// Reason that it has not ticked since; `None` if it has.
+    /// Reason why it was not ticked since; `None` if it was.
     pub held: Option<Held>,
-    /// The last write to the replicas of each role that was written to, by its name.
+    /// Last write of each role's replicas, by role name.
     pub writes: Vec<(String, Write)>,
-    /// Pods of each role that were let through their gate, where that is known.
+    /// Admitted pods of each role, if known.
     pub let_through: Vec<LetThrough>,
 }
 
-/// Reason that a policy is not ticked.
+/// Reason why a policy is not ticked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// In one word.
+    /// Condition.
     pub condition: Condition,
-    /// In a sentence.
+    /// The reason as a sentence.
     pub why: Arc<str>,
 }
 
-/// A plan, and what it is of.
+/// A plan, with its inputs and time.
 #[derive(Clone, Debug)]
 pub struct Latest {
     /// The plan.
     pub plan: Plan,
-    /// Requests that waited.
+    /// Waiting requests.
     pub waiting: u64,
-    /// Time on the clock of the readings.
+    /// Time on the clock of the metrics.
     pub at: Duration,
-    /// Last firing of each rule, by its place in the policy.
+    /// Last firing of each rule, by index.
     pub fired: Vec<Option<Duration>>,
 }
 
-/// Latest plan of each policy. The driver writes; all others read, or wait for a change.
+/// Latest plan per policy. The driver writes; others read, or wait for a change.
 #[derive(Debug, Default)]
 pub struct PlanStore {
     plans: watch::Sender<Arc<Plans>>,
@@ -69,12 +69,12 @@ impl PlanStore {
         Arc::clone(&self.plans.borrow())
     }
 
-    /// Wakes whenever something else stands there.
+    /// Receiver that is notified of every change.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Plans>> {
         self.plans.subscribe()
     }
 
-    /// Puts up something else.
+    /// Replaces the plans.
     pub(super) fn put(&self, plans: Plans) {
         self.plans.send_replace(Arc::new(plans));
     }

@@ -65,7 +65,7 @@ impl Release {
         let (held, unlisted) = held_back(cluster, &self.namespace, &self.labels).await;
         let is_clean = left.is_empty() && held.is_empty();
         let policies = if self.all || is_clean { Vec::new() } else { self.policies(cluster).await? };
-        // Where they may not be read, a pod of any pool may be a policy's.
+        // If RBAC forbids reading pools, a pod of any pool may belong to a policy.
         let pools = match policies.is_empty() {
             true => Pools::default(),
             false => Pools::list(cluster, &self.namespace).await.unwrap_or_default(),

@@ -1,40 +1,40 @@
-//! Sources of the numbers of a policy.
+//! Metrics of a policy, and their sources.
 
 use std::time::Duration;
 
 use crate::capacity::policy::QUEUE_DEPTH;
 use crate::endpoints::{AttributeId, FIRST_TOKEN_WINDOW, Lease, Load, Reading};
 
-/// Combination of the numbers of several endpoints of one pod, its ranks.
+/// Aggregation over the endpoints (ranks) of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Their sum: requests, tokens, counts.
+    /// Sum: requests, tokens, counts.
     Sum,
-    /// The largest: a request waits or fails where its rank is full, however empty the others are.
+    /// Maximum: a request waits or fails where its rank is full, however empty the others are.
     Largest,
 }
 
-/// A number of an endpoint.
+/// Metric of an endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
-    /// Requests that wait in the model server.
+    /// Requests waiting in the model server.
     Waiting,
-    /// Requests that run in it.
+    /// Requests running in it.
     Running,
-    /// The part of the KV cache that is in use.
+    /// Used part of the KV cache.
     KvUsage,
-    /// Requests that this picker sent there and whose response isn't complete; where others send requests, too,
-    /// those that the model server reports if they are more.
+    /// Requests that this picker sent and whose response isn't complete; if others send requests, too, those
+    /// that the model server reports if more.
     InFlight,
     /// Seconds from a decision to the first token of a streamed response.
     FirstToken,
-    /// Number that an extractor of the configuration reads.
+    /// Metric that an extractor of the configuration reads.
     Configured(AttributeId, Join),
-    /// Number that is read for policies only.
+    /// Metric scraped for policies only.
     Scraped(Lease<AttributeId>, Join),
 }
 
-/// The names that need nothing else, each with its number.
+/// Built-in names, each with its metric.
 pub(super) const NAMED: [(&str, Signal); 5] = [
     (QUEUE_DEPTH, Signal::Waiting),
     ("running", Signal::Running),
@@ -43,11 +43,11 @@ pub(super) const NAMED: [(&str, Signal); 5] = [
     ("ttft", Signal::FirstToken),
 ];
 
-/// Ends of names whose numbers are parts of a whole: those of kthena, and vLLM's.
+/// Suffixes of names whose values are fractions: those of kthena, and vLLM's.
 const PARTS: [&str; 6] = ["_utilization", "_usage", "_ratio", "_percent", "_perc", "_saturation"];
 
 impl Join {
-    /// Combination that a name suggests.
+    /// Aggregation that a name suggests.
     pub(super) fn of(name: &str) -> Self {
         let family = name.split('{').next().unwrap_or(name).trim().to_ascii_lowercase();
         let is_part = PARTS.iter().any(|end| family.ends_with(end)) || family.starts_with("dcgm_");
@@ -55,18 +55,17 @@ impl Join {
     }
 }
 
-/// From which age on numbers no longer count.
+/// Ages from which on metrics are stale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ages {
-    /// Age of numbers that the configuration has read.
+    /// Limit for metrics that the configuration reads.
     pub(super) configured: Duration,
-    /// Age of numbers that are read for policies.
+    /// Limit for metrics scraped for policies.
     pub(super) scraped: Duration,
 }
 
 impl Signal {
-    /// The signal of a name that needs nothing else. Those that filters and scorers know have the
-    /// names, too, that these use.
+    /// Metric of a built-in name. Metrics that filters and scorers use have their names here, too.
     pub(super) fn named(name: &str) -> Option<Self> {
         let own = NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, signal)| signal);
         own.or_else(|| match Reading::named(name)? {
@@ -77,7 +76,7 @@ impl Signal {
         })
     }
 
-    /// Combination of the numbers of several endpoints of one pod.
+    /// Aggregation over the endpoints of one pod.
     pub(super) fn join(&self) -> Join {
         match self {
             Self::Waiting | Self::Running | Self::InFlight => Join::Sum,
@@ -86,7 +85,7 @@ impl Signal {
         }
     }
 
-    /// Display name of the number's origin.
+    /// Display name of the source.
     pub(super) fn source(&self) -> &'static str {
         match self {
             Self::Waiting | Self::Running | Self::KvUsage => "model server",
@@ -96,8 +95,8 @@ impl Signal {
         }
     }
 
-    /// The number of an endpoint; NaN when there is none that is fresh. `in_flight`: requests under way there;
-    /// `None`: it isn't known of all.
+    /// Value at an endpoint; NaN if absent or stale. `in_flight`: requests in flight there; `None` if not all
+    /// are known.
     pub(super) fn of(&self, load: &Load, in_flight: Option<f64>, now_ms: u64, ages: Ages) -> f64 {
         let gauge = match self {
             Self::Waiting => load.waiting.fresh(now_ms, ages.configured),
@@ -105,7 +104,7 @@ impl Signal {
             Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
             Self::InFlight => in_flight,
             Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
-                // Nobody waits for a first token there.
+                // No first token is awaited there.
                 in_flight.filter(|requests| *requests <= 0.0)
             }),
             Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),
@@ -119,7 +118,7 @@ impl Signal {
 mod tests {
     use super::*;
 
-    /// kthena's names (`optimizer_test.go`): what is a part of a whole, and what adds up.
+    /// Names in kthena (`optimizer_test.go`): fractions, and values that add up.
     #[test]
     fn metric_names_are_read_as_in_kthena() {
         for part in [

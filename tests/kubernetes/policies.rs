@@ -150,7 +150,7 @@ async fn invalid_policies_are_refused_by_the_api_server() {
             spec(
                 json!({"total": metrics(), "rules": [{"name": "r", "role": "decode", "metric": "m", "comparator": "LESS_THAN", "threshold": 1, "step": -1}]}),
             ),
-            "total sizes every role: keep it, or rules",
+            "total and rules exclude each other: keep one of them",
         ),
         (spec(json!({"total": {"metrics": []}})), "spec.total.metrics"),
         (
@@ -167,7 +167,7 @@ async fn invalid_policies_are_refused_by_the_api_server() {
         (behavior(json!({"panic": {"thresholdPercent": 109}})), "greater than or equal to 110"),
         (
             spec(json!({"behavior": {"scaleDown": {"panic": {}}}, "total": metrics()})),
-            "panic makes sense when growing only",
+            "panic is for scale-up only",
         ),
         (spec(json!({"coordination": {"alpha": 1.5}})), "less than or equal to 1"),
         (
@@ -182,14 +182,14 @@ async fn invalid_policies_are_refused_by_the_api_server() {
         ),
         (
             spec(json!({"coordination": {"preferredRatio": {"other": {"min": 1}}}})),
-            "preferredRatio names a role that is none",
+            "preferredRatio names an unknown role",
         ),
-        (spec(json!({"coordination": {"pressure": {"other": []}}})), "pressure names a role that is none"),
+        (spec(json!({"coordination": {"pressure": {"other": []}}})), "pressure names an unknown role"),
         (ratio(json!({})), "give min or max"),
         (ratio(json!({"denominator": "prefill", "min": "1:4"})), "name two roles"),
-        (ratio(json!({"denominator": "other", "min": "1:4"})), "ratio names a role that is none"),
+        (ratio(json!({"denominator": "other", "min": "1:4"})), "ratio names an unknown role"),
         (ratio(json!({"min": "one to four"})), "spec.coordination.ratio.min"),
-        (rule(json!({"role": "other"})), "a rule names a role that is none"),
+        (rule(json!({"role": "other"})), "a rule names an unknown role"),
         (rule(json!({"comparator": null})), "comparator and threshold go together"),
         (rule(json!({"minThreshold": 1})), "give comparator and threshold, or minThreshold or maxThreshold"),
         (
@@ -211,13 +211,13 @@ async fn invalid_policies_are_refused_by_the_api_server() {
         (rule(json!({"comparator": "ABOVE"})), "Unsupported value: \"ABOVE\""),
         (deploy(json!({})), "deploy has no steps"),
         (deploy(json!({"steps": {"prefill": 0}})), "greater than or equal to 1"),
-        (deploy(json!({"steps": {"other": 1}})), "deploy.steps names a role that is none"),
-        (deploy(json!({"steps": steps(), "batchTimeout": "0s"})), "no step can keep a batchTimeout of 0"),
+        (deploy(json!({"steps": {"other": 1}})), "deploy.steps names an unknown role"),
+        (deploy(json!({"steps": steps(), "batchTimeout": "0s"})), "batchTimeout has to be above 0"),
         (deploy(json!({"steps": steps(), "provisioningTimeout": "25h"})), "at most 24h"),
         (spec(json!({"deploy": {"steps": steps()}, "scaling": {}})), "keep one of them"),
         (spec(json!({"scaling": {"maxSkewPercent": -1}})), "greater than or equal to 0"),
         (spec(json!({"update": {"maxUnavailablePercent": 101}})), "less than or equal to 100"),
-        (topology(json!({"layers": ["a", "b"], "layer": "c"})), "layer is none of the layers"),
+        (topology(json!({"layers": ["a", "b"], "layer": "c"})), "layer is not one of the layers"),
         (topology(json!({"layers": ["a", "a"]})), "Duplicate value"),
         (
             topology(json!({"layers": ["a"], "clusterTopology": "t"})),

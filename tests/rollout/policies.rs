@@ -21,16 +21,16 @@ fn spec(more: &str) -> String {
 #[test]
 fn contradictory_settings_are_errors() {
     for (more, part) in [
-        ("deploy: {steps: {decode: 4, prefil: 2}}", "'prefil' is no role"),
+        ("deploy: {steps: {decode: 4, prefil: 2}}", "'prefil' is not a role"),
         ("deploy: {steps: {decode: 0}}", "write 1 to"),
         ("deploy: {}", "has no steps"),
-        ("deploy: {steps: {decode: 4}, batchTimeout: 0s}", "which no step can keep"),
+        ("deploy: {steps: {decode: 4}, batchTimeout: 0s}", "has to be above 0"),
         ("deploy: {steps: {decode: 4}, batchTimeout: 25h}", "longer than 24h"),
         ("deploy: {steps: {decode: 4}, onTimeout: Wait}", "known here: Hold, Trim, Fail"),
         ("deploy: {steps: {decode: 4}, succes: Ready}", "unknown"),
         ("deploy: {steps: {decode: 4}}, scaling: {maxSkewPercent: 5}", "keep one of them"),
-        ("deploy: {steps: {decode: 4}, topology: {layer: rack}}", "none of the layers"),
-        ("deploy: {steps: {decode: 4}, topology: {layers: [a, a]}}", "there twice"),
+        ("deploy: {steps: {decode: 4}, topology: {layer: rack}}", "not one of the layers"),
+        ("deploy: {steps: {decode: 4}, topology: {layers: [a, a]}}", "is a duplicate"),
         ("deploy: {steps: {decode: 4}, topology: {layers: [a], clusterTopology: c}}", "keep one of the two"),
         ("scaling: {maxSkewPercent: 101}", "write 0 to 100"),
         ("update: {maxSkewPercent: -1}", "write 0 to 100"),

@@ -139,7 +139,7 @@ async fn keda_gets_the_desired_replicas() {
     let status = keda.is_active(paused).await.unwrap_err();
     assert_eq!(
         (status.code(), status.message()),
-        (Code::Unavailable, "policy 'still' stands still: Suspended")
+        (Code::Unavailable, "policy 'still' is blocked: Suspended")
     );
     for (metadata, desired) in [
         (&[("policy", "pd"), ("role", "prefill")][..], 3),

@@ -1,12 +1,12 @@
-//! Numbers that compare as they are written: 4.4 is exactly ten percent above 4.
+//! Decimal numbers with exact comparisons: 4.4 is exactly ten percent above 4.
 
 use std::iter::Sum;
 use std::ops::{Add, Mul};
 
-/// Parts of one, as fine as the smallest unit of a Kubernetes quantity.
+/// Fractions of one, as fine as the smallest unit of a Kubernetes quantity.
 const ONE: i128 = 1_000_000_000;
-/// Larger values count as this much: ten to the fifteenth. Products of sums over a million pods
-/// with percentages stay far within 128 bits.
+/// Largest value; larger ones are clamped. Products of sums over a million pods with percentages stay far
+/// within 128 bits.
 const MOST: f64 = 1e15;
 
 /// A number in billionths, so that sums and comparisons are exact.
@@ -17,7 +17,7 @@ impl Amount {
     /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// The number, unless it is none (NaN). Infinite and very large ones are the largest there is.
+    /// Amount of a number; `None` for NaN. Infinite and very large numbers are clamped.
     pub fn of(value: f64) -> Option<Self> {
         if value.is_nan() {
             return None;
@@ -31,7 +31,7 @@ impl Amount {
         Some(Self(i128::from(whole) * ONE + i128::from(part)))
     }
 
-    /// A whole number.
+    /// Amount of a whole number.
     pub fn whole(value: u64) -> Self {
         Self(i128::from(value) * ONE)
     }
@@ -41,12 +41,12 @@ impl Amount {
         self.0 as f64 / ONE as f64
     }
 
-    /// In billionths.
+    /// Value in billionths.
     pub fn billionths(self) -> i128 {
         self.0
     }
 
-    /// Number of times that `part` fits into this, rounded up; 0 where either is not positive.
+    /// Quotient by `part`, rounded up; 0 unless both are positive.
     pub fn ceil_div(self, part: Self) -> u32 {
         if self.0 <= 0 || part.0 <= 0 {
             return 0;
@@ -55,12 +55,12 @@ impl Amount {
         u32::try_from(whole).unwrap_or(u32::MAX)
     }
 
-    /// Returns `true` if this is within `percent` of `target`, the ends included.
+    /// Returns `true` if within `percent` of `target`, inclusive.
     pub fn is_within(self, target: Self, percent: u32) -> bool {
         (self.0 - target.0).abs() * 100 <= target.0.abs() * i128::from(percent)
     }
 
-    /// The part of this that `whole` is divided into `count` of, in billionths: `self ÷ count`.
+    /// Mean: `self ÷ count`, in billionths; `None` if `count` is 0.
     pub fn mean(self, count: usize) -> Option<Self> {
         (count > 0).then(|| Self(self.0 / count as i128))
     }

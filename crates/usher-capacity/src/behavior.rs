@@ -1,52 +1,53 @@
-//! Limits on the change of a group's size: windows, limits and panic, as of kthena's AutoscalingPolicy.
+//! Limits on changes of a group's size: stabilization windows, limits per period and panic, as in kthena's
+//! AutoscalingPolicy.
 
 use std::time::Duration;
 
 use super::plan::Reason;
 use super::window::Window;
 
-/// Limit on the change of a group in one direction.
+/// Limit on changes in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Pods per period.
     pub instances: u32,
-    /// Percent per period; the pods that they are of a size are rounded down.
+    /// Percent of the size per period, rounded down to pods.
     pub percent: u32,
     /// The period.
     pub period: Duration,
-    /// `true` if the smaller of the two limits holds, and not the larger.
+    /// `true` if the smaller of the two limits applies, rather than the larger.
     pub takes_smaller: bool,
-    /// Time for which a change has to be asked for.
+    /// Stabilization window.
     pub stabilization: Duration,
 }
 
 /// Detection of a group that is far too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panic {
-    /// From how many percent of the current size on.
+    /// Threshold in percent of the current size.
     pub threshold_percent: u32,
-    /// Percent per period that it may grow by then.
+    /// Allowed growth per period during panic, in percent.
     pub percent: u32,
     /// The period.
     pub period: Duration,
-    /// Time that panic lasts after it was last needed; 0: there is no panic.
+    /// Duration of panic after it was last needed; 0 disables panic.
     pub hold: Duration,
 }
 
-/// Limits on the change of a group's size.
+/// Limits on changes of a group's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behavior {
-    /// Growing.
+    /// Scale-up.
     pub up: Pace,
-    /// Shrinking.
+    /// Scale-down.
     pub down: Pace,
-    /// Growing when far more is needed than there is.
+    /// Panic scale-up.
     pub panic: Panic,
-    /// Time for pods that are about to go to answer the requests that they have.
+    /// Drain timeout of pods to be removed.
     pub drain: Duration,
 }
 
-/// Defaults of fields that a policy leaves out: those of kthena's webhook.
+/// Defaults of omitted fields: those of kthena's webhook.
 impl Default for Behavior {
     fn default() -> Self {
         let pace = |instances, stabilization| Pace {
@@ -62,7 +63,7 @@ impl Default for Behavior {
     }
 }
 
-/// Past sizes of a group, as far as they count.
+/// Past sizes of a group, as far as they matter.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     recommended: Window,
@@ -71,28 +72,28 @@ pub struct Past {
 }
 
 impl Past {
-    /// A past of which only its last moment is known: there are `total` pods, and they count as what is
-    /// asked for now. So no window is shorter than it says. The Kubernetes HPA begins so, too.
+    /// Past of a group known only now: `total` pods count as the recommendation, so that no window is
+    /// shortened. The Kubernetes HPA does the same.
     pub fn resumed(total: u32, now: Duration) -> Self {
         let mut past = Self::default();
         past.recommended.push(now, total, Duration::ZERO);
         past
     }
 
-    /// Corrects the size that was allowed last and did not come to be: bounds made it `total`.
+    /// Corrects the last allowed size, if bounds changed it to `total`.
     pub fn correct(&mut self, total: u32) {
         self.totals.correct(total);
     }
 }
 
-/// Size that a group may have now.
+/// Allowed size of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// Its size.
+    /// Size in pods.
     pub total: u32,
-    /// Reasons why it is not the recommended size, in the order in which they applied.
+    /// Reasons for a difference from the recommended size, in the order of application.
     pub reasons: Vec<Reason>,
-    /// `true` if the group panics.
+    /// `true` during panic.
     pub panics: bool,
 }
 
@@ -105,11 +106,11 @@ impl Behavior {
             .unwrap_or_default()
     }
 
-    /// Size that a group of `current` pods may take when `recommended` are asked for.
+    /// Allowed size of a group of `current` pods when `recommended` are asked for.
     pub fn limit(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> Limited {
         let keep = self.memory();
         past.recommended.push(now, recommended, keep);
-        // What is there was in force until now, whoever made it so.
+        // The current size was in force until now, whoever set it.
         if past.totals.last() != Some(current) {
             past.totals.push(now, current, keep);
         }
@@ -125,15 +126,15 @@ impl Behavior {
         Limited { total, reasons, panics }
     }
 
-    /// Records the current size as the recommendation while no number asks for another one, so that no
-    /// window is over before it has begun.
+    /// Records the current size as the recommendation while metrics are unknown, so that windows begin
+    /// afterwards.
     pub fn record_current(&self, past: &mut Past, current: u32, now: Duration) {
         past.recommended.push(now, current, self.memory());
     }
 
     fn panics(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> bool {
         let Panic { threshold_percent, hold, .. } = self.panic;
-        // A group of none is no group that is too small: it starts.
+        // An empty group starts, and doesn't panic.
         let is_far =
             current > 0 && u64::from(recommended) * 100 >= u64::from(current) * u64::from(threshold_percent);
         if is_far && !hold.is_zero() {
@@ -142,7 +143,7 @@ impl Behavior {
         self.still_panics(past, now)
     }
 
-    /// Returns `true` if a group panics that panicked before, whatever is asked for now.
+    /// Returns `true` if a panic continues, whatever is recommended now.
     pub fn still_panics(&self, past: &Past, now: Duration) -> bool {
         past.panicked.is_some_and(|at| now.saturating_sub(at) < self.panic.hold)
     }
@@ -192,7 +193,7 @@ impl Behavior {
     }
 }
 
-/// The pods that a percentage of a size is, rounded down.
+/// Percentage of a size, rounded down to pods.
 fn part(size: u32, percent: u32) -> u32 {
     u32::try_from(u64::from(size) * u64::from(percent) / 100).unwrap_or(u32::MAX)
 }
@@ -240,8 +241,8 @@ mod tests {
         }
     }
 
-    /// kthena's table (`revision_test.go`), but for selections that it doesn't know, bounds, which are not
-    /// looked at here, and panic from nothing, which there is none of.
+    /// kthena's table (`revision_test.go`), except for selections that it doesn't know, bounds, which are
+    /// elsewhere, and panic at zero pods, which doesn't exist.
     #[test]
     fn matches_kthenas_test_table() {
         let table = [

@@ -1,24 +1,24 @@
-//! Coordination: a group's size shared by its roles, by cost and by how pressed each role is
-//! (volcano-sh/kthena#948, without its defects).
+//! Coordination: shares a group's size among roles by cost and by pressure (volcano-sh/kthena#948, without
+//! its defects).
 
 use super::amount::Amount;
 use super::share::{Bounds, MOST_WEIGHT, split};
 
-/// The share of a role that is preferred, in percent of the group.
+/// Preferred share of a role, in percent of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// The smallest share, at most 100.
+    /// Smallest share, at most 100.
     pub min: u32,
-    /// The largest, at most 100.
+    /// Largest share, at most 100.
     pub max: u32,
 }
 
-/// Pressure on a role: a value and its target. At 1 it is just right.
+/// Pressure on a role: a value relative to its target; 1 at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
-    /// The value, not negative.
+    /// Value, not negative.
     value: u128,
-    /// The target, above 0.
+    /// Target, above 0.
     target: u128,
 }
 
@@ -26,7 +26,7 @@ impl Pressure {
     /// No pressure.
     pub const NONE: Self = Self { value: 0, target: 1 };
 
-    /// The pressure of a value; what is below 0 is none. Without a target above 0 there is none, too.
+    /// Pressure of a value; none for values below 0, or targets not above 0.
     pub fn new(value: Amount, target: Amount) -> Self {
         let (value, target) = match (u128::try_from(value.billionths()), target.billionths()) {
             (Ok(value), target @ 1..) => (value, target as u128),
@@ -36,7 +36,7 @@ impl Pressure {
         Self { value: value / divisor, target: target / divisor }
     }
 
-    /// The larger of two.
+    /// Larger of two pressures.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         // Values are below 2¹⁰⁰, so only a pair of absurd ones could overflow.
@@ -53,8 +53,8 @@ impl Pressure {
     }
 }
 
-/// Weight of each role when a group is shared: `(1 − α) × base ÷ total + α × pressure ÷ all pressure`,
-/// scaled to whole numbers. `alpha` is in billionths, 0 to 10⁹. `None` if no role is pressed.
+/// Weight of each role in the group: `(1 − α) × base ÷ total + α × pressure ÷ all pressure`, scaled to whole
+/// numbers. `alpha` is in billionths, 0 to 10⁹. `None` without any pressure.
 pub fn weights(base: &[u32], pressures: &[Pressure], alpha: u32) -> Option<Vec<u128>> {
     let pressures = to_one_denominator(pressures);
     let pressed: u128 = pressures.iter().sum();
@@ -77,13 +77,13 @@ pub fn weights(base: &[u32], pressures: &[Pressure], alpha: u32) -> Option<Vec<u
     Some(weights)
 }
 
-/// Parts of alpha.
+/// Scale of alpha.
 pub const ONE: u32 = 1_000_000_000;
-/// Pressures are cut to this much, so that products with a total (below 2³⁰) and alpha (2³⁰) stay
-/// within 128 bits.
+/// Largest pressure after scaling, so that products with a total (below 2³⁰) and alpha (2³⁰) stay within 128
+/// bits.
 const MOST_PRESSURE: u128 = 1 << 60;
 
-/// Pressures as whole numbers of one unit.
+/// Pressures as whole numbers of a common unit.
 fn to_one_denominator(pressures: &[Pressure]) -> Vec<u128> {
     let common = pressures.iter().try_fold(1u128, |common, pressure| {
         (common / gcd(common, pressure.target)).checked_mul(pressure.target)
@@ -100,7 +100,7 @@ fn to_one_denominator(pressures: &[Pressure]) -> Vec<u128> {
     values
 }
 
-/// Divides all by what they share, then until none is larger than `most`.
+/// Divides all values by their greatest common divisor, then until none exceeds `most`.
 fn shrink(values: &mut [u128], most: u128) {
     let divisor = values.iter().copied().fold(0, gcd).max(1);
     values.iter_mut().for_each(|value| *value /= divisor);
@@ -111,7 +111,7 @@ fn shrink(values: &mut [u128], most: u128) {
     }
 }
 
-/// The largest number that divides both.
+/// Greatest common divisor.
 pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
@@ -119,19 +119,19 @@ pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// A group that is shared.
+/// Result of sharing a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// The pods of each role.
+    /// Pods of each role.
     pub pods: Vec<u32>,
-    /// The bounds that held: those of the bands, or of the roles alone.
+    /// Applied bounds: those of the bands, or of the roles alone.
     pub bounds: Vec<Bounds>,
-    /// `true` if the bands could not be kept.
+    /// `true` if the bands could not be satisfied.
     pub is_outside_bands: bool,
 }
 
-/// Shares `total` by weights, within the roles' bounds, and within their bands if these allow it
-/// for all of them together.
+/// Shares `total` by weights within the roles' bounds, and within their bands if all of them can be satisfied
+/// together.
 pub fn coordinate(total: u32, weights: &[u128], roles: &[Bounds], bands: &[Option<Band>]) -> Shares {
     let banded: Vec<Bounds> = roles
         .iter()

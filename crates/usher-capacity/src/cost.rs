@@ -1,7 +1,7 @@
-//! Cost blocks: which roles a group of a given size is made of when nothing but cost counts
-//! (as kthena's AutoscalingPolicy with a heterogeneous target).
+//! Cost blocks: roles of a group of a given size by cost alone (as kthena's AutoscalingPolicy with a
+//! heterogeneous target).
 
-/// Bounds and cost of a role, from which its blocks are cut.
+/// Bounds and cost of a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priced {
     /// Fewest pods.
@@ -12,13 +12,13 @@ pub struct Priced {
     pub cost: f64,
 }
 
-/// Shares `total` pods: each role has its minimum, and the cheapest blocks come next. Blocks grow:
-/// the first is one pod, each next one `expansion_percent` of the one before, so that a cheap role is
-/// not filled before the other gets any. A growing total never takes a pod from a role.
+/// Shares `total` pods: each role gets its minimum, then the cheapest blocks follow. Blocks grow: the first
+/// is one pod, each next one `expansion_percent` of the one before, so that a cheap role isn't filled before
+/// others get any. A growing total never takes a pod from a role.
 ///
 /// Below 200 percent blocks don't grow, as sizes are rounded down: the cheapest role is filled first.
 ///
-/// A `total` outside of what the roles hold is cut to it.
+/// `total` is clamped to the sum of the roles' bounds.
 pub fn allocate(total: u32, roles: &[Priced], expansion_percent: u32) -> Vec<u32> {
     let mut shares: Vec<u32> = roles.iter().map(|role| role.min).collect();
     let fewest: u64 = shares.iter().copied().map(u64::from).sum();
@@ -36,7 +36,7 @@ pub fn allocate(total: u32, roles: &[Priced], expansion_percent: u32) -> Vec<u32
     shares
 }
 
-/// The least percentage that makes more than one pod of one.
+/// Least percentage by which a block of one pod grows.
 const GROWS: u32 = 200;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Block {
     cost: f64,
 }
 
-/// All blocks of all roles, the cheapest first; of equals, the first role's.
+/// All blocks of all roles, cheapest first; ties go to the first role.
 fn blocks(roles: &[Priced], expansion_percent: u32) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (role, Priced { min, max, cost }) in roles.iter().copied().enumerate() {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(allocate(99, &equal, 200), [8, 8], "and maxima");
     }
 
-    /// kthena's table of what is restored (`optimizer_test.go`).
+    /// kthena's table of restored replicas (`optimizer_test.go`).
     #[test]
     fn allocation_matches_kthenas_test_table() {
         let table: [(&[Priced], u32, &[u32]); 5] = [

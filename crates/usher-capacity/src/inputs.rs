@@ -1,4 +1,4 @@
-//! Inputs of a tick, and the readings of them that its steps need.
+//! Inputs of a tick, and aggregates over pods.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,57 +11,55 @@ use super::rollout::Layers;
 /// State of a group when a tick begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// Number of pods of each role of the policy, in the policy's order. What is left out is 0.
+    /// Replicas of each role, in the policy's order; 0 if omitted.
     pub replicas: Vec<u32>,
-    /// The pods of the policy's roles.
+    /// Pods of the policy's roles.
     pub pods: Vec<Pod>,
-    /// Number of pods of each role that were asked for, are counted in `replicas`, and aren't among
-    /// `pods` yet: they are pods that are not ready. What is left out is 0.
+    /// Pods asked for, by role, that are in `replicas` and not yet in `pods`: they are unready. 0 if omitted.
     pub starting: Vec<u32>,
     /// Requests that wait for a pod.
     pub waiting: u64,
-    /// Work of each role's pods, in the policy's order. What is left out is idle.
+    /// Work of each role's pods, in the policy's order; idle if omitted.
     pub work: Vec<Work>,
-    /// Numbers that no pod has, by name: of a query.
+    /// Results of Prometheus queries, by query.
     pub external: BTreeMap<String, f64>,
-    /// The domains that pods can be in, by layer, with the room that they have; `None`: it isn't known.
+    /// Topology domains by layer, with their free capacity; `None` if unknown.
     pub domains: Option<Layers>,
-    /// Pods of each role that need another domain, as the one that they have to be in takes none any more: those that
-    /// wait for a node there, those that are missing, and those that run there yet. What is left out is none.
+    /// Pods of each role that need another domain, as theirs is closed: waiting, missing and still running
+    /// ones. 0 if omitted.
     pub displaced: Vec<u32>,
-    /// `true` if nodes are being added for pods that none takes.
+    /// `true` if nodes are being added for unschedulable pods.
     pub provisioning: bool,
-    /// `true` if plans are not carried out, so that steps take no time.
+    /// `true` if plans are not applied, so that step clocks stop.
     pub is_held: bool,
-    /// `true` if pods still have requests that another process sent before this one led: those that
-    /// wait now may not be all.
+    /// `true` while pods may have requests sent by another process before this one led, so that known waiting
+    /// requests are incomplete.
     pub is_settling: bool,
 }
 
 /// Work of a role's pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// `true` if it isn't known that nothing runs and nothing waits at any of them.
+    /// `true` unless pods are known to be idle.
     pub is_busy: bool,
-    /// Requests that were ever sent to them. Any change of it is one that came.
+    /// Total of requests sent to them; any change means a new request.
     pub sent: u64,
 }
 
-/// A pod.
+/// An observed pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
-    /// Its role, by its place in the policy.
+    /// Role, by index.
     pub role: usize,
     /// `true` if it serves.
     pub is_ready: bool,
-    /// Progress on its way up.
+    /// Startup progress.
     pub state: PodState,
-    /// Its numbers, in the order of the policy's signals. What is left out, or no number (NaN), could
-    /// not be read.
+    /// Values of the policy's signals; NaN or omitted if unknown.
     pub values: Values,
 }
 
-/// Numbers of a pod. Up to two, as most policies have, need no allocation.
+/// Values of a pod. Up to two, as most policies have, need no allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Values(SmallVec<[f64; 2]>);
 
@@ -91,42 +89,42 @@ impl FromIterator<f64> for Values {
     }
 }
 
-/// Progress of a pod on its way up.
+/// Startup progress of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodState {
     /// `true` if it waits at Usher's scheduling gate.
     pub is_gated: bool,
     /// `true` if it has a node.
     pub is_scheduled: bool,
-    /// Its containers run.
+    /// `true` if its containers run.
     pub is_running: bool,
     /// `true` if it is in the pool and its metrics are fresh.
     pub is_serving: bool,
-    /// No node takes it.
+    /// `true` if the scheduler found no node for it.
     pub is_unschedulable: bool,
     /// `true` if it is of an older revision.
     pub is_outdated: bool,
-    /// `true` if it is about to be deleted and gets no new requests.
+    /// `true` if it drains before deletion.
     pub is_leaving: bool,
 }
 
 impl Pod {
-    /// A number, if it could be read.
+    /// Value of a signal, if known.
     pub(super) fn value(&self, signal: usize) -> Option<Amount> {
         self.values.get(signal).copied().and_then(Amount::of)
     }
 }
 
-/// One number over the pods of a role.
+/// Aggregate of one signal over the pods of a role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Its sum over the ready pods that have it.
+    /// Sum over the ready pods with a value.
     pub(super) sum: Amount,
-    /// Number of those pods.
+    /// Number of pods with a value.
     pub(super) count: u32,
 }
 
-/// The numbers of all roles.
+/// Aggregates of all roles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Readings {
     signals: usize,
@@ -134,14 +132,14 @@ pub(super) struct Readings {
     cells: Vec<Reading>,
     ready: Vec<u32>,
     unready: Vec<u32>,
-    /// Pods that are about to go, whether they are ready or not.
+    /// Draining pods, ready or not, by role.
     leaving: Vec<u32>,
-    /// Number of those that are ready and have no part in the numbers, by role.
+    /// Ready ones of them, which are excluded from aggregates, by role.
     left_out: Vec<u32>,
 }
 
 impl Readings {
-    /// Goes over the pods once.
+    /// Aggregates in one pass over the pods.
     pub(super) fn of(inputs: &Inputs, roles: usize, signals: usize) -> Self {
         let mut readings = Self {
             signals,
@@ -162,7 +160,7 @@ impl Readings {
         }
         let stays: Vec<bool> = readings.ready.iter().map(|ready| *ready > 0).collect();
         for pod in leaving.into_iter().filter(|pod| pod.is_ready) {
-            // Its load says nothing of what others have, unless all of them go.
+            // A draining pod's load doesn't represent others, unless all drain.
             if stays[pod.role] {
                 readings.ready[pod.role] += 1;
                 readings.left_out[pod.role] += 1;
@@ -188,12 +186,12 @@ impl Readings {
         }
     }
 
-    /// A number over the ready pods of a role.
+    /// Aggregate over the ready pods of a role.
     pub(super) fn of_role(&self, role: usize, signal: usize) -> Reading {
         self.cells.get(role * self.signals + signal).copied().unwrap_or_default()
     }
 
-    /// A number over the ready pods of the group.
+    /// Aggregate over the ready pods of the group.
     pub(super) fn of_group(&self, signal: usize) -> Reading {
         (0..self.ready.len()).map(|role| self.of_role(role, signal)).fold(
             Reading::default(),
@@ -206,22 +204,22 @@ impl Readings {
         self.ready.get(role).copied().unwrap_or_default()
     }
 
-    /// Ready pods of a role that may have numbers.
+    /// Ready pods of a role that can have values.
     pub(super) fn ready_with_numbers(&self, role: usize) -> u32 {
         self.ready(role) - self.left_out.get(role).copied().unwrap_or_default()
     }
 
-    /// Ready pods of the group that may have numbers.
+    /// Ready pods of the group that can have values.
     pub(super) fn all_ready(&self) -> u32 {
         (0..self.ready.len()).map(|role| self.ready_with_numbers(role)).sum()
     }
 
-    /// Pods of a role that are about to go.
+    /// Draining pods of a role.
     pub(super) fn leaving(&self, role: usize) -> u32 {
         self.leaving.get(role).copied().unwrap_or_default()
     }
 
-    /// Pods of the group that are not ready.
+    /// Unready pods of the group.
     pub(super) fn all_unready(&self) -> u32 {
         self.unready.iter().fold(0, |sum, unready| sum.saturating_add(*unready))
     }

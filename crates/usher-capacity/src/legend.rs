@@ -1,11 +1,11 @@
-//! Meanings of the codes in plans, for people who read them.
+//! Meanings of the codes in plans, for users.
 
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, schema_for};
 use serde_json::Value;
 
-/// Meanings of the variants of an enum, from its documentation.
+/// Meanings of an enum's variants, from their documentation.
 pub fn meanings<T: JsonSchema>() -> BTreeMap<String, String> {
     let schema = schema_for!(T);
     let variants = schema.get("oneOf").and_then(Value::as_array);

@@ -1,16 +1,16 @@
-//! Capacity: how many pods a group should have, and in which ratio its roles stand.
+//! Capacity planning: desired pods of a group, and the ratio of its roles.
 //!
-//! The core does no I/O and owns no clock: [`tick`] takes what there is, a [`Policy`] and what it
-//! remembers, and says what there should be, with the reason of every number.
+//! No I/O and no clock: [`tick`] takes inputs, a [`Policy`] and its history, and returns a plan with the
+//! reasons of each number.
 //!
 //! ```text
 //! metrics ─▶ size ─▶ behavior ─▶ cost ─▶ coordinate ─▶ ratio ─▶ rollout ─▶ plan   (a policy with `total`)
 //! numbers ─▶ rules ──────────────────────────────────▶ ratio ─▶ rollout ─▶ plan   (a policy with `rules`)
 //! ```
 //!
-//! Fields and meanings are those of kthena's AutoscalingPolicy (volcano-sh/kthena) and of Backend.AI's scaling
-//! rules, their defects aside (docs/guide/capacity.md). Bounds go before the ratio, the ratio before the
-//! group's size, and that before the preferred bands.
+//! Fields and meanings are those of kthena's AutoscalingPolicy (volcano-sh/kthena) and of Backend.AI's
+//! scaling rules, without their defects (docs/guide/capacity.md). Bounds take precedence over the ratio, the
+//! ratio over the group's size, and that over the preferred bands.
 
 pub mod amount;
 pub mod behavior;

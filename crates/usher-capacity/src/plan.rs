@@ -1,4 +1,4 @@
-//! Result of a tick: how many pods of each role, and why.
+//! Result of a tick: desired pods of each role, and the reasons.
 
 use std::fmt;
 
@@ -7,106 +7,105 @@ use serde::Serialize;
 
 use super::rollout::{Placement, Shortfall};
 
-/// Number of pods that a group should have, and what led there.
+/// Desired pods of a group, and the computation behind them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// The roles, in the policy's order.
+    /// Roles, in the policy's order.
     pub roles: Vec<RolePlan>,
-    /// The sum of what is desired. While a role waits for others to grow, this is more than `size`.
+    /// Sum of the desired pods. More than `size` while a role waits for others to grow.
     pub total: u32,
-    /// State of the group: whether anything is to change.
+    /// State of the group.
     pub state: State,
-    /// Conditions that hold: what is not as it should be.
+    /// Conditions that are true.
     pub conditions: Vec<Condition>,
-    /// The rules that fired, by name.
+    /// Names of the rules that fired.
     pub fired: Vec<String>,
     /// Results of the steps.
     pub stages: Stages,
-    /// Domain for the pods of the step that comes up.
+    /// Domain for the pods of the current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// `true` if pods that need another domain go there as well.
+    /// `true` if pods that need another domain move there as well.
     #[serde(skip)]
     pub moves: bool,
     /// Missing room in each domain, if the next step fits into none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfalls: Option<Shortfalls>,
-    /// The step that doesn't come up, and what it waits for.
+    /// Step without progress, and the room it lacks.
     #[serde(skip)]
     pub stuck: Option<Stuck>,
 }
 
-/// No domain of a layer has room for a step.
+/// Room that a step lacks in every domain of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shortfalls {
-    /// The layer's key.
+    /// Key of the layer.
     pub layer: String,
-    /// Pods of each role that the step has, in the order of the roles.
+    /// Pods of the step, by role.
     pub need: Vec<u32>,
     /// Shortfall of each domain.
     pub domains: Vec<Shortfall>,
 }
 
-/// A step that doesn't come up, and what it waits for.
+/// Step without progress, and the room it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Domain that its pods have to go to; `None`: anywhere.
+    /// Required domain of its pods; `None`: any.
     pub placement: Option<Placement>,
-    /// Pods that no node takes.
+    /// Unschedulable pods.
     pub asks: u32,
-    /// Pods that exceed whole usable groups.
+    /// Pods beyond complete groups.
     pub spare: u32,
 }
 
-/// The part of a stuck step that a role has and that is not up yet.
+/// A role's part of a stuck step that is not up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Number of pods that it is to have with the step; of an update, how many of the newest revision.
+    /// Pods of the role once the step is complete; in an update, those of the newest revision.
     pub pods: u32,
     /// Number of them that are up.
     pub up: u32,
-    /// `true` if the step is one of an update.
+    /// `true` for a step of an update.
     pub is_update: bool,
 }
 
-/// Number of pods that a role should have.
+/// Desired pods of a role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolePlan {
-    /// The role.
+    /// Name of the role.
     pub name: String,
-    /// Number of pods that there are.
+    /// Existing pods.
     pub current: u32,
-    /// Number of them that are ready.
+    /// Ready pods.
     pub ready: u32,
-    /// Pods that its cost gives it.
+    /// Share of the group by cost.
     pub base: u32,
-    /// Pressure on it: its largest value ÷ target. None where that isn't known.
+    /// Pressure: largest value ÷ target of its signals. `None` if unknown.
     pub pressure: Option<f64>,
-    /// Number of pods that it is to have in the end.
+    /// Pods once the change is complete.
     pub goal: u32,
-    /// Number to ask for now.
+    /// Desired pods now.
     pub desired: u32,
-    /// Number that may exist without waiting at a gate.
+    /// Pods that may exist past the scheduling gate.
     pub admitted: u32,
-    /// The number of replicas to write: what is desired where pods wait at gates, what is admitted where
-    /// they don't.
+    /// Replicas to write: the desired ones if pods wait at gates, otherwise the admitted ones.
     pub write: u32,
-    /// From which ordinal on pods may be of the newest revision, where some are not.
+    /// First ordinal that may be updated, during a rolling update.
     pub partition: Option<u32>,
-    /// The layer in one domain of which the pods of the step are that came up last.
+    /// Layer of the single domain that holds the pods of the last step.
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<Reason>,
-    /// The part of a stuck step that it has; `None`: it has none, or all of that is up.
+    /// The role's part of a stuck step; `None` if it has none, or all of it is up.
     #[serde(skip)]
     pub open: Option<Open>,
-    /// Pods that it counts for in the group: those that it is to have once others have grown. `None`: as many as
-    /// are desired.
+    /// Pods that it counts for in the group's size: the final ones while it waits for others to grow. `None`:
+    /// the desired ones.
     #[serde(skip)]
     pub counts_as: Option<u32>,
-    /// `true` if no number is known that could change it.
+    /// `true` if no known metric could change it.
     #[serde(skip)]
     pub is_blind: bool,
 }
@@ -114,18 +113,18 @@ pub struct RolePlan {
 /// State of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum State {
-    /// All roles are as desired.
+    /// All roles have their desired pods.
     #[default]
     Idle,
-    /// A role is to grow or to shrink.
+    /// At least one role is scaling.
     Scale,
-    /// The group comes up for the first time, step by step.
+    /// First rollout of the group, in steps.
     Deploy,
-    /// Pods are replaced by those of another revision; sizes stay.
+    /// Rolling update; sizes stay.
     Update,
-    /// A step has nowhere to go, or takes too long.
+    /// A step has no room, or timed out.
     Blocked,
-    /// A step took too long, and was given up.
+    /// A step timed out and was abandoned.
     Failed,
 }
 
@@ -133,17 +132,17 @@ pub enum State {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stages {
-    /// Pods that there are.
+    /// Existing pods.
     pub current: u32,
     /// Pods that each metric asks for.
     pub metrics: Vec<MetricStage>,
-    /// The most that a metric asks for, within bounds.
+    /// Most pods that a metric asks for, within bounds.
     pub recommended: u32,
-    /// Size that windows and limits leave of it.
+    /// Size after stabilization windows and limits per period.
     pub limited: u32,
-    /// Size that is shared by the roles.
+    /// Size that the roles share.
     pub size: u32,
-    /// Every rule, in the order in which they were looked at.
+    /// All rules, in the order of evaluation.
     pub rules: Vec<RuleStage>,
 }
 
@@ -151,11 +150,11 @@ pub struct Stages {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricStage {
-    /// Its name.
+    /// Name of the metric.
     pub name: String,
-    /// Its value: the mean over pods, or what stands outside of them. None when it isn't known.
+    /// Value: the mean over pods, or the result of a query. `None` if unknown.
     pub value: Option<f64>,
-    /// The pods that it asks for.
+    /// Pods that it asks for.
     pub asks: Option<u32>,
 }
 
@@ -163,34 +162,34 @@ pub struct MetricStage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStage {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its value, when it is known.
+    /// Value, if known.
     pub value: Option<f64>,
-    /// Its outcome.
+    /// Outcome.
     pub outcome: RuleOutcome,
 }
 
 /// Outcome of a rule in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RuleOutcome {
-    /// Changes its role.
+    /// The rule changed its role.
     Fired,
-    /// Its value is on the other side of its threshold.
+    /// The value doesn't meet the threshold.
     Quiet,
-    /// Its value isn't known.
+    /// The value is unknown.
     NoData,
-    /// Too few of the ready pods have the number.
+    /// Too few ready pods report the metric.
     Coverage,
-    /// Fired a short while ago.
+    /// The rule fired within its cooldown.
     Cooldown,
-    /// Its step would leave the bounds, or the role is there already.
+    /// The step would leave the bounds, or the role is at its bound.
     Bound,
-    /// Another rule changes the role in this tick.
+    /// Another rule changed the role in this tick.
     Lost,
 }
 
-/// Reason for the size of a role. The order is that of the steps.
+/// Reason for the size of a role, in the order of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub enum Reason {
     /// Raised to the minimum of the role or the group.
@@ -199,126 +198,126 @@ pub enum Reason {
     Max,
     /// A metric asks for another size of the group.
     Metric,
-    /// No metric is far enough from its target.
+    /// All metrics are within their tolerance.
     Tolerance,
-    /// No number is known that could change it, or one that may ask for more: it loses no pod.
+    /// Metrics are missing or stale, so the role is not scaled down.
     StaleData,
-    /// The change has not been asked for long enough to grow.
+    /// Scale-up waits for its stabilization window.
     UpWindow,
-    /// More pods than may be added in the period.
+    /// Scale-up capped by its limit per period.
     UpLimit,
-    /// The change has not been asked for long enough to shrink.
+    /// Scale-down waits for its stabilization window.
     DownWindow,
-    /// More pods than may be removed in the period.
+    /// Scale-down capped by its limit per period.
     DownLimit,
-    /// Far too few pods: none are removed.
+    /// Panic: far too few pods, so none are removed.
     Panic,
-    /// Far too few pods, and more than may be added in the period even so.
+    /// Panic scale-up capped by its limit per period.
     PanicLimit,
     /// A rule fired.
     Rule,
-    /// Requests wait, so there has to be a pod.
+    /// Requests are waiting, so the role gets a pod.
     Waiting,
-    /// Its last pod serves requests, or did until a moment ago.
+    /// The last pod has requests, or had some within the window, so it stays.
     Serving,
-    /// The share that cost gives it.
+    /// The role's share follows from cost.
     Cost,
     /// The role's share follows from the pressure metrics.
     Pressure,
-    /// Pressure isn't known now: the shares stay.
+    /// Pressure is unknown, so the shares stay.
     LastShares,
-    /// Pressure is said by no number, or there are no pods: cost decides.
+    /// No pressure metric is known, or no pods exist; shares follow cost.
     NoPressure,
-    /// Its band cut its share.
+    /// The preferred ratio limits the share.
     Band,
-    /// The bands can't be kept by a group of this size.
+    /// The preferred ratio can't be satisfied at this group size.
     BandUnsatisfied,
     /// Changes by at most one pod are skipped while the group's size stays.
     DeadBand,
-    /// The ratio between two roles asks for more pods or fewer.
+    /// The ratio between two roles asks for more or fewer pods.
     Ratio,
-    /// No numbers of pods keep the ratio; the role stays as it is.
+    /// No replica counts satisfy the ratio; the role keeps its replicas.
     RatioUnsatisfied,
     /// Scale-down waits until the other roles' new pods are ready.
     GrowFirst,
-    /// Changes step by step.
+    /// The role changes in steps.
     Step,
-    /// No domain of the layer has room for the step; where one is only preferred, no larger one either.
+    /// No domain of the layer has room for the step, nor of wider layers if the layer is only preferred.
     NoDomain,
     /// The step goes to a domain of a wider layer.
     WiderDomain,
-    /// The room of domains isn't known: the scheduler decides.
+    /// Room in domains is unknown; the scheduler places pods.
     TopologyUnknown,
-    /// The step takes too long; it stays as it is.
+    /// The step timed out and stays as it is.
     Held,
-    /// The step took too long, and what exceeds whole usable groups is given back.
+    /// The step timed out; pods beyond complete groups are removed.
     Trimmed,
-    /// The step took too long, and was given up.
+    /// The step timed out and was abandoned.
     Failed,
-    /// Pods are being replaced by those of another revision.
+    /// Pods are being updated to another revision.
     Updating,
-    /// Pods that are about to go answer the requests that they have, wait for those of the other role of a ratio, or
-    /// have changed since they were looked at.
+    /// Pods to be removed finish their requests, wait for the ratio's other role, or changed since they were
+    /// observed.
     Draining,
-    /// Writes took up the time of a tick, and the rest of them follows at the next one, soon.
+    /// Writes ran out of time in this tick, and continue at the next one.
     Unfinished,
 }
 
-/// Condition of a plan: something that is not as it should be.
+/// Condition of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 pub enum Condition {
-    /// The roles' bands can't be kept by a group of this size.
+    /// The preferred ratio can't be satisfied at this group size.
     BandUnsatisfied,
-    /// No numbers of pods keep the ratio.
+    /// No replica counts satisfy the ratio.
     RatioConstraintViolated,
-    /// A number that sizes isn't known; what it could change is kept.
+    /// A sizing metric is unknown; the sizes it would change are kept.
     StaleData,
-    /// Far more is needed than there is.
+    /// Far more pods are needed than exist.
     Panic,
-    /// A step takes too long.
+    /// A step timed out.
     BatchTimeout,
-    /// No node takes a pod of the step.
+    /// No node fits a pod of the step.
     Unschedulable,
     /// No domain of the required layer has room for the step.
     TopologyUnsatisfied,
-    /// Groups wait for each other's room.
+    /// Groups wait for each other's nodes.
     Deadlock,
-    /// Another controller or user changes replicas again and again.
+    /// Another controller or user keeps changing the replicas.
     ForeignWriter,
-    /// Sizes stay, as pods are being updated.
+    /// Scaling is paused during a rolling update.
     Paused,
-    /// The room of domains may not be seen: the scheduler decides where pods go.
+    /// RBAC forbids reading the room in domains; the scheduler places pods.
     TopologyUnknown,
-    /// A role that has no target keeps others from the numbers that they are to have.
+    /// A role without a target keeps others from their desired pods.
     NoTarget,
-    /// Several policies scale the same object: none of them acts.
+    /// Several policies scale the same object; none of them acts.
     TargetConflict,
-    /// The policy says that nothing is to be written.
+    /// The policy is paused.
     Suspended,
-    /// No replica is elected to act, and there may be several.
+    /// No replica is elected to act, and several may run.
     NoLeaderElection,
-    /// An autoscaler or an owner is there for what a role scales, or that can't be found out.
+    /// Another autoscaler or an owner controls a target, or can't be ruled out.
     OtherScaler,
-    /// The owner of a role's target may not be read; a foreign owner is known by its writes.
+    /// RBAC forbids reading a target; another owner is detected only by its writes.
     OwnerUnknown,
-    /// Pods or the target of a role can't be seen: the last plan stands, and nothing is done.
+    /// Pods or the target of a role can't be read; the last plan stays, and nothing is written.
     Unobserved,
-    /// The API server refused a write, or could not be reached for it.
+    /// The API server rejected a write, or did not respond.
     WriteFailed,
-    /// A PodDisruptionBudget keeps pods that are to be given back.
+    /// An eviction was refused, for example by a PodDisruptionBudget.
     EvictionRefused,
-    /// A controller that deletes its highest ordinals would take ready pods while lower ones aren't ready: the
-    /// role is not made smaller.
+    /// Scale-down would delete ready pods with the highest ordinals while lower ones are not ready; the role
+    /// keeps its replicas.
     LowerOrdinalsUnready,
-    /// Pods of a role that gets smaller may not be patched: whichever its controller chooses go, and may have
-    /// requests.
+    /// RBAC forbids patching pods of a shrinking role; its controller chooses which to delete, and they may
+    /// have requests.
     NotDrained,
-    /// The lease was not renewed in time: nothing is written, as another replica may lead.
+    /// The lease was not renewed in time; nothing is written, as another replica may lead.
     LeaseNotRenewed,
 }
 
 impl Condition {
-    /// All of them.
+    /// All conditions.
     pub const ALL: [Self; 23] = [
         Self::BandUnsatisfied,
         Self::RatioConstraintViolated,
@@ -345,7 +344,7 @@ impl Condition {
         Self::LeaseNotRenewed,
     ];
 
-    /// Returns `true` if a policy doesn't do all that it would while it holds.
+    /// Returns `true` if the condition keeps a policy from acting, in part or in full.
     pub fn freezes(self) -> bool {
         // Nothing shrinks in a panic, as it should; the others leave the number to somebody else or to less.
         !matches!(
@@ -360,7 +359,7 @@ impl Condition {
 }
 
 impl Plan {
-    /// Describes in a sentence the missing room of the next step, if it fits into no domain.
+    /// Describes the missing room of the next step, if it fits into no domain.
     pub fn shortfall(&self) -> Option<String> {
         let found = self.shortfalls.as_ref()?;
         let pods = |counts: &[u32]| {
@@ -370,7 +369,7 @@ impl Plan {
         let lacks = |domain: &Shortfall| format!("{} lacks {}", domain.domain, pods(&domain.missing));
         let (layer, need) = (&found.layer, pods(&found.need));
         if found.domains.is_empty() {
-            return Some(format!("no node has the label {layer}, so there is no room for {need}"));
+            return Some(format!("no node has the label {layer}: no room for {need}"));
         }
         let domains = found.domains.iter().map(lacks).collect::<Vec<_>>().join(", ");
         Some(format!("no domain of {layer} has room for {need}: {domains}"))
@@ -378,11 +377,11 @@ impl Plan {
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Idle, Self::Deploy, Self::Scale, Self::Update, Self::Blocked, Self::Failed];
 
-    /// Returns `true` if a step doesn't go on by itself.
+    /// Returns `true` if a step makes no progress by itself.
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::Blocked | Self::Failed)
     }

@@ -1,12 +1,12 @@
-//! A ratio between two roles that always holds: the pair of counts that keeps it at the least cost
-//! (as `ratioConstraint` of kthena's AutoscalingPolicy).
+//! Hard ratio of two roles: the cheapest pair of counts that satisfies it (as `ratioConstraint` of kthena's
+//! AutoscalingPolicy).
 
 use std::cmp::Ordering;
 
 use super::coordinate::gcd;
 use super::share::Bounds;
 
-/// A fraction: a ratio between whole numbers of pods.
+/// A ratio of whole numbers of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fraction {
     numerator: u64,
@@ -14,10 +14,10 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// Reads `1:4`, `1/4`, `0.25` or `2`.
+    /// Parses `1:4`, `1/4`, `0.25` or `2`.
     ///
     /// # Errors
-    /// A sentence that shows the notation.
+    /// A message that shows the notation.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refuse = || format!("{text:?} is not a ratio; write for example \"1:4\" or 0.25");
         let (numerator, denominator) = match text.split_once([':', '/']) {
@@ -35,7 +35,7 @@ impl Fraction {
         Ok(Self { numerator: part(above)?, denominator: part(below)? })
     }
 
-    /// Returns `true` if it is nothing.
+    /// Returns `true` if zero.
     pub fn is_zero(self) -> bool {
         self.numerator == 0
     }
@@ -66,7 +66,7 @@ impl Ord for Fraction {
     }
 }
 
-/// A decimal of at most nine places as a fraction.
+/// A decimal with at most nine digits after the point, as a fraction.
 fn decimal(text: &str) -> Option<(u64, u64)> {
     let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -78,38 +78,38 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
     Some((number(whole)?.checked_mul(scale)?.checked_add(number(part)?)?, scale))
 }
 
-/// Between which ratios two roles' counts have to stay.
+/// Bounds of two roles' ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatioBounds {
-    /// The smallest ratio.
+    /// Smallest ratio.
     pub min: Fraction,
-    /// The largest; none: any.
+    /// Largest ratio; `None`: unbounded.
     pub max: Option<Fraction>,
 }
 
 impl RatioBounds {
-    /// Returns `true` if `x : y` is within.
+    /// Returns `true` if `x : y` is within bounds.
     pub fn hold(&self, x: u32, y: u32) -> bool {
         !self.is_below(x, y) && !self.is_above(x, y)
     }
 
-    /// Returns `true` if `x : y` is less than the smallest ratio.
+    /// Returns `true` if `x : y` is below the smallest ratio.
     pub fn is_below(&self, x: u32, y: u32) -> bool {
         u64::from(x) < self.min.times_up(y)
     }
 
-    /// Returns `true` if `x : y` is more than the largest ratio.
+    /// Returns `true` if `x : y` is above the largest ratio.
     pub fn is_above(&self, x: u32, y: u32) -> bool {
         let most = if y == 0 { 0 } else { self.max.map_or(u64::MAX, |max| max.times_down(y)) };
         u64::from(x) > most
     }
 }
 
-/// The counts nearest to `(x, y)` whose ratio `x : y` is within bounds, each within its own: of all
-/// such pairs the one that takes the fewest pods away, then the one that adds the fewest, then the
-/// smallest sum, then the smallest `x`. None when there is no such pair.
+/// Counts nearest to `(x, y)` whose ratio `x : y` is within bounds, each within its own bounds: of all such
+/// pairs the one that removes the fewest pods, then the one that adds the fewest, then the smallest sum, then
+/// the smallest `x`. `None` if there is no such pair.
 ///
-/// Zero pods of both roles keep any ratio; zero of one keep none but 0 (`y` pods, with a `min` of 0).
+/// Zero pods of both roles satisfy any ratio; zero of one only 0 (`y` pods, with a `min` of 0).
 pub fn repair(pair: (u32, u32), ratio: &RatioBounds, bounds: (Bounds, Bounds)) -> Option<(u32, u32)> {
     let (of_x, of_y) = bounds;
     let mut best: Option<((u64, u64, u64, u32), (u32, u32))> = None;
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Pairs that kthena's admission over real numbers and its repair in one pass get wrong, and the order of
+    /// Pairs that kthena's admission over real numbers and its one-pass repair get wrong, and the order of
     /// preferences.
     #[test]
     fn nearest_pair_that_keeps_the_ratio_is_found() {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(repair((7, 1), &open, wide), Some((7, 1)));
     }
 
-    /// kthena's table (`disaggregated_ratio_test.go`), but for the row without a ratio.
+    /// kthena's table (`disaggregated_ratio_test.go`), except for the row without a ratio.
     #[test]
     fn matches_kthenas_test_table() {
         let (quarter, wide) = (|| ratio("0.25", "1"), bounds((0, 8), (0, 16)));
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Against all pairs, with ratios compared by their own arithmetic.
+    /// Comparison with all pairs, by independent arithmetic.
     #[test]
     fn found_pair_is_the_nearest() {
         for (low, high) in

@@ -1,21 +1,20 @@
-//! Pods that plans asked for and that aren't there yet.
+//! Pods that plans asked for and that don't exist yet.
 //!
-//! Pods take minutes to come. A tick meanwhile that counts only those that are there would take back what
-//! a rule asked for, which adds to the pods that there are and then rests. It would take back what a size asked
-//! for, too, whatever the window to shrink, as that begins at what there is; and limits would let the group grow
-//! once per start of a pod, however short their period.
+//! Pods take minutes to start. A tick meanwhile that counts existing pods only would revert a rule, which
+//! adds to them and then cools down. It would also revert a sized group, whatever its scale-down window,
+//! which begins at the existing pods; and limits would let the group grow once per start of a pod, however
+//! short their period.
 
 use std::time::Duration;
 
 use super::plan::{Plan, State};
 use super::policy::{Policy, Sizing};
 
-/// Longest time for a pod to come up, model included, or a rule's cooldown where that is
-/// longer.
+/// Longest startup of a pod, with its model; or a rule's cooldown, if longer.
 const COMING_UP: Duration = Duration::from_secs(10 * 60);
 
-/// Up or down to how many pods plans asked each role to go, and until when that counts. Down only rules
-/// do: what a size takes away is gone from the list at once.
+/// Pods asked for, by role, and the end of their validity. Only rules keep requests to shrink: pods removed
+/// by a sized group leave the list immediately.
 #[derive(Clone, Debug, Default)]
 pub struct Requested(Vec<Option<Request>>);
 
@@ -27,8 +26,7 @@ struct Request {
 }
 
 impl Requested {
-    /// Number of pods that each role is taken to have: those that were asked for until they are
-    /// there, or until they should have been.
+    /// Pods to count for each role: those asked for, until they exist or are overdue.
     pub fn replicas(&mut self, there: &[u32], now: Duration) -> Vec<u32> {
         self.0.resize(there.len(), None);
         let count = |(slot, there): (&mut Option<Request>, &u32)| {
@@ -43,7 +41,7 @@ impl Requested {
         self.0.iter_mut().zip(there).map(count).collect()
     }
 
-    /// Notes what the plan asks for, and puts the pods that are there into it.
+    /// Records what a plan asks for, and sets its existing pods.
     pub fn note(&mut self, policy: &Policy, plan: &mut Plan, there: &[u32], now: Duration) {
         self.0.resize(plan.roles.len(), None);
         match &policy.sizing {
@@ -109,8 +107,8 @@ mod tests {
         assert_eq!(desired(1_001, 3, 1.0), (3, 3, State::Idle), "it never came");
     }
 
-    /// Current and desired pods and the state of a policy, as a function of the time in seconds, the number
-    /// of pods that are there, and the queue of all of them together.
+    /// Current and desired pods and the state of a policy, by time in seconds, existing pods, and the total
+    /// queue.
     fn by_size() -> impl FnMut(u64, u32, f64) -> (u32, u32, State) {
         let text = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec:\n  roles: {d: {min: 1, max: 40}}\n  total: {metrics: [{name: queue_depth, target: 4}]}\n";
         let policy = file::parse(text).unwrap().remove(0).policy;

@@ -1,4 +1,4 @@
-//! Rules: a number, a threshold, a step, as Backend.AI's.
+//! Rules: a metric, a threshold and a step, as in Backend.AI.
 
 use std::time::Duration;
 
@@ -12,37 +12,37 @@ pub use super::policy::spec::{Aggregation, Comparator};
 /// A rule that changes a role step by step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Its name, which no other rule of the policy has.
+    /// Name, unique in the policy.
     pub name: String,
-    /// The role that it changes, by its place in the policy.
+    /// Index of the role that it changes.
     pub role: usize,
-    /// Its number.
+    /// Metric.
     pub number: Number,
     /// Condition and action.
     pub test: Test,
-    /// Time for which it doesn't fire again.
+    /// Time without another firing.
     pub cooldown: Duration,
-    /// Between how many pods it leaves.
+    /// Range of pods that it leaves.
     pub range: Range,
-    /// `true` if it goes as far as a bound, where its step would leave it.
+    /// `true` if a step beyond a bound is cut to the bound.
     pub clamps: bool,
 }
 
-/// The number of a rule.
+/// Metric of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Number {
     /// Aggregate over the ready pods of the rule's role.
     OfPods {
         /// Index of the signal among the policy's.
         signal: usize,
-        /// Aggregation of them.
+        /// Aggregation of the values.
         aggregation: Aggregation,
-        /// The least part of the ready pods that has to have it, in billionths.
+        /// Least fraction of the ready pods with a value, in billionths.
         coverage: u32,
     },
-    /// Number of waiting requests.
+    /// Waiting requests.
     Waiting,
-    /// Value of a Prometheus query.
+    /// Result of a Prometheus query.
     External(String),
 }
 
@@ -53,7 +53,7 @@ pub enum Test {
     Compare {
         /// Comparison with the threshold.
         comparator: Comparator,
-        /// With what.
+        /// Threshold.
         threshold: Amount,
         /// Pods to add, or to remove when negative; not 0.
         step: i32,
@@ -64,7 +64,7 @@ pub enum Test {
         min: Option<Amount>,
         /// Above this, pods are added.
         max: Option<Amount>,
-        /// Number of pods; above 0.
+        /// Pods to add or remove; above 0.
         step: u32,
     },
 }
@@ -78,7 +78,7 @@ impl Test {
         }
     }
 
-    /// The pods to add (or to remove) for a value; none when it is on the quiet side.
+    /// Pods to add (or to remove) for a value; `None` if the condition doesn't hold.
     fn step(&self, value: Amount) -> Option<i64> {
         match *self {
             Self::Compare { comparator, threshold, step } => {
@@ -101,15 +101,15 @@ impl Test {
     }
 }
 
-/// Last firing of each rule, by its place in the policy.
+/// Last firing of each rule, by index.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
     rules: Vec<Fired>,
-    /// For how long it has been known which rules fire, where it isn't known which did before.
+    /// Time for which fired rules have been known, if earlier ones are unknown.
     unknown: Option<Ago>,
 }
 
-/// Event with its age at a time.
+/// Age of an event at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ago {
     ago: Duration,
@@ -117,7 +117,7 @@ struct Ago {
 }
 
 impl Ago {
-    /// Time since then, at another time.
+    /// Age at another time.
     fn at(self, now: Duration) -> Duration {
         self.ago.saturating_add(now.saturating_sub(self.at))
     }
@@ -128,7 +128,7 @@ impl Ago {
 struct Fired {
     last: Option<Duration>,
     before: Option<Duration>,
-    /// Time since it had fired when it began to be known here.
+    /// Age of a firing elsewhere, when it became known here.
     resumed: Option<Ago>,
 }
 
@@ -140,7 +140,7 @@ impl Cooldowns {
         self.rules.get_mut(rule)
     }
 
-    /// Notes that a rule fired so long before `now` in another replica. Of several times the last one counts.
+    /// Records that a rule fired in another replica `ago` before `now`. The latest firing counts.
     pub fn resume(&mut self, rule: usize, ago: Duration, now: Duration) {
         if let Some(fired) = self.of(rule) {
             let known = fired.resumed.map_or(ago, |known| known.at(now).min(ago));
@@ -148,25 +148,25 @@ impl Cooldowns {
         }
     }
 
-    /// Notes that rules may have fired more than `ago` before `now` unseen: those that remove pods rest as
-    /// if they had fired then.
+    /// Records that earlier firings, more than `ago` before `now`, are unknown: rules that remove pods cool
+    /// down as if they had fired then.
     pub fn begin_unknown(&mut self, ago: Duration, now: Duration) {
         self.unknown = Some(Ago { ago, at: now });
     }
 
-    /// Time since then; `None`: it is known which fired.
+    /// Time since then; `None`: firings are known.
     pub fn unknown_for(&self, now: Duration) -> Option<Duration> {
         self.unknown.map(|unknown| unknown.at(now))
     }
 
-    /// A rule fired.
+    /// Records a firing.
     pub fn start(&mut self, rule: usize, now: Duration) {
         if let Some(fired) = self.of(rule) {
             *fired = Fired { last: Some(now), before: fired.last, ..*fired };
         }
     }
 
-    /// Takes back the last firing of a rule, as its step was not done: it is as if it hadn't fired.
+    /// Reverts the last firing of a rule, as its step was not written.
     pub fn take_back(&mut self, rule: usize) {
         if let Some(fired) = self.rules.get_mut(rule) {
             *fired = Fired { last: fired.before, before: None, ..*fired };
@@ -181,29 +181,29 @@ impl Cooldowns {
         own.into_iter().chain(resumed).min()
     }
 
-    /// Returns `true` if a rule fired less than its cooldown ago, or may have and `removes` pods.
+    /// Returns `true` if a rule fired within its cooldown, or may have and `removes` pods.
     fn holds(&self, rule: usize, cooldown: Duration, removes: bool, now: Duration) -> bool {
         let unknown = self.unknown_for(now).filter(|_| removes);
         self.ago(rule, now).into_iter().chain(unknown).any(|ago| ago < cooldown)
     }
 
-    /// Last firing of a rule.
+    /// Last firing of a rule here.
     pub fn last(&self, rule: usize) -> Option<Duration> {
         self.rules.get(rule).and_then(|fired| fired.last)
     }
 }
 
-/// Result of applying the rules to the roles.
+/// Result of the rules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ruled {
-    /// The rules that fired, by place, in the order in which they did.
+    /// Fired rules, by index, in order.
     pub fired: Vec<usize>,
-    /// Outcome of each rule, in the order of the policy.
+    /// Outcome of each rule, in the policy's order.
     pub stages: Vec<RuleStage>,
 }
 
-/// Looks at all rules, in their order, and changes `sizes`. At most one fires for a role: the first
-/// that adds pods, or the first that removes them where none adds any.
+/// Evaluates all rules in order, and changes `sizes`. At most one fires per role: the first that adds pods,
+/// or the first that removes some if none adds any.
 pub fn apply(
     rules: &[Rule],
     inputs: &Inputs,
@@ -235,7 +235,7 @@ pub fn apply(
         verdicts.iter().map(|verdict| verdict.err().unwrap_or(RuleOutcome::Lost)).collect();
     let mut fired = Vec::new();
     let mut changed = vec![false; sizes.len()];
-    // Up before down: what is missing hurts more than what is too much.
+    // Scale-up first: missing pods hurt more than surplus ones.
     for grows in [true, false] {
         for (index, (rule, verdict)) in rules.iter().zip(&verdicts).enumerate() {
             let (Ok(step), Some(size)) = (verdict, sizes.get_mut(rule.role)) else { continue };
@@ -266,14 +266,14 @@ pub fn apply(
     Ruled { fired, stages }
 }
 
-/// Between how many pods a rule leaves a role now: one at least while requests wait.
+/// Bounds of a rule now: at least one pod while requests wait.
 fn bounds(rule: &Rule, inputs: &Inputs) -> Range {
     let Range { min, max } = rule.range;
     Range { min: min.max(u32::from(inputs.waiting > 0)).min(max), max }
 }
 
-/// Size that a step leads to from `size`; none when it would leave the bounds, or, where it goes as
-/// far as these (`clamps`), when there is nowhere to go. Never against the step.
+/// Size after a step from `size`; `None` if it would leave the bounds, or with `clamps`, if the role is at
+/// its bound. Never against the step.
 fn target(size: u32, step: i64, within: Range, clamps: bool) -> Option<u32> {
     let Range { min, max } = within;
     let wanted = (i64::from(size) + step).max(0);
@@ -288,7 +288,7 @@ fn target(size: u32, step: i64, within: Range, clamps: bool) -> Option<u32> {
     if is_onward { u32::try_from(target).ok() } else { None }
 }
 
-/// The value that a rule compares.
+/// Value of a rule's metric.
 fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
     match &rule.number {
         Number::Waiting => Ok(Amount::whole(inputs.waiting)),
@@ -314,8 +314,8 @@ fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
     }
 }
 
-/// Checks that a rule that removes pods knows enough for that: numbers of all ready pods, unless the rule
-/// says that fewer are enough, and all requests that wait.
+/// Checks that a rule that removes pods has enough data: values of all ready pods, unless the rule allows
+/// fewer, and all waiting requests.
 fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
     match rule.number {
         Number::Waiting if inputs.is_settling => Err(RuleOutcome::NoData),
@@ -327,7 +327,7 @@ fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
     }
 }
 
-/// Aggregates several numbers; zero of none.
+/// Aggregates values; zero without any.
 fn aggregate(aggregation: Aggregation, values: &mut [Amount]) -> Amount {
     let sum = || values.iter().copied().sum::<Amount>();
     match aggregation {

@@ -29,7 +29,7 @@ fn pods(values: &[f64]) -> Inputs {
     Inputs { pods, ..Inputs::default() }
 }
 
-/// The size that rules leave, and what became of each.
+/// Size after rules, and the outcome of each.
 fn apply_to(rules: &[Rule], size: u32, inputs: &Inputs) -> (u32, Vec<RuleOutcome>) {
     let mut sizes = [size];
     let ruled = apply(rules, inputs, &mut sizes, &Cooldowns::default(), S(0));
@@ -37,7 +37,7 @@ fn apply_to(rules: &[Rule], size: u32, inputs: &Inputs) -> (u32, Vec<RuleOutcome
 }
 
 #[test]
-fn comparators_thresholds_and_steps() {
+fn rules_compare_values_and_apply_steps() {
     use Comparator::*;
     use RuleOutcome::{Bound, Fired, Quiet};
     let table = [
@@ -104,7 +104,7 @@ fn the_pair_of_thresholds_works_in_both_directions() {
 }
 
 #[test]
-fn numbers_of_several_pods() {
+fn values_of_several_pods_are_aggregated() {
     let of = |aggregation, coverage| {
         let number = Number::OfPods { signal: 0, aggregation, coverage };
         Rule { number, ..rule(Comparator::GreaterThan, 1e9, 1) }

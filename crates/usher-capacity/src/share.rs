@@ -1,34 +1,34 @@
-//! Shares of a whole number in proportion to weights, within bounds: exact water-filling and
-//! the largest remainder.
+//! Shares of a whole number in proportion to weights, within bounds: exact water-filling and largest
+//! remainder.
 
-/// The largest weight: with it, products with the largest groups stay within 128 bits.
+/// Largest weight: products with the largest groups stay within 128 bits.
 pub const MOST_WEIGHT: u128 = 1 << 80;
 
-/// A share's bounds.
+/// Bounds of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The least.
+    /// Lower bound.
     pub low: u32,
-    /// The most, at least `low`.
+    /// Upper bound, at least `low`.
     pub high: u32,
 }
 
 /// A quota: `whole + numerator ÷ denominator`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Its whole part.
+    /// Whole part.
     pub whole: u32,
-    /// Above the line of the rest.
+    /// Numerator of the fraction.
     pub numerator: u128,
-    /// Below the line; above 0.
+    /// Denominator of the fraction; above 0.
     pub denominator: u128,
 }
 
-/// Splits `total` in proportion to `weights`, each share within its bounds. The shares' sum is
-/// `total`, or what of it the bounds allow, and each share is within one of its quota, which is
-/// what an exact split within the bounds would give it ([`quotas`]).
+/// Splits `total` in proportion to `weights`, each share within its bounds. The shares' sum is `total`,
+/// clamped to the bounds, and each share is within one of its quota in an exact split within the bounds
+/// ([`quotas`]).
 ///
-/// Weights are relative, at most [`MOST_WEIGHT`]; without any, all are equal.
+/// Weights are relative, at most [`MOST_WEIGHT`]; equal if all are zero.
 pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     let quotas = quotas(total, weights, bounds);
     let mut shares: Vec<u32> =
@@ -38,7 +38,7 @@ pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     let mut order: Vec<usize> = (0..shares.len()).collect();
     // The largest remainder first; sorting is stable, so equals are in the order of the roles.
     order.sort_by(|a, b| larger_rest(&quotas[*a], &quotas[*b]));
-    // One round is enough where quotas are exact; bounds are looked at all the same.
+    // One round is enough where quotas are exact; bounds are checked all the same.
     while left > 0 {
         let before = left;
         for &index in &order {
@@ -54,7 +54,7 @@ pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     shares
 }
 
-/// Share of each in an exact split of `total`, were parts of one allowed.
+/// Exact shares of `total`, as fractions.
 pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     let mut quotas = vec![Quota { denominator: 1, ..Quota::default() }; bounds.len()];
     let mut left = u64::from(within(total, bounds));
@@ -62,7 +62,7 @@ pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     let weight_of = |index: usize| weights.get(index).copied().unwrap_or(0).min(MOST_WEIGHT);
     while !free.is_empty() {
         let sum: u128 = free.iter().map(|index| weight_of(*index)).sum();
-        // Equal weights where none of those that are left has one.
+        // Equal weights if all remaining ones are zero.
         let (weights, sum): (Vec<u128>, u128) = if sum == 0 {
             (vec![1; free.len()], free.len() as u128)
         } else {
@@ -108,14 +108,14 @@ pub fn quotas(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<Quota> {
     quotas
 }
 
-/// Clamps `total` to what the bounds allow together.
+/// Clamps `total` to the sums of the bounds.
 fn within(total: u32, bounds: &[Bounds]) -> u32 {
     let sum = |of: fn(&Bounds) -> u32| bounds.iter().map(|b| u64::from(of(b))).sum::<u64>();
     let (low, high) = (sum(|b| b.low), sum(|b| b.high));
     u32::try_from(u64::from(total).clamp(low, high.max(low))).unwrap_or(u32::MAX)
 }
 
-/// Orders by what is left behind the whole part, the most first.
+/// Orders by fraction, largest first.
 fn larger_rest(a: &Quota, b: &Quota) -> std::cmp::Ordering {
     // The product of two could overflow, a comparison step by step can't.
     compare((b.numerator, b.denominator), (a.numerator, a.denominator))
@@ -169,7 +169,7 @@ mod tests {
         assert!(split(5, &[], &[]).is_empty());
     }
 
-    /// The sum is kept, bounds are kept, and each share is less than one from its quota.
+    /// The sum and the bounds hold, and each share is less than one from its quota.
     #[test]
     fn a_million_random_splits_keep_the_rules() {
         let mut rng = StdRng::seed_from_u64(948);

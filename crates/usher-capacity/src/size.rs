@@ -1,30 +1,30 @@
-//! The size that a metric asks for, as the Kubernetes HPA finds it.
+//! Size that a metric asks for, computed like the Kubernetes HPA.
 
 use super::amount::Amount;
 
-/// A number over a group's pods.
+/// A metric over a group's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Its sum over the ready pods that have it, and over what stands outside of all pods.
+    /// Sum over the ready pods with a value, and values outside of pods.
     pub sum: Amount,
-    /// Number of those pods.
+    /// Number of pods with a value.
     pub count: u32,
     /// Ready pods without the number.
     pub missing: u32,
-    /// Pods that are not ready.
+    /// Unready pods.
     pub unready: u32,
 }
 
-/// Direction of a sum from what pods at their target would have.
+/// Direction of a sum from that of pods at their target.
 fn direction(sum: Amount, at_target: Amount) -> std::cmp::Ordering {
     sum.cmp(&at_target)
 }
 
-/// The pods that a number asks for, when `current` are there and each should have `target`.
+/// Pods that a metric asks for, with `current` pods and a `target` per pod.
 ///
-/// Ready pods without the number count as at their target on the way down and as having none on the
-/// way up, pods that are not ready as having none on the way up; neither turns a rise into a fall or
-/// back. Within `tolerance` percent, the ends included, nothing changes. None without any value.
+/// Ready pods without a value count as at their target for scale-down and as zero for scale-up, unready ones
+/// as zero for scale-up; neither reverses the direction. Within `tolerance` percent, inclusive, nothing
+/// changes. `None` without any value.
 pub fn per_pod(measured: &Measured, target: Amount, current: u32, tolerance: u32) -> Option<u32> {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let Measured { sum, count, missing, unready } = *measured;
@@ -37,7 +37,7 @@ pub fn per_pod(measured: &Measured, target: Amount, current: u32, tolerance: u32
         let keeps = count > 0 && sum.is_within(target * count, tolerance);
         return Some(if keeps { current } else { sum.ceil_div(target) });
     }
-    // What those without the number would add.
+    // Assumed load of pods without a value.
     let sum = if way == Greater { sum } else { sum + target * missing };
     let count = count + missing + unready;
     let after = direction(sum, target * count);
@@ -53,7 +53,7 @@ pub fn per_pod(measured: &Measured, target: Amount, current: u32, tolerance: u32
     })
 }
 
-/// The pods that a number from outside of the pods asks for: it is divided by the target.
+/// Pods that a metric outside of pods asks for: value divided by target.
 pub fn external(value: Amount, target: Amount, current: u32, tolerance: u32) -> u32 {
     let keeps = current > 0 && value.is_within(target * current, tolerance);
     if keeps { current } else { value.ceil_div(target) }

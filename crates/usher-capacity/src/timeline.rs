@@ -1,4 +1,4 @@
-//! A timeline: what a group was like, tick by tick, as JSON lines.
+//! Timelines: inputs of a group tick by tick, as JSON lines.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::rollout::Domain;
 /// Latest time of a tick, in seconds: a hundred years.
 const LATEST: f64 = 3.2e9;
 
-/// One line as it is written.
+/// One line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -25,14 +25,14 @@ struct Line {
     waiting: u64,
     #[serde(default)]
     external: BTreeMap<String, Option<f64>>,
-    /// By layer and domain: room for pods of each role.
+    /// Free capacity in pods of each role, by layer and domain.
     domains: Option<BTreeMap<String, BTreeMap<String, BTreeMap<String, u32>>>>,
     #[serde(default)]
     provisioning: bool,
-    /// Roles at which something runs or waits, or it isn't known that nothing does.
+    /// Roles with requests in flight or waiting, or whose work is unknown.
     #[serde(default)]
     busy: Vec<String>,
-    /// Requests that were ever sent to a role's pods.
+    /// Total of requests sent to a role's pods.
     #[serde(default)]
     sent: BTreeMap<String, u64>,
     /// `true` if another replica of the picker ticks from now on.
@@ -61,9 +61,9 @@ struct Endpoint {
     /// `true` if it is of the newest revision.
     #[serde(default = "yes")]
     updated: bool,
-    /// A pod that has a node is scheduled.
+    /// Node of a scheduled pod.
     node: Option<String>,
-    /// The domains of its node, by layer: the same is in the tick's `domains`.
+    /// Domains of its node, by layer; repeated in the tick's `domains`.
     #[serde(default, rename = "topology")]
     _topology: BTreeMap<String, String>,
     #[serde(default)]
@@ -77,26 +77,26 @@ fn yes() -> bool {
 /// A tick of a timeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
-    /// Its time, as it is written.
+    /// Time as written.
     pub t: serde_json::Number,
-    /// Its time, since the timeline's zero.
+    /// Time since the timeline's zero.
     pub at: Duration,
-    /// Inputs of the tick. [`Inputs::replicas`] is empty where the line says nothing of them.
+    /// Inputs of the tick. [`Inputs::replicas`] is empty if omitted in the line.
     pub inputs: Inputs,
-    /// `true` if the line says how many replicas there are.
+    /// `true` if the line has replicas.
     pub has_replicas: bool,
-    /// `true` if another replica of the picker ticks from now on, which knows what the policy's status says.
+    /// `true` if another replica of the picker ticks from now on, which knows the policy's status only.
     pub is_restart: bool,
 }
 
-/// Reads one line of a timeline. Roles that the policy doesn't name are left out.
+/// Parses one line of a timeline. Roles unknown to the policy are dropped.
 ///
 /// # Errors
-/// A message about the mistake in the line.
+/// A message about the error in the line.
 pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     let line = line.trim();
     if line.starts_with('[') || line == "null" {
-        return Err("is no object; write {\"t\": 0, …}".to_owned());
+        return Err("is not an object; write {\"t\": 0, …}".to_owned());
     }
     let line: Line = serde_json::from_str(&without_nan(line)).map_err(|error| {
         // The line's own number is that of the file, which the caller knows.
@@ -154,7 +154,7 @@ pub fn parse(line: &str, policy: &Policy) -> Result<Tick, String> {
     Ok(Tick { t: line.t, at, inputs, has_replicas, is_restart })
 }
 
-/// Some writers of JSON write `NaN`, which is none of it, for a number that couldn't be read.
+/// Replaces `NaN`, which some writers use for unknown values although it isn't JSON.
 fn without_nan(line: &str) -> Cow<'_, str> {
     if !line.contains("NaN") {
         return Cow::Borrowed(line);

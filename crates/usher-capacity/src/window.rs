@@ -1,42 +1,41 @@
-//! Values over the last while: what behaviour looks back at.
+//! Sliding windows of values.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Values at points in time, the last `keep` of them.
+/// Values at points in time, for the last `keep`.
 ///
-/// Two ways to look back: at the values themselves ([`samples`](Self::samples)), or at what was in
-/// force, where a value holds until the next one ([`in_force`](Self::in_force)). A window of `w` ends
-/// at exactly `w`: what is as old as that is out.
+/// Either the samples themselves ([`samples`](Self::samples)), or the values in force, each of which lasts
+/// until the next one ([`in_force`](Self::in_force)). A window of `w` excludes values exactly `w` old.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     values: VecDeque<(Duration, u32)>,
 }
 
-/// Most values that are kept: half an hour, the longest window, at one tick per second.
+/// Most samples: half an hour, the longest window, at one tick per second.
 const MOST: usize = 1801;
 
 impl Window {
-    /// The last value.
+    /// Last value.
     pub fn last(&self) -> Option<u32> {
         self.values.back().map(|(_, value)| *value)
     }
 
-    /// Puts another value in the place of the last one.
+    /// Replaces the last value.
     pub fn correct(&mut self, value: u32) {
         if let Some((_, last)) = self.values.back_mut() {
             *last = value;
         }
     }
 
-    /// Notes a value, which is in force from now on. `keep` is the longest window.
+    /// Adds a value, in force from now on. `keep` is the longest window.
     pub fn push(&mut self, now: Duration, value: u32, keep: Duration) {
-        // A clock that goes back: what was to come is forgotten.
+        // The clock went back: later samples are dropped.
         while self.values.back().is_some_and(|(at, _)| *at > now) {
             self.values.pop_back();
         }
         self.values.push_back((now, value));
-        // The one before the oldest that counts may still be in force there.
+        // The sample before the window may still be in force.
         while self.values.len() > MOST
             || self.values.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= keep)
         {
@@ -44,12 +43,12 @@ impl Window {
         }
     }
 
-    /// Values of less than `window` ago.
+    /// Samples of the last `window`.
     pub fn samples(&self, now: Duration, window: Duration) -> impl Iterator<Item = u32> {
         self.values.iter().filter(move |(at, _)| now.saturating_sub(*at) < window).map(|(_, value)| *value)
     }
 
-    /// Values that held at some time in the last `window`.
+    /// Values in force at some time in the last `window`.
     pub fn in_force(&self, now: Duration, window: Duration) -> impl Iterator<Item = u32> {
         let ends = self.values.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
         self.values
@@ -83,7 +82,7 @@ mod tests {
         assert_eq!(window.samples(S(30), S(0)).count(), 0);
     }
 
-    /// kthena's tables (`sliding_window_test.go`), up to where theirs forget what is in force.
+    /// kthena's tables (`sliding_window_test.go`), up to the point where theirs forget values in force.
     #[test]
     fn window_matches_kthenas_test_tables() {
         let window = |values: [u32; 4]| {

@@ -1,4 +1,4 @@
-//! The driver before an API server, while time is paused.
+//! Scheduling gates between ticks, with a fake API server and paused time.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::capacity::resource::status::Verdict;
 use crate::capacity::{Condition, Reason};
 use crate::leader::Term;
 
-/// A role of four pods that come up at once, looked at every half hour.
+/// A role of four pods in one step, with a tick every half hour.
 const SPEC: &str = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec: {mode: Apply, interval: 30m, roles: {decode: {min: 4, max: 4, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: d}}}, deploy: {steps: {decode: 4}}}\n";
 
-/// A server with four pods of a Deployment.
+/// Server with four pods of a Deployment.
 fn server() -> Fake {
     let fake = Fake::default();
     fake.deployment("d", 4, &json!({}));
@@ -27,7 +27,7 @@ fn server() -> Fake {
     fake
 }
 
-/// A driver that acts there. Its clock goes with the runtime's as long as the future that is returned is polled.
+/// Driver for this server, and a future that keeps its clock equal to the runtime's while it is polled.
 pub(super) fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Future<Output = ()>) {
     let mut driver = driver(policies);
     let clock = driver.live.clock.clone();
@@ -48,7 +48,7 @@ pub(super) fn acting(fake: &Fake, policies: &str) -> (Driver, Arc<Term>, impl Fu
     (driver, term, goes)
 }
 
-/// Runs a driver of a file of policies while a test does something.
+/// Runs a driver of a policy file beside a test.
 pub(super) async fn beside(
     driver: Driver,
     goes: impl Future<Output = ()>,
@@ -65,7 +65,7 @@ pub(super) async fn beside(
     }
 }
 
-/// Lets time pass until something is so, for as long as that.
+/// Waits until a condition holds, up to a limit.
 pub(super) async fn within(limit: Duration, what: &str, is_so: impl Fn() -> bool) {
     let ends = Instant::now() + limit;
     while !is_so() {
@@ -99,7 +99,7 @@ async fn a_replacement_passes_its_gate_long_before_the_next_tick() {
     beside(driver, goes, SPEC, test).await;
 }
 
-/// A policy's object with the status that the leader before left.
+/// Policy object with the status of an earlier leader.
 fn left(generation: i64, role: &serde_json::Value) -> Known {
     let status = json!({"observedGeneration": 1, "state": "Idle", "roles": [role]});
     Known {
@@ -182,7 +182,7 @@ async fn lost_lease_is_shown_at_once_and_written_on_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn overlong_acts_resume_soon_and_do_not_count_as_failed() {
+async fn unfinished_writes_resume_soon_and_do_not_count_as_failed() {
     let fake = Fake::default();
     fake.deployment("d", 80, &json!({}));
     for number in 0..80 {
@@ -244,11 +244,11 @@ async fn refused_policies_admit_replacements() {
         });
         let object: objects::PolicyObject = serde_json::from_value(object).unwrap();
         let policies = crate::cluster::Change::All(vec![object]);
-        let wants = Wants::default();
-        driver.hear(objects::News::Policies(policies), &wants).await;
+        let lookups = Lookups::default();
+        driver.apply_objects(objects::ObjectUpdate::Policies(policies), &lookups).await;
         let unknown = Owner::Unknown("there is no such Deployment".to_owned());
         let owned = (serde_json::from_value(target.clone()).unwrap(), unknown);
-        driver.hear_owners(vec![owned]).await;
+        driver.apply_owners(vec![owned]).await;
         assert_eq!(driver.objects[0].verdict.reason, reason);
         assert!(driver.running.is_empty(), "{reason}");
         let (_say, mut told) = mpsc::channel(1);
@@ -259,14 +259,14 @@ async fn refused_policies_admit_replacements() {
             assert_eq!(waiting(), 1, "{reason}: one replaces another");
         };
         tokio::select! {
-            () = driver.drive(&mut told, &wants, "") => {}
+            () = driver.drive(&mut told, &lookups, "") => {}
             () = goes => {}
             () = test => {}
         }
     }
 }
 
-/// States in which nothing can be written, as the API server brings them about.
+/// States in which nothing can be written, each brought about at the API server.
 #[tokio::test(start_paused = true)]
 async fn policies_unable_to_write_admit_replacements() {
     let hpas = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
@@ -316,7 +316,7 @@ async fn policies_unable_to_write_admit_replacements() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_at_targets_and_autoscalers_follow_retry_after() {
+async fn reads_of_targets_and_autoscalers_follow_retry_after() {
     let spec = SPEC.replace("30m", "1s");
     // Path, seconds to wait, and how often it is asked within two minutes at least and at most.
     for (path, retry_after, asked) in [

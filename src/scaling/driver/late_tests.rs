@@ -1,4 +1,4 @@
-//! An API server that responds late, or not at all, for some policies.
+//! Slow or silent API server for some policies.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,8 @@ use crate::capacity::Condition;
 use crate::cluster::Cluster;
 use crate::leader::Term;
 
-/// An API server. It answers nothing about the group `example.com`, and no write to names that begin with `stuck`.
+/// API server that never responds about the group `example.com`, nor to writes to names beginning with
+/// `stuck`.
 #[derive(Debug, Default)]
 struct Api {
     replicas: Mutex<BTreeMap<String, u64>>,
@@ -37,7 +38,7 @@ impl Api {
         lock(&self.replicas).insert(name.to_owned(), replicas);
     }
 
-    /// The response to a request; `None`: there is none.
+    /// Response to a request; `None`: none.
     fn respond(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Value> {
         if let Some(scale) = path.strip_suffix("/scale") {
             let name = scale.rsplit('/').next()?;
@@ -66,7 +67,7 @@ impl Api {
     }
 }
 
-/// Acts before this API server.
+/// Actuator for this API server.
 fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     let api = Arc::clone(api);
     let respond = move |request: Request<Body>| {
@@ -87,7 +88,7 @@ fn actuator(api: &Arc<Api>, clock: &Clock) -> Actuator {
     Actuator::new(cluster, "ns".to_owned(), clock.clone(), pool, Arc::new(Term::endless(clock.clone())))
 }
 
-/// A policy with a role of its name that has to have five pods.
+/// Policy with a role of its name that has to have five pods.
 fn policy(name: &str, target: &str, more: &str) -> String {
     format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: {name}}}\nspec: {{mode: Apply, interval: 1s, {more}roles: {{{name}: {{min: 5, max: 9, scaleTargetRef: {{{target}, name: {name}}}}}}}}}\n"
@@ -96,8 +97,12 @@ fn policy(name: &str, target: &str, more: &str) -> String {
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1, kind: Deployment";
 
-/// Drives policies before this API server until the scenario has ended.
-async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Sender<News>, Arc<PlanStore>)) {
+/// Runs a driver with this API server until the scenario has ended.
+async fn drive(
+    policies: &str,
+    live: Live,
+    scenario: impl AsyncFnOnce(mpsc::Sender<PolicyUpdate>, Arc<PlanStore>),
+) {
     let clock = live.clock.clone();
     let mut driver = driver_of(policies, live);
     let (say, mut told) = mpsc::channel(WAITING);
@@ -109,9 +114,9 @@ async fn drive(policies: &str, live: Live, scenario: impl AsyncFnOnce(mpsc::Send
             clock.set(began.elapsed());
         }
     };
-    let wants = Wants::default();
+    let lookups = Lookups::default();
     tokio::select! {
-        () = driver.drive(&mut told, &wants, "p.yaml") => {}
+        () = driver.drive(&mut told, &lookups, "p.yaml") => {}
         () = tick => {}
         () = scenario(say, plan_store) => {}
     }
@@ -156,7 +161,7 @@ async fn hanging_writes_delay_others_less_and_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_act_beside_hanging_writes() {
+async fn plans_are_applied_during_hanging_writes() {
     let api = Arc::new(Api::default());
     let stuck = (0..6).map(|number| policy(&format!("stuck{number}"), DEPLOYMENT, ""));
     let policies: Vec<String> = stuck.chain([policy("fast", DEPLOYMENT, "")]).collect();
@@ -179,7 +184,7 @@ async fn policy_can_be_paused_during_hanging_writes() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let said = Instant::now();
-        say.send(News::File(Ok(stuck("paused: true, ")))).await.unwrap();
+        say.send(PolicyUpdate::File(Ok(stuck("paused: true, ")))).await.unwrap();
         let is_paused = |plans: &Arc<Plans>| plans.policies[0].group.frozen == Some(Condition::Suspended);
         plans.wait_for(is_paused).await.unwrap();
         assert!(said.elapsed() <= S(6), "{:?}", said.elapsed());
@@ -190,7 +195,7 @@ async fn policy_can_be_paused_during_hanging_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acts_outlast_an_edit_of_another_policy() {
+async fn writes_outlast_an_edit_of_another_policy() {
     let api = Arc::new(Api::default());
     let with =
         |more: &str| [policy("stuck", DEPLOYMENT, ""), policy("other", DEPLOYMENT, more)].join("---\n");
@@ -200,7 +205,7 @@ async fn acts_outlast_an_edit_of_another_policy() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let wrote = Instant::now();
-        say.send(News::File(Ok(with("behavior: {scaleDown: {drainTimeout: 1s}}, ")))).await.unwrap();
+        say.send(PolicyUpdate::File(Ok(with("behavior: {scaleDown: {drainTimeout: 1s}}, ")))).await.unwrap();
         let has_failed = |plans: &Arc<Plans>| {
             let latest = plans.policies[0].latest.as_ref();
             latest.is_some_and(|latest| latest.plan.conditions.contains(&Condition::WriteFailed))

@@ -1,4 +1,4 @@
-//! The server, as far as policies look at it.
+//! Live state of the server that policies use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,28 @@ type Waiting = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Live state of the server, and its connection to Kubernetes.
 pub struct Live {
-    /// The pods.
+    /// Endpoints.
     pub store: Arc<Store>,
-    /// The clock of their readings.
+    /// Clock of their metrics.
     pub clock: Clock,
-    /// From which age on these no longer count.
+    /// Age from which on metrics are stale.
     pub staleness: Duration,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: Waiting,
-    /// Wakes when requests begin to wait; `None`: they never do.
+    /// Notified when requests begin to wait; `None`: they never do.
     pub demanded: Option<watch::Receiver<()>>,
     /// `true` if the pool is known, and this replica plans for it.
     pub may_plan: MayPlan,
-    /// `true` if this replica is the only one to act on the cluster now.
+    /// `true` if only this replica may write to the cluster.
     pub may_act: MayPlan,
-    /// Other replicas serve, too, and say what they have in flight.
+    /// `true` if other replicas serve too, and share their requests in flight.
     pub is_shared: bool,
-    /// Configuration of reads of the model servers' metrics, and the GPU exporters'; `None`: there are none.
+    /// Scrape configuration of model servers for policies; `None` without a scraper.
     pub servers: Option<ScrapeConfig>,
-    /// The same for the GPU exporters'.
+    /// Scrape configuration of GPU exporters for policies; `None` without a scraper.
     pub gpus: Option<ScrapeConfig>,
-    /// Counts scrapes.
+    /// Metrics of scrapes.
     pub scrapes: ScrapeMetrics,
-    /// Looks at Kubernetes for policies, and acts; `None`: there is no API server.
+    /// Actuator; `None` without an API server.
     pub actuator: Option<Actuator>,
 }

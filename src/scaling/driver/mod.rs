@@ -1,15 +1,15 @@
-//! The one task that ticks all policies and writes the plan store.
+//! Task that ticks all policies; only writer of the plan store.
 
-mod acts;
-mod hold;
-mod kept;
-mod left;
+mod applies;
+mod blocked;
+mod fetches;
 mod live;
-mod looks;
-mod news;
+mod lookups;
+mod prior_state;
+mod recommended;
 mod running;
 mod ticks;
-mod wants;
+mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::file::{Look, PolicyFile};
+use super::file::{FileChange, PolicyFile};
 use super::groups::{Groups, Sources};
 use super::metrics::ScalingMetrics;
 use super::objects::{self, Known, PolicyObjects, PolicyStore};
@@ -31,40 +31,40 @@ use crate::capacity::policy::{Role, TargetRef};
 use crate::capacity::resource::status::LetThrough;
 use crate::endpoints::Clock;
 use crate::scrape::{AttributeSpec, Engine, EngineSpec, Engines, ScrapeConfig, Scraper};
-use acts::Acts;
+use applies::Applies;
+use fetches::Fetches;
 pub use live::Live;
-use looks::Looks;
+use lookups::Lookups;
 use running::Running;
-use wants::Wants;
 
-/// Interval at which it is asked whether plans may be made, while they may not.
+/// Interval of checks whether this replica may plan, while it may not.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Interval of looks between two ticks whether pods wait at a gate that replace others.
-const RELEASE: Duration = Duration::from_secs(5);
+/// Interval of checks, between ticks, for gates of replacement pods.
+const GATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Changes that wait to be heard.
+/// Capacity of the update channel.
 const WAITING: usize = 16;
 
-/// Name of the pages that are read for policies, in metrics and the log.
+/// Name of the scrapes for policies, in metrics and logs.
 const EXTRACTOR: &str = "capacity-policy";
 
-/// Ages of readings are three intervals at most, as one scrape may fail.
+/// Greatest age of metrics, in intervals, as one scrape may fail.
 const INTERVALS: u32 = 3;
 
-/// Sources of policies.
+/// Source of policies.
 #[derive(Debug)]
 pub enum Feed {
-    /// A file.
+    /// File.
     File(PolicyFile),
     /// Objects of the API server.
     Objects(PolicyObjects),
 }
 
 /// Update of the policies.
-enum News {
-    File(Look),
-    Objects(objects::News),
+enum PolicyUpdate {
+    File(FileChange),
+    Objects(objects::ObjectUpdate),
     Owners(Vec<(TargetRef, Owner)>),
 }
 
@@ -76,32 +76,32 @@ pub struct Driver {
     metrics: Arc<ScalingMetrics>,
     running: Vec<Running>,
     scraped: Duration,
-    /// Metrics that are read for policies, and the scrapers that read them.
+    /// Metrics scraped for policies only, and their scrapers.
     specs: [Vec<AttributeSpec>; 2],
     scrapers: Vec<Scraper>,
-    /// Queries that are asked for policies, and the tasks that ask them; `None`: there is no server to ask.
+    /// Prometheus queries of policies, and their runner; `None` without a server.
     queries: BTreeMap<Arc<str>, Duration>,
     query_runner: Option<QueryRunner>,
-    /// Policies that are objects, and what was made of them.
+    /// Policy objects, and their verdicts.
     policy_store: PolicyStore,
     objects: Arc<[Known]>,
-    /// Warnings that were logged, so that each is logged once.
+    /// Warnings already logged.
     warned: BTreeSet<String>,
-    /// Time at which gates are looked at next between two ticks; `None`: there are none.
-    releases: Option<Instant>,
-    /// Time at which they were looked at last, and whether the API server took too long over it.
-    released: Instant,
+    /// Time of the next check for gates between ticks; `None` without gates.
+    next_gates: Option<Instant>,
+    /// Time of the last check, and whether the API server was slow.
+    last_gates: Instant,
     is_server_late: bool,
-    /// Looks that are under way, one per policy.
-    looks: Looks,
-    /// Acts that are under way, and names of the policies that they are of: one of them at a time.
-    acts: Acts,
-    acting: BTreeSet<String>,
+    /// Fetches in progress, one per policy.
+    fetches: Fetches,
+    /// Plans being applied, and the names of their policies: one plan at a time each.
+    applies: Applies,
+    applying: BTreeSet<String>,
 }
 
 impl Driver {
-    /// A driver of the policies of a file that has been read, or of none yet, and of who answers their
-    /// queries. Nothing is ticked yet.
+    /// Driver for the policies of a file (or none yet), and the server for their queries. Nothing is ticked
+    /// yet.
     ///
     /// # Errors
     /// `prometheus::Error` if the metrics can't be registered.
@@ -130,12 +130,12 @@ impl Driver {
             policy_store: PolicyStore::default(),
             objects: Arc::default(),
             warned: BTreeSet::new(),
-            releases: None,
-            released: Instant::now(),
+            next_gates: None,
+            last_gates: Instant::now(),
             is_server_late: false,
-            looks: Looks::default(),
-            acts: Acts::default(),
-            acting: BTreeSet::new(),
+            fetches: Fetches::default(),
+            applies: Applies::default(),
+            applying: BTreeSet::new(),
         };
         driver.take(groups);
         Ok(driver)
@@ -146,61 +146,62 @@ impl Driver {
         &self.plan_store
     }
 
-    /// Ticks, and follows the policies, until it is dropped.
+    /// Follows the policies and ticks them, until dropped.
     pub async fn run(mut self, feed: Feed) {
-        let (say, mut told) = mpsc::channel::<News>(WAITING);
-        let (mut name, mut wants) = (String::new(), Wants::default());
+        let (sender, mut updates) = mpsc::channel::<PolicyUpdate>(WAITING);
+        let (mut name, mut lookups) = (String::new(), Lookups::default());
         match &feed {
             Feed::File(file) => name = file.name(),
             Feed::Objects(objects) => {
                 self.policy_store = PolicyStore::new(objects.pool.clone());
-                wants.topologies = Arc::clone(&objects.wanted);
+                lookups.topologies = Arc::clone(&objects.wanted);
             }
         }
-        let (owners, targets) = (self.live.actuator.as_ref().map(Actuator::owners), wants.owners.subscribe());
-        let heard = say.clone();
+        let (owners, targets) =
+            (self.live.actuator.as_ref().map(Actuator::owners), lookups.owners.subscribe());
+        let owners_sender = sender.clone();
         let own = async {
             if let Some(owners) = owners {
-                owners.follow(targets, heard, News::Owners).await;
+                owners.follow(targets, owners_sender, PolicyUpdate::Owners).await;
             }
         };
         let follow = async {
             match feed {
-                Feed::File(file) => file.follow(say, News::File).await,
-                Feed::Objects(objects) => objects.follow(say, News::Objects).await,
+                Feed::File(file) => file.follow(sender, PolicyUpdate::File).await,
+                Feed::Objects(objects) => objects.follow(sender, PolicyUpdate::Objects).await,
             }
         };
-        tokio::join!(follow, own, self.drive(&mut told, &wants, &name));
+        tokio::join!(follow, own, self.drive(&mut updates, &lookups, &name));
     }
 
-    /// Ticks, and takes in what is told. `name` is that of the file.
-    async fn drive(&mut self, told: &mut mpsc::Receiver<News>, wants: &Wants, name: &str) {
+    /// Ticks policies and applies updates. `name` is the file's.
+    async fn drive(&mut self, updates: &mut mpsc::Receiver<PolicyUpdate>, lookups: &Lookups, name: &str) {
         let pods = self.live.actuator.as_ref().map(Actuator::changed);
         self.read().await;
         loop {
             tokio::select! {
                 () = sleep_until_due(&self.live.clock, self.due()) => self.tick_due().await,
-                Some(ended) = self.looks.next() => self.tick_seen(ended).await,
-                Some(acted) = self.acts.next() => self.acted(acted),
-                () = demanded(&mut self.live.demanded) => self.tick_those_at_zero().await,
-                () = sleep_until(self.releases) => self.release().await,
-                () = notified(pods.as_deref()) => self.release_soon(),
-                Some(news) = told.recv() => match news {
-                    News::File(look) => self.look(look, name).await,
-                    News::Objects(news) => self.hear(news, wants).await,
-                    News::Owners(owners) => self.hear_owners(owners).await,
+                Some(ended) = self.fetches.next() => self.tick_fetched(ended).await,
+                Some(result) = self.applies.next() => self.applied(result),
+                () = demanded(&mut self.live.demanded) => self.tick_scaled_to_zero().await,
+                () = sleep_until(self.next_gates) => self.open_gates().await,
+                () = notified(pods.as_deref()) => self.open_gates_soon(),
+                Some(update) = updates.recv() => match update {
+                    PolicyUpdate::File(change) => self.apply_file(change, name).await,
+                    PolicyUpdate::Objects(update) => self.apply_objects(update, lookups).await,
+                    PolicyUpdate::Owners(owners) => self.apply_owners(owners).await,
                 },
             }
         }
     }
 
-    /// Time at which the next tick or look is due; `None`: none is.
+    /// Time of the next tick or fetch; `None`: none is due.
     fn due(&self) -> Option<Duration> {
         let idle = self.running.iter().filter(|running| self.is_free(running));
         idle.map(|running| running.due).min()
     }
 
-    /// Names of policies that were refused and have no version in force, and why.
+    /// Names of rejected policies without a version in force, with the reason.
     fn refused(&self) -> Vec<(&str, &str)> {
         let is_running = |name: &str| self.running.iter().any(|running| running.group.policy.name == name);
         let refused =
@@ -214,7 +215,7 @@ impl Driver {
         }
     }
 
-    /// Ticks these policies from now on. One that is as it was keeps what it remembers.
+    /// Replaces the policies. An unchanged one keeps its state.
     fn take(&mut self, mut groups: Groups) {
         self.scraped = self.live.staleness.max(groups.interval() * INTERVALS);
         let warnings: BTreeSet<String> = std::mem::take(&mut groups.warnings).into_iter().collect();
@@ -223,7 +224,7 @@ impl Driver {
         }
         self.warned = warnings;
         for spec in groups.servers.iter().chain(&groups.gpus) {
-            info!(metric = spec.name, "metric is scraped for a capacity policy alone");
+            info!(metric = spec.name, "metric scraped for capacity policies only");
         }
         self.queries = groups.queries();
         self.specs = [groups.servers, groups.gpus];
@@ -244,11 +245,11 @@ impl Driver {
             });
         }
         if let Some(actuator) = &mut self.live.actuator {
-            actuator.attend(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
-            let next = self.releases.unwrap_or_else(|| Instant::now() + RELEASE);
-            self.releases = actuator.keeps_gates().then_some(next);
+            actuator.set_policies(self.running.iter().map(|running| &running.group.policy), &groups.unusable);
+            let next = self.next_gates.unwrap_or_else(|| Instant::now() + GATE_INTERVAL);
+            self.next_gates = actuator.may_have_gates().then_some(next);
         }
-        // Pods of a policy that is gone are to have requests again.
+        // Pods of deleted policies get requests again.
         self.drain();
         self.metrics.keep(self.running.iter().map(|running| running.group.policy.as_ref()), &self.refused());
         self.freeze_refused();
@@ -287,7 +288,7 @@ impl Driver {
         policy.roles.iter().filter_map(of).collect()
     }
 
-    /// Reads and asks what the policies name and nothing else reads, from now on.
+    /// Restarts the scrapes and queries that only policies need.
     async fn read(&mut self) {
         if let Some(query_runner) = &mut self.query_runner {
             query_runner.ask(self.queries.clone());
@@ -320,7 +321,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Returns `true` if a policy is as it was, but for whether it is paused.
+/// Returns `true` if a policy is unchanged, except for `paused`.
 fn is_same(old: &Policy, new: &Policy) -> bool {
     let old = Policy { is_paused: new.is_paused, ..old.clone() };
     old == *new
@@ -353,7 +354,7 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
     {
         return;
     }
-    // Nobody waits here, or the gate is gone with the server.
+    // Requests never wait here, or the gate was dropped at shutdown.
     *demand = None;
     std::future::pending().await
 }
@@ -361,11 +362,11 @@ async fn demanded(demand: &mut Option<watch::Receiver<()>>) {
 #[cfg(test)]
 mod gate_tests;
 #[cfg(test)]
-mod kept_tests;
-#[cfg(test)]
 mod late_tests;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod recommended_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

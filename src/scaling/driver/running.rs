@@ -1,4 +1,4 @@
-//! One policy: what it remembers, and its ticks.
+//! State and ticks of one policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::Id;
 
 use super::Live;
-use super::left::Left;
+use super::prior_state::PriorState;
 use crate::actuator::Observed;
 use crate::capacity::policy::{Mode, Role, Sizing};
 use crate::capacity::{Condition, Growth, History, Policy, Requested};
@@ -15,13 +15,13 @@ use crate::scaling::groups::Group;
 use crate::scaling::plan_store::{Held, Latest};
 use crate::scaling::query::QueryResults;
 
-/// Longest pause after requests that used their time up, unless the policy's interval is longer.
+/// Longest pause after timeouts, unless the policy's interval is longer.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// Pause before acts go on that took up their time although the API server responded.
+/// Pause before remaining requests are sent, if the API server responded in time.
 const GO_ON: Duration = Duration::from_secs(1);
 
-/// A policy that is ticked.
+/// A policy in force.
 pub(super) struct Running {
     pub(super) group: Group,
     /// `None` before the first tick.
@@ -29,25 +29,25 @@ pub(super) struct Running {
     pub(super) requested: Requested,
     pub(super) members: Members,
     pub(super) due: Duration,
-    /// Until when the API server asked to wait.
+    /// End of the wait that the API server asked for.
     pub(super) not_before: Duration,
-    /// Since when it is known.
+    /// Time since which it is known.
     pub(super) born: Duration,
     pub(super) latest: Option<Arc<Latest>>,
-    /// Condition that kept it from being ticked at the last look, and how it is reported: the first look at
-    /// new objects finds lists that were not read yet, and is not reported.
+    /// Condition that blocked the last attempt. The first attempt with new objects finds lists not yet read,
+    /// and is not reported.
     pub(super) stopped: Option<Condition>,
     pub(super) held: Option<Held>,
-    /// The look that is under way.
-    pub(super) looking: Option<Id>,
-    /// Number of times in a row that its acts have used their time up.
+    /// Fetch in progress.
+    pub(super) fetching: Option<Id>,
+    /// Consecutive timeouts.
     pub(super) late: u32,
-    /// Pods of each role that the last plan asked for, where the desired number isn't read back.
+    /// Pods asked for by the last plan, by role, if desired replicas are not read back.
     pub(super) asked: Vec<Option<u32>>,
-    /// Time at which a pod was there last.
+    /// Last time at which a pod existed.
     pub(super) had_pods: Duration,
-    /// Record of the version of the policy before this one, until the first tick.
-    pub(super) before: Option<Left>,
+    /// State of the previous version, until the first tick.
+    pub(super) before: Option<PriorState>,
 }
 
 impl Running {
@@ -63,7 +63,7 @@ impl Running {
             latest: None,
             stopped: None,
             held: None,
-            looking: None,
+            fetching: None,
             late: 0,
             asked: Vec::new(),
             had_pods: due,
@@ -71,8 +71,7 @@ impl Running {
         }
     }
 
-    /// The next version of a policy, which knows what changes of its roles were under way, and which of its rules
-    /// fired.
+    /// Next version of a policy, with the changes in progress and the fired rules of this one.
     pub(super) fn after(self, group: Group, due: Duration) -> Self {
         let has_role = |policy: &Policy, of: &Role| {
             policy.roles.iter().any(|role| role.name == of.name && role.has_pods_of(of))
@@ -95,24 +94,24 @@ impl Running {
                 let fired = |place: usize| history.fired_ago(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let unknown = history.rules_unknown_for(due);
-                Some(Left { changes, growth, fired, unknown, asked, ..Left::nothing() })
+                Some(PriorState { changes, growth, fired, unknown, asked, ..PriorState::none() })
             }
-            // It wasn't ticked itself.
+            // The previous version was never ticked.
             None => self.before.map(|before| {
                 let fired =
                     |place: usize| before.fired.iter().find(|(of, _)| *of == place).map(|(_, ago)| *ago);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let (changes, growth) =
                     if is_of_it { (before.changes, before.growth) } else { (Vec::new(), Growth::default()) };
-                Left { fired, changes, growth, asked, ..before }
+                PriorState { fired, changes, growth, asked, ..before }
             }),
         };
         let members = if is_of_it { self.members } else { Members::default() };
         Self { before, members, ..Self::new(group, due) }
     }
 
-    /// Notes whether the API server took too long over what was done just now. It is
-    /// tried less and less often, every minute in the end, or at its own interval where that is longer.
+    /// Records whether the API server was too slow. Retries back off to one minute, or the policy's interval
+    /// if longer.
     pub(super) fn note_late(&mut self, is_late: bool, now: Duration) {
         self.late = if is_late { self.late.saturating_add(1) } else { 0 };
         if is_late {
@@ -122,22 +121,22 @@ impl Running {
         }
     }
 
-    /// Has the rest of its acts done soon, unless the API server takes too long.
+    /// Schedules the remaining requests soon, unless the API server is too slow.
     pub(super) fn go_on(&mut self, now: Duration) {
         if self.late == 0 {
             self.due = self.due.min(now + GO_ON);
         }
     }
 
-    /// Returns `true` if a request that begins to wait changes everything: a role has no pods or is to lose
-    /// its last, and the last plan didn't know of it.
+    /// Returns `true` if a request that begins to wait triggers a tick: a role has no pods or is to lose its
+    /// last, and the last plan saw no demand.
     pub(super) fn is_woken_by_demand(&self) -> bool {
         self.latest.as_ref().is_some_and(|latest| {
             latest.waiting == 0 && latest.plan.roles.iter().any(|role| role.current == 0 || role.write == 0)
         })
     }
 
-    /// Returns `true` if nothing of the next plan will be carried out, as far as is known.
+    /// Returns `true` if the next plan will not be applied, as far as known.
     fn is_held(&self) -> bool {
         const HOLDING: [Condition; 3] =
             [Condition::OtherScaler, Condition::ForeignWriter, Condition::WriteFailed];
@@ -145,7 +144,7 @@ impl Running {
         self.group.frozen.is_some() || self.latest.as_ref().is_some_and(found)
     }
 
-    /// Rules that fired at the last tick for roles, by place, whose replicas turn out not to be written.
+    /// Reverts rules that fired at the last tick for roles, by index, whose replicas were not written.
     pub(super) fn take_back(&mut self, roles: &[usize]) {
         if roles.is_empty() {
             return;
@@ -155,7 +154,7 @@ impl Running {
         }
     }
 
-    /// The same of the version before this one, whose acts have ended since.
+    /// Reverts the same rules of the previous version, whose plan was applied in the meantime.
     pub(super) fn take_back_before(&mut self, old: &Policy, fired: &[String], roles: &[usize]) {
         let (Some(before), Sizing::Rules(old), Sizing::Rules(new)) =
             (&mut self.before, &old.sizing, &self.group.policy.sizing)
@@ -168,15 +167,14 @@ impl Running {
         before.fired.retain(|(place, _)| !new.get(*place).is_some_and(|rule| is_unwritten(&rule.name)));
     }
 
-    /// One tick, over what was observed where all pods are known. `left`: what is known of the ticks before
-    /// this one began.
+    /// One tick. `prior` is the state before the first tick.
     pub(super) fn tick(
         &mut self,
         live: &Live,
         scraped: Duration,
         results: Option<&QueryResults>,
         observed: Option<&Observed>,
-        left: Left,
+        prior: PriorState,
     ) -> Latest {
         let now = live.clock.elapsed();
         let policy = Arc::clone(&self.group.policy);
@@ -185,7 +183,7 @@ impl Running {
         let led = now.saturating_sub(self.born);
         let freshness = Freshness { now_ms: live.clock.now_ms(), configured: live.staleness, scraped };
         self.members.learn(freshness, led, live.is_shared);
-        // What comes up step by step remembers itself what is on its way.
+        // A rollout keeps track of its own pending pods.
         let is_stepped = policy.rollout.is_some() || observed.is_some();
         let mut inputs = match observed {
             Some(observed) => gather_observed(&self.group, &mut self.members, freshness, observed, waiting),
@@ -207,22 +205,22 @@ impl Running {
         let mut asked = Vec::new();
         self.history.get_or_insert_with(|| {
             let before = self.before.take();
-            let unknown = before.as_ref().map_or(left.unknown, |before| before.unknown);
+            let unknown = before.as_ref().map_or(prior.unknown, |before| before.unknown);
             let before = before.unwrap_or_default();
-            asked = if before.asked.is_empty() { left.asked } else { before.asked };
-            let growth = if before.growth.is_known() { before.growth } else { left.growth };
+            asked = if before.asked.is_empty() { prior.asked } else { before.asked };
+            let growth = if before.growth.is_known() { before.growth } else { prior.growth };
             let counts = |(place, replicas): (usize, &u32)| {
                 growth.surge(place).map_or(*replicas, |surge| surge.counts(*replicas))
             };
             let size = inputs.replicas.iter().enumerate().map(counts).fold(0, u32::saturating_add);
             let mut history = History::resumed(size, now);
             history.resume_growth(growth);
-            history.rollout.resume_admitted(left.admitted);
-            if let Some((state, goals)) = left.at {
+            history.rollout.resume_admitted(prior.admitted);
+            if let Some((state, goals)) = prior.at {
                 history.rollout.resume(state, &goals);
             }
-            history.resume_changes(if before.changes.is_empty() { left.changes } else { before.changes });
-            for (rule, ago) in before.fired.into_iter().chain(left.fired) {
+            history.resume_changes(if before.changes.is_empty() { prior.changes } else { before.changes });
+            for (rule, ago) in before.fired.into_iter().chain(prior.fired) {
                 history.resume_rule(rule, ago, now);
             }
             if let Some(ago) = unknown {
@@ -242,14 +240,13 @@ impl Running {
     }
 }
 
-/// Time at which each rule of a policy fired last, by place.
+/// Last firing of each rule, by index.
 pub(super) fn fired(policy: &Policy, history: &History) -> Vec<Option<Duration>> {
     let rules = if let Sizing::Rules(rules) = &policy.sizing { rules.len() } else { 0 };
     (0..rules).map(|rule| history.last_fired(rule)).collect()
 }
 
-/// Time since rules of the next version of a policy fired, by their places there, from the places in this
-/// one.
+/// Time since rules of the next version fired, by index there, from the indices in this version.
 fn renumbered(
     this: &Policy,
     next: &Policy,

@@ -1,4 +1,4 @@
-use super::left::Left;
+use super::prior_state::PriorState;
 use super::running::fired;
 use super::*;
 use crate::capacity::policy::file;
@@ -38,7 +38,7 @@ fn pods_of(count: u8) -> Vec<EndpointSpec> {
     (1..=count).map(spec).collect()
 }
 
-/// State that a driver looks at, with this number of ready pods.
+/// Live state with this number of ready pods.
 pub(super) fn live(pods: u8) -> Live {
     let store = Arc::new(Store::default());
     store.replace(pods_of(pods));
@@ -58,13 +58,13 @@ pub(super) fn live(pods: u8) -> Live {
     }
 }
 
-/// A tick at that time, with that queue at every pod: what is desired, and why.
+/// Desired pods and reasons of a tick at that time, with that queue at every pod.
 fn desired(running: &mut Running, live: &Live, at: Duration, queue: f64) -> (u32, Vec<Reason>) {
     live.clock.set(at);
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().waiting.set(queue, live.clock.now_ms());
     }
-    let role = running.tick(live, S(1), None, None, Left::default()).plan.roles[0].clone();
+    let role = running.tick(live, S(1), None, None, PriorState::default()).plan.roles[0].clone();
     (role.desired, role.reasons)
 }
 
@@ -98,14 +98,14 @@ fn starting_pods_count_as_current_and_not_ready() {
     // One of them is on its way: it will take its part, so no fourth one is asked for.
     live.store.note_starting(vec![pod("d-3")]);
     assert_eq!(desired(&mut running, &live, S(15), 6.0).0, 3);
-    let role = running.tick(&live, S(1), None, None, Left::default()).plan.roles[0].clone();
+    let role = running.tick(&live, S(1), None, None, PriorState::default()).plan.roles[0].clone();
     assert_eq!((role.current, role.ready), (3, 2));
     assert_eq!(desired(&mut running, &live, S(30), 9.0).0, 5, "more than it will take");
     live.store.note_starting(Vec::new());
-    assert_eq!(running.tick(&live, S(1), None, None, Left::default()).plan.roles[0].current, 2);
+    assert_eq!(running.tick(&live, S(1), None, None, PriorState::default()).plan.roles[0].current, 2);
 }
 
-/// A group that comes up in steps of four.
+/// A group with steps of four pods.
 fn stepped(more: &str) -> Group {
     let text = format!(
         "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {{name: p}}\nspec: {{roles: {{decode: {{min: 8, max: 8}}}}, deploy: {{steps: {{decode: 4}}, batchTimeout: 60s{more}}}}}\n"
@@ -127,12 +127,12 @@ fn status(state: &str, desired: u32) -> PolicyStatus {
     }
 }
 
-/// A driver of the policies of a file, without pods.
+/// Driver of a policy file, without pods.
 pub(super) fn driver(policies: &str) -> Driver {
     driver_of(policies, live(0))
 }
 
-/// The same, which looks at this.
+/// The same, with this live state.
 pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     let sources = Sources {
         lease: Box::new(|_| None),
@@ -148,14 +148,14 @@ pub(super) fn driver_of(policies: &str, live: Live) -> Driver {
     Driver::new(groups, sources, live, None, &prometheus::Registry::new()).unwrap()
 }
 
-/// State and admitted pods after this number of seconds, with this number of ready pods and one that starts,
-/// when an earlier leader left this status.
+/// State and admitted pods after this number of seconds, with these ready pods and one starting, from the
+/// status of an earlier leader.
 fn after(seconds: u64, group: &Group, ready: u8, status: &PolicyStatus) -> (State, u32) {
     let live = live(ready);
     let starts = StartingPod { namespace: "default".to_owned(), name: "d-x".to_owned(), labels: labels() };
     live.store.note_starting(vec![starts]);
     let mut running = Running::new(group.clone(), S(0));
-    let left = || Left::of(&group.policy, Some(3), status, Timestamp::UNIX_EPOCH);
+    let left = || PriorState::of(&group.policy, Some(3), status, Timestamp::UNIX_EPOCH);
     running.tick(&live, S(1), None, None, left());
     live.clock.set(S(seconds));
     let plan = running.tick(&live, S(1), None, None, left()).plan;
@@ -179,7 +179,7 @@ fn next_leader_resumes_from_the_policy_status() {
     assert_eq!(after(1, &fails, 4, &status("Failed", 4)), (State::Deploy, 8), "with other goals");
 }
 
-/// A group that a rule takes a pod from, while less than that is under way at each.
+/// A group with a rule that removes a pod while each has less than that in flight.
 fn idle_rule(metric: &str) -> Group {
     let mut group = group(&format!(
         "rules: [{{name: down, role: decode, metric: {metric}, comparator: LESS_THAN, threshold: 1, step: -1, cooldown: 1h}}]"
@@ -201,18 +201,18 @@ fn rule_cooldowns_survive_a_restart() {
         ..PolicyStatus::default()
     };
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-    let fires_at = |left: &dyn Fn() -> Left| first_fired(&mut Running::new(group.clone(), S(0)), left);
-    let of = |status: &PolicyStatus| fires_at(&|| Left::of(&group.policy, None, status, now));
+    let fires_at = |left: &dyn Fn() -> PriorState| first_fired(&mut Running::new(group.clone(), S(0)), left);
+    let of = |status: &PolicyStatus| fires_at(&|| PriorState::of(&group.policy, None, status, now));
     assert_eq!(of(&status("2026-01-01T11:30:00Z")), Some(30));
     assert_eq!(of(&status("2026-01-01T10:59:00Z")), Some(0));
     assert_eq!(of(&status("2026-01-01T12:05:00Z")), Some(60), "of a clock that is ahead");
     assert_eq!(of(&status("yesterday")), Some(0));
     assert_eq!(of(&PolicyStatus::default()), Some(60), "one that nobody has written");
-    assert_eq!(fires_at(&Left::default), Some(60), "of a file");
+    assert_eq!(fires_at(&PriorState::default), Some(60), "of a file");
 }
 
-/// The minute at which the rule of an idle group first fires, after the first look at 5 s.
-fn first_fired(running: &mut Running, left: &dyn Fn() -> Left) -> Option<u64> {
+/// Minute at which the rule of an idle group first fires, after the first observation at 5 s.
+fn first_fired(running: &mut Running, left: &dyn Fn() -> PriorState) -> Option<u64> {
     let live = live(3);
     (0..=60).find(|minute| {
         live.clock.set(S(5 + minute * 60));
@@ -228,26 +228,26 @@ fn rules_add_pods_without_a_record() {
     let mut group = idle_rule("queue_depth");
     let text = "rules: [{name: up, role: decode, metric: queue_depth, comparator: LESS_THAN, threshold: 1, step: 1, cooldown: 1h}]";
     group.policy = self::group(text).policy;
-    assert_eq!(first_fired(&mut Running::new(group, S(0)), &Left::default), Some(0));
+    assert_eq!(first_fired(&mut Running::new(group, S(0)), &PriorState::default), Some(0));
 }
 
 #[test]
 fn cooldowns_outlast_an_edit() {
     let group = idle_rule("queue_depth");
     let mut running = Running::new(group.clone(), S(0));
-    assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
+    assert_eq!(first_fired(&mut running, &PriorState::none), Some(0));
     let mut edited = running.after(group.clone(), S(65));
     assert_eq!(edited.before.as_ref().unwrap().fired, [(0, S(60))]);
-    assert_eq!(first_fired(&mut edited, &Left::default), Some(59));
+    assert_eq!(first_fired(&mut edited, &PriorState::default), Some(59));
     // Of a file, half an hour after a restart; and twice in a row, before it was ticked.
     let restarted = || {
         let live = live(3);
         let mut running = Running::new(group.clone(), S(0));
-        assert!(ticked(&mut running, &live, 5, None, Left::default()).fired.is_empty());
+        assert!(ticked(&mut running, &live, 5, None, PriorState::default()).fired.is_empty());
         running.after(group.clone(), S(5 + 1_800))
     };
-    assert_eq!(first_fired(&mut restarted(), &Left::default), Some(30));
-    assert_eq!(first_fired(&mut restarted().after(group.clone(), S(1_805)), &Left::default), Some(30));
+    assert_eq!(first_fired(&mut restarted(), &PriorState::default), Some(30));
+    assert_eq!(first_fired(&mut restarted().after(group.clone(), S(1_805)), &PriorState::default), Some(30));
 }
 
 #[test]
@@ -255,10 +255,10 @@ fn failed_write_starts_no_cooldown_after_an_edit() {
     let group = idle_rule("queue_depth");
     for (unwritten, fires) in [(&[0][..], 0), (&[], 59)] {
         let mut running = Running::new(group.clone(), S(0));
-        assert_eq!(first_fired(&mut running, &Left::nothing), Some(0));
+        assert_eq!(first_fired(&mut running, &PriorState::none), Some(0));
         let mut edited = running.after(group.clone(), S(65));
         edited.take_back_before(&group.policy, &["down".to_owned()], unwritten);
-        assert_eq!(first_fired(&mut edited, &Left::nothing), Some(fires));
+        assert_eq!(first_fired(&mut edited, &PriorState::none), Some(fires));
     }
 }
 
@@ -268,7 +268,7 @@ fn rules_keep_busy_pods_after_a_restart() {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
         let mut fires = |at: u64, runs: f64| {
-            let plan = ticked(&mut running, &live, at, Some(runs), Left::nothing());
+            let plan = ticked(&mut running, &live, at, Some(runs), PriorState::none());
             (!plan.fired.is_empty(), plan.conditions.contains(&Condition::StaleData))
         };
         // The process before sent them; this one knows of none.
@@ -277,8 +277,8 @@ fn rules_keep_busy_pods_after_a_restart() {
     }
 }
 
-/// A tick at that second, when the model servers say that so many requests run at each, or say nothing.
-fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: Left) -> Plan {
+/// A tick at that second, with this number of running requests at each model server, or none reported.
+fn ticked(running: &mut Running, live: &Live, at: u64, runs: Option<f64>, left: PriorState) -> Plan {
     live.clock.set(S(at));
     for endpoint in live.store.snapshot().endpoints() {
         if let Some(runs) = runs {
@@ -295,17 +295,17 @@ fn requests_of_other_pickers_keep_pods() {
         let live = live(3);
         let mut running = Running::new(idle_rule(metric), S(0));
         for at in [0, 299, 300, 301, 3_600] {
-            let plan = ticked(&mut running, &live, at, Some(40.0), Left::nothing());
+            let plan = ticked(&mut running, &live, at, Some(40.0), PriorState::none());
             assert!(plan.fired.is_empty(), "{metric} at {at}");
             let value = plan.stages.rules[0].value;
             // Who sends them is known after five minutes; how long their first tokens take never is.
             assert_eq!(value, (metric == "in_flight" && at >= 300).then_some(40.0), "{metric} at {at}");
         }
         // An outage says nothing of them.
-        let plan = ticked(&mut running, &live, 3_660, None, Left::nothing());
+        let plan = ticked(&mut running, &live, 3_660, None, PriorState::none());
         assert!(plan.fired.is_empty() && plan.conditions.contains(&Condition::StaleData), "{metric}");
         assert!(
-            !ticked(&mut running, &live, 3_720, Some(0.0), Left::nothing()).fired.is_empty(),
+            !ticked(&mut running, &live, 3_720, Some(0.0), PriorState::none()).fired.is_empty(),
             "{metric}: they have ended"
         );
     }
@@ -317,7 +317,7 @@ fn unscraped_model_servers_count_as_busy() {
     let mut running = Running::new(idle_rule("in_flight"), S(0));
     for at in [0, 300, 3_600] {
         assert!(
-            ticked(&mut running, &live, at, None, Left::nothing()).fired.is_empty(),
+            ticked(&mut running, &live, at, None, PriorState::none()).fired.is_empty(),
             "at {at}: no page was read"
         );
     }
@@ -325,7 +325,7 @@ fn unscraped_model_servers_count_as_busy() {
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().scraped(live.clock.now_ms());
     }
-    let plan = ticked(&mut running, &live, 3_660, None, Left::nothing());
+    let plan = ticked(&mut running, &live, 3_660, None, PriorState::none());
     assert!(!plan.fired.is_empty(), "their pages have no such number: {plan:?}");
 }
 
@@ -353,7 +353,7 @@ async fn stuck_step_is_logged_once_and_so_is_its_end() {
     }
 }
 
-/// Two groups that hold half of the room each, and each wait for the other half.
+/// Two groups that hold half of the nodes each, and wait for the other half.
 #[tokio::test]
 async fn younger_of_deadlocked_groups_gives_way() {
     let text = |name: &str| {
@@ -382,7 +382,7 @@ async fn younger_of_deadlocked_groups_gives_way() {
             found
         });
         let said = said.collect();
-        driver.part_those_that_block_each_other();
+        driver.resolve_deadlocks();
         said
     };
     let held = (State::Blocked, 8, false);
@@ -400,7 +400,7 @@ fn rules_without_a_write_start_no_cooldown() {
     for endpoint in live.store.snapshot().endpoints() {
         endpoint.load().waiting.set(0.0, live.clock.now_ms());
     }
-    let mut latest = running.tick(&live, S(1), None, None, Left::nothing());
+    let mut latest = running.tick(&live, S(1), None, None, PriorState::none());
     assert_eq!(
         (latest.plan.fired.as_slice(), latest.fired.as_slice()),
         (&["down".to_owned()][..], &[Some(S(5))][..])

@@ -1,4 +1,4 @@
-//! Ticks of policies: a look, a plan, and the acts.
+//! Ticks of policies: fetch, plan, apply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::acts::{Acted, Acting};
-use super::left::Left;
-use super::looks::Ended;
+use super::applies::{ApplyResult, ApplyTask};
+use super::fetches::Ended;
+use super::prior_state::PriorState;
 use super::running::{Running, fired};
 use super::{ASK_AGAIN, Driver, is_same};
-use crate::actuator::{Actuator, Seen};
+use crate::actuator::{Actuator, Fetched};
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::policy::Role;
 use crate::capacity::rollout::deadlock::{self, BlockedGroup};
@@ -22,14 +22,14 @@ use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Latest;
 use crate::scaling::query::QueryRunner;
 
-/// Pause before a policy is ticked again with a query of which nothing came yet: a policy may have
-/// half an hour between two ticks, and the first one would know nothing.
+/// Pause before a policy is ticked again whose query has no result yet: half an hour may pass between two
+/// ticks, and the first would lack it.
 const ANSWERED_SOON: Duration = Duration::from_secs(1);
 
-/// Pause before another look whether pods that are about to go have responded.
+/// Pause before draining pods are observed again.
 const DRAINED_SOON: Duration = Duration::from_secs(2);
 
-/// Time for which policies are ticked one after the other before plans are shown and news are heard.
+/// Time for ticking policies in a row before plans are published and updates are applied.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Driver {
@@ -40,13 +40,13 @@ impl Driver {
             query_runner.want(may_plan);
         }
         if !may_plan {
-            // What was said before says nothing now.
+            // Earlier plans are no longer valid.
             let had_plans = self.running.iter().any(|running| running.latest.is_some());
             for running in &mut self.running {
                 *running = Running::new(running.group.clone(), now + ASK_AGAIN);
             }
             self.metrics.leaves();
-            self.acting.clear();
+            self.applying.clear();
             if let Some(actuator) = &mut self.live.actuator {
                 actuator.forget();
             }
@@ -76,13 +76,13 @@ impl Driver {
         }
     }
 
-    /// Returns `true` if a policy is neither looked at nor acts.
+    /// Returns `true` if a policy is neither being fetched nor applied.
     pub(super) fn is_free(&self, running: &Running) -> bool {
-        running.looking.is_none() && !self.acting.contains(&running.group.policy.name)
+        running.fetching.is_none() && !self.applying.contains(&running.group.policy.name)
     }
 
-    /// Begins a look at a policy's pods and targets, or ticks it where there is nothing to look at. Returns
-    /// whether that was all.
+    /// Starts a fetch for a policy, or ticks it if there is nothing to fetch. Returns `true` if it was ticked
+    /// or blocked.
     async fn begin(&mut self, place: usize) -> bool {
         let Some(running) = self.running.get_mut(place) else { return false };
         let policy = &running.group.policy;
@@ -90,58 +90,58 @@ impl Driver {
             self.tick(place, None).await;
             return true;
         };
-        actuator.take_over(policy, Known::roles_of(&self.objects, &policy.name));
-        // Another may act by now: the last plan stands, and gets older.
+        actuator.restore_admissions(policy, Known::roles_of(&self.objects, &policy.name));
+        // Another replica may write by now: the last plan stays, and ages.
         if !(self.live.may_act)() {
-            self.hold(place, Condition::LeaseNotRenewed).await;
+            self.block(place, Condition::LeaseNotRenewed).await;
             return true;
         }
-        running.looking = Some(self.looks.begin(actuator.look(policy)));
+        running.fetching = Some(self.fetches.begin(actuator.fetch_request(policy)));
         false
     }
 
-    /// Ticks the policies whose looks have ended. Others, and what is told, wait for no more than one of them.
-    pub(super) async fn tick_seen(&mut self, ended: Ended) {
+    /// Ticks policies with a completed fetch. Others, and updates, wait for no more than one tick.
+    pub(super) async fn tick_fetched(&mut self, ended: Ended) {
         let (began, mut next) = (Instant::now(), Some(ended));
-        while let Some((id, seen)) = next {
-            // A policy that has changed meanwhile is looked at anew.
-            let place = self.running.iter().position(|running| running.looking == Some(id));
+        while let Some((id, fetched)) = next {
+            // A policy that has changed meanwhile is fetched again.
+            let place = self.running.iter().position(|running| running.fetching == Some(id));
             if let Some(place) = place
                 && let Some(running) = self.running.get_mut(place)
             {
-                running.looking = None;
-                if seen.is_some() {
-                    self.tick(place, seen).await;
+                running.fetching = None;
+                if fetched.is_some() {
+                    self.tick(place, fetched).await;
                     tokio::task::yield_now().await;
                 }
             }
-            next = if began.elapsed() < AT_ONCE { self.looks.next_ended() } else { None };
+            next = if began.elapsed() < AT_ONCE { self.fetches.next_ended() } else { None };
         }
         self.finish();
     }
 
-    /// Takes in what a policy's acts came to.
-    pub(super) fn acted(&mut self, acted: Acted) {
-        let Acted { mut acting, part, unwritten } = acted;
-        // Who led before has forgotten all.
-        if !self.acting.remove(&acting.policy.name) {
+    /// Takes over the result of an applied plan.
+    pub(super) fn applied(&mut self, result: ApplyResult) {
+        let ApplyResult { mut task, actuator: own, unwritten } = result;
+        // This replica lost leadership meanwhile.
+        if !self.applying.remove(&task.policy.name) {
             return;
         }
         let now = self.live.clock.elapsed();
-        let is_own = |running: &Running| is_same(&acting.policy, &running.group.policy);
-        let is_next = |running: &&mut Running| running.group.policy.name == acting.policy.name;
+        let is_own = |running: &Running| is_same(&task.policy, &running.group.policy);
+        let is_next = |running: &&mut Running| running.group.policy.name == task.policy.name;
         if let Some(place) = self.running.iter().position(is_own)
             && let Some(running) = self.running.get_mut(place)
         {
-            running.note_late(part.is_late(), now);
-            if part.is_unfinished() {
+            running.note_late(own.is_late(), now);
+            if own.is_unfinished() {
                 running.go_on(now);
             }
             if let Some(history) = &mut running.history {
-                history.take_back(&acting.policy, &mut acting.latest.plan, &unwritten);
-                acting.latest.fired = fired(&acting.policy, history);
+                history.take_back(&task.policy, &mut task.latest.plan, &unwritten);
+                task.latest.fired = fired(&task.policy, history);
             }
-            self.show(place, acting.latest, acting.was_stuck);
+            self.show(place, task.latest, task.was_stuck);
             // A request may have begun to wait meanwhile.
             let waits = (self.live.waiting)() > 0;
             if let Some(running) =
@@ -150,15 +150,15 @@ impl Driver {
                 running.due = running.due.min(now.max(running.not_before));
             }
         } else if let Some(running) = self.running.iter_mut().find(is_next) {
-            running.take_back_before(&acting.policy, &acting.latest.plan.fired, &unwritten);
+            running.take_back_before(&task.policy, &task.latest.plan.fired, &unwritten);
         }
         if let Some(actuator) = &mut self.live.actuator {
-            actuator.join(part);
+            actuator.merge(own);
         }
         self.finish();
     }
 
-    /// Makes a plan the latest of its policy.
+    /// Publishes a plan.
     fn show(&mut self, place: usize, latest: Latest, was_stuck: bool) {
         let Some(running) = self.running.get_mut(place) else { return };
         let policy = &running.group.policy;
@@ -174,16 +174,16 @@ impl Driver {
         running.latest = Some(Arc::new(latest));
     }
 
-    /// Applies the outcome of ticks to all policies: pods that are about to go get no requests, groups that
-    /// block each other part, and plans are shown.
+    /// Applies the outcome of ticks to all policies: draining pods get no requests, deadlocks are resolved,
+    /// and plans are published.
     fn finish(&mut self) {
         self.drain();
-        self.part_those_that_block_each_other();
+        self.resolve_deadlocks();
         self.freeze_refused();
         self.put();
     }
 
-    /// Keeps requests from pods that are about to go, and looks at them again soon.
+    /// Keeps requests from draining pods, and schedules their next observation.
     pub(super) fn drain(&mut self) {
         let Some(actuator) = &self.live.actuator else { return };
         self.live.store.set_draining(actuator.draining());
@@ -195,49 +195,50 @@ impl Driver {
         }
     }
 
-    /// Ticks a policy, on what a look has seen, and has its plan carried out.
-    pub(super) async fn tick(&mut self, place: usize, seen: Option<Seen>) {
+    /// Ticks a policy with fetched state, and applies its plan.
+    pub(super) async fn tick(&mut self, place: usize, fetched: Option<Fetched>) {
         let Some(running) = self.running.get_mut(place) else { return };
         let (policy, now) = (Arc::clone(&running.group.policy), self.live.clock.elapsed());
-        let is_observed = seen.is_some();
+        let is_observed = fetched.is_some();
         let known = self.objects.iter().find(|known| known.name == policy.name);
-        let observed = match self.live.actuator.as_mut().zip(seen) {
-            Some((actuator, seen)) => actuator.take_in(&policy, seen, now).await,
+        let observed = match self.live.actuator.as_mut().zip(fetched) {
+            Some((actuator, fetched)) => actuator.observe_fetched(&policy, fetched, now).await,
             None => None,
         };
-        // Another may act by now, or too little is known of its pods: the last plan stands, and gets older.
+        // Another replica may write by now, or too little is known: the last plan stays, and ages.
         let stops = match (self.live.may_act)() {
             false => Some(Condition::LeaseNotRenewed),
             true => observed.is_none().then_some(Condition::Unobserved),
         };
         if let Some(condition) = stops.filter(|_| is_observed) {
-            return self.hold(place, condition).await;
+            return self.block(place, condition).await;
         }
         running.held = None;
         let lost = running.stopped.take() == Some(Condition::LeaseNotRenewed) && running.latest.is_some();
         let frozen = running.group.frozen;
         let results = self.query_runner.as_ref().map(QueryRunner::results);
-        let left = known.map(|known| Left::of(&policy, known.generation, &known.status, Timestamp::now()));
-        let mut left = left.unwrap_or_default();
+        let prior =
+            known.map(|known| PriorState::of(&policy, known.generation, &known.status, Timestamp::now()));
+        let mut prior = prior.unwrap_or_default();
         if let Some(actuator) = self.live.actuator.as_ref().filter(|_| running.history.is_none()) {
             let passed = |role: &Role| actuator.let_through(&policy.name, &role.name).unwrap_or(0);
-            left.admitted = policy.roles.iter().map(passed).collect();
+            prior.admitted = policy.roles.iter().map(passed).collect();
         }
         let before = running.latest.as_ref().map(|latest| latest.plan.state);
-        let before = before.or(left.at.as_ref().map(|(state, _)| *state));
+        let before = before.or(prior.at.as_ref().map(|(state, _)| *state));
         let was_stuck = before.is_some_and(State::is_stuck);
         if let Some(observed) = &observed {
             running.take_back(&observed.lost);
         }
-        let mut latest = running.tick(&self.live, self.scraped, results, observed.as_ref(), left);
+        let mut latest = running.tick(&self.live, self.scraped, results, observed.as_ref(), prior);
         if observed.as_ref().is_some_and(|observed| observed.is_blind) {
             latest.plan.conditions.push(Condition::TopologyUnknown);
         }
         latest.plan.conditions.extend(frozen);
         if lost {
-            // Nobody could be told before.
+            // The status could not be written before.
             latest.plan.conditions.push(Condition::LeaseNotRenewed);
-            info!(policy = policy.name, "the lease is renewed again, and the policy is carried out");
+            info!(policy = policy.name, "lease renewed, capacity policy applied again");
         }
         // Another replica may lead by now.
         if let (Some(actuator), Some(mut observed), true) =
@@ -259,15 +260,15 @@ impl Driver {
             if latest.plan.state.is_stuck() && !was_stuck {
                 actuator.record_stuck(&policy, &latest.plan, &observed);
             }
-            let part = actuator.part(&policy);
-            self.acting.insert(policy.name.clone());
-            return self.acts.begin(Acting { policy, latest, was_stuck, frozen }, part, observed, now);
+            let own = actuator.split(&policy);
+            self.applying.insert(policy.name.clone());
+            return self.applies.begin(ApplyTask { policy, latest, was_stuck, frozen }, own, observed, now);
         }
         self.show(place, latest, was_stuck);
     }
 
-    /// Lets the younger of groups that hold each other's room give way at their next tick.
-    pub(super) fn part_those_that_block_each_other(&mut self) {
+    /// Resolves deadlocks of groups that hold each other's nodes: the youngest gives way at its next tick.
+    pub(super) fn resolve_deadlocks(&mut self) {
         let stuck = |running: &Running| {
             let stuck = running.latest.as_ref()?.plan.stuck.clone()?;
             Some(BlockedGroup {
@@ -291,13 +292,13 @@ impl Driver {
         }
     }
 
-    pub(super) async fn tick_those_at_zero(&mut self) {
+    pub(super) async fn tick_scaled_to_zero(&mut self) {
         if !(self.live.may_plan)() || (self.live.waiting)() == 0 {
             return;
         }
         let mut ticked = false;
         for place in 0..self.running.len() {
-            // A look that is under way is followed by a tick that knows of the demand.
+            // A fetch in progress is followed by a tick that sees the demand.
             let is_woken = |running: &Running| self.is_free(running) && running.is_woken_by_demand();
             if self.running.get(place).is_some_and(is_woken) {
                 ticked |= self.begin(place).await;

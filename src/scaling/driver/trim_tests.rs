@@ -1,4 +1,4 @@
-//! Steps that are given back, before an API server, while time is paused.
+//! Trimmed steps, with a fake API server and paused time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::tests::S;
 use crate::actuator::fake::Fake;
 use crate::endpoints::{Clock, EndpointSpec, ROLE_LABEL, Snapshot, Store};
 
-/// Groups of four and two pods, three in the end.
+/// Steps of four and two pods, three in the end.
 const SPEC: &str = "apiVersion: usher.dev/v1alpha1\nkind: CapacityPolicy\nmetadata: {name: p}\nspec: {mode: Apply, interval: 10s, roles: {decode: {min: 12, max: 12, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: d}}, prefill: {min: 6, max: 6, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: p}}}, deploy: {steps: {decode: 4, prefill: 2}, batchTimeout: 60s, onTimeout: Trim}}\n";
 
-/// A server where one pod of the second group doesn't come up.
+/// Server where one pod of the second step stays unready.
 fn server() -> Fake {
     let fake = Fake::default();
     fake.deployment("d", 12, &json!({}));
@@ -29,7 +29,7 @@ fn server() -> Fake {
     fake
 }
 
-/// Endpoints of the pods that are ready, as a picker knows them.
+/// Endpoints of the ready pods, as a picker knows them.
 struct Scene {
     fake: Fake,
     store: Arc<Store>,
@@ -57,7 +57,7 @@ impl Scene {
         Self { fake: fake.clone(), store, clock, all }
     }
 
-    /// Only this pod has a request.
+    /// Gives a request to this pod only.
     fn runs(&self, busy: &str) {
         for endpoint in self.all.endpoints() {
             endpoint.load().waiting.set(0.0, self.clock.now_ms());
@@ -69,7 +69,7 @@ impl Scene {
         self.all.endpoints().iter().map(|endpoint| endpoint.name().to_owned())
     }
 
-    /// Pods that get no requests, and pods that were evicted.
+    /// Draining pods, and evicted ones.
     fn going(&self) -> BTreeSet<String> {
         let snapshot = self.store.snapshot();
         let some = snapshot.all();
@@ -81,7 +81,7 @@ impl Scene {
         self.fake.is_gone(name)
     }
 
-    /// No pod that was evicted gets requests.
+    /// Checks that no evicted pod gets requests.
     fn none_is_chosen(&self) {
         let going = self.going();
         assert!(self.names().all(|name| going.contains(&name) || !self.is_evicted(&name)), "{going:?}");

@@ -1,4 +1,4 @@
-//! Objects that policies of a namespace scale, whichever pool they are for.
+//! Objects that policies of a namespace scale, for any pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::capacity::policy::TargetRef;
 use crate::capacity::policy::spec::Document;
 use crate::capacity::policy::spec::group;
 
-/// An object with replicas, in whatever version it is named.
+/// An object with replicas, whatever its version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     group: String,
@@ -23,7 +23,7 @@ impl Target {
     }
 }
 
-/// Targets that a policy scales, with its roles. Also of one that can't be read as a whole.
+/// Targets of a policy with its roles, as far as readable.
 pub(super) fn targets(spec: &Value) -> impl Iterator<Item = (&String, TargetRef)> {
     let roles = spec.get("roles").and_then(Value::as_object).into_iter().flatten();
     roles.filter_map(|(role, spec)| {
@@ -32,19 +32,19 @@ pub(super) fn targets(spec: &Value) -> impl Iterator<Item = (&String, TargetRef)
     })
 }
 
-/// Policies, by what they scale.
+/// Policies, by the objects that they scale.
 #[derive(Debug, Default)]
 pub(super) struct Claims(BTreeMap<Target, BTreeSet<String>>);
 
 impl Claims {
-    /// A policy says so.
+    /// Adds the targets of a policy.
     pub(super) fn add(&mut self, policy: &str, spec: &Value) {
         for (_, target) in targets(spec) {
             self.0.entry(Target::of(&target)).or_default().insert(policy.to_owned());
         }
     }
 
-    /// Other policies that scale a target of a policy, in a sentence; `None`: there are none.
+    /// Other policies that scale a target of this one, as a sentence; `None` if there are none.
     pub(super) fn conflict(&self, document: &Document) -> Option<String> {
         document.spec.roles.iter().find_map(|(role, spec)| {
             let target = spec.scale_target_ref.as_ref()?;

@@ -1,4 +1,4 @@
-//! CapacityPolicy and ClusterTopology as the API server keeps them.
+//! CapacityPolicy and ClusterTopology as read from the API server.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,16 @@ use crate::capacity::resource::status::PolicyStatus;
 use crate::capacity::resource::topology::{TopologyObjectSpec, TopologyStatus};
 use crate::cluster::{Metadata, Watched};
 
-/// A CapacityPolicy. Its specification is read later: one that can't be must not keep others from being
-/// seen.
+/// A CapacityPolicy. Its specification is parsed later, so that an invalid one doesn't fail the list.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PolicyObject {
     /// Name and identity of the object.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
-    /// Its specification.
+    /// Specification, unparsed.
     pub spec: Value,
-    /// Its status as it was last written.
+    /// Last written status.
     #[serde(deserialize_with = "lenient")]
     pub status: PolicyStatus,
 }
@@ -31,15 +30,15 @@ pub struct TopologyObject {
     /// Name and identity of the object.
     #[serde(deserialize_with = "slim")]
     pub metadata: Metadata,
-    /// Its specification.
+    /// Specification.
     #[serde(deserialize_with = "lenient")]
     pub spec: TopologyObjectSpec,
-    /// Its status as it was last written.
+    /// Last written status.
     #[serde(deserialize_with = "lenient")]
     pub status: TopologyStatus,
 }
 
-/// A node, as far as its place is concerned.
+/// Labels of a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Node {
@@ -65,7 +64,7 @@ impl Watched for Node {
     }
 }
 
-/// Reads a value; one that can't be read is as good as absent.
+/// Deserializes a value; invalid ones are treated as absent.
 fn lenient<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + serde::de::DeserializeOwned,
@@ -74,8 +73,8 @@ where
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
-/// Without what may be long and nobody here reads: there are thousands of nodes, and whatever applied an object
-/// last may have written all of it into an annotation.
+/// Drops fields that may be large and are not needed: there are thousands of nodes, and `kubectl apply` may
+/// have copied whole objects into an annotation.
 fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
     let metadata = Metadata::deserialize(deserializer)?;
     Ok(Metadata { annotations: BTreeMap::new(), owner_references: Vec::new(), ..metadata })

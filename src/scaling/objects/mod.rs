@@ -1,5 +1,5 @@
-//! Policies that are objects of the API server: followed (`follow`), judged (`policy_store`), and told what became
-//! of them (`tell`, and `told` for what is due); and whether nodes bear out the topologies that they name (`survey`).
+//! CapacityPolicy objects: watched (`follow`), validated (`policy_store`), with statuses computed (`written`)
+//! and patched (`status_writer`); `survey` checks ClusterTopologies against node labels.
 
 mod claims;
 mod follow;
@@ -12,6 +12,6 @@ mod written;
 
 pub use follow::PolicyObjects;
 pub use kinds::{PolicyObject, TopologyObject};
-pub use policy_store::{Changed, Known, News, PolicyStore, policy_of};
+pub use policy_store::{Changed, Known, ObjectUpdate, PolicyStore, policy_of};
 pub use status_writer::StatusWriter;
 pub use survey::Surveyor;

@@ -1,4 +1,4 @@
-//! Known policies of a namespace, and which of them are in force. No I/O and no clock.
+//! Policies of a namespace, and their versions in force. No I/O and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::capacity::{Condition, Policy};
 use crate::cluster::Change;
 use crate::scaling::groups::{Groups, Sources, UNELECTED};
 
-/// Number of problems that a verdict tells at most.
+/// Most problems in a verdict.
 const TOLD: usize = 3;
 
-/// Message of a policy that belongs to several pools.
+/// Message for a policy with targets of several pools.
 const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; write a policy for each, or name the pool with spec.poolRef";
 
-/// Longest text of a verdict. Names in it come from users.
+/// Longest message of a verdict: it contains users' names.
 const LONGEST: usize = 2000;
 
 /// Update from the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// Change of policies. An empty list if the cluster has no such kind.
+pub enum ObjectUpdate {
+    /// Change of policies. An empty list if the cluster doesn't define the kind.
     Policies(Change<PolicyObject>),
     /// Change of topologies.
     Topologies(Change<TopologyObject>),
@@ -37,64 +37,64 @@ pub enum News {
 pub enum Changed {
     /// No relevant change.
     Nothing,
-    /// Statuses of policies, not their specifications.
+    /// Statuses of policies only.
     Status,
-    /// Policies and their specifications, or the layers of topologies.
+    /// Specifications of policies, or layers of topologies.
     Policies,
 }
 
-/// A policy, for those who tell its status.
+/// A validated policy, for its status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Identity among objects of this name.
+    /// Uid of the object.
     pub uid: String,
-    /// The generation that was judged.
+    /// Validated generation.
     pub generation: Option<i64>,
-    /// Verdict on that.
+    /// Verdict on that generation.
     pub verdict: Verdict,
-    /// Its status, as it was last seen.
+    /// Last seen status.
     pub status: PolicyStatus,
 }
 
 impl Known {
-    /// Roles of a policy, by its name, as its status was last seen.
+    /// Roles in the last seen status of a policy, by name.
     pub fn roles_of<'a>(all: &'a [Self], name: &str) -> &'a [RoleStatus] {
         all.iter().find(|known| known.name == name).map_or(&[], |known| &known.status.roles)
     }
 }
 
-/// The policies of a namespace.
+/// Policies of a namespace.
 #[derive(Debug, Default)]
 pub struct PolicyStore {
-    /// The pool whose picker this is.
+    /// Pool of this picker.
     pool: String,
-    /// By name.
+    /// Policies by name.
     policies: BTreeMap<String, StoredPolicy>,
-    /// The layers of each ClusterTopology, by name.
+    /// Layers of each ClusterTopology, by name.
     topologies: BTreeMap<String, Vec<String>>,
-    /// To which pools targets belong that were asked for.
+    /// Pools of resolved targets.
     owners: BTreeMap<Target, Owner>,
 }
 
 #[derive(Debug)]
 struct StoredPolicy {
     object: PolicyObject,
-    /// The last version that could be used, and its generation.
+    /// Last valid version, and its generation.
     good: Option<(Document, Option<i64>)>,
-    /// `None`: it isn't for this picker, or was not judged yet.
+    /// `None` if it is for another picker, or not validated yet.
     verdict: Option<Verdict>,
 }
 
-/// Verdict on a version of a policy that can't be used.
+/// Rejection of a version of a policy.
 struct Refusal {
     reason: &'static str,
     message: String,
 }
 
 impl PolicyStore {
-    /// Targets whose updates policies of the namespace hold back, those of other pools included.
+    /// Targets whose updates policies of the namespace hold back, of any pool.
     pub fn held_targets(&self) -> Vec<TargetRef> {
         let policies = self.policies.values().map(|stored| policy_of(&stored.object));
         policies
@@ -104,15 +104,15 @@ impl PolicyStore {
             .collect()
     }
 
-    /// Store for the picker of this pool. Nothing is known yet.
+    /// Empty store for the picker of this pool.
     pub fn new(pool: String) -> Self {
         Self { pool, ..Self::default() }
     }
 
-    /// Takes in what the API server said.
-    pub fn apply(&mut self, news: News) -> Changed {
-        match news {
-            News::Policies(Change::All(all)) => {
+    /// Applies an update from the API server.
+    pub fn apply(&mut self, update: ObjectUpdate) -> Changed {
+        match update {
+            ObjectUpdate::Policies(Change::All(all)) => {
                 let names: BTreeSet<String> = all.iter().map(|object| object.metadata.name.clone()).collect();
                 let before = self.policies.len();
                 self.policies.retain(|name, _| names.contains(name));
@@ -123,9 +123,9 @@ impl PolicyStore {
                 }
                 changed
             }
-            News::Policies(Change::Put(object)) => self.put(object),
-            News::Policies(Change::Gone(object)) => self.remove(&object.metadata.name),
-            News::Topologies(change) => {
+            ObjectUpdate::Policies(Change::Put(object)) => self.put(object),
+            ObjectUpdate::Policies(Change::Gone(object)) => self.remove(&object.metadata.name),
+            ObjectUpdate::Topologies(change) => {
                 let before = self.topologies.clone();
                 match change {
                     Change::All(all) => {
@@ -178,7 +178,7 @@ impl PolicyStore {
         if self.policies.remove(name).is_some() { Changed::Policies } else { Changed::Nothing }
     }
 
-    /// The names of the topologies that policies name.
+    /// Names of the topologies in policies.
     pub fn wanted_topologies(&self) -> BTreeSet<String> {
         let named = |stored: &StoredPolicy| {
             Some(stored.object.spec.pointer("/deploy/topology/clusterTopology")?.as_str()?.to_owned())
@@ -186,20 +186,20 @@ impl PolicyStore {
         self.policies.values().filter_map(named).collect()
     }
 
-    /// The targets of policies that don't say for which pool they are.
+    /// Targets of policies without `poolRef`.
     pub fn targets_of_any_pool(&self) -> Vec<TargetRef> {
         let open = self.policies.values().filter(|stored| pool_of(&stored.object).is_none());
         open.flat_map(|stored| targets(&stored.object.spec)).map(|(_, target)| target).collect()
     }
 
-    /// Notes to which pools targets belong. Says whether that is news.
+    /// Records the pools of targets. Returns `true` if any changed.
     pub fn note_owners(&mut self, known: Vec<(TargetRef, Owner)>) -> bool {
         let before = std::mem::take(&mut self.owners);
         self.owners = known
             .into_iter()
             .map(|(target, owner)| {
                 let target = Target::of(&target);
-                // What was known stands until there is another response.
+                // A known owner stays until there is another response.
                 let kept = match (&owner, before.get(&target)) {
                     (Owner::Unknown(_), Some(known @ (Owner::Ours | Owner::Other))) => Some(known.clone()),
                     _ => None,
@@ -210,10 +210,10 @@ impl PolicyStore {
         self.owners != before
     }
 
-    /// For whom a policy is: it says so, or all that it scales has pods of one pool. One that scales nothing
-    /// is for every picker. `None`: that isn't known yet.
+    /// Pool of a policy: by its `poolRef`, or by the pods of all its targets. One without targets is for
+    /// every picker. `None` if unknown yet.
     fn owner(&self, object: &PolicyObject) -> Option<Owner> {
-        // Before the rest is read, which may not be possible.
+        // Before parsing the rest, which may fail.
         if let Some(name) = pool_of(object) {
             return Some(if name == self.pool { Owner::Ours } else { Owner::Other });
         }
@@ -232,8 +232,8 @@ impl PolicyStore {
         })
     }
 
-    /// Judges all policies: those that can be used as they are written, and the last version that could be
-    /// of others. Where several scale the same object, whichever pool they are for, none of them acts.
+    /// Validates all policies: valid ones are in force as written, others in their last valid version. Of
+    /// several that scale the same object, in any pool, none acts.
     pub fn settle(&mut self, sources: &Sources) -> Groups {
         let mut claims = Claims::default();
         for (name, stored) in &self.policies {
@@ -243,7 +243,7 @@ impl PolicyStore {
         if older.is_empty() {
             return groups;
         }
-        // What stays in force of an earlier version scales what that did.
+        // An earlier version in force keeps its targets.
         for name in &older {
             let good = self.policies.get(name).and_then(|stored| stored.good.as_ref());
             if let Some(Ok(spec)) = good.map(|(document, _)| serde_json::to_value(&document.spec)) {
@@ -253,7 +253,7 @@ impl PolicyStore {
         self.judge(sources, &claims).0
     }
 
-    /// Judges all policies, where these scale what they do. Says of which an earlier version is in force.
+    /// Validates all policies, given these claims. Returns the names of those in force in an earlier version.
     fn judge(&mut self, sources: &Sources, claims: &Claims) -> (Groups, Vec<String>) {
         let (mut groups, mut older) = (Groups::default(), Vec::new());
         let owners: BTreeMap<String, Option<Owner>> =
@@ -299,7 +299,7 @@ impl PolicyStore {
                         Some((_, Some(generation))) => {
                             message.push_str(&format!("; generation {generation} stays in force"));
                         }
-                        Some((_, None)) => message.push_str("; the version before stays in force"),
+                        Some((_, None)) => message.push_str("; the previous version stays in force"),
                         None => groups.unusable.push(Arc::new(policy_of(&stored.object))),
                     }
                     Verdict { is_accepted: false, reason, message }
@@ -309,7 +309,7 @@ impl PolicyStore {
         (groups, older)
     }
 
-    /// All policies that are for this picker and were judged.
+    /// All validated policies for this picker.
     pub fn known(&self) -> Vec<Known> {
         let known = |(name, stored): (&String, &StoredPolicy)| {
             Some(Known {
@@ -334,7 +334,7 @@ impl Changed {
     }
 }
 
-/// A policy that may not be usable, as far as it can be read: whose pods its roles have, at least.
+/// Policy of an object, as far as readable: at least the pods of its roles.
 pub fn policy_of(object: &PolicyObject) -> Policy {
     let spec = serde_json::from_value(object.spec.clone()).unwrap_or_else(|_| {
         let roles = object.spec.get("roles").and_then(serde_json::Value::as_object);
@@ -355,8 +355,8 @@ pub fn policy_of(object: &PolicyObject) -> Policy {
     Policy::of(&document(object, spec))
 }
 
-/// The last version of a policy that could be used, which the newest one may keep from acting, whatever else is
-/// wrong with that.
+/// Last valid version of a policy, blocked if the newest one is paused or not applied, whatever else is wrong
+/// with it.
 fn held_back(document: &Document, newest: &PolicyObject) -> Document {
     let mut document = document.clone();
     document.spec.paused |= read_part(newest, "paused").unwrap_or(false);
@@ -366,7 +366,7 @@ fn held_back(document: &Document, newest: &PolicyObject) -> Document {
     document
 }
 
-/// A part of a policy's specification; `None`: it isn't there, or can't be read.
+/// Part of a policy's specification; `None` if absent or invalid.
 fn read_part<T: serde::de::DeserializeOwned>(object: &PolicyObject, name: &str) -> Option<T> {
     serde_json::from_value(object.spec.get(name)?.clone()).ok()
 }
@@ -380,7 +380,7 @@ fn pool_of(object: &PolicyObject) -> Option<&str> {
     object.spec.pointer("/poolRef/name").and_then(serde_json::Value::as_str)
 }
 
-/// Document of an object, with the layers of the topology that it names.
+/// Document of an object, with the layers of its topology.
 fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Result<Document, Refusal> {
     let mut spec: Spec = serde_json::from_value(object.spec.clone())
         .map_err(|error| Refusal { reason: "Invalid", message: format!("spec can't be read: {error}") })?;
@@ -390,10 +390,10 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
         let layers = topologies.get(&name).filter(|layers| !layers.is_empty()).ok_or_else(|| Refusal {
             reason: "TopologyUnknown",
             message: format!(
-                "spec.deploy.topology.clusterTopology: there is no ClusterTopology '{name}' with layers, or it may not be read"
+                "spec.deploy.topology.clusterTopology: no ClusterTopology '{name}' with layers, or RBAC forbids reading it"
             ),
         })?;
-        // Layers beside the name are an error, which is told.
+        // Layers beside the name are an error, reported below.
         if topology.layers.is_empty() {
             topology.layers.clone_from(layers);
             topology.cluster_topology = None;
@@ -402,7 +402,7 @@ fn read(object: &PolicyObject, topologies: &BTreeMap<String, Vec<String>>) -> Re
     Ok(document(object, spec))
 }
 
-/// Problem with a policy two roles of which scale the same object; `None`: no two do.
+/// Error for two roles of a policy that scale the same object; `None` if there are none.
 fn twice(document: &Document) -> Option<String> {
     let mut seen: BTreeMap<Target, &str> = BTreeMap::new();
     for (role, spec) in &document.spec.roles {
@@ -428,7 +428,7 @@ impl Adding<'_> {
         let (errors, warnings): (Vec<_>, Vec<_>) =
             problems(document).into_iter().partition(|problem| problem.is_error);
         let policy = Policy::of(document);
-        // What was replaced can stand. What contradicts itself has nothing to be replaced by.
+        // Replaced values are valid. Contradictions can't be replaced.
         if !errors.is_empty() && policy.sanitised == 0 {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             return Err(Refusal { reason: "Invalid", message: some(all) });
@@ -458,16 +458,16 @@ impl Adding<'_> {
         Ok(if replaced > 0 {
             let all = errors.iter().map(|problem| format!("{} {}", problem.path, problem.message));
             let values = if replaced == 1 { "value" } else { "values" };
-            let message = format!("{replaced} {values} could not stand and were replaced: {}", some(all));
+            let message = format!("replaced {replaced} invalid {values}: {}", some(all));
             Verdict { is_accepted: true, reason: "Sanitised", message }
         } else {
-            let message = "it is in force as it is written".to_owned();
+            let message = "in force as written".to_owned();
             Verdict { is_accepted: true, reason: "Accepted", message }
         })
     }
 }
 
-/// The first of many, and how many more there are.
+/// The first problem of several, and the number of others.
 fn some(all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.collect();
     let mut text = all.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");

@@ -25,7 +25,7 @@ fn object(name: &str, generation: i64, spec: impl Into<Value>) -> PolicyObject {
 }
 
 fn put(policy_store: &mut PolicyStore, object: PolicyObject) -> Changed {
-    policy_store.apply(News::Policies(Change::Put(object)))
+    policy_store.apply(ObjectUpdate::Policies(Change::Put(object)))
 }
 
 /// Names of the policies in force, with the maximum of their role.
@@ -50,10 +50,10 @@ fn scaling(target: &str) -> Value {
 fn last_valid_version_of_each_policy_stays_in_force() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     let all = vec![object("one", 1, of(4)), object("two", 1, of(5))];
-    assert_eq!(policy_store.apply(News::Policies(Change::All(all.clone()))), Changed::Policies);
+    assert_eq!(policy_store.apply(ObjectUpdate::Policies(Change::All(all.clone()))), Changed::Policies);
     assert_eq!(in_force(&mut policy_store), [("one".to_owned(), 4), ("two".to_owned(), 5)]);
     assert_eq!(verdict(&policy_store, "one").reason, "Accepted");
-    assert_eq!(policy_store.apply(News::Policies(Change::All(all))), Changed::Nothing);
+    assert_eq!(policy_store.apply(ObjectUpdate::Policies(Change::All(all))), Changed::Nothing);
     // A spec of another shape, one whose parts contradict each other, and one with an unknown number.
     let broken = [
         (json!({"roles": 7}), "spec can't be read"),
@@ -119,12 +119,12 @@ fn out_of_range_values_are_replaced_and_reported() {
     let Verdict { is_accepted, reason, message } = verdict(&policy_store, "one");
     assert!(is_accepted && reason == "Sanitised", "{reason}");
     assert!(
-        message.contains("2 values could not stand") && message.contains("spec.roles.a.min"),
+        message.contains("replaced 2 invalid values") && message.contains("spec.roles.a.min"),
         "{message}"
     );
 }
 
-/// Condition that keeps each policy in force from writing.
+/// Condition that forbids writes, for each policy in force.
 fn frozen(policy_store: &mut PolicyStore) -> Vec<(String, Option<Condition>)> {
     let groups = policy_store.settle(&sources());
     groups.groups.iter().map(|group| (group.policy.name.clone(), group.frozen)).collect()
@@ -250,7 +250,7 @@ fn topology_sets_the_layers_of_its_policies() {
     let racks = |layers: Value| -> TopologyObject {
         serde_json::from_value(json!({"metadata": {"name": "racks"}, "spec": {"layers": layers}})).unwrap()
     };
-    let all = News::Topologies(Change::All(vec![racks(json!(["host", "rack"]))]));
+    let all = ObjectUpdate::Topologies(Change::All(vec![racks(json!(["host", "rack"]))]));
     assert_eq!(policy_store.apply(all.clone()), Changed::Policies);
     assert_eq!(policy_store.apply(all), Changed::Nothing);
     let layers = |policy_store: &mut PolicyStore| {
@@ -260,8 +260,8 @@ fn topology_sets_the_layers_of_its_policies() {
     };
     assert_eq!(layers(&mut policy_store), (vec!["host".to_owned(), "rack".to_owned()], 1));
     // Without the layer that the policy wants, and gone: what was known stays in force.
-    for news in [Change::Put(racks(json!(["host"]))), Change::Gone(racks(json!(["host"])))] {
-        policy_store.apply(News::Topologies(news));
+    for change in [Change::Put(racks(json!(["host"]))), Change::Gone(racks(json!(["host"])))] {
+        policy_store.apply(ObjectUpdate::Topologies(change));
         assert_eq!(layers(&mut policy_store).1, 1);
         assert!(!verdict(&policy_store, "one").is_accepted);
     }

@@ -1,5 +1,5 @@
-//! Tells in the policies' statuses what became of them: only the leader, only what has changed, and of
-//! each policy once per interval at most, but for what the next leader goes by.
+//! Writes the statuses of policies: by the leader only, if changed, and at most once per interval, except for
+//! fields that the next leader restores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::endpoints::Clock;
 use crate::leader::Term;
 use crate::scaling::plan_store::PlanStore;
 
-/// Interval at which it is asked who leads, and what is due.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of checks for leadership and due statuses.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time for an event.
+/// Timeout of an event.
 const REQUEST: Duration = Duration::from_secs(5);
 
 /// Writes statuses of policies.
@@ -32,11 +32,11 @@ pub struct StatusWriter {
     cluster: Cluster,
     namespace: String,
     plan_store: Arc<PlanStore>,
-    /// The time in which this replica is the one to tell.
+    /// Term in which this replica writes.
     term: Arc<Term>,
     times: Times,
     written: WrittenStatuses,
-    /// `true` if the last event could not be written, which was said.
+    /// `true` if the last event could not be written, which was logged.
     lacks_events: bool,
 }
 
@@ -60,17 +60,17 @@ impl StatusWriter {
         }
     }
 
-    /// Tells, until it is dropped.
+    /// Writes statuses and events, until dropped.
     pub async fn run(mut self) {
         let mut plans = self.plan_store.subscribe();
         loop {
             if self.term.lasts() {
                 self.write_due().await;
             } else {
-                // What others tell from now on is in the objects.
+                // The statuses of other replicas are in the objects.
                 self.written = WrittenStatuses::default();
             }
-            let next = Instant::now() + LOOK;
+            let next = Instant::now() + POLL_INTERVAL;
             tokio::select! {
                 changed = plans.changed() => if changed.is_err() { return },
                 () = sleep_until(next) => {}
@@ -103,12 +103,12 @@ impl StatusWriter {
     async fn write(&self, known: &Known, status: &PolicyStatus) -> Result<(), Problem> {
         let (namespace, name) = (&self.namespace, &known.name);
         let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POLICIES}/{name}/status");
-        // With the uid, another object of this name refuses it.
+        // With the uid, a new object of this name rejects it.
         let patch = json!({"metadata": {"uid": known.uid}, "status": status});
         self.cluster.patch::<IgnoredAny>(&path, PatchType::Merge, &patch).await.map(|_| ())
     }
 
-    /// Says of a policy that it stands still, where `kubectl describe` shows it.
+    /// Writes an event about a blocked policy, for `kubectl describe`.
     async fn record_event(&mut self, event: &PendingEvent) -> EventOutcome {
         let PendingEvent { name, uid, reason, message } = event;
         let api_version = format!("{GROUP}/{VERSION}");
@@ -120,10 +120,10 @@ impl StatusWriter {
             Ok(_) => self.lacks_events = false,
             Err(problem) => {
                 if !std::mem::replace(&mut self.lacks_events, true) {
-                    tracing::info!(%problem, "no events about capacity policies; their statuses say the same");
+                    tracing::info!(%problem, "cannot write events about capacity policies; their statuses have the same conditions");
                 }
                 return match problem {
-                    // It will be no other time, and the log has said so.
+                    // Retrying is useless, and the failure was logged.
                     Problem::Denied(_) => EventOutcome::Done,
                     problem if problem.is_unsure() => EventOutcome::Unanswered,
                     _ => EventOutcome::Refused,

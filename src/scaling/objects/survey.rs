@@ -1,5 +1,5 @@
-//! Tells in the ClusterTopologies that policies name whether the nodes' labels bear them out. Only the
-//! leader does, where it may read nodes.
+//! Writes into the status of ClusterTopologies named by policies whether node labels match their layers. Only
+//! by the leader, if it may read nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::cluster::{Change, Cluster, Collection, PatchType, Problem, WatchStatu
 use crate::endpoints::Clock;
 use crate::leader::Term;
 
-/// Interval at which it is asked who leads, and what is due.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of checks for leadership and due statuses.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two writes of the same status: nodes come and go.
 const PAUSE: Duration = Duration::from_secs(15);
-/// Changes that wait to be heard.
+/// Capacity of the update channel.
 const WAITING: usize = 64;
 
 /// Surveys nodes for topologies.
 pub struct Surveyor {
     cluster: Cluster,
     wanted: watch::Receiver<BTreeSet<String>>,
-    /// The time in which this replica is the one to tell.
+    /// Term in which this replica writes.
     term: Arc<Term>,
     times: Times,
 }
 
 /// Update from the API server.
-enum Heard {
+enum SurveyUpdate {
     Topologies(Change<TopologyObject>),
     Nodes(Change<Node>),
 }
@@ -52,7 +52,7 @@ impl Surveyor {
         Self { cluster, wanted, term, times: Times::start(clock) }
     }
 
-    /// Surveys while a policy names a topology, until it is dropped.
+    /// Surveys while a policy names a topology, until dropped.
     pub async fn run(mut self) {
         while self.wanted.wait_for(|names| !names.is_empty()).await.is_ok() {
             let mut until = self.wanted.clone();
@@ -64,19 +64,19 @@ impl Surveyor {
     }
 
     async fn survey(&self) {
-        let (say, mut heard) = mpsc::channel(WAITING);
+        let (sender, mut updates) = mpsc::channel(WAITING);
         let (keys, wanted_keys) = watch::channel(BTreeSet::new());
         let watch_status = || WatchStatus::new(self.times.clock.clone());
         let topologies = Collection::everywhere(GROUP, VERSION, TOPOLOGIES);
         let (of_topologies, of_nodes) = (watch_status(), watch_status());
         let writing = async {
             let mut survey = Survey::default();
-            let mut looks = interval(LOOK);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut ticks = interval(POLL_INTERVAL);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
-                    Some(news) = heard.recv() => {
-                        survey.apply(news);
+                    Some(update) = updates.recv() => {
+                        survey.apply(update);
                         let wanted = self.wanted.borrow().clone();
                         keys.send_if_modified(|keys| {
                             let new = survey.keys(&wanted);
@@ -85,23 +85,23 @@ impl Surveyor {
                             is_new
                         });
                     }
-                    _ = looks.tick() => self.write_due(&mut survey).await,
+                    _ = ticks.tick() => self.write_due(&mut survey).await,
                 }
             }
         };
         tokio::join!(
-            whenever_defined(&self.cluster, &topologies, &of_topologies, &say, Heard::Topologies),
-            self.nodes(wanted_keys, &of_nodes, &say),
+            whenever_defined(&self.cluster, &topologies, &of_topologies, &sender, SurveyUpdate::Topologies),
+            self.nodes(wanted_keys, &of_nodes, &sender),
             writing,
         );
     }
 
-    /// Follows nodes with those of their labels that count. Others come with another look at all.
+    /// Watches nodes, keeping the relevant labels. Other labels need another list.
     async fn nodes(
         &self,
         mut keys: watch::Receiver<BTreeSet<String>>,
         watch_status: &WatchStatus,
-        say: &mpsc::Sender<Heard>,
+        sender: &mpsc::Sender<SurveyUpdate>,
     ) {
         let collection = Collection::everywhere("", "v1", "nodes");
         loop {
@@ -112,9 +112,9 @@ impl Surveyor {
                 }
                 continue;
             }
-            let trim = |change| Heard::Nodes(trimmed(change, &count));
+            let trim = |change| SurveyUpdate::Nodes(trimmed(change, &count));
             tokio::select! {
-                () = whenever_defined(&self.cluster, &collection, watch_status, say, trim) => return,
+                () = whenever_defined(&self.cluster, &collection, watch_status, sender, trim) => return,
                 changed = keys.changed() => if changed.is_err() { return },
             }
         }
@@ -146,7 +146,7 @@ impl std::fmt::Debug for Surveyor {
     }
 }
 
-/// Only with labels of these keys: a node has dozens, and a cluster has thousands of nodes.
+/// Keeps labels of these keys only: a node has dozens, and a cluster has thousands of nodes.
 fn trimmed(change: Change<Node>, keys: &BTreeSet<String>) -> Change<Node> {
     let trim = |mut node: Node| {
         node.metadata.labels.retain(|key, _| keys.contains(key));
@@ -159,11 +159,11 @@ fn trimmed(change: Change<Node>, keys: &BTreeSet<String>) -> Change<Node> {
     }
 }
 
-/// Known nodes and topologies, and the statuses that were written. No I/O.
+/// Known nodes and topologies, and written statuses. No I/O.
 #[derive(Debug, Default)]
 struct Survey {
     topologies: BTreeMap<String, Arc<TopologyObject>>,
-    /// Labels by the node's name; `None` until they were listed.
+    /// Labels by the node's name; `None` before the first list.
     nodes: Option<BTreeMap<String, BTreeMap<String, String>>>,
     /// By the topologies' uids.
     written: HashMap<String, WrittenStatus>,
@@ -177,26 +177,26 @@ struct WrittenStatus {
 }
 
 impl Survey {
-    fn apply(&mut self, heard: Heard) {
-        match heard {
-            Heard::Topologies(Change::All(all)) => {
+    fn apply(&mut self, update: SurveyUpdate) {
+        match update {
+            SurveyUpdate::Topologies(Change::All(all)) => {
                 let named = |object: TopologyObject| (object.metadata.name.clone(), Arc::new(object));
                 self.topologies = all.into_iter().map(named).collect();
             }
-            Heard::Topologies(Change::Put(object)) => {
+            SurveyUpdate::Topologies(Change::Put(object)) => {
                 self.topologies.insert(object.metadata.name.clone(), Arc::new(object));
             }
-            Heard::Topologies(Change::Gone(object)) => {
+            SurveyUpdate::Topologies(Change::Gone(object)) => {
                 self.topologies.remove(&object.metadata.name);
             }
-            Heard::Nodes(Change::All(all)) => {
+            SurveyUpdate::Nodes(Change::All(all)) => {
                 self.nodes =
                     Some(all.into_iter().map(|node| (node.metadata.name, node.metadata.labels)).collect());
             }
-            Heard::Nodes(Change::Put(node)) => {
+            SurveyUpdate::Nodes(Change::Put(node)) => {
                 self.nodes.get_or_insert_default().insert(node.metadata.name, node.metadata.labels);
             }
-            Heard::Nodes(Change::Gone(node)) => {
+            SurveyUpdate::Nodes(Change::Gone(node)) => {
                 if let Some(nodes) = &mut self.nodes {
                     nodes.remove(&node.metadata.name);
                 }
@@ -204,13 +204,13 @@ impl Survey {
         }
     }
 
-    /// The labels that count for these topologies.
+    /// Label keys of these topologies.
     fn keys(&self, wanted: &BTreeSet<String>) -> BTreeSet<String> {
         let known = wanted.iter().filter_map(|name| self.topologies.get(name));
         known.flat_map(|object| object.spec.layers.iter().cloned()).collect()
     }
 
-    /// Statuses to be written now, each with the name and uid of its topology.
+    /// Statuses to write now, each with the name and uid of its topology.
     fn due(
         &mut self,
         wanted: &BTreeSet<String>,
@@ -288,24 +288,24 @@ mod tests {
     fn changed_node_labels_update_the_topology_status() {
         let wanted = BTreeSet::from(["racks".to_owned()]);
         let (second, mut survey) = (Duration::from_secs(1), Survey::default());
-        survey.apply(Heard::Topologies(Change::All(vec![topology()])));
+        survey.apply(SurveyUpdate::Topologies(Change::All(vec![topology()])));
         assert!(survey.due(&wanted, second, "t1").is_empty(), "nothing is known of nodes");
         assert_eq!(survey.keys(&wanted).len(), 2);
         assert!(survey.keys(&BTreeSet::new()).is_empty());
-        survey.apply(Heard::Nodes(Change::All(vec![node("n1", &[("rack", "r1"), ("zone", "a")])])));
+        survey.apply(SurveyUpdate::Nodes(Change::All(vec![node("n1", &[("rack", "r1"), ("zone", "a")])])));
         assert!(survey.due(&BTreeSet::new(), second, "t1").is_empty(), "nobody asks");
         let (name, uid, status) = survey.due(&wanted, second, "t1").remove(0);
         assert_eq!((name.as_str(), status.conditions[0].status.as_str()), ("racks", "True"));
         survey.note(&name, uid, status, second, Ok(()));
         assert!(survey.due(&wanted, 60 * second, "t2").is_empty());
-        survey.apply(Heard::Nodes(Change::Put(node("n2", &[("rack", "r1"), ("zone", "b")]))));
+        survey.apply(SurveyUpdate::Nodes(Change::Put(node("n2", &[("rack", "r1"), ("zone", "b")]))));
         assert!(survey.due(&wanted, 15 * second, "t2").is_empty(), "too early");
         let (name, uid, status) = survey.due(&wanted, 16 * second, "t2").remove(0);
         let valid = &status.conditions[0];
         assert_eq!((valid.reason.as_str(), valid.last_transition_time.as_str()), ("ContainmentBroken", "t2"));
         survey.note(&name, uid, status, 16 * second, Err(Problem::Denied("no".to_owned())));
         assert_eq!(survey.due(&wanted, 31 * second, "t3").len(), 1, "tried again");
-        survey.apply(Heard::Nodes(Change::Gone(node("n2", &[]))));
+        survey.apply(SurveyUpdate::Nodes(Change::Gone(node("n2", &[]))));
         assert!(survey.due(&wanted, 31 * second, "t3").is_empty(), "as it was told last");
     }
 

@@ -6,22 +6,22 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::endpoints::Clock;
 
-/// From the clock of the plans to that of people.
+/// Converts times of the monotonic clock to wall-clock times.
 #[derive(Debug)]
 pub(super) struct Times {
     pub(super) clock: Clock,
-    /// Wall-clock time at which the clock began. Taken once, so that a moment is always shown as the same.
+    /// Wall-clock time of the clock's zero. Taken once, so that a moment always has the same wall-clock time.
     pub(super) zero: Timestamp,
 }
 
-/// Wall-clock time at which a clock began, given that it is `now`.
+/// Wall-clock time of a clock's zero, given the current wall-clock time.
 pub(super) fn at_zero(clock: &Clock, now: Timestamp) -> Timestamp {
     let since = SignedDuration::try_from(clock.elapsed()).unwrap_or_default();
     now.checked_sub(since).unwrap_or(now)
 }
 
 impl Times {
-    /// With the time of people that it is now.
+    /// Converter with the current wall-clock time.
     pub(super) fn start(clock: Clock) -> Self {
         Self { zero: at_zero(&clock, Timestamp::now()), clock }
     }

@@ -1,4 +1,4 @@
-//! Record of statuses and events of policies: those that were written, and those that are due. No I/O.
+//! Statuses and events of policies: written ones and due ones. No I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::scaling::plan_store::{Plans, PolicyEntry};
 /// Time between two writes of the status of a policy that isn't ticked.
 const UNTICKED: Duration = Duration::from_secs(15);
 
-/// Time until an event that could not be written is tried again.
+/// Time until a failed event is retried.
 const AGAIN: Duration = Duration::from_secs(15);
 
-/// A status that is to be written.
+/// A status to write.
 #[derive(Debug, PartialEq)]
 pub(super) struct Due {
     pub(super) known: Known,
     pub(super) status: PolicyStatus,
-    /// For what it stands still since then, each with a sentence.
-    pub(super) news: Vec<(String, String)>,
+    /// New reasons for which the policy is blocked, each with a sentence.
+    pub(super) new_stops: Vec<(String, String)>,
 }
 
-/// Parts of a status that the next leader reads: last times of rules, last writes, pods let through their gate.
+/// Fields of a status that the next leader restores: last firings of rules, last writes, admitted pods.
 fn left(status: &PolicyStatus) -> impl PartialEq {
     let fired = status.rules.iter().map(|rule| (rule.name.clone(), rule.last_trigger_time.clone()));
     let let_through =
@@ -36,7 +36,7 @@ fn left(status: &PolicyStatus) -> impl PartialEq {
     (fired.collect::<Vec<_>>(), status.last_writes.clone(), let_through.collect::<Vec<_>>())
 }
 
-/// For what a policy stands still by a status: reasons, each once, with a sentence.
+/// Reasons for which a policy is blocked by a status, each once, with a sentence.
 fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
     let freezes = |name: &str| Condition::ALL.into_iter().any(|of| of.freezes() && format!("{of:?}") == name);
     let holds = |condition: &&StatusCondition| match condition.of.as_str() {
@@ -45,34 +45,34 @@ fn stops(status: &PolicyStatus) -> Vec<(String, String)> {
     };
     let all = status.conditions.iter().filter(holds);
     let mut stops: Vec<_> = all.map(|of| (of.reason.clone(), of.message.clone())).collect();
-    // A policy that isn't accepted for what keeps it from acting has a condition of that name, too.
+    // A policy rejected for a blocking condition has a condition of that name, too.
     let mut said = HashSet::new();
     stops.retain(|(reason, _)| said.insert(reason.clone()));
     stops
 }
 
-/// For what a policy stands still by one status, and doesn't by the one before.
-fn news(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
-    let (mut news, old) = (stops(status), stops(before));
-    news.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
-    news
+/// Reasons in one status that the one before lacks.
+fn new_stops(status: &PolicyStatus, before: &PolicyStatus) -> Vec<(String, String)> {
+    let (mut new_stops, old) = (stops(status), stops(before));
+    new_stops.retain(|(reason, _)| !old.iter().any(|(of, _)| of == reason));
+    new_stops
 }
 
-/// Statuses that were written, by the objects' uids. No I/O.
+/// Written statuses, by the objects' uids. No I/O.
 #[derive(Debug, Default)]
 pub(super) struct WrittenStatuses(HashMap<String, WrittenStatus>);
 
-/// Outcome of an event's write.
+/// Outcome of writing an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventOutcome {
     Done,
     /// Refused.
     Refused,
-    /// No response, and none to expect for others either.
+    /// No response; none is expected for others either.
     Unanswered,
 }
 
-/// An event that is to be written.
+/// An event to write.
 #[derive(Debug, PartialEq)]
 pub(super) struct PendingEvent {
     pub(super) name: String,
@@ -86,16 +86,16 @@ struct WrittenStatus {
     name: String,
     status: PolicyStatus,
     at: Duration,
-    /// Events that are to be written: reasons, each with a sentence.
+    /// Events to write: reasons, each with a sentence.
     pending_events: Vec<(String, String)>,
     /// Time of the next attempt.
     tries: Duration,
-    /// Problem that the last write failed by, and that was reported.
+    /// Error of the last write, which was logged.
     problem: Option<Problem>,
 }
 
 impl WrittenStatuses {
-    /// Statuses to be written now.
+    /// Statuses to write now.
     pub(super) fn due(&mut self, plans: &Plans, now: Duration, times: &Times) -> Vec<Due> {
         self.0.retain(|uid, _| plans.objects.iter().any(|known| known.uid == *uid));
         let due = plans.objects.iter().filter_map(|known| {
@@ -109,13 +109,13 @@ impl WrittenStatuses {
             let before = written.map_or(&known.status, |written| &written.status);
             let status = of(known, entry, before, &times.at(now), times);
             let is_due = if is_early { left(&status) != left(before) } else { status != *before };
-            is_due.then(|| Due { known: known.clone(), news: news(&status, before), status })
+            is_due.then(|| Due { known: known.clone(), new_stops: new_stops(&status, before), status })
         });
         due.collect()
     }
 
     pub(super) fn note(&mut self, due: Due, at: Duration, written: Result<(), Problem>) {
-        let Due { known, status, news } = due;
+        let Due { known, status, new_stops } = due;
         let old = self.0.remove(&known.uid);
         let Known { name, uid, status: seen, .. } = known;
         let (before, mut pending_events, tries, last) = match old {
@@ -124,10 +124,10 @@ impl WrittenStatuses {
         };
         let record = match written {
             Ok(()) => {
-                // Of what is over nobody needs to hear.
+                // Reasons that no longer hold need no event.
                 let stops = stops(&status);
                 pending_events.retain(|(reason, _)| stops.iter().any(|(of, _)| of == reason));
-                pending_events.extend(news);
+                pending_events.extend(new_stops);
                 WrittenStatus { name, status, at, pending_events, tries, problem: None }
             }
             Err(problem) => {
@@ -149,7 +149,7 @@ impl WrittenStatuses {
         self.0.insert(uid, record);
     }
 
-    /// Events to be written now.
+    /// Events to write now.
     pub(super) fn pending_events(&self, now: Duration) -> Vec<PendingEvent> {
         let due = self.0.iter().filter(|(_, record)| record.tries <= now);
         let of = |(uid, record): (&String, &WrittenStatus)| {
@@ -165,8 +165,8 @@ impl WrittenStatuses {
         due.flat_map(of).collect()
     }
 
-    /// Notes whether an event was written. Without a response none is tried for a while: statuses would wait for
-    /// each.
+    /// Records the outcome of an event. Without a response none is tried for a while, as statuses would wait
+    /// for each.
     pub(super) fn note_event(&mut self, event: &PendingEvent, outcome: EventOutcome, now: Duration) {
         let record = self.0.get_mut(&event.uid);
         match (outcome, record) {
@@ -182,7 +182,7 @@ impl WrittenStatuses {
     }
 }
 
-/// The status of a policy, from what stands.
+/// Status of a policy, from its current plan.
 fn of(
     known: &Known,
     entry: Option<&PolicyEntry>,
@@ -369,7 +369,7 @@ mod tests {
         let due = written.due(&refused, SECOND, &times).remove(0);
         let accepted = &due.status.conditions[0];
         assert_eq!((accepted.of.as_str(), accepted.status.as_str()), ("Accepted", "False"));
-        assert_eq!(due.news, [("Invalid".to_owned(), String::new())]);
+        assert_eq!(due.new_stops, [("Invalid".to_owned(), String::new())]);
         // Whoever leads next says it once more only where it is another reason.
         let seen = Known { status: due.status, ..known("Invalid") };
         let again = Plans { objects: [seen.clone()].into(), ..refused };
@@ -377,7 +377,7 @@ mod tests {
         let other = Known { verdict: known("TargetConflict").verdict, ..seen };
         let other = Plans { objects: [other].into(), ..again };
         let due = WrittenStatuses::default().due(&other, SECOND, &times).remove(0);
-        assert_eq!(due.news, [("TargetConflict".to_owned(), String::new())]);
+        assert_eq!(due.new_stops, [("TargetConflict".to_owned(), String::new())]);
         assert_eq!(due.status.state, None);
     }
 }

@@ -1,6 +1,6 @@
-//! Numbers that no pod has: queries to a server with the query API of Prometheus.
+//! Metrics outside of pods: Prometheus queries.
 //!
-//! [`QueryRunner`] asks every query that a policy names, in the background; a tick takes what [`QueryResults`] has.
+//! [`QueryRunner`] runs every query of a policy in the background; a tick reads its [`QueryResults`].
 
 mod response;
 mod runner;

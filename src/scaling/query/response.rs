@@ -1,10 +1,10 @@
-//! The response to an instant query: one number, or why there is none.
+//! Response to an instant query: one number, or an error.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-/// Longest text of a server that is passed on.
+/// Longest text of a server in an error.
 const MOST_SAID: usize = 200;
 
 /// Error of a response that isn't one number.
@@ -13,19 +13,19 @@ pub enum ResponseError {
     /// Not a response of the Prometheus API.
     #[error("the response is not one of the Prometheus API: {0}; is that the server's base URL?")]
     Malformed(String),
-    /// The server says what is wrong with the query.
+    /// The query failed at the server.
     #[error("the server says: {0}")]
     Refused(String),
-    /// No series has that number now.
+    /// No series has a value now.
     #[error("the result has no sample; does the metric exist, with these labels?")]
     NoSample,
-    /// More than one sample: none is chosen.
+    /// More than one sample.
     #[error("the result has {0} samples and has to have one; sum() or max() makes one of them")]
     Several(usize),
-    /// A matrix, a text, a histogram.
+    /// Matrix, text or histogram.
     #[error("the result is a {0} and has to be one number")]
     NoNumber(String),
-    /// NaN, or without end.
+    /// NaN or infinite.
     #[error("the result is {0}, which is no number to scale by")]
     NotFinite(String),
 }
@@ -44,7 +44,7 @@ struct Data {
     result: Box<RawValue>,
 }
 
-/// A time and a value, as the API writes them: the value is a text.
+/// Time and value; the API writes the value as text.
 type Point = (IgnoredAny, String);
 
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct Sample {
     value: Option<Point>,
 }
 
-/// The one number of a response's body.
+/// The single number in a response's body.
 ///
 /// # Errors
 /// `ResponseError` if the query failed, or its result isn't one finite number.
@@ -84,13 +84,13 @@ pub(super) fn number(body: &[u8]) -> Result<f64, ResponseError> {
     if value.is_finite() { Ok(value) } else { Err(ResponseError::NotFinite(text)) }
 }
 
-/// Error message of the server, where a body that comes with an error status has one.
+/// Error message in the body of an error response, if any.
 pub(super) fn complaint(body: &[u8]) -> Option<String> {
     let envelope: Envelope = serde_json::from_slice(body).ok()?;
     envelope.error.as_deref().map(clipped).filter(|said| !said.is_empty())
 }
 
-/// A server's text for the log: one line, not long.
+/// A server's text for the log: one line, shortened.
 fn clipped(text: &str) -> String {
     let clean = |letter: char| if letter.is_control() { ' ' } else { letter };
     let mut short: String = text.chars().take(MOST_SAID).map(clean).collect();

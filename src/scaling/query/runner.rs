@@ -1,4 +1,4 @@
-//! Tasks that ask queries, how often they do, and the results.
+//! Tasks that run queries periodically, and their results.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,17 @@ use super::Server;
 use crate::cluster::Backoff;
 use crate::endpoints::Clock;
 
-/// Longest time between two times that a query is asked, however seldom its policy ticks: a value is to
-/// be of now. Servers scrape about this often.
+/// Longest interval of a query, however seldom its policy ticks, so that values are fresh. Servers scrape
+/// about this often.
 const SLOWEST: Duration = Duration::from_secs(15);
 
-/// Longest pause after failures, unless the query is asked less often anyway.
+/// Longest pause after failures, unless the query's interval is longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Queries under way at the same time.
+/// Concurrent queries.
 const AT_ONCE: usize = 4;
 
-/// A response counts for so many intervals, as one may fail.
+/// Age of a valid result, in intervals, as one query may fail.
 const INTERVALS: u32 = 3;
 
 /// Interval of a query of a policy that ticks every `interval`.
@@ -32,10 +32,10 @@ fn every(interval: Duration) -> Duration {
     interval.min(SLOWEST)
 }
 
-/// Results of queries. The task of a query writes its entry; ticks read.
+/// Results of queries. Each query's task writes its entry; ticks read.
 #[derive(Debug, Default)]
 pub struct QueryResults {
-    // Guards what was answered last, and when; `None` where there was no number. Held for a look or an
+    // Guards what was answered last, and when; `None` where there was no number. Held for a read or an
     // entry, never across an await.
     last: Mutex<HashMap<Arc<str>, Option<(f64, Duration)>>>,
 }
@@ -45,27 +45,26 @@ impl QueryResults {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query's number, for a policy that ticks every `interval`; `None` when there is none, or it is too
-    /// old.
+    /// Result of a query, for a policy that ticks every `interval`; `None` if absent or stale.
     pub fn number(&self, query: &str, interval: Duration, now: Duration) -> Option<f64> {
         let (value, at) = self.last().get(query).copied().flatten()?;
         (now.saturating_sub(at) <= every(interval) * INTERVALS).then_some(value)
     }
 
-    /// Returns `true` if nothing came of it yet, not even a failure.
+    /// Returns `true` if a query has no result yet, not even a failure.
     pub fn is_open(&self, query: &str) -> bool {
         !self.last().contains_key(query)
     }
 }
 
-/// Asks queries until it is dropped.
+/// Runs queries until dropped.
 #[derive(Debug)]
 pub struct QueryRunner {
     shared: Arc<Shared>,
-    /// Queries that are asked, each with the interval at which the policies tick that name it.
+    /// Queries, each with the shortest interval of its policies.
     queries: BTreeMap<Arc<str>, Duration>,
     tasks: JoinSet<()>,
-    /// `true` if a receiver waits for values.
+    /// `true` while values are needed.
     wanted: watch::Sender<bool>,
 }
 
@@ -74,7 +73,7 @@ struct Shared {
     server: Server,
     clock: Clock,
     results: QueryResults,
-    /// By result.
+    /// Count by result.
     asked: IntCounterVec,
     at_once: Semaphore,
 }
@@ -92,8 +91,7 @@ impl QueryRunner {
         &self.shared.results
     }
 
-    /// Asks these from now on, each so often that a policy with this interval has a fresh number. Has to
-    /// be called on a runtime.
+    /// Sets the queries, each with the interval of its policy. Must be called on a runtime.
     pub fn ask(&mut self, queries: BTreeMap<Arc<str>, Duration>) {
         if self.queries == queries {
             return;
@@ -107,7 +105,7 @@ impl QueryRunner {
         self.queries = queries;
     }
 
-    /// Says whether to ask: a replica that makes no plans leaves the server alone.
+    /// Runs queries only while `wanted`: replicas that don't plan send none.
     pub fn want(&self, wanted: bool) {
         self.wanted.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
@@ -121,7 +119,7 @@ impl Shared {
         mut wanted: watch::Receiver<bool>,
     ) {
         let mut backoff = Backoff::new(every, every.max(LONGEST_PAUSE));
-        // What was said of it since it was last answered.
+        // Errors logged since the last result.
         let mut told: Vec<&'static str> = Vec::new();
         loop {
             if wanted.wait_for(|wanted| *wanted).await.is_err() {
@@ -153,7 +151,7 @@ impl Shared {
                     let mut last = self.results.last();
                     let entry = last.entry(Arc::clone(&query)).or_default();
                     if is_response {
-                        // There is no such number now. A server that fails says nothing of that.
+                        // The metric has no value now. An error of the server doesn't imply that.
                         *entry = None;
                         backoff.reset();
                         every

@@ -1,4 +1,4 @@
-//! The server that answers queries.
+//! Prometheus server.
 
 use std::io;
 use std::path::Path;
@@ -21,45 +21,45 @@ use crate::cluster::encode;
 use crate::scrape::{TlsClient, TlsError, TlsSettings};
 use crate::settings::PrometheusSettings;
 
-/// Time for the whole response. A query that takes longer is too much for every few seconds.
+/// Timeout of a response. Slower queries are too expensive for every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A response is one number; what is larger has thousands of series.
+/// Largest response: it is one number, and a larger one has thousands of series.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A token is shorter.
+/// Largest token.
 const MOST_TOKEN_BYTES: u64 = 64 << 10;
 
-/// Error of a query without a response. Has neither the query nor the credentials.
+/// Error of a query without a response. Contains neither the query nor the credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// No token to send.
+    /// The token can't be read.
     #[error("the token can't be used: {0}; check --prometheus-token-file")]
     Token(String),
-    /// No connection.
+    /// Connection failed.
     #[error("can't connect ({0}); check --prometheus-address")]
     Connect(#[source] io::Error),
-    /// Connected, but TLS fails.
+    /// TLS handshake failed.
     #[error("no TLS ({0}); check --prometheus-ca-file and the server's certificate")]
     Tls(#[source] io::Error),
-    /// The connection broke, or what came is no HTTP.
+    /// The connection broke, or the response isn't HTTP.
     #[error("the connection broke: {0}")]
     Connection(#[source] hyper::Error),
-    /// No whole response in time.
+    /// Timeout.
     #[error("no whole response within {TIMEOUT:?}")]
     Timeout,
-    /// The server said no.
+    /// Error status.
     #[error("the server responded with {status}{}", said(.complaint))]
     Status {
         /// With which status.
         status: StatusCode,
-        /// Error of the Prometheus API in the response, if it has one.
+        /// Error of the Prometheus API in the response, if any.
         complaint: Option<String>,
     },
-    /// More than one number ever is.
+    /// Too large for one number.
     #[error("the response has more than {MOST_BYTES} bytes; sum() or max() makes one number of many")]
     TooLarge,
-    /// A response without a number.
+    /// Response without a single number.
     #[error(transparent)]
     Response(#[from] ResponseError),
 }
@@ -69,7 +69,7 @@ fn said(complaint: &Option<String>) -> String {
 }
 
 impl QueryError {
-    /// Kind of the failure, for metrics.
+    /// Kind of the error, for metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Token(_) => "token",
@@ -87,14 +87,14 @@ impl QueryError {
         }
     }
 
-    /// Returns `true` if the server responded as it should: it need not be asked less often.
+    /// Returns `true` if the server responded as it should, so no backoff is needed.
     pub(super) fn is_response(&self) -> bool {
         use ResponseError::{NoNumber, NoSample, NotFinite, Several};
         matches!(self, Self::Response(NoSample | Several(_) | NoNumber(_) | NotFinite(_)))
     }
 }
 
-/// A server with the query API of Prometheus.
+/// A server with the Prometheus query API.
 #[derive(Debug)]
 pub struct Server {
     settings: PrometheusSettings,
@@ -104,7 +104,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads the certificates. Nothing is sent yet, so it doesn't matter whether the server is up.
+    /// Reads the certificates. Nothing is sent yet.
     ///
     /// # Errors
     /// `TlsError` if a file can't be used.
@@ -125,11 +125,10 @@ impl Server {
         self.settings.token_file.is_some() && self.tls.is_none()
     }
 
-    /// Asks an instant query.
+    /// Runs an instant query.
     ///
     /// # Errors
-    /// `QueryError` if the server can't be reached, doesn't respond in time, or returns anything but one
-    /// number.
+    /// `QueryError` if the server can't be reached, times out, or returns anything but one number.
     pub async fn ask(&self, query: &str) -> Result<f64, QueryError> {
         timeout(TIMEOUT, self.exchange(query)).await.unwrap_or(Err(QueryError::Timeout))
     }
@@ -167,7 +166,7 @@ impl Server {
     }
 }
 
-/// The header that shows the token of a file.
+/// `Authorization` header with the token of a file.
 async fn bearer(file: &Path) -> Result<HeaderValue, String> {
     let name = file.display();
     let said = |error: io::Error| format!("{name}: {error}");

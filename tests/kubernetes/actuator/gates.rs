@@ -123,7 +123,7 @@ async fn step_goes_to_one_rack_and_the_next_follows_when_it_is_up() {
     let second: Vec<_> = both.iter().filter(|found| !first.contains(found)).collect();
     assert!(second.iter().all(|(_, rack)| rack == "r1"), "{second:?}");
     let events = group.events("decode").await;
-    let said = format!("4 pods of decode may be scheduled to {RACK}=r2, 4 in all");
+    let said = format!("policy p, role decode: opened the gates of 4 pods to {RACK}=r2, 4 admitted");
     assert!(events.iter().any(|event| event.contains(&said)), "{events:?}");
     assert_eq!(group.replicas("decode").await, 8, "pods at gates exist");
 }

@@ -37,7 +37,7 @@ async fn turn(actuator: &mut usher::actuator::Actuator, policy: &Policy, case: C
         _ => None,
     };
     if matches!(case, Case::PolicyGone) {
-        return actuator.keep_retired_gates().await;
+        return actuator.open_gates_of_retired().await;
     }
     match actuator.observe(policy, S(at)).await {
         Some(seen) => {
@@ -52,9 +52,9 @@ async fn turn(actuator: &mut usher::actuator::Actuator, policy: &Policy, case: C
                 }
                 role.write = seen.replicas[usize::from(role.name != "decode")];
             }
-            actuator.act(policy, &plan, seen, S(at), frozen).await;
+            actuator.apply(policy, &plan, seen, S(at), frozen).await;
         }
-        None => actuator.keep_gates(policy).await,
+        None => actuator.open_replacement_gates(policy).await,
     }
 }
 
@@ -201,7 +201,7 @@ async fn replacements_pass_their_gate_in_every_state() {
         all(&mut actuator, 10).await;
         let open = if matches!(case, Case::Recommend) {
             policy = of(&pair("").replace("Apply", "Recommend"));
-            actuator.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
+            actuator.set_policies(std::iter::once(&Arc::new(policy.clone())), &[]);
             Case::Recommend
         } else {
             Case::Paused
@@ -219,7 +219,7 @@ async fn replacements_pass_their_gate_in_every_state() {
                 let path = format!("{}/prefill", group.space.path("apps/v1", "deployments"));
                 group.space.send("DELETE", &path, &json!({})).await.unwrap();
             }
-            Case::PolicyGone => actuator.attend(std::iter::empty(), &[]),
+            Case::PolicyGone => actuator.set_policies(std::iter::empty(), &[]),
             _ => {}
         }
         // One of the first step dies, and another is made in its place.

@@ -104,7 +104,7 @@ async fn a_restart_changes_nothing_in_any_state() {
         let mut before = group.events("decode").await;
         let stuck: Vec<String> = before.extract_if(.., |event| is_stuck(event)).collect();
         if let "Blocked" | "Failed" = name {
-            let expected = "4 of 8 pods are ready, 4 may exist, by policy p, role decode: BatchTimeout";
+            let expected = "policy p, role decode: 4 of 8 pods are ready, 4 admitted: BatchTimeout";
             assert_eq!(stuck, [format!("Step{name}: {expected}")]);
         }
         picker.kill().await;

@@ -51,7 +51,7 @@ async fn replicas_are_written_to_every_scalable_kind() {
             Some(group.events(name).await).filter(|events| !events.is_empty())
         })
         .await;
-        let said = format!("ScaledUp: 1 to 3 replicas by policy p, role {name}: Min");
+        let said = format!("ScaledUp: policy p, role {name}: scaled from 1 to 3 replicas: Min");
         assert_eq!(events, [said]);
     }
 }

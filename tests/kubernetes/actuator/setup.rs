@@ -41,7 +41,7 @@ pub(super) async fn actuator(server: &Server, group: &Group, policy: &Policy) ->
     let (_, pool) = watch::channel(Some("app=m".to_owned()));
     let term = Arc::new(Term::endless(clock.clone()));
     let mut actuator = Actuator::new(cluster, group.space.name.clone(), clock.clone(), pool, term);
-    actuator.attend(std::iter::once(&Arc::new(policy.clone())), &[]);
+    actuator.set_policies(std::iter::once(&Arc::new(policy.clone())), &[]);
     (actuator, clock)
 }
 
@@ -84,12 +84,12 @@ async fn concurrent_replica_change_is_not_overwritten() {
     let first = plan(&policy, &seen.replicas);
     assert_eq!(first.roles[0].write, 5);
     group.scale("decode", 3).await;
-    assert_eq!(actuator.act(&policy, &first, seen, S(1), None).await.unwritten, [0]);
+    assert_eq!(actuator.apply(&policy, &first, seen, S(1), None).await.unwritten, [0]);
     assert_eq!(group.replicas("decode").await, 3);
     // The next look begins there.
     let seen = actuator.observe(&policy, S(2)).await.unwrap();
     assert_eq!(seen.replicas, [3]);
     let next = plan(&policy, &seen.replicas);
-    assert!(actuator.act(&policy, &next, seen, S(2), None).await.unwritten.is_empty());
+    assert!(actuator.apply(&policy, &next, seen, S(2), None).await.unwritten.is_empty());
     assert_eq!(group.replicas("decode").await, 5);
 }

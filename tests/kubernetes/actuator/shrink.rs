@@ -50,7 +50,7 @@ async fn act(
     seen.loads = Some(HashMap::from(loads));
     let mut plan = plan(policy, &seen.replicas);
     (plan.roles[0].write, plan.roles[0].admitted) = (write, write);
-    let outcome = actuator.act(policy, &plan, seen, S(at), None).await;
+    let outcome = actuator.apply(policy, &plan, seen, S(at), None).await;
     (outcome.plan, outcome.unwritten)
 }
 
@@ -99,7 +99,7 @@ async fn a_smaller_role_loses_idle_pods_after_their_last_response() {
     assert!(draining.len() == 2 && draining.contains(&going), "{draining:?}");
     assert_eq!(cost(&group, "decode-2").await, json!("-1000"));
     // Pods of a policy that is gone have requests again.
-    actuator.attend(std::iter::empty(), &[]);
+    actuator.set_policies(std::iter::empty(), &[]);
     assert!(actuator.draining().is_empty());
 }
 
@@ -161,7 +161,7 @@ async fn disruption_budget_delays_scale_down() {
         let mut plan = plan(&policy, &seen.replicas);
         (plan.roles[0].write, plan.roles[0].admitted) = (2, 1);
         plan.roles[0].reasons.push(Reason::Trimmed);
-        actuator.act(&policy, &plan, seen, at, None).await.plan.conditions
+        actuator.apply(&policy, &plan, seen, at, None).await.plan.conditions
     };
     assert_eq!(trim(&mut actuator, S(2)).await, [Condition::EvictionRefused]);
     let told = group.events("decode").await;

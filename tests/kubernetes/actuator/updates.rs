@@ -99,7 +99,9 @@ async fn update_continues_after_a_restart_and_restores_partitions() {
     has_partition(&group, "prefill", 0, None).await;
     let events = group.events("decode").await;
     assert!(
-        events.iter().any(|event| event.contains("by policy p, role decode: ") && event.contains("Updating")),
+        events
+            .iter()
+            .any(|event| event.contains("policy p, role decode: patched ") && event.contains("Updating")),
         "{events:?}"
     );
 }

@@ -19,7 +19,7 @@ async fn act(actuator: &mut Actuator, clock: &Clock, policy: &Policy, at: u64) -
     let seen = eventually("a look", async || actuator.observe(policy, S(at)).await).await;
     let mut plan = plan(policy, &seen.replicas);
     plan.conditions.clear();
-    actuator.act(policy, &plan, seen, S(at), None).await.plan.conditions
+    actuator.apply(policy, &plan, seen, S(at), None).await.plan.conditions
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,7 +69,7 @@ async fn an_autoscaler_of_the_target_is_found_before_the_first_write() {
     let (mut actuator, clock) = actuator(server, &group, &policy).await;
     assert_eq!(act(&mut actuator, &clock, &policy, 2).await, [Condition::OtherScaler]);
     assert_eq!(group.replicas("decode").await, 1);
-    let said = "HorizontalPodAutoscaler 'h' scales Deployment decode; nothing is written by policy p";
+    let said = "policy p: HorizontalPodAutoscaler 'h' scales Deployment decode; nothing is written";
     assert_eq!(group.events("decode").await, [format!("OtherScaler: {said}")]);
     // It is said once, and over when it is gone.
     assert_eq!(act(&mut actuator, &clock, &policy, 4).await, [Condition::OtherScaler]);

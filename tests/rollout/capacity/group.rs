@@ -39,12 +39,16 @@ fn invalid_policies_are_refused_with_position() {
         (
             "prefill: {min: 25",
             "encode: {min: 25",
-            "'encode' is no role of this policy; its roles are decode, prefill",
+            "'encode' is not a role of this policy; its roles are decode, prefill",
         ),
         ("alpha: 0.5", "alpha: 1.5", "spec.coordination.alpha is out of range"),
         ("min: \"1:4\"", "min: \"4:1\"", "ratio.min is above max"),
         ("min: \"1:4\", max: \"1:1\"", "min: \"1:4\", max: \"0.26\"", ""),
-        ("min: \"1:4\", max: \"1:1\"", "min: \"9:1\", max: \"9:1\"", "is kept by no numbers of pods"),
+        (
+            "min: \"1:4\", max: \"1:1\"",
+            "min: \"9:1\", max: \"9:1\"",
+            "can't be satisfied within the roles' bounds",
+        ),
         ("numerator: prefill", "numerator: decode", "is the numerator's role"),
         ("target: 4}]\n", "target: 0}]\n", "spec.total.metrics.0.target has to be above 0"),
         ("tolerancePercent: 10", "tolerancePercent: 101", "write 0 to 100"),
@@ -75,12 +79,12 @@ fn invalid_policies_are_refused_with_position() {
 fn invalid_rules_are_refused_and_odd_ones_noted() {
     let table = [
         ("threshold: 1\n", "threshold: 5\n", "adds pods from 5 on and 'down-on-idle' removes them up to 5"),
-        ("name: down-on-idle", "name: up-on-queue", "spec.rules.1.name 'up-on-queue' is there twice"),
+        ("name: down-on-idle", "name: up-on-queue", "spec.rules.1.name 'up-on-queue' is a duplicate"),
         ("step: 2", "step: 0", "changes nothing"),
         ("    step: 2\n", "", "has no step"),
         ("    threshold: 5\n", "", "has a comparator and no threshold"),
         ("comparator: LESS_THAN\n", "minThreshold: 1\n", "thresholds of both kinds"),
-        ("    role: decode\n", "    role: encode\n", "'encode' is no role"),
+        ("    role: decode\n", "    role: encode\n", "'encode' is not a role"),
         ("    metric: queue_depth\n", "", "spec.rules.0 has no metric"),
         ("max: 8\n    onBound", "max: 0\n    onBound", "spec.rules.0.max is out of range"),
     ];

@@ -45,7 +45,7 @@ fn invalid_policies_are_refused_with_position() {
         (format!("{AB}, sizes: 3"), "unknown"),
         (total(""), "spec.total.metrics is empty"),
         (total("metrics: [{target: 1}]"), "spec.total.metrics.0 has no name"),
-        (total("metrics: [{name: m, target: 1}, {name: m, target: 2}]"), "'m' is there twice"),
+        (total("metrics: [{name: m, target: 1}, {name: m, target: 2}]"), "'m' is a duplicate"),
         (total("metrics: [{name: m}]"), "spec.total.metrics.0.target is missing"),
         (total("metrics: [{name: m, target: 0}]"), "spec.total.metrics.0.target has to be above 0"),
         (total("metrics: [{name: m, target: .inf}]"), "target"),
@@ -53,7 +53,7 @@ fn invalid_policies_are_refused_with_position() {
         (shared("pressure: {a: [{metric: q, target: 1e-300}]}"), "has to be a billionth or more"),
         (total("metrics: [{name: m, source: elsewhere, target: 1}]"), "elsewhere"),
         (total(&format!("tolerancePercent: 101, {one}")), "spec.total.tolerancePercent is out of range"),
-        (format!("{}, total: {{{one}}}", rule(up)), "total sizes every role, so keep one of them"),
+        (format!("{}, total: {{{one}}}", rule(up)), "spec.total excludes rules; keep one of them"),
         (format!("{}, behavior: {{scaleUp: {{period: 31m}}}}", total(one)), "spec.behavior.scaleUp.period is longer than 30m"),
         (format!("{}, behavior: {{scaleDown: {{percent: 1001}}}}", total(one)), "spec.behavior.scaleDown.percent is out of range"),
         (format!("{}, behavior: {{scaleUp: {{panic: {{thresholdPercent: 109}}}}}}", total(one)), "panic.thresholdPercent is out of range"),
@@ -63,7 +63,7 @@ fn invalid_policies_are_refused_with_position() {
         (shared("preferredRatio: {a: {min: 60}, b: {min: 41}}"), "minima of 101 percent"),
         (shared("preferredRatio: {a: {max: 40}, b: {max: 59}}"), "maxima of 99 percent"),
         (shared("preferredRatio: {a: {min: 60, max: 50}}"), "spec.coordination.preferredRatio.a.min is above max"),
-        (shared("preferredRatio: {c: {min: 60}}"), "'c' is no role of this policy; its roles are a, b"),
+        (shared("preferredRatio: {c: {min: 60}}"), "'c' is not a role of this policy; its roles are a, b"),
         (shared("pressure: {a: [{metric: q, target: 0}]}"), "spec.coordination.pressure.a.0.target has to be above 0"),
         (shared("ratio: {numerator: a, denominator: a, min: 1}"), "is the numerator's role"),
         (ratio("min: '1:x'"), "\"1:x\""),
@@ -71,9 +71,9 @@ fn invalid_policies_are_refused_with_position() {
         (ratio("min: 2, max: 1"), "spec.coordination.ratio.min is above max"),
         (shared("ratio: {numerator: a, denominator: b}"), "has neither min nor max"),
         // Over real numbers there is a pair.
-        ("roles: {a: {min: 1, max: 1}, b: {min: 1, max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
+        ("roles: {a: {min: 1, max: 1}, b: {min: 1, max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "can't be satisfied within the roles' bounds"),
         // None at all keep any ratio, and that is no group.
-        ("roles: {a: {max: 1}, b: {max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "is kept by no numbers of pods"),
+        ("roles: {a: {max: 1}, b: {max: 2}}, coordination: {ratio: {numerator: a, denominator: b, min: 0.6, max: 0.65}}".into(), "can't be satisfied within the roles' bounds"),
         // Steps lead along one ratio.
         (stepped("{a: 2, b: 4}", "min: '1:1', max: '1:1'"), "spec.deploy.steps bring up 2 a with every 4 b, which is below spec.coordination.ratio.min 1:1, so that no step keeps the ratio; write a: 4 and b: 4, or change the ratio"),
         (stepped("{a: 3, b: 2}", "max: '1:1'"), "is above spec.coordination.ratio.max 1:1, so that no step keeps the ratio; write a: 3 and b: 3"),
@@ -88,14 +88,14 @@ fn invalid_policies_are_refused_with_position() {
         (rule("maxThreshold: 3, step: -1"), "has no sign beside"),
         (rule(&format!("{up}, min: 3, max: 2")), "spec.rules.0.min is above max"),
         (rule(&format!("{up}, minCoverage: 2")), "spec.rules.0.minCoverage is out of range"),
-        (format!("{AB}, rules: [{{name: r, role: c, metric: m, {up}}}]"), "'c' is no role"),
+        (format!("{AB}, rules: [{{name: r, role: c, metric: m, {up}}}]"), "'c' is not a role"),
         (format!("{AB}, rules: [{{role: a, metric: m, {up}}}]"), "spec.rules.0 has no name"),
         (format!("{AB}, rules: [{{name: r, role: a, {up}}}]"), "spec.rules.0 has no metric"),
         (two(up, "comparator: LESS_THAN, threshold: 5, step: -1"), "so the role flaps"),
         (two(up, "minThreshold: 6, step: 1"), "so the role flaps"),
         // What waits is one number, and so is a query: there is nothing to aggregate.
         (format!("{AB}, rules: [{{name: r, role: a, metric: waiting, {up}}}, {{name: s, role: a, metric: waiting, aggregation: max, comparator: LESS_THAN, threshold: 6, step: -1}}]"), "so the role flaps"),
-        (format!("{AB}, rules: [{{name: r, role: a, metric: m, {up}}}, {{name: r, role: b, metric: m, {up}}}]"), "'r' is there twice"),
+        (format!("{AB}, rules: [{{name: r, role: a, metric: m, {up}}}, {{name: r, role: b, metric: m, {up}}}]"), "'r' is a duplicate"),
     ];
     for (spec, says) in table {
         let found = errors(&document(&spec));
@@ -131,12 +131,12 @@ fn suspicious_policies_have_warnings() {
     let total = "total: {metrics: [{name: m, target: 1}]}";
     let table = [
         (format!("{AB}, behavior: {{}}"), "no effect without total"),
-        (format!("{AB}, {total}, coordination: {{mode: Preferred}}"), "says nothing of 'a'"),
+        (format!("{AB}, {total}, coordination: {{mode: Preferred}}"), "has no metrics of 'a'"),
         (format!("{AB}, coordination: {{alpha: 0.8}}"), "may swing"),
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: -1}}]"), "removes pods when there is more"),
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: LESS_THAN, threshold: 5, step: 1}}]"), "adds pods when there is less"),
         ("roles: {a: {max: 4}, b: {min: 1, max: 4}}, coordination: {ratio: {numerator: a, denominator: b, min: 1}}".into(), "scale to zero or none"),
-        ("roles: {a: {max: 2}, b: {max: 4}}, coordination: {ratio: {numerator: a, denominator: b, max: 0.2}}".into(), "can't be kept while requests wait"),
+        ("roles: {a: {max: 2}, b: {max: 4}}, coordination: {ratio: {numerator: a, denominator: b, max: 0.2}}".into(), "can't be satisfied while requests wait"),
         (format!("{AB}, rules: [{{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: 1, min: 5}}]"), "spec.rules.0.min is above the max of 'a', which holds"),
         ("roles: {a: {min: 3, max: 9}}, rules: [{name: r, role: a, metric: m, comparator: GREATER_THAN, threshold: 5, step: 1, max: 2}]".into(), "spec.rules.0.max is below the min of 'a', which holds"),
     ];

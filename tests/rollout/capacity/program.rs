@@ -78,7 +78,7 @@ fn the_shipped_timeline_ends_where_it_began() {
     let rows: Vec<&str> = table.lines().skip(1).collect();
     assert_eq!(rows.iter().map(|row| ticks(row)).sum::<usize>(), lines.len(), "{table}");
     assert!(rows.len() < lines.len() / 2, "{table}");
-    assert!(legend.contains("Band        Its band cut its share.\n"), "{legend}");
+    assert!(legend.contains("Band        The preferred ratio limits the share.\n"), "{legend}");
 }
 
 /// Every tick of a shipped timeline under a shipped policy.
@@ -147,8 +147,8 @@ fn broken_line_ends_the_run_after_valid_ones() {
         ("{\"t\": 15, \"replica\": {}}", "line 2: unknown field `replica`"),
         ("not json", "line 2: expected"),
         ("{\"t\": 15", "line 2: EOF while parsing an object, at column 8"),
-        ("[15, {\"decode\": 1}, [], 0, {}, null, false]", "line 2: is no object"),
-        ("null", "line 2: is no object"),
+        ("[15, {\"decode\": 1}, [], 0, {}, null, false]", "line 2: is not an object"),
+        ("null", "line 2: is not an object"),
         ("{\"t\": -1}", "line 2: t is -1"),
     ] {
         let output = usher(&RULES, &format!("{first}\n{second}\n{}\n", line(30, 1.0)));

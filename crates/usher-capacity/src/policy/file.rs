@@ -1,4 +1,4 @@
-//! Policies of a file: one or several documents.
+//! Policy files with one or several documents.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,18 @@ use usher_core::config::{ConfigError, FileKind, Node, Position, Survey, Value};
 /// A policy of a file.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// Its meaning.
+    /// Resolved policy.
     pub policy: Policy,
-    /// The ClusterTopology that it names. Its layers are not known here: [`Policy::of`] took the built-in
-    /// ones.
+    /// ClusterTopology that it names. Its layers are unknown here: [`Policy::of`] used the built-in ones.
     pub cluster_topology: Option<String>,
-    /// Warnings about values that look wrong and may be meant, each with its place.
+    /// Warnings about suspicious values, each with its position.
     pub warnings: Vec<ConfigError>,
 }
 
 /// Reads the policies of a file.
 ///
 /// # Errors
-/// Every mistake in the order of the file, at least one. Text that is no YAML hides the rest.
+/// All errors in the order of the file, at least one. Invalid YAML hides later ones.
 pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     let documents = Node::parse_all(text).map_err(|error| vec![error])?;
     if documents.is_empty() {
@@ -71,7 +70,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         for (role, spec) in &document.spec.roles {
             let Some(target) = &spec.scale_target_ref else { continue };
             let at = position(node, &format!("spec.roles.{role}.scaleTargetRef"));
-            // Policies of a file scale what is in the picker's namespace, whatever they say of theirs.
+            // Policies of a file scale targets in the picker's namespace, whatever their own.
             let key = (group(&target.api_version).to_owned(), target.kind.clone(), target.name.clone());
             if let Some((first, of)) = targets.insert(key, (role.clone(), name.clone())) {
                 let (kind, target) = (&target.kind, &target.name);
@@ -85,18 +84,18 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
         let cluster_topology = topology.and_then(|topology| topology.cluster_topology.clone());
         read.push(Read { policy: Policy::of(&document), cluster_topology, warnings });
     }
-    // What has no place says that there are more.
+    // An error without a position reports further ones.
     errors.sort_by_key(|error| (error.position().is_none(), error.position()));
     if errors.is_empty() { Ok(read) } else { Err(errors) }
 }
 
-/// The place of a path, or of the innermost part of it that is there.
+/// Position of a path, or of its innermost existing part.
 fn position(node: &Node, path: &str) -> Position {
     let mut at = node.at;
     let mut node = node;
     let mut rest = path;
     while !rest.is_empty() {
-        // Names may have dots in them, so the longest key that fits is meant.
+        // Names may contain dots, so the longest matching key wins.
         let key = match &node.value {
             Value::Map(entries) => entries
                 .iter()

@@ -8,20 +8,20 @@ use super::QUEUE_DEPTH;
 pub const MOST_PODS: i64 = 1_000_000;
 /// Most roles of a policy.
 pub const MOST_ROLES: usize = 32;
-/// Most rules of a policy, and metrics that size it.
+/// Most rules, and most sizing metrics, of a policy.
 pub const MOST_RULES: usize = 128;
 /// Most layers of a topology.
 pub const MOST_LAYERS: usize = 16;
 /// Longest period, window and hold.
 pub const LONGEST: Duration = Duration::from_secs(30 * 60);
-/// Time between two ticks when a policy doesn't say.
+/// Default interval of ticks.
 pub const INTERVAL: Duration = Duration::from_secs(15);
-/// Shortest time between two ticks.
+/// Shortest interval of ticks.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Cooldown of a rule that doesn't say one.
+/// Default cooldown of a rule.
 pub const COOLDOWN: Duration = Duration::from_secs(300);
 
-/// The pressure of #948: each role's numbers and targets when a policy names none.
+/// Default pressure metrics and targets of each role (volcano-sh/kthena#948).
 pub const PRESSURE: [(&str, [(&str, f64); 2]); 2] = [
     ("prefill", [(QUEUE_DEPTH, 4.0), ("ttft", 0.5)]),
     ("decode", [(QUEUE_DEPTH, 4.0), ("kv_cache_utilization", 0.8)]),

@@ -1,4 +1,4 @@
-//! A policy: as it is written ([`spec`]), whether that makes sense ([`validate`]), and what it means.
+//! Policies: specification ([`spec`]), validation ([`validate`]) and resolved form.
 
 pub mod file;
 mod limits;
@@ -24,43 +24,42 @@ pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 pub use role::{Range, Role, label_selector};
 pub use spec::{Mode, TargetRef};
 
-/// Meaning of a policy: names are places, defaults are filled in, and every number is in its range.
+/// Resolved policy: names are indices, defaults are filled in, and values are within their ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Mode of its plans: only shown, or also carried out.
+    /// Whether plans are only published, or also applied.
     pub mode: Mode,
-    /// `true` if nothing is to be written.
+    /// `true` if paused: nothing is written.
     pub is_paused: bool,
-    /// Time between two ticks.
+    /// Interval of ticks.
     pub interval: Duration,
-    /// Its roles, by name.
+    /// Roles, by name.
     pub roles: Vec<Role>,
     /// Source of the role sizes.
     pub sizing: Sizing,
-    /// Limits on the change of the group's size.
+    /// Limits on changes of the group's size.
     pub behavior: Behavior,
-    /// Division of the group's size among its roles.
+    /// Coordination of the roles.
     pub coordination: Coordination,
-    /// A ratio that always holds.
+    /// Hard ratio of two roles.
     pub ratio: Option<Ratio>,
-    /// Order in which pods come up, go and are updated; `None`: all at once, and updates are nobody's
-    /// concern here.
+    /// Order in which pods start, stop and are updated; `None`: all at once, and updates are not managed.
     pub rollout: Option<Rollout>,
-    /// The numbers of pods that are looked at, by name, in the order of [`Pod::values`](super::Pod).
+    /// Metrics of pods, by name, in the order of [`Pod::values`](super::Pod).
     pub signals: Vec<String>,
-    /// Number of values that could not stand and were replaced. None in a policy that was validated.
+    /// Number of invalid values that were replaced. 0 in a validated policy.
     pub sanitised: u32,
 }
 
 impl Policy {
-    /// Returns `true` if it decides how far updates of its targets go.
+    /// Returns `true` if it controls rolling updates of its targets.
     pub fn holds_updates(&self) -> bool {
         self.mode == Mode::Apply && self.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some())
     }
 
-    /// The queries whose results [`Inputs::external`](super::Inputs) is to have, each once.
+    /// Distinct Prometheus queries, whose results [`Inputs::external`](super::Inputs) has.
     pub fn queries(&self) -> BTreeSet<&str> {
         match &self.sizing {
             Sizing::Kept => BTreeSet::new(),
@@ -84,63 +83,63 @@ impl Policy {
 /// Source of the role sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizing {
-    /// The conditions are kept.
+    /// None: roles keep their sizes within bounds.
     Kept,
-    /// For the whole group.
+    /// Metrics of the whole group.
     Total(Total),
-    /// Role by role, in steps; in the order in which they are looked at.
+    /// Rules of single roles, in the order of evaluation.
     Rules(Vec<Rule>),
 }
 
 /// Source of the size of the whole group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
-    /// Numbers with their targets.
+    /// Metrics with their targets.
     pub metrics: Vec<Target>,
-    /// Distance from the target at which nothing changes, in percent.
+    /// Tolerance in percent of the target.
     pub tolerance: u32,
-    /// By how much each cost block is larger than the one before, in percent.
+    /// Growth of cost blocks, in percent of the previous one.
     pub cost_expansion: u32,
 }
 
-/// A number and its target.
+/// A metric and its target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Its name; the query itself where it is one.
+    /// Name of the metric, or the query.
     pub name: String,
-    /// Its place among the signals; none for a query, which no pod answers.
+    /// Index among the signals; `None` for a query.
     pub signal: Option<usize>,
-    /// Value that it should have per pod; above 0.
+    /// Target value per pod; above 0.
     pub target: Amount,
 }
 
-/// Division of a group's size among its roles.
+/// Coordination: how roles share a group's size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Coordination {
     /// `true` if pressure counts.
     pub is_on: bool,
-    /// Part of the shares that pressure decides, in billionths.
+    /// Part of the shares by pressure, in billionths.
     pub alpha: u32,
-    /// The preferred share of each role.
+    /// Preferred share of each role.
     pub bands: Vec<Option<Band>>,
-    /// The numbers that say how pressed each role is.
+    /// Pressure metrics of each role.
     pub pressure: Vec<Vec<Target>>,
 }
 
-/// A ratio between two roles.
+/// Hard ratio of two roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
-    /// The role above the line, by its place.
+    /// Index of the numerator's role.
     pub numerator: usize,
-    /// The role below it.
+    /// Index of the denominator's role.
     pub denominator: usize,
     /// Bounds of the ratio.
     pub bounds: RatioBounds,
 }
 
-/// The number that waiting requests are added to.
+/// Metric that includes waiting requests.
 pub const QUEUE_DEPTH: &str = "queue_depth";
-/// The number of requests that wait, for rules.
+/// Metric of waiting requests, for rules.
 pub const WAITING: &str = "waiting";
-/// The label that says which role a pod has, when a role has no selector.
+/// Label with a pod's role, for roles without a selector.
 pub const ROLE_LABEL: &str = "llm-d.ai/role";

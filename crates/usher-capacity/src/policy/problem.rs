@@ -10,11 +10,11 @@ use crate::amount::Amount;
 /// Error or warning about a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Path of the value: keys from the top, joined by dots; a place in a list by its number, from 0.
+    /// Path of the value: keys joined by dots, list items by their index.
     pub path: String,
-    /// Problem, in a sentence.
+    /// The problem, as a sentence.
     pub message: String,
-    /// `true` if the policy is refused for it.
+    /// `true` if the policy is rejected.
     pub is_error: bool,
 }
 
@@ -67,7 +67,7 @@ impl Found {
     pub(super) fn role(&mut self, path: String, name: &str, spec: &Spec) {
         if !spec.roles.contains_key(name) {
             let known = spec.roles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            self.error(path, format!("'{name}' is no role of this policy; its roles are {known}"));
+            self.error(path, format!("'{name}' is not a role of this policy; its roles are {known}"));
         }
     }
 }

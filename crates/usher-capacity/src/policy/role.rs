@@ -1,4 +1,4 @@
-//! A role of the group, and between how many pods it has.
+//! A role of the group, and its range of pods.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use super::spec::{TargetRef, group};
 /// A role of the group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
-    /// Its name.
+    /// Name of the role.
     pub name: String,
-    /// Between how many pods it has.
+    /// Range of pods.
     pub range: Range,
-    /// Relative cost of one pod of this role.
+    /// Relative cost of a pod.
     pub cost: f64,
-    /// Labels that its pods have.
+    /// Labels of its pods.
     pub selector: BTreeMap<String, String>,
-    /// Workload that the replicas belong to.
+    /// Workload with the replicas.
     pub target: Option<TargetRef>,
 }
 
 impl Role {
-    /// Returns `true` if its pods are those of another version of it.
+    /// Returns `true` if another version of the role selects the same pods.
     pub fn has_pods_of(&self, other: &Self) -> bool {
         self.selector == other.selector && self.target == other.target
     }
@@ -30,7 +30,7 @@ impl Role {
         label_selector(&self.selector)
     }
 
-    /// Its target, as `kubectl` names it: `Deployment.apps/decode`.
+    /// Target as `kubectl` names it: `Deployment.apps/decode`.
     pub fn target_name(&self) -> Option<String> {
         let TargetRef { api_version, kind, name, .. } = self.target.as_ref()?;
         let group = group(api_version);
@@ -38,7 +38,7 @@ impl Role {
     }
 }
 
-/// Label selector of these labels, as the API server takes it.
+/// Label selector of these labels, for the API server.
 pub fn label_selector(labels: &BTreeMap<String, String>) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
@@ -46,8 +46,8 @@ pub fn label_selector(labels: &BTreeMap<String, String>) -> String {
 /// A range of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The fewest.
+    /// Minimum.
     pub min: u32,
-    /// The most, at least `min`.
+    /// Maximum, at least `min`.
     pub max: u32,
 }

@@ -1,4 +1,4 @@
-//! Order in which pods come up, as a policy has it.
+//! Rollout settings of a policy's specification.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use serde::{Deserialize, Serialize};
 use super::span::Span;
 use usher_core::config::layers::PLACE_LABELS;
 
-/// Longest a step may be waited for.
+/// Longest timeout of a step.
 pub const LONGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Steps in which pods come up, and their placement.
+/// Rollout steps, and their placement.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploySpec {
-    /// Pods of each role that come up together, at least 1. A role that isn't named goes its own way.
+    /// Pods of each role per step, at least 1. Omitted roles are not coordinated.
     pub steps: BTreeMap<String, i64>,
-    /// When a pod counts as up; `Ready` when absent.
+    /// Condition under which a pod counts as up; `Ready` when absent.
     pub success: Option<SuccessSpec>,
-    /// Time that a step may go without a pod coming up; 10 minutes when absent.
+    /// Timeout of a step without progress; 10 minutes when absent.
     pub batch_timeout: Option<Span>,
-    /// For how long of a step the cluster may add nodes without that counting; 15 minutes when absent.
+    /// Time of a step in which the cluster may add nodes without counting; 15 minutes when absent.
     pub provisioning_timeout: Option<Span>,
-    /// Action on a step that takes longer.
+    /// Action on a step that times out.
     pub on_timeout: TimeoutSpec,
-    /// Topology that the pods of a step are placed by; absent: the scheduler places them.
+    /// Topology for the placement of steps; absent: the scheduler places pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<TopologySpec>,
 }
 
-/// When a pod counts as up.
+/// Condition under which a pod counts as up.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum SuccessSpec {
     /// Bound to a node.
     Scheduled,
-    /// Its containers run.
+    /// All containers run.
     Running,
     /// Ready by its condition.
     Ready,
@@ -44,77 +44,77 @@ pub enum SuccessSpec {
     Serving,
 }
 
-/// Action on a step that takes too long.
+/// Action on a step that times out.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum TimeoutSpec {
     /// The step stays as it is.
     #[default]
     Hold,
-    /// Pods beyond whole usable groups are deleted, and created again later.
+    /// Pods beyond complete groups are deleted, and created again later.
     Trim,
-    /// The step is given up until other sizes are asked for.
+    /// The step is abandoned until other sizes are asked for.
     Fail,
 }
 
-/// Topology that the pods of a step are placed by.
+/// Topology for the placement of steps.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologySpec {
-    /// Keys of node labels, from the smallest domains to the largest; [`PLACE_LABELS`], those of routing, when absent.
+    /// Keys of node labels, from the smallest domains to the largest; [`PLACE_LABELS`], as for routing, when
+    /// absent.
     pub layers: Vec<String>,
-    /// The ClusterTopology that has the layers, in place of `layers`.
+    /// ClusterTopology with the layers, in place of `layers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_topology: Option<String>,
-    /// The layer in one domain of which a step should fit; the first when absent.
+    /// Layer whose domains should hold a step; the first when absent.
     pub layer: Option<String>,
-    /// Strength of that constraint on the layer.
+    /// Strictness of the layer.
     pub constraint: ConstraintSpec,
 }
 
 impl TopologySpec {
-    /// Its layers, or those of routing.
+    /// Layers, or those of routing.
     pub(super) fn layers(&self) -> Vec<String> {
         if self.layers.is_empty() { PLACE_LABELS.map(str::to_owned).to_vec() } else { self.layers.clone() }
     }
 }
 
-/// Strictness of a topology: whether a step has to fit into one domain.
+/// Strictness of a topology.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum ConstraintSpec {
-    /// Wider layers are tried where none of the layer's domains has room.
+    /// Wider layers are tried if no domain of the layer has room.
     #[default]
     Preferred,
-    /// The step waits until one has.
+    /// The step waits until a domain has room.
     Required,
 }
 
-/// Limit of the distance between roles while the group's size changes.
+/// Largest difference in progress between roles while the group's size changes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScalingSpec {
-    /// By how many percent of its goal one role may be further along than another, 0 to 100; 0: a pod at a
-    /// time.
+    /// Largest lead of a role over another, in percent of its goal, 0 to 100; 0: one pod at a time.
     pub max_skew_percent: Option<i64>,
-    /// When the next pods may come; `OrderReady` when absent.
+    /// Condition for the next pods; `OrderReady` when absent.
     pub progression: Progression,
 }
 
-/// When the next pods may come.
+/// Condition for the next pods.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Progression {
-    /// When those before have nodes.
+    /// Previous pods have nodes.
     OrderScheduled,
-    /// When those before are ready.
+    /// Previous pods are ready.
     #[default]
     OrderReady,
 }
 
-/// Limit of the distance between roles while pods are updated.
+/// Largest difference in progress between roles during rolling updates.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateSpec {
-    /// Percentage points by which one role may be further along than another, 0 to 100; 10 when absent.
+    /// Largest lead of a role over another, in percentage points, 0 to 100; 10 when absent.
     pub max_skew_percent: Option<i64>,
-    /// Percentage of a role's pods that may be unavailable, 0 to 100, at least one pod; 5 when absent.
+    /// Largest unavailable percentage of a role's pods, 0 to 100, at least one pod; 5 when absent.
     pub max_unavailable_percent: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! Notations of a policy that serde has no type for.
+//! Values of a policy that serde has no type for.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use usher_core::config::units;
 pub struct Span(pub Duration);
 
 impl Span {
-    /// The time, or what holds when none is given.
+    /// The duration, or a default.
     pub(crate) fn or(span: Option<Self>, default: Duration) -> Duration {
         span.map_or(default, |span| span.0)
     }
@@ -34,8 +34,8 @@ impl Serialize for Span {
     }
 }
 
-/// As [`units::parse_duration`] reads it. The API server computes with it, and so wants to know how long it
-/// can be.
+/// The same notation as [`units::parse_duration`]. The API server evaluates durations in rules, and needs a
+/// bound of their length.
 impl JsonSchema for Span {
     fn schema_name() -> Cow<'static, str> {
         "Span".into()
@@ -54,7 +54,7 @@ impl JsonSchema for Span {
     }
 }
 
-/// Text, or a number as it is written: `"1:4"`, `0.25`, `1`.
+/// Text, or a number as written: `"1:4"`, `0.25`, `1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Text(pub String);
 
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// A ratio. Whole numbers need no quotes in a custom resource, decimals do: there is no type for both.
+/// A ratio. Whole numbers need no quotes in a custom resource, decimals do, as no type has both.
 impl JsonSchema for Text {
     fn schema_name() -> Cow<'static, str> {
         "Text".into()

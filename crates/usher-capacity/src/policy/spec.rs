@@ -1,5 +1,5 @@
-//! A CapacityPolicy as it is written: in a file, and with the same schema as a custom
-//! resource. What it means is in [`Policy`](super::Policy).
+//! Specification of a CapacityPolicy, in a file and as a custom resource with the same schema.
+//! [`Policy`](super::Policy) is the resolved form.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::rollout::{DeploySpec, ScalingSpec, UpdateSpec};
 use super::span::{Span, Text};
 
-/// The API group and version of policies.
+/// API group and version of policies.
 pub const API_VERSION: &str = "usher.dev/v1alpha1";
-/// Their kind.
+/// Kind of policies.
 pub const KIND: &str = "CapacityPolicy";
 
-/// One policy, as it is written.
+/// A policy document.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Document {
@@ -24,9 +24,9 @@ pub struct Document {
     pub api_version: String,
     /// [`KIND`].
     pub kind: String,
-    /// Its metadata.
+    /// Metadata of the policy.
     pub metadata: Metadata,
-    /// Its specification.
+    /// Specification of the policy.
     pub spec: Spec,
 }
 
@@ -34,15 +34,15 @@ pub struct Document {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(default)]
 pub struct Metadata {
-    /// Its name, not empty.
+    /// Name of the policy, not empty.
     pub name: String,
     /// Namespace of a custom resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Labels of the object; they mean nothing here.
+    /// Labels of the object; ignored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Its annotations; they mean nothing here either.
+    /// Annotations of the object; ignored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -55,30 +55,30 @@ pub struct Spec {
     /// follows policies when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<PoolRef>,
-    /// Use of the plans: only shown, or also carried out.
+    /// Use of the plans: only published, or also applied.
     pub mode: Mode,
-    /// Stops all writes while `true`. Pods still pass their gate, and the status is updated.
+    /// Stops all writes while `true`. Scheduling gates still open, and the status is updated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Time between two ticks; 15 s when absent.
+    /// Interval of ticks; 15 s when absent.
     pub interval: Option<Span>,
-    /// The roles, by name; one or more.
+    /// Roles by name; one or more.
     pub roles: BTreeMap<String, RoleSpec>,
-    /// Computation of the size of the whole group; not beside `rules`.
+    /// Sizing of the whole group by metrics; not with `rules`.
     pub total: Option<TotalSpec>,
-    /// Limits on the change of the group's size.
+    /// Limits on changes of the group's size.
     pub behavior: Option<BehaviorSpec>,
-    /// Division of the group's size among its roles.
+    /// Coordination: how roles share the group's size.
     pub coordination: Option<CoordinationSpec>,
-    /// Rules that change roles step by step; not beside `total`.
+    /// Rules that change roles in steps; not with `total`.
     pub rules: Vec<RuleSpec>,
-    /// Steps in which pods come up, and their placement.
+    /// Rollout steps, and their placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeploySpec>,
-    /// Limit of the distance between roles while the group's size changes; not beside `deploy.steps`.
+    /// Largest difference in progress between roles while the group's size changes; not with `deploy.steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<ScalingSpec>,
-    /// Limit of the distance between roles while pods are updated.
+    /// Largest difference in progress between roles during rolling updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateSpec>,
 }
@@ -87,17 +87,17 @@ pub struct Spec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct PoolRef {
-    /// Its name: that of the InferencePool, or what the pool of a label selector is called in metrics.
+    /// Name of the InferencePool, or of a label selector's pool in metrics.
     pub name: String,
 }
 
-/// Effect of plans: only shown, or also carried out.
+/// Use of the plans: only published, or also applied.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum Mode {
     /// Plans are published, and no workload is changed.
     #[default]
     Recommend,
-    /// Plans are published, and workloads are scaled by them.
+    /// Plans are published, and applied to workloads.
     Apply,
 }
 
@@ -111,9 +111,9 @@ pub struct RoleSpec {
     pub max: Option<i64>,
     /// Cost of a pod relative to those of other roles; 1 when absent.
     pub cost: Option<f64>,
-    /// Labels that its pods have. When absent: the role label, with the role's name.
+    /// Labels of its pods. When absent: the role label, with the role's name.
     pub selector: BTreeMap<String, String>,
-    /// Object that has the role's replicas.
+    /// Object with the role's replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_target_ref: Option<TargetRef>,
 }
@@ -122,63 +122,62 @@ pub struct RoleSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetRef {
-    /// Its group and version.
+    /// API group and version.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// JSON pointer to its number of replicas, if it has no `scale` subresource; `/spec/replicas` when
-    /// absent.
+    /// JSON pointer to the replicas, for kinds without a `scale` subresource; `/spec/replicas` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_path: Option<String>,
 }
 
 impl TargetRef {
-    /// Returns `true` if it is the same object, of whichever version of its API group.
+    /// Returns `true` for the same object, whatever the version of its API group.
     pub fn is_same(&self, other: &Self) -> bool {
         (group(&self.api_version), &self.kind, &self.name)
             == (group(&other.api_version), &other.kind, &other.name)
     }
 }
 
-/// The API group of a group and version.
+/// API group of a group and version.
 pub fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-/// Source of the size of the whole group.
+/// Sizing of the whole group by metrics.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TotalSpec {
-    /// Numbers with their targets; the one that asks for most counts.
+    /// Metrics with their targets; the one that asks for most pods counts.
     pub metrics: Vec<SignalSpec>,
-    /// Distance from the target that changes nothing, 0 to 100; 10 when absent.
+    /// Tolerance in percent of the target, 0 to 100; 10 when absent.
     pub tolerance_percent: Option<i64>,
-    /// By how much each cost block is larger than the one before; 200 when absent.
+    /// Size of each cost block in percent of the previous one; 200 when absent.
     pub cost_expansion_percent: Option<i64>,
 }
 
-/// A number and its target.
+/// A metric and its target.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct SignalSpec {
-    /// Its name; the query itself when that is its source.
+    /// Name of the metric; the query itself for a Prometheus query.
     pub name: String,
-    /// Source of its value.
+    /// Source of the value.
     #[serde(skip_serializing_if = "RuleSource::is_of_pods")]
     pub source: RuleSource,
-    /// Value that it should have per pod; above 0.
+    /// Target value per pod; above 0.
     pub target: Option<f64>,
 }
 
-/// A number that says how pressed a role is, and its target.
+/// A pressure metric and its target.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct PressureSpec {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// The value that is a pressure of 1; above 0.
+    /// Value at which the pressure is 1; above 0.
     pub target: Option<f64>,
 }
 
@@ -186,13 +185,13 @@ pub struct PressureSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BehaviorSpec {
-    /// Growing.
+    /// Scale-up.
     pub scale_up: Option<PaceSpec>,
-    /// Shrinking.
+    /// Scale-down.
     pub scale_down: Option<PaceSpec>,
 }
 
-/// Limits on the change of a group in one direction.
+/// Limit on changes in one direction.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PaceSpec {
@@ -200,17 +199,17 @@ pub struct PaceSpec {
     pub instances: Option<i64>,
     /// Percent per period, 0 to 1,000.
     pub percent: Option<i64>,
-    /// The period, at most 30 minutes.
+    /// Length of the period, at most 30 minutes.
     pub period: Option<Span>,
     /// Choice of the larger (`Or`) or the smaller (`And`) of the two limits.
     pub select: Option<Select>,
-    /// Time for which a change has to be asked for, at most 30 minutes.
+    /// Stabilization window, at most 30 minutes.
     pub stabilization: Option<Span>,
-    /// Time that pods have to finish their requests before they are deleted, at most 30 minutes; 0
-    /// deletes them at once. When shrinking only; 5 minutes when absent.
+    /// Time for pods to finish their requests before they are deleted, at most 30 minutes; 0 deletes them
+    /// immediately. Scale-down only; 5 minutes when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<Span>,
-    /// Further settings for when far more is needed than there is; when growing only.
+    /// Settings for when far more pods are needed than exist; scale-up only.
     pub panic: Option<PanicSpec>,
 }
 
@@ -224,47 +223,47 @@ pub enum Select {
     And,
 }
 
-/// When a group is far too small.
+/// Detection of a group that is far too small.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PanicSpec {
-    /// From how many percent of the current size on, 110 to 1,000.
+    /// Threshold in percent of the current size, 110 to 1,000.
     pub threshold_percent: Option<i64>,
-    /// Percent per period that the group may grow by then, 0 to 1,000.
+    /// Allowed growth per period during panic, in percent, 0 to 1,000.
     pub percent: Option<i64>,
-    /// The period.
+    /// Length of the period.
     pub period: Option<Span>,
-    /// Time that it lasts after it was last needed; 0: never.
+    /// Duration of panic after it was last needed; 0 disables panic.
     pub hold: Option<Span>,
 }
 
-/// Division of a group's size among its roles.
+/// Coordination: how roles share the group's size.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CoordinationSpec {
-    /// Use of pressure in the division.
+    /// Use of pressure.
     pub mode: CoordinationMode,
-    /// Part of the shares that pressure decides, 0 to 1; 0.5 when absent.
+    /// Part of the shares by pressure, 0 to 1; 0.5 when absent.
     pub alpha: Option<f64>,
-    /// The share of each role in percent.
+    /// Preferred share of each role in percent.
     pub preferred_ratio: BTreeMap<String, BandSpec>,
-    /// The numbers that say how pressed a role is.
+    /// Pressure metrics of each role.
     pub pressure: Option<BTreeMap<String, Vec<PressureSpec>>>,
-    /// A ratio between two roles that always holds.
+    /// Hard ratio of two roles.
     pub ratio: Option<RatioSpec>,
 }
 
-/// Part of pressure in the division of a group's size.
+/// Use of pressure when roles share the group's size.
 #[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq, JsonSchema)]
 pub enum CoordinationMode {
-    /// Cost decides.
+    /// Shares follow cost alone.
     #[default]
     Off,
-    /// Pressure counts, within the bands where that is possible.
+    /// Shares follow cost and pressure, within the bands where possible.
     Preferred,
 }
 
-/// `Off` without quotes is a truth value to a reader of YAML, and means what it says.
+/// Accepts an unquoted `Off`, which YAML reads as a boolean.
 impl<'de> Deserialize<'de> for CoordinationMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Word;
@@ -291,13 +290,13 @@ impl<'de> Deserialize<'de> for CoordinationMode {
     }
 }
 
-/// A range of shares, in percent of the group.
+/// Range of shares, in percent of the group.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct BandSpec {
-    /// The smallest share; 0 when absent.
+    /// Smallest share; 0 when absent.
     pub min: Option<i64>,
-    /// The largest; 100 when absent.
+    /// Largest share; 100 when absent.
     pub max: Option<i64>,
 }
 
@@ -305,90 +304,90 @@ pub struct BandSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(default)]
 pub struct RatioSpec {
-    /// The role above the line.
+    /// Role of the numerator.
     pub numerator: String,
-    /// The role below it.
+    /// Role of the denominator.
     pub denominator: String,
-    /// The smallest ratio, as `1:4` or a decimal; none when absent.
+    /// Smallest ratio, as `1:4` or a decimal; none when absent.
     pub min: Option<Text>,
-    /// The largest; none when absent.
+    /// Largest ratio; none when absent.
     pub max: Option<Text>,
 }
 
-/// A rule that changes a role step by step.
+/// A rule that changes a role in steps.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleSpec {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// The role that it changes.
+    /// Role that it changes.
     pub role: String,
-    /// Source of its number.
+    /// Source of its metric.
     pub source: RuleSource,
-    /// Its number.
+    /// Name of its metric.
     pub metric: String,
-    /// Aggregation of the pods' numbers.
+    /// Aggregation over the role's pods.
     pub aggregation: Aggregation,
-    /// Comparison of the number with `threshold` for which the rule fires.
+    /// Comparison of the value with `threshold` for which the rule fires.
     pub comparator: Option<Comparator>,
-    /// Value that the number is compared with.
+    /// Threshold of the value.
     pub threshold: Option<f64>,
-    /// Below it the role shrinks by `step`; in place of `comparator`.
+    /// Value below which the role shrinks by `step`; in place of `comparator`.
     pub min_threshold: Option<f64>,
-    /// Above it the role grows by `step`; in place of `comparator`.
+    /// Value above which the role grows by `step`; in place of `comparator`.
     pub max_threshold: Option<f64>,
     /// Pods to add, or to remove when negative.
     pub step: Option<i64>,
-    /// Time for which it doesn't fire again; 300 s when absent.
+    /// Time without another firing; 300 s when absent.
     pub cooldown: Option<Span>,
-    /// Fewest pods that it leaves; the role's when absent.
+    /// Fewest pods that it leaves; the role's minimum when absent.
     pub min: Option<i64>,
-    /// Most pods that it leaves; the role's when absent.
+    /// Most pods that it leaves; the role's maximum when absent.
     pub max: Option<i64>,
     /// Action at a bound.
     pub on_bound: OnBound,
-    /// Priority of the rule: rules with a higher one are looked at first.
+    /// Priority of evaluation, highest first.
     pub priority: i64,
-    /// The least part of the ready pods that has to have the number, 0 to 1.
+    /// Least fraction of the ready pods with a value, 0 to 1.
     pub min_coverage: Option<f64>,
 }
 
-/// Source of a number.
+/// Source of a metric.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleSource {
-    /// A number that Usher knows of each pod, or any gauge or counter of its model server.
+    /// A metric that Usher knows of each pod, or any gauge or counter of its model server.
     #[default]
     Inference,
-    /// A gauge of what a pod runs on.
+    /// A gauge of a pod's GPU exporter.
     Kernel,
-    /// A query.
+    /// A Prometheus query.
     Prometheus,
 }
 
 impl RuleSource {
-    /// Returns `true` if it is what holds when nothing is said.
+    /// Returns `true` for the default.
     fn is_of_pods(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Aggregation of the numbers of a role's pods.
+/// Aggregation over a role's pods.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Aggregation {
-    /// Their mean.
+    /// Mean of the values.
     #[default]
     Avg,
-    /// Their sum.
+    /// Sum of the values.
     Sum,
-    /// The largest.
+    /// Largest value.
     Max,
-    /// The smallest that 95 of 100 don't exceed.
+    /// 95th percentile: the smallest value that 95 of 100 don't exceed.
     P95,
 }
 
-/// Comparison of a number with a threshold.
+/// Comparison of a value with a threshold.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Comparator {

@@ -1,20 +1,19 @@
-//! Constraints on fields that the types of a policy don't express: bounds, fields that are required, and
-//! fields that have to fit together. The same are checked by [`validate`](crate::policy::validate), which
-//! also finds problems that a rule of the API server can't.
+//! Schema constraints that the Rust types don't express: ranges, required fields, and fields that depend on
+//! each other. [`validate`](crate::policy::validate) checks the same, and more than the API server's rules
+//! can.
 
 use serde_json::{Value, json};
 
 use crate::policy::rollout::LONGEST_STEP;
 use crate::policy::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 
-/// Path (properties joined by dots, `*` for the values of a map, `[]` for the items of a list), and what
-/// is to be there.
+/// Path (properties joined by dots, `*` for map values, `[]` for list items), and schema keywords for it.
 type Bound = (&'static str, Value);
 
-/// Longest name of a role, a rule or a metric, so that the cost of a rule is bounded.
+/// Longest name of a role, rule or metric, which bounds the cost of rules.
 const LONGEST_NAME: u64 = 253;
 
-/// Bounds of CapacityPolicy's `spec`.
+/// Constraints of CapacityPolicy's `spec`.
 pub(super) fn policy() -> Vec<Bound> {
     let pods = json!({"minimum": 0, "maximum": MOST_PODS});
     let at_least_one = json!({"minimum": 1, "maximum": MOST_PODS});
@@ -40,15 +39,15 @@ pub(super) fn policy() -> Vec<Bound> {
         (
             "",
             json!({"required": ["roles"], "x-kubernetes-validations": [
-                rule("!has(self.total) || !has(self.rules) || size(self.rules) == 0", "total sizes every role: keep it, or rules"),
-                rule("!has(self.scaling) || !has(self.deploy) || !has(self.deploy.steps) || size(self.deploy.steps) == 0", "scaling says the same as deploy.steps in another way: keep one of them"),
+                rule("!has(self.total) || !has(self.rules) || size(self.rules) == 0", "total and rules exclude each other: keep one of them"),
+                rule("!has(self.scaling) || !has(self.deploy) || !has(self.deploy.steps) || size(self.deploy.steps) == 0", "scaling and deploy.steps exclude each other: keep one of them"),
                 rule("has(self.scaling) || !has(self.deploy) || (has(self.deploy.steps) && size(self.deploy.steps) > 0)", "deploy has no steps: say how many pods of each role come up together"),
-                rule("self.mode != 'Apply' || self.roles.all(r, has(self.roles[r].scaleTargetRef))", "mode Apply has to know what to scale: give every role a scaleTargetRef"),
-            rule("!has(self.rules) || self.rules.all(r, r.role in self.roles)", "a rule names a role that is none of the policy"),
-                rule("!has(self.deploy) || !has(self.deploy.steps) || self.deploy.steps.all(r, r in self.roles)", "deploy.steps names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.preferredRatio) || self.coordination.preferredRatio.all(r, r in self.roles)", "coordination.preferredRatio names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.pressure) || self.coordination.pressure.all(r, r in self.roles)", "coordination.pressure names a role that is none of the policy"),
-                rule("!has(self.coordination) || !has(self.coordination.ratio) || (self.coordination.ratio.numerator in self.roles && self.coordination.ratio.denominator in self.roles)", "coordination.ratio names a role that is none of the policy"),
+                rule("self.mode != 'Apply' || self.roles.all(r, has(self.roles[r].scaleTargetRef))", "mode Apply needs a scaleTargetRef for every role"),
+            rule("!has(self.rules) || self.rules.all(r, r.role in self.roles)", "a rule names an unknown role"),
+                rule("!has(self.deploy) || !has(self.deploy.steps) || self.deploy.steps.all(r, r in self.roles)", "deploy.steps names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.preferredRatio) || self.coordination.preferredRatio.all(r, r in self.roles)", "coordination.preferredRatio names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.pressure) || self.coordination.pressure.all(r, r in self.roles)", "coordination.pressure names an unknown role"),
+                rule("!has(self.coordination) || !has(self.coordination.ratio) || (self.coordination.ratio.numerator in self.roles && self.coordination.ratio.denominator in self.roles)", "coordination.ratio names an unknown role"),
             ]}),
         ),
         ("poolRef", json!({"required": ["name"]})),
@@ -80,13 +79,13 @@ pub(super) fn policy() -> Vec<Bound> {
         (
             "behavior.scaleDown",
             json!({"x-kubernetes-validations": [
-                rule("!has(self.panic)", "panic makes sense when growing only: move it to scaleUp"),
+                rule("!has(self.panic)", "panic is for scale-up only: move it to scaleUp"),
             ]}),
         ),
         (
             "behavior.scaleUp",
             json!({"x-kubernetes-validations": [
-                rule("!has(self.drainTimeout)", "drainTimeout makes sense when shrinking only: move it to scaleDown"),
+                rule("!has(self.drainTimeout)", "drainTimeout is for scale-down only: move it to scaleDown"),
             ]}),
         ),
     ];
@@ -155,13 +154,13 @@ pub(super) fn policy() -> Vec<Bound> {
         ("deploy.steps", of_roles),
         ("deploy.steps.*", at_least_one),
         ("deploy.batchTimeout", json!({"x-kubernetes-validations": [
-            rule("duration(self) > duration('0s')", "no step can keep a batchTimeout of 0"),
+            rule("duration(self) > duration('0s')", "batchTimeout has to be above 0"),
             rule(&a_day, "at most 24h"),
         ]})),
         ("deploy.provisioningTimeout", json!({"x-kubernetes-validations": [rule(&a_day, "at most 24h")]})),
         ("deploy.topology", json!({"x-kubernetes-validations": [
             rule("!has(self.clusterTopology) || !has(self.layers) || size(self.layers) == 0", "the layers are those of the ClusterTopology: keep one of the two"),
-            rule("!has(self.layer) || !has(self.layers) || size(self.layers) == 0 || self.layer in self.layers", "layer is none of the layers"),
+            rule("!has(self.layer) || !has(self.layers) || size(self.layers) == 0 || self.layer in self.layers", "layer is not one of the layers"),
         ]})),
         ("deploy.topology.clusterTopology", name.clone()),
         ("deploy.topology.layers", layers()),
@@ -173,13 +172,13 @@ pub(super) fn policy() -> Vec<Bound> {
     bounds
 }
 
-/// Bounds of ClusterTopology's `spec`.
+/// Constraints of ClusterTopology's `spec`.
 pub(super) fn topology() -> Vec<Bound> {
     let at_least_one = json!({"minItems": 1});
     vec![("", json!({"required": ["layers"]})), ("layers", layers()), ("layers", at_least_one)]
 }
 
-/// Keys of the lists in a `status`, by which server-side apply tells their elements apart.
+/// Keys of lists in a `status`, for server-side apply.
 pub(super) fn policy_status() -> Vec<Bound> {
     let keyed = |key: &str| json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]});
     vec![
@@ -190,13 +189,13 @@ pub(super) fn policy_status() -> Vec<Bound> {
     ]
 }
 
-/// The same of ClusterTopology.
+/// Keys of lists in the `status` of ClusterTopology.
 pub(super) fn topology_status() -> Vec<Bound> {
     let keyed = |key: &str| json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]});
     vec![("conditions", keyed("type")), ("layers", keyed("key"))]
 }
 
-/// Keys of node labels, each once.
+/// Distinct keys of node labels.
 fn layers() -> Value {
     json!({
         "maxItems": MOST_LAYERS, "x-kubernetes-list-type": "set",
@@ -208,7 +207,7 @@ fn rule(rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message})
 }
 
-/// Adds bounds to a schema. Returns the places that it doesn't have.
+/// Adds constraints to a schema. Returns paths that it lacks.
 pub(super) fn bind(schema: &mut Value, bounds: Vec<Bound>) -> Vec<&'static str> {
     let mut lost = Vec::new();
     for (path, bound) in bounds {

@@ -1,8 +1,7 @@
-//! Policies as custom resources: their definitions for the API server, made from the types, and what is
-//! written into their status.
+//! Custom resources: CustomResourceDefinitions generated from the types, and statuses.
 //!
-//! A definition is more than its types say: bounds and rules are in `bounds.rs`. What comes out is in
-//! `deploy/chart/crds/`, and a test compares the two.
+//! `bounds.rs` adds constraints that the types lack. The result is in `deploy/chart/crds/`; a test compares
+//! the two.
 
 mod bounds;
 pub mod status;
@@ -17,15 +16,15 @@ use super::policy::spec::Spec;
 use status::PolicyStatus;
 use topology::{TopologyObjectSpec, TopologyStatus};
 
-/// The API group of what Usher defines.
+/// API group of Usher's kinds.
 pub const GROUP: &str = "usher.dev";
-/// Its version.
+/// API version.
 pub const VERSION: &str = "v1alpha1";
 
-/// A definition for the API server.
+/// A CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// The plural of its kind: what the API server calls its objects.
+    /// Plural of its kind.
     pub plural: &'static str,
     /// The CustomResourceDefinition.
     pub object: Value,
@@ -77,12 +76,12 @@ pub fn definitions() -> [Definition; 2] {
     ]
 }
 
-/// The plural of CapacityPolicy.
+/// Plural of CapacityPolicy.
 pub const POLICIES: &str = "capacitypolicies";
-/// The plural of ClusterTopology.
+/// Plural of ClusterTopology.
 pub const TOPOLOGIES: &str = "clustertopologies";
 
-/// The schema of objects with this spec and status, and the bounds that found no place in it.
+/// Schema of objects with this spec and status, and constraints with unknown paths.
 fn schema<S: JsonSchema, T: JsonSchema>(
     of_spec: Vec<(&'static str, Value)>,
     of_status: Vec<(&'static str, Value)>,
@@ -104,7 +103,7 @@ fn schema<S: JsonSchema, T: JsonSchema>(
     (schema, lost)
 }
 
-/// The structural schema of a type.
+/// Structural schema of a type.
 fn of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -155,7 +154,7 @@ mod tests {
         assert_eq!(none, ["roles.*.mim"]);
     }
 
-    /// Checks that a schema is everywhere what the API server calls structural.
+    /// Checks that a schema is structural, as the API server requires.
     fn check(schema: &Value, path: &str, wrong: &mut Vec<String>) {
         let object = schema.as_object().unwrap();
         let is_mixed = object.contains_key("x-kubernetes-int-or-string");

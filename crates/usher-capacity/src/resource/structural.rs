@@ -1,12 +1,12 @@
-//! From a JSON schema of types to the structural kind that the API server asks of custom resources: no
-//! references, one type each, no `null`, enums as lists.
+//! Converts a JSON schema to a structural one, as the API server requires of custom resources: no references,
+//! one type each, no `null`, enums as lists.
 
 use serde_json::{Map, Value, json};
 
-/// Formats of whole numbers that the API server knows; others are for readers of other programs.
+/// Integer formats that the API server knows.
 const FORMATS: [&str; 2] = ["int32", "int64"];
 
-/// Makes a schema structural, with everything that is in it.
+/// Makes a schema structural, recursively.
 pub(super) fn structural(value: &mut Value) {
     let Value::Object(schema) = value else { return };
     for key in ["$schema", "title", "default"] {
@@ -34,8 +34,7 @@ pub(super) fn structural(value: &mut Value) {
     }
 }
 
-/// Removes `null` as an alternative: a field that may be absent is not required, and a `null` in its place is
-/// removed by the API server.
+/// Removes `null` alternatives: optional fields are not required, and the API server prunes `null`.
 fn without_null(schema: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|of| of != "null");
@@ -53,7 +52,7 @@ fn without_null(schema: &mut Map<String, Value>) {
     schema.remove("anyOf");
     if let Some(Value::Object(of)) = of {
         for (key, value) in of {
-            // What the field says of itself goes before what its type says.
+            // The field's description takes precedence over its type's.
             if key == "description"
                 && let Some(Value::String(text)) = schema.get_mut(&key)
             {
@@ -68,7 +67,7 @@ fn without_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Variants with a description each become a list, and their descriptions part of the whole's.
+/// Merges variants with a description each into a list, and their descriptions into the schema's.
 fn enums(schema: &mut Map<String, Value>) {
     if let Some(Value::Array(values)) = schema.get_mut("enum") {
         values.retain(|value| !value.is_null());
@@ -94,7 +93,7 @@ fn enums(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Without the links of Rust's documentation, and on one line.
+/// Removes rustdoc links and line breaks.
 fn plain(text: &str) -> String {
     let text = text.replace("[`", "`").replace("`]", "`");
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! ClusterTopology: which node labels say where a node is, from the smallest domains to the largest, and
-//! whether the nodes' labels bear that out.
+//! ClusterTopology: node labels of topology domains, from the smallest to the largest, and their check
+//! against nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use super::status::{Conditions, StatusCondition};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct TopologyObjectSpec {
-    /// Keys of node labels, from the smallest domains to the largest: each domain of one is within one
-    /// domain of the next.
+    /// Keys of node labels, from the smallest domains to the largest: each domain lies within one domain of
+    /// the next.
     pub layers: Vec<String>,
 }
 
-/// The status of a ClusterTopology. Written by the leaders whose policies name it.
+/// Status of a ClusterTopology. Written by the leaders whose policies name it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologyStatus {
-    /// The generation of the object that this is about.
+    /// Generation of the object that this is about.
     pub observed_generation: Option<i64>,
     /// Number of nodes.
     pub nodes: Option<u32>,
@@ -36,22 +36,22 @@ pub struct TopologyStatus {
 #[serde(default)]
 #[schemars(extend("required" = ["key"]))]
 pub struct LayerStatus {
-    /// The key of the label.
+    /// Key of the label.
     pub key: String,
     /// Number of domains.
     pub domains: u32,
     /// Nodes without the label.
     pub missing: u32,
-    /// Domains that are in more than one domain of a larger layer.
+    /// Domains within more than one domain of a wider layer.
     pub broken: u32,
 }
 
-/// A node, as far as its place is concerned.
+/// Name and labels of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
-    /// Its name.
+    /// Name of the node.
     pub name: &'a str,
-    /// Its labels.
+    /// Labels of the node.
     pub labels: &'a BTreeMap<String, String>,
 }
 
@@ -61,11 +61,10 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Number of names that a message tells at most.
+/// Most names in a message.
 const SOME: usize = 3;
 
-/// Status that follows from the nodes' labels. `before` is the status that was written last, `now` the time
-/// in RFC 3339.
+/// Status by the nodes' labels. `before` is the previous status, `now` the time in RFC 3339.
 pub fn status(
     layers: &[String],
     nodes: &[Placed<'_>],
@@ -131,7 +130,7 @@ pub fn status(
     }
 }
 
-/// Domains of a layer that are in several domains of a larger one.
+/// Domains of a layer within several domains of a wider one.
 fn spread<'a>(nodes: &[Placed<'a>], key: &str, wider: &str) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut within: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for node in nodes {

@@ -1,12 +1,11 @@
-//! By steps: so many pods of each role at a time (after KEP-75 of RoleBasedGroup, sgl-project/rbg).
+//! Rollout in steps of so many pods of each role (after KEP-75 of RoleBasedGroup, sgl-project/rbg).
 //!
-//! After `k` steps a role has `t(k) = min(goal, k × step)` pods. Step `k` may begin when of every role
-//! `t(k − 1)` pods are up. Until a role has reached its goal, no two roles are more than one step apart.
+//! After `k` steps a role has `t(k) = min(goal, k × step)` pods. Step `k` may begin when `t(k − 1)` pods of
+//! every role are up. Until a role has reached its goal, no two roles are more than one step apart.
 
 use super::RoleCounts;
 
-/// Number of steps that are up of all roles together: the largest `k` with `t(k)` pods up of each;
-/// `None`: all goals are.
+/// Completed steps of all roles: the largest `k` with `t(k)` pods up of each; `None`: all goals are reached.
 pub(super) fn steps_up(role_counts: &[RoleCounts], steps: &[u32]) -> Option<u64> {
     stepping(role_counts, steps)
         .filter(|(counts, _)| counts.ok < counts.goal)
@@ -14,7 +13,7 @@ pub(super) fn steps_up(role_counts: &[RoleCounts], steps: &[u32]) -> Option<u64>
         .min()
 }
 
-/// Number of pods of each role after `k` steps; roles without a step have their goal.
+/// Pods of each role after `k` steps; roles without steps have their goal.
 pub(super) fn after(role_counts: &[RoleCounts], steps: &[u32], k: u64) -> Vec<u32> {
     let each = role_counts.iter().zip(steps).map(|(counts, step)| match step {
         0 => counts.goal,
@@ -23,7 +22,7 @@ pub(super) fn after(role_counts: &[RoleCounts], steps: &[u32], k: u64) -> Vec<u3
     each.collect()
 }
 
-/// Number of pods that each role may have while it grows. A role that is to shrink keeps what it has.
+/// Allowed pods of each role during scale-up. Shrinking roles keep theirs.
 pub(super) fn up(role_counts: &[RoleCounts], steps: &[u32]) -> Vec<u32> {
     let k = steps_up(role_counts, steps).map_or(u64::MAX, |k| k.saturating_add(1));
     let mut targets = after(role_counts, steps, k);
@@ -43,8 +42,8 @@ pub(super) fn up(role_counts: &[RoleCounts], steps: &[u32]) -> Vec<u32> {
     targets
 }
 
-/// Number of pods that each role may have while it shrinks: a whole step less, the roles that are `late`
-/// after the others. A role that doesn't shrink keeps what it has.
+/// Allowed pods of each role during scale-down: one step less, with `late` roles after the others. Others
+/// keep theirs.
 pub(super) fn down(role_counts: &[RoleCounts], steps: &[u32], late: &[bool]) -> Vec<u32> {
     let shrinking = |counts: &RoleCounts| counts.there > counts.goal;
     let k = stepping(role_counts, steps)

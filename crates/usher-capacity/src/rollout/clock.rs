@@ -1,27 +1,27 @@
-//! Time that a step has gone without a pod coming up.
+//! Clock of a step without progress.
 
 use std::time::Duration;
 
-/// The clock of a step. It begins anew whenever more pods are up than ever in this step.
+/// Clock of a step. It restarts whenever more pods are up than ever in this step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    /// Number of pods of each role of the step; empty between steps.
+    /// Pods of the step, by role; empty between steps.
     target: Vec<u32>,
-    /// The most that were up.
+    /// Most pods that were up.
     best: Vec<u32>,
-    /// Time at which that was.
+    /// Time of that.
     since: Duration,
-    /// For how long of the time since then nodes were being added.
+    /// Time since then in which nodes were being added.
     excused: Duration,
-    /// For how long of the whole step.
+    /// Total of that time in the whole step.
     excused_in_all: Duration,
     seen: Duration,
 }
 
 impl Clock {
-    /// Looks at a step, and says for how long nothing has come up. Time in which the cluster adds nodes
-    /// doesn't count, up to `most_excused` in a step.
-    pub(crate) fn look(
+    /// Time without progress of a step. Time in which the cluster adds nodes is excluded, up to
+    /// `most_excused` per step.
+    pub(crate) fn observe(
         &mut self,
         target: &[u32],
         up: &[u32],
@@ -53,7 +53,7 @@ impl Clock {
         now.saturating_sub(self.since).saturating_sub(self.excused)
     }
 
-    /// The step is over.
+    /// Ends the step.
     pub(crate) fn clear(&mut self) {
         self.target.clear();
     }
@@ -70,22 +70,23 @@ mod tests {
     #[test]
     fn only_a_new_maximum_resets_the_clock() {
         let mut clock = Clock::default();
-        let mut look = |up: u32, at: u64| clock.look(&[4], &[up], false, s(0), s(at)).as_secs();
+        let mut look = |up: u32, at: u64| clock.observe(&[4], &[up], false, s(0), s(at)).as_secs();
         assert_eq!([look(1, 100), look(1, 160), look(2, 170), look(1, 200)], [0, 60, 0, 30]);
         // A pod that crashes again and again is no growth.
         assert_eq!([look(2, 210), look(1, 220), look(2, 230), look(3, 240)], [40, 50, 60, 0]);
         // The next step begins; a smaller one is the same.
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(300)), s(0));
-        assert_eq!(clock.look(&[7], &[4], false, s(0), s(310)), s(10));
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(320)), s(20));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(300)), s(0));
+        assert_eq!(clock.observe(&[7], &[4], false, s(0), s(310)), s(10));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(320)), s(20));
         clock.clear();
-        assert_eq!(clock.look(&[8], &[4], false, s(0), s(330)), s(0));
+        assert_eq!(clock.observe(&[8], &[4], false, s(0), s(330)), s(0));
     }
 
     #[test]
     fn clock_stops_while_nodes_are_added_with_a_limit() {
         let mut clock = Clock::default();
-        let mut look = |up: u32, adds: bool, at: u64| clock.look(&[4], &[up], adds, s(100), s(at)).as_secs();
+        let mut look =
+            |up: u32, adds: bool, at: u64| clock.observe(&[4], &[up], adds, s(100), s(at)).as_secs();
         assert_eq!([look(0, true, 0), look(0, true, 60), look(0, false, 90)], [0, 0, 30]);
         // 40 s are left, also after growth.
         assert_eq!([look(1, false, 100), look(1, true, 130), look(1, true, 160)], [0, 0, 20]);

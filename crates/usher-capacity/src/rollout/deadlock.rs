@@ -1,26 +1,26 @@
-//! Groups that wait for each other: each holds part of the room that the other one needs.
+//! Deadlocks: groups that each hold nodes that another one needs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Placement;
 
-/// A group that is blocked because no node takes its pods.
+/// A group with unschedulable pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedGroup {
-    /// The domain that its pods have to go to; `None`: anywhere.
+    /// Required domain of its pods; `None`: any.
     pub place: Option<Placement>,
-    /// Pods that no node takes.
+    /// Unschedulable pods.
     pub asks: u32,
-    /// Pods that it would give back if it kept whole usable groups only.
+    /// Pods beyond complete groups.
     pub spare: u32,
-    /// Since when it is known, on any clock: the younger one gives way.
+    /// Time since which it is known, on any clock: the youngest group gives way.
     pub born: Duration,
 }
 
-/// Groups that give back what exceeds their whole usable groups, so that others get on: of those that wait
-/// for the same domain one after the other from the youngest on, until what they give back is enough for
-/// those that stay, or one is left. That nodes refuse pods of several says that there is no room for them.
+/// Groups that remove pods beyond complete groups so that others progress: among those that wait for the same
+/// domain the youngest, one after the other, until the removed pods are enough for the rest, or one group is
+/// left. Unschedulable pods of several groups mean a lack of nodes.
 pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {
     let mut by_place: BTreeMap<Option<(&str, &str)>, Vec<(usize, &BlockedGroup)>> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate().filter(|(_, group)| group.asks > 0) {
@@ -36,7 +36,7 @@ pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {
             if left < 2 || asked <= given {
                 break;
             }
-            // Who has nothing to give back is in nobody's way.
+            // A group without spare pods blocks no other.
             if group.spare > 0 {
                 giving.push(*index);
                 given += u64::from(group.spare);

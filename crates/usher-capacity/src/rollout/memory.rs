@@ -1,7 +1,7 @@
-//! Memory of a group's machine.
+//! Memory of a group's rollout.
 //!
-//! Little is remembered: the pods show which step a group is at, so that a restart continues there. Memory
-//! holds times, and requests that must not be repeated at once.
+//! The pods show the current step, so a restart continues there. Memory holds times, and requests that must
+//! not be repeated immediately.
 
 use std::time::Duration;
 
@@ -10,93 +10,92 @@ use super::place::Placement;
 use super::role_counts::RoleCounts;
 use crate::plan::State;
 
-/// Memory of a group's machine.
+/// Memory of a group's rollout.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// `true` once the first deploy is over; `None`: not known yet.
+    /// `true` after the first rollout; `None`: unknown.
     pub(super) is_deployed: Option<bool>,
-    /// `true` if pods wait at gates of ours.
+    /// `true` if pods begin at our gates.
     pub(super) has_gates: bool,
     pub(super) is_updating: bool,
-    /// `true` if an update has gone without one more pod coming up for as long as a step may.
+    /// `true` if an update made no progress for the timeout of a step.
     pub(super) is_update_stuck: bool,
     pub(super) is_blocked: bool,
     pub(super) clock: Clock,
-    /// With gates: what was admitted, so that lost pods come back at once.
+    /// With gates: admitted pods, so that lost ones are replaced immediately.
     pub(super) floor: Vec<u32>,
-    /// With gates: the most pods of each role that were seen past them, of those that are admitted.
+    /// With gates: most admitted pods of each role seen past theirs.
     pub(super) past: Vec<u32>,
-    /// Pods of each role that the leader before had admitted; empty once they are seen.
+    /// Admitted pods of each role at the previous leader; empty once seen.
     before: Vec<u32>,
-    /// Targets of a step by role, and where its pods go.
+    /// Targets of a step by role, and its domain.
     pub(super) step: (Vec<u32>, Option<Placement>),
-    /// Domain of pods that need another one.
+    /// Domain for displaced pods.
     pub(super) displaced_to: Option<Placement>,
-    /// Pods of the last step that no domain had room for, where one is required.
+    /// Pods of the last step without a domain, if one is required.
     pub(super) unplaced: u32,
-    /// The goals at which all pods were up.
+    /// Goals at which all pods were up.
     pub(super) settled: Vec<u32>,
-    /// Number of pods when the group began to shrink.
+    /// Pods when the group began to shrink.
     pub(super) from: Vec<u32>,
     pub(super) trims: Trims,
-    /// The goals that were given up.
+    /// Abandoned goals.
     pub(super) failed: Vec<u32>,
-    /// Numbers of pods that were asked for of each role at the last tick.
+    /// Pods asked for at the last tick, by role.
     pub(super) asked: Vec<Asked>,
 }
 
-/// Numbers of pods that were asked for of a role.
+/// Pods asked for of a role.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
-    /// Number of pods that there were.
+    /// Existing pods.
     pub(super) current: u32,
-    /// Number of pods that were to be written.
+    /// Replicas to write.
     pub(super) write: u32,
-    /// Number of pods that there are to be.
+    /// Desired pods.
     pub(super) desired: u32,
     /// `true` if no other writer is expected.
     pub(super) is_ours: bool,
 }
 
-/// Record of pods that were given back.
+/// Record of trims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trims {
     pub(super) count: u32,
-    /// Number of pods of whole groups at the last one.
+    /// Pods of complete groups at the last one.
     pub(super) whole: u32,
-    /// Time at which the last one was, and what it left.
+    /// Time of the last one, and the remaining pods.
     pub(super) now: Option<(Duration, Vec<u32>)>,
-    /// Another group needs the room.
+    /// `true` if another group needs the nodes.
     pub(super) is_asked_for: bool,
-    /// The last one was for another group.
+    /// `true` if the last one was for another group.
     pub(super) is_for_another: bool,
 }
 
 impl Memory {
-    /// Gives back what exceeds whole usable groups at the next tick, if the group is blocked by then.
+    /// Requests a trim at the next tick, if the group is still blocked.
     pub fn give_way(&mut self) {
         self.trims.is_asked_for = true;
     }
 
-    /// Pods of the last step that no domain had room for, where one is required. They don't exist, or wait at
-    /// their gate, so that the cluster isn't seen to lack nodes for them.
+    /// Pods of the last step without a domain, if one is required. They don't exist or are gated, so the
+    /// cluster shows no lack of nodes.
     pub(crate) fn unplaced(&self) -> u32 {
         self.unplaced
     }
 
-    /// Returns `true` if the first deploy is over.
+    /// Returns `true` after the first rollout.
     pub fn is_deployed(&self) -> bool {
         self.is_deployed == Some(true)
     }
 
-    /// The first deploy was over before this began to look.
+    /// Marks the first rollout as complete.
     pub fn set_deployed(&mut self) {
         self.is_deployed = Some(true);
     }
 
-    /// Takes over a group that another replica left in this state with these goals. State that pods don't
-    /// show continues: a group that was given up stays so, and one that was up is not brought up again
-    /// because a pod of it isn't ready.
+    /// Restores the state of another replica with these goals. State that pods don't show continues: an
+    /// abandoned step stays abandoned, and a settled group is not deployed again because of an unready pod.
     pub fn resume(&mut self, state: State, goals: &[u32]) {
         match state {
             State::Idle => {
@@ -109,16 +108,16 @@ impl Memory {
         }
     }
 
-    /// Takes the numbers of pods per role that another replica let through their gate.
+    /// Restores the admitted pods of another replica, by role.
     pub fn resume_admitted(&mut self, admitted: Vec<u32>) {
         self.before = admitted;
     }
 
-    /// Notes how many pods are past their gates. What somebody else admitted is what lost pods come back to, where
-    /// pods have gates; where all of it is there it needn't be remembered.
+    /// Records pods past their gates. Admissions of the previous leader are kept for replacements until all
+    /// of them exist.
     pub(super) fn see(&mut self, role_counts: &[RoleCounts]) {
         if self.has_gates && self.floor.is_empty() {
-            // What was past them before the first one was seen is replaced as well.
+            // Pods past the gates before the first gate was seen are replaced as well.
             self.floor.clone_from(&self.past);
         }
         self.past.resize(role_counts.len(), 0);
@@ -144,8 +143,8 @@ impl Memory {
         }
     }
 
-    /// Number of pods that a role was to have at the last tick. Where nobody else is to write, a number that
-    /// is neither the earlier one nor the one that was written is somebody's wish: it counts from then on.
+    /// Desired pods of a role at the last tick. If no other writer is expected, replicas that are neither the
+    /// earlier nor the written ones are a user's wish, and count from then on.
     pub(crate) fn pending(&self, role: usize, current: u32) -> Option<u32> {
         let asked = self.asked.get(role)?;
         let is_foreign = asked.is_ours && current != asked.current && current != asked.write;

@@ -1,17 +1,16 @@
-//! Rollout: in which order pods come up, and go.
+//! Rollout: the order in which pods start and stop.
 //!
-//! Roles that serve together come up together: in steps, each of which keeps the ratio between them, and
-//! the next one begins when the pods of the one before serve. One machine per group does this for the first
-//! deploy, for every later change of size, and for updates, one at a time. It does no I/O: what it decides
-//! is how many pods of each role may exist ([`RolePlan::admitted`](super::plan::RolePlan)), where the pods
-//! of a step go, and from which ordinal on pods are updated.
+//! Roles that serve together start together: in steps that keep their ratio, each of which begins when the
+//! pods of the previous one serve. One state machine per group handles the first rollout, later changes of
+//! size, and updates, one at a time. It does no I/O, and decides how many pods of each role may exist
+//! ([`RolePlan::admitted`](super::plan::RolePlan)), the domain of a step, and the first updated ordinal.
 //!
 //! ```text
 //! goals ─▶ update? ─▶ steps | skew ─▶ place ─▶ clock ─▶ admitted, layer, partition, state
 //! ```
 //!
-//! The model is that of KEP-75 of RoleBasedGroup (sgl-project/rbg). With pods that wait at a scheduling gate,
-//! those that are past it count as admitted; without, all that exist.
+//! The model is that of KEP-75 of RoleBasedGroup (sgl-project/rbg). With scheduling gates, pods past them
+//! count as admitted; without, all existing ones.
 
 mod batch;
 mod clock;
@@ -31,35 +30,34 @@ pub use memory::Memory;
 pub use place::{Domain, Layers, Placement, Shortfall};
 pub use role_counts::RoleCounts;
 
-/// Longest time that a step may go without a pod coming up (loading a model takes 2 to 7
-/// minutes).
+/// Default timeout of a step without progress (loading a model takes 2 to 7 minutes).
 pub const BATCH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// For how long of a step the cluster may add nodes without that counting.
+/// Default time of a step in which the cluster may add nodes without counting.
 pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// After so many trims without growth a group keeps what it has.
+/// Trims without growth after which a group keeps its pods.
 pub const MOST_TRIMS: u32 = 3;
 
-/// Order in which the pods of a group come up, go, and are updated.
+/// Order in which the pods of a group start, stop and are updated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
     /// Size of a step; `None`: all at once.
     pub pace: Option<Pace>,
     /// Condition under which a pod counts as up.
     pub success: Success,
-    /// Longest time that a step may go without a pod coming up.
+    /// Timeout of a step without progress.
     pub batch_timeout: Duration,
-    /// For how long of a step the cluster may add nodes without that counting.
+    /// Time of a step in which the cluster may add nodes without counting.
     pub provisioning_timeout: Duration,
-    /// Action on a step that takes longer.
+    /// Action on a step that times out.
     pub on_timeout: OnTimeout,
-    /// Topology that the pods of a step are placed by.
+    /// Topology for the placement of steps.
     pub topology: Option<Topology>,
-    /// Rules for updates of pods; `None`: updates are not managed.
+    /// Rules for rolling updates; `None`: not managed.
     pub update: Option<Update>,
 }
 
 impl Rollout {
-    /// Returns `true` if a role, by its place, keeps step with others.
+    /// Returns `true` if a role, by index, is coordinated with others.
     pub fn is_coordinated(&self, role: usize) -> bool {
         match &self.pace {
             None => false,
@@ -72,7 +70,7 @@ impl Rollout {
 /// Size of a group's steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Pods per step of each role, in the order of the roles; 0: the role isn't held to steps.
+    /// Pods per step of each role; 0: the role has no steps.
     Steps(Vec<u32>),
     /// Largest difference in progress between two roles, in percent.
     Skew(u32),
@@ -92,34 +90,34 @@ pub enum Success {
     Serving,
 }
 
-/// Action on a step that takes too long.
+/// Action on a step that times out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// The step stays as it is, and continues when pods come up.
+    /// The step stays, and continues when pods come up.
     #[default]
     Hold,
-    /// Pods beyond whole usable groups are deleted, and created again later.
+    /// Pods beyond complete groups are deleted, and created again later.
     Trim,
-    /// The step is given up until other sizes are asked for.
+    /// The step is abandoned until other sizes are asked for.
     Fail,
 }
 
-/// Topology that the pods of a step are placed by.
+/// Topology for the placement of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Keys of node labels, from the smallest domains to the largest.
     pub layers: Vec<String>,
-    /// The layer in a domain of which a step should fit, by its place.
+    /// Layer whose domains should hold a step, by index.
     pub layer: usize,
-    /// `true` if a step has to fit into the layer.
+    /// `true` if a step has to fit into one domain of the layer.
     pub is_required: bool,
 }
 
-/// Rules for updates of pods.
+/// Rules for rolling updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// By how many percent one role may be further along than another.
+    /// Largest difference in progress between two roles, in percent.
     pub max_skew: u32,
-    /// Percentage of a role that may be unavailable, rounded down, at least one pod.
+    /// Largest unavailable percentage of a role, rounded down, at least one pod.
     pub max_unavailable: u32,
 }

@@ -1,4 +1,4 @@
-//! Places the pods of a step into the tightest domain that has room for all of them.
+//! Places a step into the tightest domain that has capacity for all of its pods.
 
 use std::collections::BTreeMap;
 
@@ -6,54 +6,54 @@ use serde::Serialize;
 
 use super::Topology;
 
-/// The domains of each layer, by the layer's key.
+/// Domains of each layer, by the layer's key.
 pub type Layers = BTreeMap<String, Vec<Domain>>;
 
-/// A domain: the nodes that have one value of a layer's label.
+/// A topology domain: nodes with the same value of a layer's label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Domain {
-    /// The label's value.
+    /// Value of the label.
     pub name: String,
-    /// Number of further pods of each role that its nodes have room for, in the policy's order.
+    /// Further pods of each role that its nodes have capacity for, in the policy's order.
     pub slots: Vec<u32>,
-    /// Number of further pods of each role alone that would fit beside those, as slots are counted only as
-    /// far as a step needs them. Empty: none.
+    /// Further pods of each role alone beside those, as slots are counted only as far as a step needs them.
+    /// Empty: none.
     pub spare: Vec<u32>,
 }
 
-/// Domain for the pods of a step.
+/// Domain of a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Placement {
-    /// The layer's key.
+    /// Key of the layer.
     pub layer: String,
-    /// The domain's name.
+    /// Name of the domain.
     pub domain: String,
 }
 
-/// Number of pods of a step that a domain has no room for.
+/// Pods of a step that don't fit into a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shortfall {
-    /// The domain.
+    /// Name of the domain.
     pub domain: String,
     /// Pods of each role, in the policy's order.
     pub missing: Vec<u32>,
 }
 
-/// Result of the search for a place.
+/// Result of the search for a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A domain.
     In(Placement),
-    /// None is large enough, and none is required: anywhere.
+    /// No domain is large enough, and none is required.
     Anywhere,
-    /// None is large enough. What each of them lacks.
+    /// No domain is large enough; the shortfall of each.
     Nowhere(Vec<Shortfall>),
-    /// The room of domains isn't known: the scheduler decides.
+    /// Capacity of domains is unknown; the scheduler places pods.
     Unknown,
 }
 
-/// Finds the place for so many pods of each role. `last` is where pods of this step went before, which is
-/// best if it has room for the rest.
+/// Finds the domain for these pods of each role. `last` is the domain of the step so far, preferred if it has
+/// capacity for the rest.
 pub(super) fn place(
     need: &[u32],
     topology: &Topology,
@@ -87,12 +87,12 @@ pub(super) fn place(
     Place::Nowhere(lacking.collect())
 }
 
-/// Room that a domain has left with so many pods more; `None`: it has none for them.
+/// Remaining capacity of a domain with these pods; `None` if they don't fit.
 fn left(domain: &Domain, need: &[u32]) -> Option<u64> {
     let mut left = 0u64;
     let spare = domain.spare.iter().copied().chain(std::iter::repeat(0));
     for ((need, slots), spare) in need.iter().zip(slots(domain)).zip(spare) {
-        // Room for a role that needs none says nothing of how well the step fits.
+        // Capacity for roles without pods in the step is ignored.
         if *need > 0 {
             left += u64::from(slots.checked_sub(*need)?) + u64::from(spare);
         }

@@ -7,29 +7,29 @@ use crate::plan::RolePlan;
 /// Counts of a role's pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoleCounts {
-    /// Number that it is to have.
+    /// Goal.
     pub goal: u32,
-    /// Number of admitted pods: all that exist but those at a gate.
+    /// Admitted pods: existing ones past their gate.
     pub there: u32,
-    /// Number of them that are seen.
+    /// Observed ones of them.
     pub seen: u32,
-    /// Number of them that are up.
+    /// Pods that are up.
     pub ok: u32,
-    /// Number that are ready.
+    /// Ready pods.
     pub ready: u32,
-    /// Number that wait at a gate.
+    /// Gated pods.
     pub gated: u32,
-    /// Number of those of the newest revision.
+    /// Gated pods of the newest revision.
     pub gated_new: u32,
-    /// Number that an update is over: those that are there, and those that wait at a gate in place of others.
+    /// Pods that an update covers: admitted ones, and gated replacements.
     pub size: u32,
-    /// Number that no node takes.
+    /// Unschedulable pods.
     pub unschedulable: u32,
-    /// Number of the newest revision.
+    /// Pods of the newest revision.
     pub updated: u32,
-    /// Number of those that are up.
+    /// Pods of the newest revision that are up.
     pub updated_ok: u32,
-    /// Number of an older revision.
+    /// Pods of an older revision.
     pub outdated: u32,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn role_counts(
     role_counts
 }
 
-/// Returns `true` if a pod counts as up. What comes later implies what comes before.
+/// Returns `true` if a pod counts as up. Later stages imply earlier ones.
 fn is_up(pod: &Pod, success: Success) -> bool {
     let state = &pod.state;
     match success {

@@ -1,12 +1,12 @@
-//! By percentages: no role further along than another by more than the skew (`maxSkew` of
-//! RoleBasedGroup, sgl-project/rbg, with exact arithmetic, and with a skew of 0 that means one pod at a time).
+//! Rollout by skew: no role is further along than another by more than a percentage (`maxSkew` of
+//! RoleBasedGroup, sgl-project/rbg, with exact arithmetic; a skew of 0 means one pod at a time).
 //!
-//! A role's progress is `there / goal`. What is allowed is the least progress of those that still grow plus
-//! the skew; a role may have `ceil(allowed × goal)` pods, and the slowest one at least one more.
+//! A role's progress is `there / goal`. The allowed progress is the least of growing roles plus the skew; a
+//! role may have `ceil(allowed × goal)` pods, and the slowest one at least one more.
 
 use super::RoleCounts;
 
-/// Number of pods that each role may have while it grows. A role that is to shrink keeps what it has.
+/// Allowed pods of each role during scale-up. Shrinking roles keep theirs.
 pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
     let grows = |counts: &&RoleCounts| counts.there < counts.goal;
     // The pods of the step before have to be up.
@@ -23,8 +23,8 @@ pub(super) fn up(role_counts: &[RoleCounts], skew: u32) -> Vec<u32> {
     targets.collect()
 }
 
-/// Number of pods that each role may have while it shrinks: the mirror of growing, over what is to go.
-/// `from` is how many there were when the group began to shrink.
+/// Allowed pods of each role during scale-down: the mirror image of scale-up, over the pods to remove. `from`
+/// are the pods when the group began to shrink.
 pub(super) fn down(role_counts: &[RoleCounts], from: &[u32], skew: u32, late: &[bool]) -> Vec<u32> {
     let shrinks = |counts: &RoleCounts| counts.there > counts.goal;
     let gone = |counts: &RoleCounts, from: u32| {
@@ -49,8 +49,7 @@ pub(super) fn down(role_counts: &[RoleCounts], from: &[u32], skew: u32, late: &[
     targets.collect()
 }
 
-/// Number of pods of each role that are up together: the part of the goal that the slowest role has come
-/// to, of every role.
+/// Pods of each role in usable groups: every role at the progress of the slowest.
 pub(super) fn usable(role_counts: &[RoleCounts]) -> Vec<u32> {
     let least = role_counts
         .iter()
@@ -62,7 +61,7 @@ pub(super) fn usable(role_counts: &[RoleCounts]) -> Vec<u32> {
     role_counts.iter().map(|counts| u32::try_from(part(counts)).unwrap_or(counts.goal)).collect()
 }
 
-/// Goal of one that has come to `done` of `all`, beside the slowest.
+/// Allowed pods of a role at `done` of `all`, relative to the slowest.
 fn ahead(done: u32, all: u32, least: (u32, u32), skew: u32) -> u32 {
     let (slow, of) = (u128::from(least.0), u128::from(least.1.max(1)));
     // ceil(all × (slow / of + skew / 100))
@@ -111,8 +110,8 @@ mod tests {
         assert_eq!(up(&[counts(10, 9, 200), counts(15, 15, 300)], 5), [10, 15]);
     }
 
-    /// The tables of RBG's coordination tests, by (goal, there, up). Where theirs have one pod more (286, 151,
-    /// 16 and 56), that is what floating point makes of 0.9 + 0.05.
+    /// Tables of RBG's coordination tests, by (goal, there, up). Theirs have one pod more in some rows (286,
+    /// 151, 16 and 56), an effect of floating point for 0.9 + 0.05.
     #[test]
     fn matches_rbgs_test_tables() {
         type Roles = &'static [(u32, u32, u32)];

@@ -1,14 +1,14 @@
-//! Updates: how many pods of each role may be of the newest revision.
+//! Rolling updates: pods of each role that may be of the newest revision.
 //!
-//! A role's progress is the part of its pods that are updated and up. No role may be further along than
-//! another by more than the skew, but for the one pod that whole numbers ask for; and no role may have more
-//! than a part of its pods away (`maxSkew` and `maxUnavailable` of RoleBasedGroup, sgl-project/rbg, with
-//! exact arithmetic). The result is a partition: pods from that ordinal on are updated.
+//! A role's progress is the fraction of its pods that are updated and up. No role may be further along than
+//! another by more than the skew, except by the one pod that rounding requires; and no role may have more
+//! than a fraction of its pods unavailable (`maxSkew` and `maxUnavailable` of RoleBasedGroup,
+//! sgl-project/rbg, with exact arithmetic). The result is a partition: pods from that ordinal on are updated.
 
 use super::skew::compare;
 use super::{RoleCounts, Update};
 
-/// Number of pods of each role that may be of the newest revision, at least those that are.
+/// Pods of each role that may be of the newest revision, at least those that are.
 pub(super) fn targets(role_counts: &[RoleCounts], update: Update) -> Vec<u32> {
     let slowest = role_counts
         .iter()
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Over all states of two roles: the skew is kept, and every update ends.
+    /// All states of two roles: the skew holds, and every update ends.
     #[test]
     fn the_skew_is_kept_and_updates_end() {
         let with = Update { max_skew: 7, max_unavailable: 100 };

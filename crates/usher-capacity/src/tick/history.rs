@@ -10,21 +10,21 @@ use crate::policy::{Mode, Policy, Sizing};
 use crate::rollout;
 use crate::rules::Cooldowns;
 
-/// Memory of a group's ticks. It belongs to one policy: another one begins anew.
+/// Memory of a group's ticks. It belongs to one policy.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub(super) past: Past,
     pub(super) growth: Growth,
     pub(super) cooldowns: Cooldowns,
-    /// Since when each role has been idle.
+    /// Time since which each role has been idle.
     idle: Vec<Option<Idle>>,
-    /// Roles on their way to fewer pods.
+    /// Shrinking roles.
     shrinking: Vec<Option<Shrinking>>,
     /// Size that the last tick recommended; `None` in mode Apply.
     recommended: Option<Recommended>,
-    /// Changes of the roles of a group whose size nothing sets.
+    /// Changes of the roles of an unsized group.
     changes: Vec<Change>,
-    /// Memory of the roll-out: the steps in which pods come up.
+    /// Memory of the rollout.
     pub rollout: rollout::Memory,
 }
 
@@ -32,11 +32,11 @@ pub struct History {
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     since: Duration,
-    /// Requests that had been sent there.
+    /// Requests sent by then.
     sent: u64,
 }
 
-/// A role on its way to fewer pods, as the last tick left it.
+/// A shrinking role, as the last tick left it.
 #[derive(Clone, Copy, Debug)]
 struct Shrinking {
     current: u32,
@@ -48,38 +48,37 @@ struct Shrinking {
 #[derive(Clone, Copy, Debug)]
 struct Recommended {
     size: u32,
-    /// Pods that there may be by then: those that there were, or that were asked for.
+    /// Most pods that may exist by then: existing or asked-for ones.
     most: u32,
 }
 
 /// Change of a role's size that the last tick asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Pods that it had.
+    /// Pods before.
     pub from: u32,
-    /// Pods that it is to have in the end.
+    /// Pods after.
     pub to: u32,
 }
 
 impl Change {
-    /// Returns `true` if a role that has so many pods is on its way.
+    /// Returns `true` if a role with these pods is changing.
     fn is_under_way(self, current: u32) -> bool {
         (self.from.min(self.to)..=self.from.max(self.to)).contains(&current)
     }
 }
 
 impl History {
-    /// Pods of each role of a group whose size nothing sets, where all roles are on the way that the last tick
-    /// sent them: what it asked for counts as done. Some roles keep pods until others have grown, and both
-    /// would count for one place in the group. Whoever else sets sizes meanwhile has a say when they lie
-    /// beyond that.
+    /// Pods of each role of an unsized group while all roles are changing as the last tick asked: changes
+    /// count as done. Some roles keep pods until others have grown, and both would count for one place in the
+    /// group. Sizes set by others meanwhile count if beyond that.
     pub(super) fn kept_sizes(&self, roles: &[RolePlan]) -> Option<Vec<u32>> {
         let all = self.changes.len() == roles.len()
             && roles.iter().zip(&self.changes).all(|(role, change)| change.is_under_way(role.current));
         all.then(|| self.changes.iter().map(|change| change.to).collect())
     }
 
-    /// Notes the changes of such a group. Roles of which no number is known go on to where they were to go.
+    /// Records the changes of an unsized group. Roles with unknown metrics continue their change.
     pub(super) fn note_changes(&mut self, policy: &Policy, plan: &mut Plan, blind: &[bool]) {
         if !matches!(policy.sizing, Sizing::Kept) {
             self.changes.clear();
@@ -96,27 +95,27 @@ impl History {
         }
     }
 
-    /// Changes that the last tick asked for of a group whose size nothing sets, by role.
+    /// Changes that the last tick asked for in an unsized group, by role.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Takes over changes, by role, that the previous leader asked for.
+    /// Restores changes, by role, of the previous leader.
     pub fn resume_changes(&mut self, changes: Vec<Change>) {
         self.changes = changes;
     }
 
-    /// Growth that is under way.
+    /// Growth in progress.
     pub fn growth(&self) -> &Growth {
         &self.growth
     }
 
-    /// Takes over growth that was under way at the previous leader.
+    /// Restores the growth of the previous leader.
     pub fn resume_growth(&mut self, growth: Growth) {
         self.growth = growth;
     }
 
-    /// Pods that each role is to lose yet, unless another writer has written its replicas since.
+    /// Pods that each role is yet to lose, unless another writer has set its replicas since.
     pub(super) fn surplus(&self, inputs: &Inputs) -> Vec<u32> {
         let surplus = |(place, of): (usize, &Option<Shrinking>)| {
             let replicas = inputs.replicas.get(place).copied().unwrap_or_default();
@@ -126,7 +125,7 @@ impl History {
         self.shrinking.iter().enumerate().map(surplus).collect()
     }
 
-    /// Notes which roles of a plan get smaller.
+    /// Records shrinking roles of a plan.
     pub(super) fn note_shrinking(&mut self, policy: &Policy, plan: &Plan) {
         let is_ours = policy.mode == Mode::Apply && matches!(policy.sizing, Sizing::Total(_));
         let of = |role: &RolePlan| {
@@ -136,13 +135,13 @@ impl History {
         self.shrinking = plan.roles.iter().map(of).collect();
     }
 
-    /// Size that the last tick asked for and that somebody else is on the way to, of so many pods: some roles keep
-    /// theirs until others have grown, and are told what they are to lose before it is gone.
+    /// Size that the last tick asked for and that another writer is applying, with these pods: some roles
+    /// keep theirs until others have grown, and lose them afterwards.
     pub(super) fn recommended_size(&self, current: u32) -> Option<u32> {
         self.recommended.filter(|recommended| current <= recommended.most).map(|recommended| recommended.size)
     }
 
-    /// Notes the size that a plan asks for, where another writer sets replicas.
+    /// Records the size that a plan asks for, if another writer sets replicas.
     pub(super) fn note_size(&mut self, policy: &Policy, plan: &Plan) {
         let sum = |of: fn(&RolePlan) -> u32| {
             plan.roles.iter().fold(0, |sum: u32, role| sum.saturating_add(of(role)))
@@ -155,8 +154,7 @@ impl History {
         self.recommended = is_others.then(recommended);
     }
 
-    /// Notes which roles serve: something runs or waits there, or came within the window of
-    /// shrinking.
+    /// Records serving roles: with running or waiting requests, or some within the scale-down window.
     pub(super) fn serving(&mut self, inputs: &Inputs, policy: &Policy, now: Duration) -> Vec<bool> {
         self.idle.resize(policy.roles.len(), None);
         let serves = self.idle.iter_mut().enumerate().map(|(role, idle)| {
@@ -172,41 +170,38 @@ impl History {
         serves.collect()
     }
 
-    /// History of a group that another replica sized until now, and that has `total` pods: windows begin
-    /// now.
+    /// History of a group that another replica sized, with `total` pods: windows begin now.
     pub fn resumed(total: u32, now: Duration) -> Self {
         Self { past: Past::resumed(total, now), ..Self::default() }
     }
 
-    /// Notes that a rule, by its place in the policy, fired so long before `now` at the previous leader.
+    /// Records that a rule, by index, fired at the previous leader `ago` before `now`.
     pub fn resume_rule(&mut self, rule: usize, ago: Duration, now: Duration) {
         self.cooldowns.resume(rule, ago, now);
     }
 
-    /// Notes that rules may have fired more than `ago` before `now` unseen: those that remove pods rest for
-    /// their cooldown.
+    /// Records that firings more than `ago` before `now` are unknown: rules that remove pods cool down.
     pub fn begin_unknown_rules(&mut self, ago: Duration, now: Duration) {
         self.cooldowns.begin_unknown(ago, now);
     }
 
-    /// For how long, at `now`, it has been known which rules fire, where it isn't known which did before.
+    /// Time at `now` for which fired rules have been known, if earlier ones are unknown.
     pub fn rules_unknown_for(&self, now: Duration) -> Option<Duration> {
         self.cooldowns.unknown_for(now)
     }
 
-    /// Time between the last firing of a rule and `now`, by its place in the policy, here or for whoever
-    /// ticked before.
+    /// Time from the last firing of a rule, by index, to `now`, here or elsewhere.
     pub fn fired_ago(&self, rule: usize, now: Duration) -> Option<Duration> {
         self.cooldowns.ago(rule, now)
     }
 
-    /// Last firing of a rule, by its place in the policy.
+    /// Last firing of a rule here, by index.
     pub fn last_fired(&self, rule: usize) -> Option<Duration> {
         self.cooldowns.last(rule)
     }
 
-    /// Takes the rules back that fired at the last tick for roles, by place, whose replicas were not written:
-    /// they don't rest, and don't count.
+    /// Reverts rules that fired at the last tick for roles, by index, whose replicas were not written: they
+    /// don't cool down, and don't count.
     pub fn take_back(&mut self, policy: &Policy, plan: &mut Plan, roles: &[usize]) {
         let Sizing::Rules(rules) = &policy.sizing else { return };
         for (place, rule) in rules.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One tick: from what there is to what there should be.
+//! One tick: computes a plan from inputs.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ mod share;
 pub use growth::{Growth, Surge};
 pub use history::{Change, History};
 
-/// Plans how many pods each role should have. `now` counts from any fixed point in time.
+/// Plans the pods of each role. `now` counts from any fixed point in time.
 pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Duration) -> Plan {
     let serving = history.serving(inputs, policy, now);
     let surplus = history.surplus(inputs);
@@ -35,7 +35,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
             tick.share(size, panics, total.cost_expansion);
         }
         Sizing::Kept if policy.coordination.is_on => {
-            // Where no number is named that shares it, none can be missing.
+            // Without pressure metrics none can be missing.
             let names_none = policy.coordination.pressure.iter().all(Vec::is_empty);
             let size = names_none.then(|| tick.within_bounds(tick.counted()));
             tick.share(size, false, DEFAULT_EXPANSION);
@@ -55,7 +55,7 @@ pub fn tick(inputs: &Inputs, policy: &Policy, history: &mut History, now: Durati
     plan
 }
 
-/// Leaves a role that serves its last pod, whatever is given back. One that isn't ready may still respond.
+/// Keeps the last pod of a serving role, whatever is trimmed. An unready one may still have requests.
 fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     for (place, (role, serves)) in plan.roles.iter_mut().zip(serving).enumerate() {
         let responds = role.ready > 0 || inputs.work.get(place).is_some_and(|work| work.is_busy);
@@ -66,23 +66,22 @@ fn keep_last(plan: &mut Plan, inputs: &Inputs, serving: &[bool]) {
     }
 }
 
-/// Growth of cost blocks where a policy doesn't say.
+/// Default growth of cost blocks.
 const DEFAULT_EXPANSION: u32 = 200;
 
 struct Tick<'a> {
     inputs: &'a Inputs,
     policy: &'a Policy,
     readings: Readings,
-    /// Bounds of the roles; while requests wait, each has at least one pod, and while it serves, it keeps one.
+    /// Bounds of the roles: at least one pod while requests wait or the role serves.
     bounds: Vec<Bounds>,
-    /// Pods of each role, without those that stand in for others which aren't ready yet.
+    /// Pods of each role, without those that stand in for unready ones of others.
     counted: Vec<u32>,
-    /// Number of surplus pods that are not chosen yet.
+    /// Surplus pods not yet chosen.
     unnamed: u32,
-    /// Roles of which no number is known that could change them: they lose no pod, and get none but those
-    /// that their minimum or a request that waits asks for.
+    /// Roles with unknown metrics: they lose no pod, and grow only to their minimum or for a waiting request.
     blind: Vec<bool>,
-    /// The most that the group is sized to while its size isn't known.
+    /// Upper limit of the group's size while its metrics are unknown.
     most: Option<u32>,
     plan: Plan,
 }
@@ -124,12 +123,12 @@ impl<'a> Tick<'a> {
         Self { inputs, policy, bounds: bounds.collect(), counted, unnamed, blind, readings, most: None, plan }
     }
 
-    /// Size of the group that is sized.
+    /// Counted size of the group.
     fn counted(&self) -> u32 {
         self.counted.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The same, no more than it was sized to before.
+    /// Counted size, at most the size asked for before.
     fn sized(&self) -> u32 {
         self.counted().min(self.most.unwrap_or(u32::MAX))
     }
@@ -139,7 +138,7 @@ impl<'a> Tick<'a> {
         size.clamp(sum(|b| b.low), sum(|b| b.high))
     }
 
-    /// A reason that holds for all roles.
+    /// Adds a reason to all roles.
     fn because(&mut self, reason: Reason) {
         self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
     }
@@ -150,7 +149,7 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// The size of the group, where it is known, and whether it panics.
+    /// Size of the group, if known, and whether it panics.
     fn group_size(&mut self, total: &Total, history: &mut History, now: Duration) -> (Option<u32>, bool) {
         let current = self.counted();
         let ranges = || self.policy.roles.iter().map(|role| role.range);
@@ -167,7 +166,7 @@ impl<'a> Tick<'a> {
                 self.is_stale();
             }
             self.policy.behavior.record_current(&mut history.past, current, now);
-            // Panic lasts its time, whether numbers come or not.
+            // Panic lasts its time, with or without metrics.
             let panics = self.policy.behavior.still_panics(&history.past, now);
             if panics {
                 self.condition(Condition::Panic);
@@ -177,7 +176,7 @@ impl<'a> Tick<'a> {
             self.plan.stages.limited = size;
             return (None, panics);
         };
-        // One that isn't known may ask for more than those that are.
+        // An unknown metric may ask for more than the known ones.
         let lacks_one = self.plan.stages.metrics.iter().any(|metric| metric.asks.is_none());
         let asked = if lacks_one && asked < current {
             self.is_stale();
@@ -185,7 +184,7 @@ impl<'a> Tick<'a> {
         } else {
             asked
         };
-        // Bounds first: what is outside of them comes back, whatever metrics say.
+        // Bounds apply first, whatever the metrics.
         let recommended = if current < least {
             self.because(Reason::Min);
             least
@@ -214,7 +213,7 @@ impl<'a> Tick<'a> {
         if size == limited.total {
             limited.reasons.iter().for_each(|reason| self.because(*reason));
         } else {
-            // Bounds hold against limits and windows, which are no reason then.
+            // Bounds override limits and windows, which then are no reasons.
             history.past.correct(size);
             if size > least && size > limited.total {
                 self.because(self.floor());
@@ -225,18 +224,18 @@ impl<'a> Tick<'a> {
         (Some(size), limited.panics)
     }
 
-    /// Reason for the pod of a role without a minimum.
+    /// Reason for the pod of a role with a minimum of 0.
     fn floor(&self) -> Reason {
         if self.inputs.waiting > 0 { Reason::Waiting } else { Reason::Serving }
     }
 
-    /// Notes in the plan that a number that sizes isn't known.
+    /// Records in the plan that a sizing metric is unknown.
     fn is_stale(&mut self) {
         self.because(Reason::StaleData);
         self.condition(Condition::StaleData);
     }
 
-    /// Value of a metric, and the number of pods that it asks for.
+    /// Value of a metric, and the pods that it asks for.
     fn asked(&self, metric: &Target, tolerance: u32) -> MetricStage {
         let current = self.counted();
         let name = metric.name.clone();
@@ -246,7 +245,7 @@ impl<'a> Tick<'a> {
             return MetricStage { name, value: value.map(Amount::as_f64), asks };
         }
         let Some(signal) = metric.signal else {
-            // A query that nobody answered.
+            // A query without a result.
             return MetricStage { name, value: None, asks: None };
         };
         let reading = self.readings.of_group(signal);
@@ -254,18 +253,18 @@ impl<'a> Tick<'a> {
         let waiting = if is_queue { Amount::whole(self.inputs.waiting) } else { Amount::ZERO };
         let measured = Measured {
             sum: reading.sum + waiting,
-            // Others get the load of those that go.
+            // Remaining pods take over the load of draining ones.
             count: reading.count - self.unnamed.min(reading.count.saturating_sub(1)),
             missing: self.readings.all_ready() - reading.count,
             unready: self.readings.all_unready(),
         };
         let mut asks = size::per_pod(&measured, metric.target, current, tolerance);
         if reading.count == 0 {
-            // Requests that wait may ask for more. That they don't says nothing of those that pods have.
+            // Waiting requests may ask for more; their absence doesn't imply idle pods.
             asks = asks.filter(|asks| *asks > current);
         }
         if is_queue && self.inputs.pods.is_empty() && current == 0 {
-            // Without pods there is no queue but what waits here, and that is known.
+            // Without pods the only queue is Usher's own, which is known.
             asks = asks.or(Some(0));
         }
         MetricStage { name, value: reading.sum.mean(reading.count as usize).map(Amount::as_f64), asks }
@@ -298,14 +297,14 @@ impl<'a> Tick<'a> {
             .zip(ranges)
             .enumerate()
             .map(|(place, (role, range))| {
-                // Where pods come step by step, a rule adds to what is on its way.
+                // During a rollout a rule adds to pending pods.
                 let on_its_way = history.rollout.pending(place, role.current).unwrap_or(role.current);
                 on_its_way.clamp(range.min, range.max)
             })
             .collect();
         let before = sizes.clone();
         let ruled = rules::apply(rules, self.inputs, &mut sizes, &history.cooldowns, now);
-        // Whoever can't write what it fired for takes that back.
+        // If its step isn't written, the firing is reverted.
         ruled.fired.iter().for_each(|rule| history.cooldowns.start(*rule, now));
         self.plan.fired =
             ruled.fired.iter().filter_map(|rule| rules.get(*rule)).map(|rule| rule.name.clone()).collect();
@@ -318,7 +317,7 @@ impl<'a> Tick<'a> {
         }
         self.blind_without_rules(rules, &ruled.stages);
         self.plan.stages.rules = ruled.stages;
-        // What brings a role back into its bounds is said before what a rule adds.
+        // Reasons of bounds come before those of rules.
         self.clamp_roles();
         let floor = self.floor();
         let mut is_stale = false;
@@ -344,15 +343,15 @@ impl<'a> Tick<'a> {
                     role.reasons.push(floor);
                 }
             } else if self.policy.rollout.is_some() && self.blind.get(place) != Some(&true) {
-                // What was asked for goes on, step by step.
+                // Earlier requests continue in steps.
                 role.goal = (*size).max(b.low);
             }
         }
         self.plan.stages.size = self.plan.roles.iter().fold(0, |sum, role| sum.saturating_add(role.goal));
     }
 
-    /// Keeps roles without a rule: each changes with its partner only, and none does while no number of any
-    /// rule is known. Roles at zero pods can't have a number and don't count.
+    /// Marks roles without a rule as unknown: each changes with its partner only, and none while no rule has
+    /// a value. Roles at zero pods can't have values and are ignored.
     fn blind_without_rules(&mut self, rules: &[Rule], stages: &[RuleStage]) {
         let has_pods = |place: usize| self.plan.roles.get(place).is_some_and(|role| role.current > 0);
         let numbers = || {
@@ -374,7 +373,7 @@ impl<'a> Tick<'a> {
         self.blind = blind;
     }
 
-    /// A ratio between two roles holds, whatever that makes of the group's size.
+    /// Enforces the ratio of two roles, whatever the group's size.
     fn keep_ratio(&mut self) {
         let Some(ratio) = self.policy.ratio else { return };
         let (above, below) = (ratio.numerator, ratio.denominator);
@@ -393,15 +392,16 @@ impl<'a> Tick<'a> {
         self.condition(Condition::RatioConstraintViolated);
         for (place, own) in [(above, of_x), (below, of_y)] {
             if let Some(role) = self.plan.roles.get_mut(place) {
-                // Bounds go before the ratio: what waits has to have a pod.
+                // Bounds override the ratio: waiting requests need a pod.
                 role.goal = role.current.clamp(own.low, own.high);
                 role.reasons.push(Reason::RatioUnsatisfied);
             }
         }
     }
 
-    /// The same where a number of one of the two is missing: it takes nothing away, and adds only where a minimum or
-    /// a number of the other would break the ratio. What shrinks by a number keeps what the other needs.
+    /// Enforces the ratio while a metric of one of the two roles is missing: it removes nothing, and adds
+    /// only if a minimum or a metric of the other would break the ratio. A role shrinking by its metric keeps
+    /// what the other needs.
     fn keep_ratio_partly(
         &mut self,
         (above, x, of_x): (usize, u32, Bounds),
@@ -416,7 +416,7 @@ impl<'a> Tick<'a> {
         let kept_y = (y..most_y).find(|y| !ratio.is_above(kept_x, *y)).unwrap_or(most_y);
         let grows = |place: usize, goal: u32| !self.is_blind(place) && goal > current(place);
         let adds = ratio.hold(current(above), current(below)) || grows(above, x) || grows(below, y);
-        // What grows by a number may grow by less.
+        // A role growing by a metric may grow less.
         let kept = |place: usize, own: Bounds, goal: u32| {
             let least = if grows(place, goal) { current(place) } else { goal };
             Bounds { low: own.low.max(least), high: own.high.max(goal) }
@@ -429,7 +429,7 @@ impl<'a> Tick<'a> {
         self.mend(below, next_y);
         if repaired.is_none() {
             self.condition(Condition::RatioConstraintViolated);
-            // What of the two is too many already grows no further.
+            // The larger role of the two grows no further.
             let is_too_many = [ratio.is_above(next_x, next_y), ratio.is_below(next_x, next_y)];
             for ((place, own), is_too_many) in [(above, of_x), (below, of_y)].into_iter().zip(is_too_many) {
                 let may_grow = self.is_blind(place) || !is_too_many;
@@ -442,7 +442,7 @@ impl<'a> Tick<'a> {
         }
     }
 
-    /// Returns `true` if no number is known that could change a role.
+    /// Returns `true` if no known metric could change a role.
     fn is_blind(&self, place: usize) -> bool {
         self.blind.get(place) == Some(&true)
     }

@@ -1,4 +1,4 @@
-//! Order in which roles go to their goals: those that grow come first.
+//! Order in which roles reach their goals: growing ones first.
 
 use std::time::Duration;
 
@@ -9,10 +9,9 @@ use crate::policy::Policy;
 use crate::rollout::{BATCH_TIMEOUT, PROVISIONING_TIMEOUT, Pace};
 
 impl Tick<'_> {
-    /// Plans the roles' pods: those that shrink give up as many pods as are ready beyond the
-    /// group's size, and in a cluster that has no room for what the others grow by one step more. Rules are
-    /// about one role each, and don't wait.
-    /// `unplaced`: pods of the last step that no domain had room for.
+    /// Computes desired pods: shrinking roles release as many pods as are ready beyond the group's size, and
+    /// without nodes for growing roles one more step. Rules size single roles, and don't wait. `unplaced`:
+    /// pods of the last step without a domain.
     pub(super) fn settle(mut self, at_once: bool, growth: &mut Growth, unplaced: u32, now: Duration) -> Plan {
         let roles = self.plan.roles.len();
         growth.surges.resize(roles, None);
@@ -32,14 +31,14 @@ impl Tick<'_> {
             .collect();
         self.shrink_behind(&waits, growth, unplaced, now);
         for ((role, held), blind) in self.plan.roles.iter_mut().zip(&mut growth.surges).zip(&self.blind) {
-            // Without numbers nothing is known that says what is kept for others.
+            // Without metrics the pods kept for others are unknown.
             if !blind {
                 let Surge { desired, goal } = Surge { desired: role.desired, goal: role.goal };
                 *held = (desired > goal).then_some(Surge { desired, goal });
             }
             role.counts_as = held.filter(|held| held.desired == role.desired).map(|held| held.goal);
         }
-        // Requests wait: what only their floor brought about says so.
+        // A size that only the floor for waiting requests caused gets their reason.
         for (role, own) in self.plan.roles.iter_mut().zip(&self.policy.roles) {
             let is_floor = self.inputs.waiting > 0 && role.goal == 1 && own.range.min == 0;
             if is_floor && role.current == 0 && !role.reasons.contains(&Reason::Waiting) {
@@ -53,7 +52,7 @@ impl Tick<'_> {
         self.plan
     }
 
-    /// Limits how far those roles shrink that wait for others to grow.
+    /// Limits the shrinking of roles that wait for others to grow.
     fn shrink_behind(&mut self, waits: &[bool], growth: &mut Growth, unplaced: u32, now: Duration) {
         if !waits.contains(&true) {
             growth.clock.clear();
@@ -74,7 +73,7 @@ impl Tick<'_> {
         let mut spare = ready.saturating_add(step).saturating_sub(size);
         for (place, _) in waits.iter().enumerate().filter(|(_, waits)| **waits) {
             let Some(role) = self.plan.roles.get(place) else { continue };
-            // Those that aren't ready go first, and nobody misses them.
+            // Unready pods are removed first, and were not serving.
             let idle = role.current.saturating_sub(role.ready);
             let most = (role.current - role.goal).min(idle.saturating_add(spare));
             let gives = self.keeping_ratio(place, most);
@@ -90,7 +89,7 @@ impl Tick<'_> {
         }
     }
 
-    /// Pods that roles are to grow by and for which the cluster has had no node so far.
+    /// Pods of growing roles that the cluster has had no node for.
     fn lacking(&self, growth: &Growth) -> u32 {
         let grows = |place: usize| growth.growing.get(place).is_some_and(Option::is_some);
         let listed =
@@ -101,7 +100,7 @@ impl Tick<'_> {
         starting.fold(listed.count() as u32, |sum, (_, starting)| sum.saturating_add(*starting))
     }
 
-    /// Looks at how long no pod has come up of those that roles grow by.
+    /// Runs the clock of growth without progress.
     fn time(&self, growth: &mut Growth, now: Duration) {
         let rollout = self.policy.rollout.as_ref();
         let timeout = rollout.map_or(BATCH_TIMEOUT, |rollout| rollout.batch_timeout);
@@ -114,11 +113,12 @@ impl Tick<'_> {
             growth.clock.clear();
             return;
         }
-        growth.is_full |= growth.clock.look(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
+        growth.is_full |=
+            growth.clock.observe(&targets, &up, self.inputs.provisioning, excused, now) >= timeout;
     }
 
-    /// Number of so many pods that a role can give up now, so that the ratio holds of what serves by then, or
-    /// is no further from that.
+    /// Pods, at most `most`, that a role can release so that the ratio of serving pods holds, or gets no
+    /// worse.
     fn keeping_ratio(&self, place: usize, most: u32) -> u32 {
         let Some(ratio) = self.policy.ratio.filter(|of| [of.numerator, of.denominator].contains(&place))
         else {
@@ -126,7 +126,7 @@ impl Tick<'_> {
         };
         let serves = |of: usize, gives: u32| {
             self.plan.roles.get(of).map_or(0, |role| {
-                // What this role keeps is decided here; the others may go to their goals.
+                // Only this role's pods are decided here; others may reach their goals.
                 let left =
                     if of == place { role.current } else { role.current.min(role.desired.max(role.goal)) };
                 role.ready.min(left.saturating_sub(if of == place { gives } else { 0 }))
@@ -141,7 +141,7 @@ impl Tick<'_> {
     }
 }
 
-/// Pods that the roles which wait give up at a time where they have to: those of a step, or one.
+/// Pods that waiting roles release at a time if they have to: those of a step, or one.
 fn step(policy: &Policy, waits: &[bool]) -> u32 {
     let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
     let Some(Pace::Steps(steps)) = pace else { return 1 };

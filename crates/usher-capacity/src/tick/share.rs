@@ -8,8 +8,8 @@ use crate::policy::Target;
 use crate::share::{Bounds, split};
 
 impl Tick<'_> {
-    /// Shares the group's size by cost, and by pressure where that counts. `size` is none where it isn't
-    /// known: then it stays, and so do the shares, unless it is known how pressed all roles are.
+    /// Shares the group's size by cost, and by pressure if enabled. With an unknown `size` it stays, and so
+    /// do the shares unless the pressure on all roles is known.
     pub(super) fn share(&mut self, size: Option<u32>, panics: bool, expansion: u32) {
         let there = self.within_bounds(self.sized());
         let priced: Vec<Priced> = self
@@ -34,7 +34,7 @@ impl Tick<'_> {
             (Some(_), None) if !counts => {
                 self.because(if is_on { Reason::NoPressure } else { Reason::Cost });
             }
-            // No role has a share that could stay.
+            // No role has a share to keep.
             (Some(_), None) if self.counted() == 0 => self.because(Reason::NoPressure),
             (Some(size), None) => self.keep_shares(size),
             (Some(_), Some(_)) if panics => self.because(Reason::Cost),
@@ -46,7 +46,7 @@ impl Tick<'_> {
                 let of = size.unwrap_or(there);
                 let shares = coordinate::coordinate(of, &weights, &self.bounds, &coordination.bands);
                 let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
-                // The pods that don't respond may be the busiest.
+                // Unresponsive pods may be the busiest.
                 let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
                 if loses && !self.is_small(&shares, of) {
                     if size.is_none() {
@@ -60,7 +60,7 @@ impl Tick<'_> {
         }
     }
 
-    /// Keeps all roles within their bounds, as no number is known that could change them.
+    /// Keeps all roles within their bounds, as no metric is known.
     fn stay(&mut self) {
         self.blind.fill(true);
         self.clamp_roles();
@@ -77,7 +77,7 @@ impl Tick<'_> {
         }
     }
 
-    /// The size is known, and how pressed the roles are isn't: none gets a larger part of the group than it has.
+    /// Keeps shares while the size is known and pressure is not: no role's share of the group grows.
     fn keep_shares(&mut self, size: u32) {
         self.because(Reason::LastShares);
         let current = self.counted();
@@ -91,7 +91,7 @@ impl Tick<'_> {
         self.plan.roles.iter_mut().zip(shares).for_each(|(role, share)| role.goal = share);
     }
 
-    /// Pressure on each role; none unless it is known of all of them.
+    /// Pressure on each role; `None` unless all are known.
     fn pressures(&mut self) -> Option<Vec<Pressure>> {
         let signals = &self.policy.coordination.pressure;
         let pressures: Vec<Option<Pressure>> =
@@ -102,8 +102,7 @@ impl Tick<'_> {
         pressures.into_iter().collect()
     }
 
-    /// The largest of a role's signals; none unless all of them are known. Where there are no pods there is
-    /// nothing to be pressed.
+    /// Largest of a role's signals; `None` unless all are known. Roles without pods have no pressure.
     fn pressure(&self, role: usize, signals: &[Target]) -> Option<Pressure> {
         if self.plan.roles.get(role).is_some_and(|role| role.current == 0) {
             return Some(Pressure::NONE);
@@ -115,7 +114,7 @@ impl Tick<'_> {
         known.collect::<Option<Vec<_>>>()?.into_iter().reduce(Pressure::max)
     }
 
-    /// Returns `true` if a ready pod of a role lacks a number that says how pressed it is.
+    /// Returns `true` if a ready pod of a role lacks a pressure metric.
     fn is_known_partly(&self, place: usize) -> bool {
         let signals = self.policy.coordination.pressure.get(place).into_iter().flatten();
         let mut counts =
@@ -123,8 +122,7 @@ impl Tick<'_> {
         counts.any(|count| count < self.readings.ready_with_numbers(place))
     }
 
-    /// Returns `true` if one pod there and another one here is all that shares come to: that isn't worth
-    /// a restart.
+    /// Returns `true` if shares differ by a single moved pod, which isn't worth a restart.
     fn is_small(&self, shares: &Shares, size: u32) -> bool {
         let mut roles = self.counted.iter().zip(&shares.pods).zip(&shares.bounds);
         size == self.counted()

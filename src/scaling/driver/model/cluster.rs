@@ -1,4 +1,4 @@
-//! A model of what runs in the cluster: workloads, a scheduler with so many slots, and kubelets.
+//! Model of the cluster: workloads, a scheduler with limited capacity, and kubelets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::server::{APPS, NODES, PODS, Server};
 use super::update::Revisions;
 use crate::actuator::GATE;
 
-/// A role's workload.
+/// Workload of a role.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// The role, and the name of its workload.
+    /// Name of the role and of its workload.
     pub role: &'static str,
     /// Kind of the workload.
     pub kind: &'static str,
@@ -20,23 +20,23 @@ pub struct Workload {
     pub plural: &'static str,
 }
 
-/// The workloads that the policy scales, in the order of its roles.
+/// Workloads that the policy scales, in the order of its roles.
 pub const WORKLOADS: [Workload; 2] = [
     Workload { role: "decode", kind: "Deployment", plural: "deployments" },
     Workload { role: "prefill", kind: "StatefulSet", plural: "statefulsets" },
 ];
 
 /// Workloads of others in the namespace, whose pods have labels of the policy's roles: name, kind, role, and
-/// the label that pools choose by.
+/// the pool's label.
 const OTHERS: [(&str, &str, &str, &str); 3] = [
     ("other-decode", "Deployment", "decode", "other"),
     ("other-prefill", "StatefulSet", "prefill", "other"),
     ("decode-canary", "Deployment", "decode", "m"),
 ];
 
-/// Room when all is well.
+/// Capacity without an outage.
 const MOST_ROOM: usize = 64;
-/// Racks where there are any.
+/// Number of racks, if any.
 const RACKS: usize = 4;
 
 /// State of the cluster.
@@ -46,29 +46,29 @@ pub struct Cluster {
     pub now: u64,
     /// `true` if pods begin at a gate.
     pub has_gates: bool,
-    /// Room for so many pods, of which each rack has its part.
+    /// Capacity in pods, divided among the racks.
     room: usize,
-    /// Racks of a node each; none: one node has all room.
+    /// Racks of one node each; none: one node has all capacity.
     racks: usize,
-    /// Number of the next pods that never get ready.
+    /// Number of the next pods that never become ready.
     pub duds: u32,
-    /// Seconds that a pod takes to get ready, by its number.
+    /// Startup time of a pod in seconds, by its number.
     pub startup: fn(u64) -> u64,
     pub revisions: Revisions,
-    /// Uids of pods that were deleted to be replaced by those of another revision.
+    /// Uids of pods deleted by a rolling update.
     pub replaced: BTreeSet<String>,
-    /// Time at which pods get ready that have nodes, by uid; `None`: never.
+    /// Time at which scheduled pods become ready, by uid; `None`: never.
     ready_at: BTreeMap<String, Option<u64>>,
     next: u64,
 }
 
 impl Workload {
-    /// Its path.
+    /// Path of the object.
     pub fn path(&self) -> String {
         format!("{APPS}/{}/{}", self.plural, self.role)
     }
 
-    /// Returns `true` if it has made a pod.
+    /// Returns `true` if it owns a pod.
     pub fn owns(&self, pod: &Value) -> bool {
         let owner = match self.kind {
             "Deployment" => format!("{}-h{}", self.role, revision(pod)),
@@ -113,7 +113,7 @@ fn cost(pod: &Value) -> i64 {
 }
 
 impl Cluster {
-    /// A cluster in which the workloads have so many pods, all of them ready, and others have theirs.
+    /// Cluster whose workloads have these ready pods, beside those of others.
     pub fn new(replicas: [u32; 2], has_gates: bool, has_racks: bool) -> Self {
         let mut cluster = Self {
             server: Server::default(),
@@ -149,7 +149,7 @@ impl Cluster {
         cluster
     }
 
-    /// The pods of a workload, in the order in which its controller deletes them.
+    /// Pods of a workload, in the order in which its controller deletes them.
     pub fn pods(&self, workload: &Workload) -> Vec<Arc<Value>> {
         let mut pods: Vec<Arc<Value>> =
             self.server.pods().into_iter().filter(|pod| workload.owns(pod)).collect();
@@ -162,18 +162,18 @@ impl Cluster {
         pods
     }
 
-    /// Pods of each workload that are ready.
+    /// Ready pods of each workload.
     pub fn serving(&self) -> [u32; 2] {
         WORKLOADS.map(|workload| self.pods(&workload).iter().filter(|pod| is_ready(pod)).count() as u32)
     }
 
-    /// Uids of the pods of all workloads that are ready.
+    /// Uids of all ready pods.
     pub fn ready(&self) -> BTreeSet<String> {
         let pods = WORKLOADS.iter().flat_map(|workload| self.pods(workload));
         pods.filter(|pod| is_ready(pod)).map(|pod| uid(&pod).to_owned()).collect()
     }
 
-    /// Replicas that each workload is to have.
+    /// Replicas of each workload.
     pub fn replicas(&self) -> [u32; 2] {
         WORKLOADS
             .map(|workload| self.server.get(&workload.path())["spec"]["replicas"].as_u64().unwrap() as u32)
@@ -208,7 +208,7 @@ impl Cluster {
         self.server.put(&format!("{PODS}/{name}"), pod);
     }
 
-    /// Deletes a pod of a workload, by its place.
+    /// Deletes a pod of a workload, by index.
     pub fn lose(&self, workload: &Workload, place: usize) {
         let pods = self.pods(workload);
         if !pods.is_empty() {
@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// A pod of a workload that is ready, by its place, isn't for so many seconds.
+    /// Makes a ready pod of a workload, by index, unready for so many seconds.
     pub fn unready(&mut self, workload: &Workload, place: usize, seconds: u64) {
         let ready: Vec<Arc<Value>> = self.pods(workload).into_iter().filter(|pod| is_ready(pod)).collect();
         let Some(pod) = ready.get(place % ready.len().max(1)) else { return };
@@ -226,7 +226,7 @@ impl Cluster {
         self.server.put(&format!("{PODS}/{}", name(&pod)), pod);
     }
 
-    /// Lets pods that never get ready do so.
+    /// Makes all pods ready that never would be.
     pub fn heal(&mut self) {
         self.duds = 0;
         if self.room != MOST_ROOM {
@@ -235,7 +235,7 @@ impl Cluster {
         self.ready_at.values_mut().for_each(|at| *at = Some(at.unwrap_or(self.now)));
     }
 
-    /// Has room for so many pods.
+    /// Sets the capacity in pods.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
         for rack in 0..self.racks {
@@ -249,12 +249,12 @@ impl Cluster {
         }
     }
 
-    /// Pods that a node has room for.
+    /// Capacity of a node in pods.
     fn slots(&self) -> usize {
         self.room.div_ceil(self.racks.max(1))
     }
 
-    /// The name of a node that takes a pod.
+    /// Name of a node that accepts a pod.
     fn node_for(&self, pod: &Value) -> Option<String> {
         let sent = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/values/0";
         let rack = pod.pointer(sent).and_then(Value::as_str).map(|rack| rack.replace('r', "n"));
@@ -265,7 +265,7 @@ impl Cluster {
         names.find(|name| rack.as_ref().is_none_or(|rack| rack == name) && is_free(name))
     }
 
-    /// Lets so many seconds pass.
+    /// Advances time by so many seconds.
     pub fn pass(&mut self, seconds: u64) {
         self.now += seconds;
         for workload in WORKLOADS {
@@ -278,7 +278,7 @@ impl Cluster {
         }
     }
 
-    /// Does what a workload's controller does: deletes pods, and creates others.
+    /// Reconciles a workload: deletes and creates pods.
     fn control(&mut self, workload: &Workload) {
         let object = self.server.get(&workload.path());
         let pods = self.pods(workload);
@@ -302,7 +302,7 @@ impl Cluster {
         }
     }
 
-    /// Gives the workloads' pods another template.
+    /// Changes the pod templates of the workloads.
     pub fn revise(&mut self) {
         self.revisions.newest += 1;
         let newest = self.revisions.newest;
@@ -313,7 +313,7 @@ impl Cluster {
         }
     }
 
-    /// Pods of each workload that are of the newest revision.
+    /// Pods of each workload of the newest revision.
     pub fn updated(&self) -> [usize; 2] {
         let is_new = |pod: &&Arc<Value>| revision(pod) == self.revisions.newest;
         WORKLOADS.map(|workload| self.pods(&workload).iter().filter(is_new).count())

@@ -1,4 +1,4 @@
-//! Events that happen to a cluster, and to the picker before it.
+//! Events of the cluster, and of the picker.
 
 use proptest::test_runner::TestCaseError;
 use serde_json::{Value, json};
@@ -12,51 +12,51 @@ use super::trial::Trial;
 /// Event in the model.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// Three seconds pass this many times.
+    /// Three seconds pass, this many times.
     Pass(u8),
-    /// Requests for so many pods come.
+    /// The load needs so many pods.
     Load(u32),
-    /// Numbers of pods are known, or they aren't.
+    /// Metrics of pods are known, or not.
     Metrics(bool),
-    /// The picker ends, and another one starts.
+    /// The picker restarts.
     Restart,
     /// Another writer sets the replicas of a role.
     Foreign(usize, u32),
-    /// This many of the next pods never get ready.
+    /// This many of the next pods never become ready.
     Duds(u32),
-    /// Nodes for so many pods are there.
+    /// The nodes have capacity for so many pods.
     Room(usize),
-    /// All pods get ready.
+    /// All pods become ready.
     Heal,
     /// A request fails.
     Fail(u8, Fault),
     /// A pod of a role is lost.
     Lose(usize, usize),
-    /// Requests wait in the picker, or they don't.
+    /// Requests wait in the picker, or not.
     Waiting(bool),
-    /// The policy is paused, or it isn't.
+    /// The policy is paused, or not.
     Paused(bool),
-    /// The policy has mode `Apply`, or it has `Recommend`.
+    /// The policy has mode `Apply`, or `Recommend`.
     Applied(bool),
-    /// The policy is there, or it is deleted.
+    /// The policy exists, or is deleted.
     Present(bool),
-    /// An autoscaler is there for a role, or it isn't.
+    /// An autoscaler exists for a role, or not.
     Scaler(bool),
-    /// Watches are silent, or they aren't.
+    /// Watches are silent, or not.
     Silent(bool),
-    /// The picker has the lease, or another has.
+    /// The picker holds the lease, or another one does.
     Leads(bool),
-    /// The picker's lease is renewed, or runs out.
+    /// The picker's lease is renewed, or expires.
     Acts(bool),
-    /// The workloads' pods are to be of another revision.
+    /// The workloads' pod templates change.
     Revise,
-    /// Another writer sets the replicas of a role again and again, or no longer.
+    /// Another writer keeps setting the replicas of a role, or no longer.
     Rival(Option<(usize, u32)>),
-    /// Another policy scales a workload of this one while this one is to act, or none does.
+    /// Another policy scales a workload of this one while this one is applied, or none does.
     Beside(bool),
-    /// A pod of a role is not ready for so many seconds.
+    /// A pod of a role is unready for so many seconds.
     Unready(usize, usize, u64),
-    /// The policy is written so that it can't be used, or so that it can.
+    /// The policy becomes invalid, or valid.
     Refused(bool),
 }
 

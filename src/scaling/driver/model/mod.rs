@@ -1,8 +1,8 @@
-//! The driver and the actuator before a model of a cluster, whatever happens there: outages, restarts, updates,
-//! others who write and policies of others, racks that are full, pods that never start, and an API server that fails.
-//! When all is well again, the group settles.
+//! Property tests of driver and actuator with a model of a cluster under random events: outages, restarts,
+//! updates, other writers and policies, full racks, pods that never start, and a failing API server.
+//! Afterwards the group reaches its goals.
 //!
-//! `PROPTEST_CASES=5000 cargo test --lib scaling::driver::model` tries more than usual.
+//! `PROPTEST_CASES=5000 cargo test --lib scaling::driver::model` runs more cases than usual.
 
 mod cluster;
 mod event;
@@ -74,7 +74,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The same cases each time, unless more of them are asked for.
+/// The same cases each time, unless more are asked for.
 fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let rng_seed = if asked.is_none() { RngSeed::Fixed(3) } else { RngSeed::Random };
@@ -211,7 +211,7 @@ fn missing_numbers_keep_gated_pods_of_a_stuck_update() {
     run(shape, [1, 1], &events).unwrap();
 }
 
-/// One that was held back for a policy which is deleted goes on.
+/// The update of a deleted policy resumes.
 #[test]
 fn update_resumes_when_its_policy_is_deleted() {
     let shape = Shape {

@@ -1,4 +1,4 @@
-//! A picker that ticks one policy before a model of the API server.
+//! Picker that ticks one policy with a model of the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::capacity::{Plan, State};
 use crate::cluster::Change;
 use crate::endpoints::{Clock, EndpointSpec, Store};
 use crate::leader::Term;
-use crate::scaling::driver::wants::Wants;
+use crate::scaling::driver::lookups::Lookups;
 use crate::scaling::driver::{Driver, Live};
 use crate::scaling::groups::{Groups, Sources};
-use crate::scaling::objects::{News, PolicyObject, PolicyStore, StatusWriter};
+use crate::scaling::objects::{ObjectUpdate, PolicyObject, PolicyStore, StatusWriter};
 use crate::scrape::ScrapeMetrics;
 
-/// Outcome of a step that takes too long.
+/// Action on a step that times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
     Hold,
@@ -32,21 +32,21 @@ pub enum OnTimeout {
     Fail,
 }
 
-/// A policy.
+/// Shape of the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Pods of each role in a step.
     pub steps: Option<(u32, u32)>,
     pub on_timeout: OnTimeout,
-    /// `true` if pods wait at a gate for their step.
+    /// `true` if pods wait at gates for their step.
     pub has_gates: bool,
-    /// `true` if there are to be between one and three pods of `decode` for each of `prefill`.
+    /// `true` for a ratio of one to three `decode` pods per `prefill` pod.
     pub has_ratio: bool,
-    /// `true` if rules size the roles, not metrics the group.
+    /// `true` if rules size the roles, rather than metrics the group.
     pub has_rules: bool,
-    /// `true` if pods may take half a minute to respond before they go.
+    /// `true` if pods may drain for half a minute.
     pub drains: bool,
-    /// `true` if roles are updated side by side.
+    /// `true` if rolling updates are coordinated.
     pub has_updates: bool,
     /// `true` if the pods of a step have to be in one rack.
     pub has_racks: bool,
@@ -100,7 +100,7 @@ impl Shape {
     }
 }
 
-/// A process, from its start to its end.
+/// A process, from start to end.
 pub struct Picker {
     pub driver: Driver,
     pub clock: Clock,
@@ -108,15 +108,15 @@ pub struct Picker {
     term: Arc<Term>,
     leads: Arc<AtomicBool>,
     waiting: Arc<AtomicU64>,
-    wants: Wants,
-    /// The policies as they were heard of last.
+    lookups: Lookups,
+    /// Policies at the last update.
     heard: Vec<Value>,
     _pool: watch::Sender<Option<String>>,
     _teller: AbortOnDropHandle<()>,
 }
 
 impl Picker {
-    /// One that leads and knows of no policy.
+    /// Starts as leader, without policies.
     pub fn start(server: &Server, clock: Clock) -> Self {
         let (pool, pools) = watch::channel(Some("app=m".to_owned()));
         let term = Arc::new(Term::endless(clock.clone()));
@@ -156,7 +156,7 @@ impl Picker {
         let status_writer =
             StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
         let status_writer = AbortOnDropHandle::new(tokio::spawn(status_writer.run()));
-        let (wants, heard) = (Wants::default(), Vec::new());
+        let (lookups, heard) = (Lookups::default(), Vec::new());
         Self {
             driver,
             clock,
@@ -164,31 +164,31 @@ impl Picker {
             term,
             leads,
             waiting,
-            wants,
+            lookups,
             heard,
             _pool: pool,
             _teller: status_writer,
         }
     }
 
-    /// Says how many requests wait in it.
+    /// Sets the number of waiting requests.
     pub fn set_waiting(&self, requests: u64) {
         self.waiting.store(requests, Relaxed);
     }
 
-    /// Gives it the lease, or takes it away: first it may not act, then it leads no more.
+    /// Gives it the lease, or takes it away: first it may not write, then it doesn't lead.
     pub fn set_leads(&self, leads: bool) {
         self.term.set(leads.then_some(Duration::MAX));
         self.leads.store(leads, Relaxed);
     }
 
-    /// Lets its lease run out, or renews it. It leads meanwhile.
+    /// Expires or renews its lease, while it leads.
     pub fn set_acts(&self, acts: bool) {
         self.term.set(acts.then_some(Duration::MAX));
     }
 
-    /// Takes in the policies as they are.
-    pub async fn hear(&mut self, server: &Server) {
+    /// Updates the policies.
+    pub async fn update_policies(&mut self, server: &Server) {
         let mut policies = ["p", "z"].map(|name| server.get(&format!("{POLICIES}/{name}"))).to_vec();
         policies.retain(|policy| !policy.is_null());
         if policies == self.heard {
@@ -197,17 +197,17 @@ impl Picker {
         let of = |policy: &Value| serde_json::from_value(policy.clone()).unwrap();
         let all: Vec<PolicyObject> = policies.iter().map(of).collect();
         self.heard = policies;
-        self.driver.hear(News::Policies(Change::All(all)), &self.wants).await;
+        self.driver.apply_objects(ObjectUpdate::Policies(Change::All(all)), &self.lookups).await;
     }
 
-    /// Uids of pods that get no new requests.
+    /// Uids of draining pods.
     pub fn draining(&self) -> BTreeSet<String> {
         self.driver.live.actuator.iter().flat_map(Actuator::draining).collect()
     }
 
-    /// Takes in which pods serve, and how loaded they are, where that is known. `has_answered`: whether one that
-    /// gets no new requests has answered all that it had.
-    pub fn look(&self, cluster: &Cluster, load: u32, is_known: bool, has_answered: impl Fn(&str) -> bool) {
+    /// Updates the endpoints and their load, where known. `has_answered`: whether a draining pod's requests
+    /// have ended.
+    pub fn observe(&self, cluster: &Cluster, load: u32, is_known: bool, has_answered: impl Fn(&str) -> bool) {
         let pods: Vec<Arc<Value>> = cluster
             .server
             .pods()
@@ -248,31 +248,31 @@ impl Picker {
         }
     }
 
-    /// Does what is due. Says whether a policy was ticked.
+    /// Runs what is due. Returns `true` if a policy was ticked.
     pub async fn act(&mut self) -> bool {
-        if self.driver.releases.is_some_and(|at| at <= Instant::now()) {
-            self.driver.release().await;
+        if self.driver.next_gates.is_some_and(|at| at <= Instant::now()) {
+            self.driver.open_gates().await;
         }
         let is_due = self.driver.due().is_some_and(|due| due <= self.clock.elapsed());
         if is_due {
             self.driver.tick_due().await;
-            while let Some(ended) = self.driver.looks.next().await {
-                self.driver.tick_seen(ended).await;
+            while let Some(ended) = self.driver.fetches.next().await {
+                self.driver.tick_fetched(ended).await;
             }
-            while let Some(acted) = self.driver.acts.next().await {
-                self.driver.acted(acted);
+            while let Some(result) = self.driver.applies.next().await {
+                self.driver.applied(result);
             }
         }
         is_due
     }
 
-    /// The latest plan.
+    /// Latest plan.
     pub fn plan(&self) -> Option<Plan> {
         let running = self.driver.running.iter().find(|running| running.group.policy.name == "p")?;
         Some(running.latest.as_ref()?.plan.clone())
     }
 
-    /// Reasons for which the policy stands still, by its metric.
+    /// Reasons for which the policy is blocked, by its metric.
     pub fn frozen(&self) -> BTreeSet<String> {
         let families = self.registry.gather();
         let frozen = families.iter().filter(|family| family.name() == "usher_capacity_frozen_seconds");
@@ -285,7 +285,7 @@ impl Picker {
         of_policy.filter_map(|metric| label(metric, "reason")).collect()
     }
 
-    /// Returns `true` if it says that it stands still.
+    /// Returns `true` if it reports that the policy is blocked.
     pub fn says_why(&self) -> bool {
         !self.frozen().is_empty()
             || self.plan().is_some_and(|plan| plan.state.is_stuck() && plan.state != State::Idle)

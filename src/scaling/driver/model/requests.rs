@@ -1,37 +1,37 @@
-//! Requests of pods that are about to go: they take their time, and are lost where a pod goes before that.
+//! Requests of draining pods: they take time, and are lost if their pod is deleted earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-/// Longest time that a pod may take to respond, where a policy gives it time for that.
+/// Longest drain of a pod, if the policy allows any.
 const DRAINS: u64 = 30;
 
-/// Pods that get no new requests, and what they still have.
+/// Draining pods and their requests.
 #[derive(Default)]
 pub struct Requests {
-    /// Since when pods get none, by uid.
+    /// Start of the drain, by uid.
     since: BTreeMap<String, u64>,
-    /// `true` if the right to choose the pods that go is missing now.
+    /// `true` if RBAC forbids patching pods now.
     pub is_denied: bool,
 }
 
-/// Seconds that a pod takes to answer what it has: some need more than they get.
+/// Seconds until a pod's requests have ended: some exceed the timeout.
 fn seconds(uid: &str) -> u64 {
     uid.trim_start_matches('u').parse::<u64>().unwrap() * 11 % 40
 }
 
 impl Requests {
-    /// Returns `true` if a pod has answered all that it had.
+    /// Returns `true` if a pod's requests have ended.
     pub fn are_answered(&self, uid: &str, now: u64) -> bool {
         self.since.get(uid).is_some_and(|since| now - since >= seconds(uid))
     }
 
-    /// No pod that was ready goes before it has responded, within its limit.
+    /// Checks that no ready pod is deleted before its requests have ended, within the timeout.
     ///
     /// # Errors
-    /// `TestCaseError` for a pod removed before its requests have ended.
+    /// `TestCaseError` for a pod deleted before its requests have ended.
     pub fn check(
         &self,
         now: u64,
@@ -51,7 +51,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes in which pods get no new requests.
+    /// Updates the draining pods.
     pub fn keep(&mut self, draining: BTreeSet<String>, now: u64) {
         self.since.retain(|uid, _| draining.contains(uid));
         for uid in draining {

@@ -1,4 +1,4 @@
-//! Others who scale the same workloads: a controller that writes a number again and again, and another policy.
+//! Other writers of the same workloads: a controller that keeps writing its number, and another policy.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use super::cluster::WORKLOADS;
 use super::server::{Server, Written};
 
-/// Seconds between two looks of the controller, as of a HorizontalPodAutoscaler.
+/// Seconds between two syncs of the controller, as of a HorizontalPodAutoscaler.
 const INTERVAL: u64 = 15;
-/// Seconds within which two writes of others are another controller's, whatever they undo.
+/// Seconds within which two foreign writes count as another controller.
 const WITHIN: u64 = 60;
-/// Most writes of the picker within that time: one that begins, and one after the first that is undone.
+/// Most writes of the picker within that time: a first one, and one after the first revert.
 const MOST: usize = 3;
-/// Most of them in an hour: bursts of as many, after pauses of one minute, two, four and so on.
+/// Period for the limit per hour: bursts of as many, after pauses of one minute, two, four and so on.
 const LONG: u64 = 3600;
 const MOST_LONG: usize = 8 * MOST;
 
-/// A controller that wants a role to have so many replicas.
+/// Controller that wants these replicas of a role.
 pub struct Rival {
     role: usize,
     replicas: u32,
     looked: u64,
-    /// Time at which the picker wrote the role's replicas.
+    /// Times at which the picker wrote the role's replicas.
     written: Vec<u64>,
 }
 
@@ -31,12 +31,12 @@ impl Rival {
         Self { role, replicas, looked: 0, written: Vec::new() }
     }
 
-    /// The picker knows nothing of what was before.
+    /// Forgets earlier writes, as the picker restarted.
     pub fn forget(&mut self) {
         self.written.clear();
     }
 
-    /// Writes what it wants, when that is due.
+    /// Writes its number, when due.
     pub fn act(&mut self, server: &Server, now: u64) {
         if now < self.looked + INTERVAL {
             return;
@@ -50,7 +50,7 @@ impl Rival {
         }
     }
 
-    /// Checks that the picker doesn't undo this writer's replicas again and again.
+    /// Checks that the picker doesn't keep reverting this writer's replicas.
     ///
     /// # Errors
     /// `TestCaseError` if the picker does.

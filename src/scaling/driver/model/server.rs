@@ -1,4 +1,4 @@
-//! A model of the API server: objects, watches, failures, and a record of what was written.
+//! Model of the API server: objects, watches, failures, and a record of writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -19,48 +19,48 @@ use crate::cluster::Cluster;
 
 /// Path of the namespace's pods.
 pub const PODS: &str = "/api/v1/namespaces/ns/pods";
-/// Path of the pods of all namespaces: there is one.
+/// Path of the pods of all namespaces: there is one namespace.
 const ALL_PODS: &str = "/api/v1/pods";
-/// Path of the cluster's nodes.
+/// Path of the nodes.
 pub const NODES: &str = "/api/v1/nodes";
-/// Path of its CapacityPolicies.
+/// Path of the CapacityPolicies.
 pub const POLICIES: &str = "/apis/usher.dev/v1alpha1/namespaces/ns/capacitypolicies";
-/// Path of its HorizontalPodAutoscalers.
+/// Path of the HorizontalPodAutoscalers.
 pub const SCALERS: &str = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers";
-/// Path of its workloads, and their kinds.
+/// Path of the workloads.
 pub const APPS: &str = "/apis/apps/v1/namespaces/ns";
 
-/// Duration of a watch: less than is asked for, which is drawn at random.
+/// Duration of a watch: less than the random timeout that clients ask for.
 const WATCH: Duration = Duration::from_secs(15);
 
 /// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The response has this status, and nothing was done.
+    /// Error status; nothing was done.
     Refused(u16),
-    /// Nothing was done, and there is no response.
+    /// No response; nothing was done.
     Ignored,
-    /// The request was carried out, and there is no response.
+    /// No response, but the request was carried out.
     Unanswered,
 }
 
-/// A change that was asked for over the connection, and carried out.
+/// A write of a client that was carried out.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// Path of the request.
     pub path: String,
-    /// The object before.
+    /// Object before.
     pub before: Value,
-    /// The object after; null: it was deleted.
+    /// Object after; null if deleted.
     pub after: Value,
 }
 
 type Payload = UnsyncBoxBody<Bytes, Infallible>;
 type JsonResponse = (u16, Value);
 
-/// A watch that is open.
+/// An open watch.
 struct Watching {
-    /// Folder of the objects that it is about.
+    /// Folder of its objects.
     folder: &'static str,
     labels: String,
     /// Version up to which changes were sent.
@@ -72,31 +72,31 @@ struct Watching {
 #[derive(Default)]
 struct State {
     version: u64,
-    /// By path.
+    /// Objects by path.
     objects: BTreeMap<String, Arc<Value>>,
     /// Changes of pods and nodes: version, folder, kind of change, object.
     changes: Vec<(u64, &'static str, &'static str, Arc<Value>)>,
     watches: Vec<Watching>,
-    /// After how many more requests the next failure comes, and which.
+    /// Upcoming failures: number of requests in between, and the failure.
     faults: Vec<(u8, Fault)>,
     failed: u64,
     denied: u64,
-    /// `true` if an event was refused for want of a right.
+    /// `true` if RBAC refused an event.
     denies_events: bool,
     written: Vec<Written>,
-    /// Objects that events were about, by uid, and the events' reasons.
+    /// Uids of objects with events, and their reasons.
     events: BTreeSet<(String, String)>,
 }
 
-/// An API server with one namespace, `ns`. Clones are the same server.
+/// API server with one namespace, `ns`. Clones share the state.
 #[derive(Clone)]
 pub struct Server {
     state: Arc<Mutex<State>>,
-    /// `true` if watches say nothing.
+    /// `true` while watches send nothing.
     silent: watch::Sender<bool>,
 }
 
-/// The folder that requests at a path are about, where that can be followed.
+/// Watchable folder of a request's path.
 fn followed(path: &str) -> Option<&'static str> {
     match path {
         PODS | ALL_PODS => Some(PODS),
@@ -133,7 +133,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// Carries out a JSON patch of the steps that are in use; `None`: a test failed.
+/// Applies a JSON patch of the operations in use; `None`: a test failed.
 fn patched(object: &Value, steps: &Value) -> Option<Value> {
     let mut object = object.clone();
     for step in steps.as_array().unwrap() {
@@ -154,7 +154,7 @@ fn patched(object: &Value, steps: &Value) -> Option<Value> {
 }
 
 impl State {
-    /// Stores an object; null: it is deleted.
+    /// Stores an object; null deletes it.
     fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
         let is_new = !self.objects.contains_key(path);
@@ -181,7 +181,7 @@ impl State {
         self.objects.get(path).map(|object| Value::clone(object)).unwrap_or_default()
     }
 
-    /// Stores a change that was asked for over the connection.
+    /// Carries out a client's write.
     fn write(&mut self, path: &str, of: &str, after: Value) -> JsonResponse {
         let before = self.get(of);
         self.put(of, after);
@@ -279,7 +279,7 @@ impl Server {
         self.state.lock().unwrap()
     }
 
-    /// A connection to it.
+    /// Connects a client.
     pub fn connect(&self) -> Cluster {
         let server = self.clone();
         let service = tower::service_fn(move |request| {
@@ -346,55 +346,55 @@ impl Server {
         Response::new(BodyExt::boxed_unsync(body))
     }
 
-    /// Tells watches what has changed, unless they are silent.
+    /// Sends changes to watches, unless they are silent.
     pub fn flush(&self) {
         if !*self.silent.borrow() {
             self.lock().flush(Instant::now());
         }
     }
 
-    /// Lets watches be silent, or not.
+    /// Silences watches, or not.
     pub fn set_silent(&self, silent: bool) {
         self.silent.send_replace(silent);
     }
 
-    /// Has a request fail, so many requests after the failure before.
+    /// Schedules a failure, so many requests after the previous one.
     pub fn fail(&self, after: u8, fault: Fault) {
         self.lock().faults.push((after, fault));
     }
 
-    /// Has no more requests fail.
+    /// Cancels all failures.
     pub fn heal(&self) {
         self.lock().faults.clear();
     }
 
-    /// Number of requests that have failed.
+    /// Number of failed requests.
     pub fn failed(&self) -> u64 {
         self.lock().failed
     }
 
-    /// Number of requests that were refused for want of a right.
+    /// Number of requests refused by RBAC.
     pub fn denied(&self) -> u64 {
         self.lock().denied
     }
 
-    /// Returns `true` if an event was refused for want of a right.
+    /// Returns `true` if RBAC refused an event.
     pub fn denies_events(&self) -> bool {
         self.lock().denies_events
     }
 
-    /// Returns `true` if there was an event of this reason about an object.
+    /// Returns `true` if there was an event with this reason about an object.
     pub fn has_event(&self, object: &Value, reason: &str) -> bool {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
         self.lock().events.contains(&(uid.to_owned(), reason.to_owned()))
     }
 
-    /// The object at a path; null: there is none.
+    /// Object at a path; null if absent.
     pub fn get(&self, path: &str) -> Value {
         self.lock().get(path)
     }
 
-    /// Stores an object at a path; null: it is deleted.
+    /// Stores an object at a path; null deletes it.
     pub fn put(&self, path: &str, object: Value) {
         self.lock().put(path, object);
     }
@@ -411,7 +411,7 @@ impl Server {
             .collect()
     }
 
-    /// Writes over connections since the last call.
+    /// Clients' writes since the last call.
     pub fn take_written(&self) -> Vec<Written> {
         std::mem::take(&mut self.lock().written)
     }

@@ -1,4 +1,4 @@
-//! One sequence of events, and what has to hold after each second of it.
+//! One sequence of events, and the invariants checked each second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use crate::capacity::plan::{Condition, RolePlan};
 use crate::capacity::{Plan, Reason, State};
 use crate::endpoints::Clock;
 
-/// For how long numbers of pods count.
+/// Time for which metrics are fresh.
 const FRESH: u64 = 5;
-/// For how long it counts that there is no autoscaler.
+/// Time for which the absence of an autoscaler is cached.
 const SCALERS_KNOWN: u64 = 10;
-/// Longest time without a word in which nothing changes that is to change: a step's, and what drains.
+/// Longest time without progress or a condition: a step's timeout, and a drain.
 const SILENT: u64 = 240;
 /// The same without steps.
 const SILENT_UNSTEPPED: u64 = 800;
-/// Time for which pods are waited for that stay where a StatefulSet shrinks: twice a step's, and without steps.
+/// Time for which a shrinking StatefulSet waits for remaining pods: twice a step's, and without steps.
 const STEP_UNREADY: u64 = 120;
 const UNREADY: u64 = 1200;
-/// Longest time until whatever keeps a policy from acting is in its status and was an event.
+/// Longest time until a blocking condition is in the status, with an event.
 const TOLD: u64 = 60;
-/// Longest time in which a group reaches its goals when all is well again, and settles there.
+/// Longest time until a group reaches its goals after all failures.
 const RECOVERS: u64 = 3 * 3600;
-/// For how long nothing is to happen to a group that has settled.
+/// Time for which nothing may change once a group has reached its goals.
 const SETTLED: u64 = 300;
 
-/// A sequence of events before a cluster.
+/// A sequence of events in a cluster.
 pub(super) struct Trial {
     pub(super) shape: Shape,
     pub(super) cluster: Cluster,
@@ -45,7 +45,7 @@ pub(super) struct Trial {
     pub(super) began: Instant,
     pub(super) load: u32,
     pub(super) is_known: bool,
-    /// Time at which numbers of pods were known last.
+    /// Last time at which metrics were known.
     pub(super) known: Option<u64>,
     pub(super) waiting: bool,
     pub(super) paused: bool,
@@ -53,38 +53,38 @@ pub(super) struct Trial {
     pub(super) present: bool,
     pub(super) leads: bool,
     pub(super) acts: bool,
-    /// Since when an autoscaler is there.
+    /// Time since which an autoscaler exists.
     pub(super) scaler: Option<u64>,
     pub(super) generation: u64,
-    /// Number of times that the policy was deleted.
+    /// Number of deletions of the policy.
     pub(super) deleted: u64,
-    /// Time of the last change, and what stood then.
+    /// Time of the last change, and the state then.
     pub(super) still: (u64, String),
-    /// Since when the policy has stood still, by reason, without a request that failed.
+    /// Time since which the policy is blocked, by reason, without a failed request.
     pub(super) frozen: BTreeMap<String, u64>,
-    /// Requests that had failed by then.
+    /// Number of failed requests by then.
     pub(super) failed: u64,
-    /// Since when a role keeps its replicas because pods that stay aren't ready.
+    /// Time since which a role keeps its replicas because remaining pods are unready.
     pub(super) unready: Option<u64>,
     pub(super) requests: Requests,
     pub(super) is_silent: bool,
     pub(super) rival: Option<Rival>,
     pub(super) beside: bool,
-    /// `true` if the policy is written so that it can't be used.
+    /// `true` if the policy is invalid.
     pub(super) refused: bool,
-    /// `true` if the picker has a version of it that it can use.
+    /// `true` if the picker has a valid version.
     pub(super) has_version: bool,
 }
 
-/// Lets tasks run until none has anything to do.
+/// Runs tasks until all are idle.
 async fn settle() {
     for _ in 0..40 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Returns `true` if so many pods serve together: with steps, none is further along than another by more
-/// than one, unless it is where it is to be; without, the policy's ratio.
+/// Returns `true` if these serving pods keep the invariant: with steps, no role is more than one ahead,
+/// unless at its goal; without, the policy's ratio.
 fn keeps_ratio(shape: Shape, [decode, prefill]: [u32; 2], goals: [u32; 2]) -> bool {
     match shape.steps {
         Some((of_decode, of_prefill)) => {
@@ -140,7 +140,7 @@ impl Trial {
         now
     }
 
-    /// Lets so many seconds pass, and looks at what was done.
+    /// Advances time by so many seconds, and checks each.
     pub(super) async fn pass(&mut self, seconds: u64) -> Result<(), TestCaseError> {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         let now = self.sync();
@@ -153,11 +153,11 @@ impl Trial {
         settle().await;
         let (drains, requests) = (self.shape.drains, &self.requests);
         let are_answered = |uid: &str| !drains || requests.are_answered(uid, now);
-        self.picker.look(&self.cluster, self.load, self.is_known, are_answered);
+        self.picker.observe(&self.cluster, self.load, self.is_known, are_answered);
         if self.is_known {
             self.known = Some(now);
         }
-        self.picker.hear(&self.cluster.server).await;
+        self.picker.update_policies(&self.cluster.server).await;
         let (serving, replicas) = (self.cluster.serving(), self.cluster.replicas());
         let is_blind = self.known.is_none_or(|known| now - known > FRESH);
         let (failed, denied) = (self.cluster.server.failed(), self.cluster.server.denied());
@@ -188,7 +188,7 @@ impl Trial {
         self.check_still(now)
     }
 
-    /// Checks that each condition that keeps the policy from acting is in its status, and was an event.
+    /// Checks that each blocking condition is in the status, with an event.
     fn check_told(&mut self, now: u64) -> Result<(), TestCaseError> {
         let failed = self.cluster.server.failed();
         if failed != self.failed || !(self.present && self.leads && self.acts) {
@@ -328,7 +328,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns `true` if all is as the policy wants it.
+    /// Returns `true` if the policy's goals are reached.
     fn is_done(&self, plan: &Plan) -> bool {
         let is_done = |(role, workload): (usize, &super::cluster::Workload)| {
             let pods = self.cluster.pods(workload);
@@ -341,7 +341,7 @@ impl Trial {
         WORKLOADS.iter().enumerate().all(is_done)
     }
 
-    /// Checks that the group does not stay blocked for long without a condition.
+    /// Checks that the group is never blocked for long without a condition.
     fn check_still(&mut self, now: u64) -> Result<(), TestCaseError> {
         let plan = self.picker.plan();
         let is_wanted = self.present && self.applied && self.leads;
@@ -367,7 +367,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Everything works again, and the group reaches its goals.
+    /// Ends all failures, and checks that the group reaches its goals.
     async fn recover(&mut self) -> Result<(), TestCaseError> {
         self.cluster.server.heal();
         let well = [
@@ -418,7 +418,7 @@ impl Trial {
     }
 }
 
-/// Runs a sequence of events, then lets all be well.
+/// Runs a sequence of events, then recovers.
 ///
 /// # Errors
 /// `TestCaseError` with the violated property.

@@ -1,4 +1,4 @@
-//! Controllers of workloads: how many pods there are to be, and of which revision.
+//! Controllers of workloads, with rolling updates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use super::cluster::{is_ready, ordinal, revision};
 
 /// Revisions of the workloads' templates.
 pub struct Revisions {
-    /// The one that pods are to have.
+    /// Newest revision.
     pub newest: u32,
-    /// The one that the StatefulSet's pods below its partition have.
+    /// Revision of StatefulSet pods below the partition.
     before: u32,
-    /// Pods that each ReplicaSet of the Deployment is to have, by revision.
+    /// Pods of each ReplicaSet of the Deployment, by revision.
     sets: BTreeMap<u32, usize>,
 }
 
-/// Actions of a controller on its pods.
+/// Actions of a controller.
 #[derive(Default)]
 pub struct Turn {
-    /// Pods that it deletes, and whether that is for an update.
+    /// Pods to delete, and whether for an update.
     pub deletes: Vec<(Arc<Value>, bool)>,
-    /// Numbers, where pods have some, and revisions of those that it creates.
+    /// Ordinals, if any, and revisions of pods to create.
     pub creates: Vec<(Option<u64>, u32)>,
 }
 
@@ -35,8 +35,8 @@ impl Revisions {
         Self { newest: 0, before: 0, sets: BTreeMap::from([(0, replicas[0] as usize)]) }
     }
 
-    /// Turn of a StatefulSet with parallel pod management: pods from the partition on are replaced, the highest
-    /// ordinal first, and each one when those above it are ready.
+    /// Sync of a StatefulSet with parallel pod management: pods from the partition on are replaced, highest
+    /// ordinal first, each when those above it are ready.
     pub fn stateful_set(&mut self, workload: &Value, pods: &[Arc<Value>]) -> Turn {
         let (mut turn, wanted) = (Turn::default(), wanted(workload) as u64);
         let partition = workload.pointer("/spec/updateStrategy/rollingUpdate/partition");
@@ -68,8 +68,8 @@ impl Revisions {
         turn
     }
 
-    /// Turn of a Deployment without surge, of which one pod may be unavailable. `pods` are in the order in which
-    /// they are deleted.
+    /// Sync of a Deployment without surge, of which one pod may be unavailable. `pods` are in the order of
+    /// deletion.
     pub fn deployment(&mut self, workload: &Value, pods: &[Arc<Value>]) -> Turn {
         let (mut turn, wanted) = (Turn::default(), wanted(workload));
         let is_paused = workload["spec"].get("paused").is_some_and(|paused| *paused == true);

@@ -1,5 +1,5 @@
-//! From what is written to what it means. What can't stand is replaced by what can, and counted:
-//! an object may have got past validation.
+//! Resolves a specification. Invalid values are replaced and counted, as an object may have bypassed
+//! validation.
 
 mod rollout;
 
@@ -19,12 +19,12 @@ use crate::coordinate::{Band, ONE};
 use crate::ratio::{Fraction, RatioBounds};
 use crate::rules::{Number, Rule, Test};
 
-/// Source of the numbers of pressure.
+/// Source of pressure metrics.
 const OF_PODS: RuleSource = RuleSource::Inference;
 
 impl Policy {
-    /// Resolves a policy to its meaning. See [`validate`](super::validate) for whether it makes sense: here
-    /// values that don't are replaced, and counted in [`Policy::sanitised`].
+    /// Resolves a policy. Invalid values are replaced, and counted in [`Policy::sanitised`]; see
+    /// [`validate`](super::validate) for errors.
     pub fn of(document: &Document) -> Self {
         let mut reader = Reader::default();
         let spec = &document.spec;
@@ -56,13 +56,13 @@ impl Policy {
         }
     }
 
-    /// The place of a role.
+    /// Index of a role.
     pub fn role(&self, name: &str) -> Option<usize> {
         self.roles.iter().position(|role| role.name == name)
     }
 }
 
-/// Reads what is written.
+/// Resolver of values.
 #[derive(Default)]
 struct Reader {
     signals: Vec<String>,
@@ -70,7 +70,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The value that can stand; counted when it isn't the one that is written.
+    /// Returns `sound`, counted if it differs from the written value.
     fn checked<T: PartialEq + Copy>(&mut self, written: T, sound: T) -> T {
         self.sanitised += u32::from(written != sound);
         sound
@@ -108,7 +108,7 @@ impl Reader {
         }
     }
 
-    /// A range within another, whose ends hold where none are written.
+    /// Range within another one, whose ends are the defaults.
     fn range(&mut self, min: Option<i64>, max: Option<i64>, within: Range) -> Range {
         let min = self.whole(min, within.min, MOST_PODS);
         let max = self.whole(max, within.max, MOST_PODS);
@@ -137,7 +137,7 @@ impl Reader {
 
     fn sizing(&mut self, spec: &Spec, roles: &[Role]) -> Sizing {
         if let Some(total) = &spec.total {
-            // Both size every role: one would undo what the other does.
+            // Both size every role, and would conflict.
             self.sanitised += u32::from(!spec.rules.is_empty());
             return Sizing::Total(self.total(total));
         }
@@ -258,7 +258,7 @@ impl Reader {
         let pressure = roles
             .iter()
             .map(|role| match &written.pressure {
-                // What is off is not read.
+                // Disabled settings are not read.
                 _ if !is_on => Vec::new(),
                 Some(pressure) => {
                     let signals = pressure.get(&role.name).map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reads the roll-out settings of a policy.
+//! Resolves the rollout settings of a policy.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::rollout::{
     BATCH_TIMEOUT, OnTimeout, PROVISIONING_TIMEOUT, Pace, Rollout, Success, Topology, Update,
 };
 
-/// Percentages of a policy that doesn't say.
+/// Default percentages.
 const MAX_SKEW: u32 = 10;
 const MAX_UNAVAILABLE: u32 = 5;
 
 impl Reader {
-    /// Roll-out settings of a policy; `None`: it has none.
+    /// Rollout settings; `None` if the policy has none.
     pub(super) fn rollout(&mut self, spec: &Spec) -> Option<Rollout> {
         if spec.deploy.is_none() && spec.scaling.is_none() && spec.update.is_none() {
             return None;

@@ -1,4 +1,4 @@
-//! Checks that a policy makes sense: what an author is told before anything acts on it.
+//! Validation of policies, before anything is applied.
 
 mod rollout;
 
@@ -17,10 +17,10 @@ use crate::share::Bounds;
 
 pub use super::problem::Problem;
 
-/// Up to this, groups with a constant load were never seen to swing.
+/// Largest alpha at which shares of groups with a constant load never oscillated.
 const MOST_ALPHA: f64 = 0.75;
 
-/// Everything that is wrong with a policy, in the order of its parts.
+/// All problems of a policy, in the order of its fields.
 pub fn problems(document: &Document) -> Vec<Problem> {
     let mut found = Found::default();
     let spec = &document.spec;
@@ -79,7 +79,7 @@ fn roles(spec: &Spec, found: &mut Found) {
         {
             found.error(
                 path(".scaleTargetRef.replicasPath"),
-                "is no JSON pointer; write for example /spec/replicas",
+                "is not a JSON pointer; write for example /spec/replicas",
             );
         }
         if role.cost.is_some_and(|cost| !(cost.is_finite() && cost >= 0.0)) {
@@ -100,7 +100,7 @@ fn roles(spec: &Spec, found: &mut Found) {
 fn total(spec: &Spec, found: &mut Found) {
     let Some(total) = &spec.total else { return };
     if !spec.rules.is_empty() {
-        let why = "stands beside rules; total sizes every role, so keep one of them";
+        let why = "excludes rules; keep one of them";
         found.error("spec.total", why);
     }
     if total.metrics.is_empty() {
@@ -113,7 +113,7 @@ fn total(spec: &Spec, found: &mut Found) {
         if metric.name.is_empty() {
             found.error(path(""), "has no name");
         } else if !names.insert(&metric.name) {
-            found.error(path(".name"), format!("'{}' is there twice", metric.name));
+            found.error(path(".name"), format!("'{}' is a duplicate", metric.name));
         }
         found.positive(path(".target"), metric.target);
     }
@@ -131,11 +131,11 @@ fn behavior(spec: &Spec, found: &mut Found) {
         found.time(path("stabilization"), pace.stabilization);
         found.time(path("drainTimeout"), pace.drain_timeout);
         if name == "scaleUp" && pace.drain_timeout.is_some() {
-            found.error(path("drainTimeout"), "makes sense when shrinking only; move it to scaleDown");
+            found.error(path("drainTimeout"), "is for scale-down only; move it to scaleDown");
         }
         let Some(panic) = &pace.panic else { return };
         if name == "scaleDown" {
-            found.error(path("panic"), "makes sense when growing only; move it to scaleUp");
+            found.error(path("panic"), "is for scale-up only; move it to scaleUp");
         }
         found.whole(path("panic.thresholdPercent"), panic.threshold_percent, 110, 1000);
         found.whole(path("panic.percent"), panic.percent, 0, 1000);
@@ -183,7 +183,7 @@ fn shared(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
                 None => PRESSURE.iter().any(|(name, _)| name == role),
             };
             if !has_signals {
-                let why = format!("says nothing of '{role}', so that cost alone decides; give it signals");
+                let why = format!("has no metrics of '{role}', so its share follows cost alone; add some");
                 found.warning("spec.coordination.pressure", why);
             }
         }
@@ -244,7 +244,7 @@ fn ratio_written(spec: &Spec, ratio: &RatioSpec, found: &mut Found) {
     }
 }
 
-/// Over whole pods there may be no pair although there is one over real numbers.
+/// Checks that a ratio has a solution in whole pods, where one in real numbers may exist.
 fn ratio_over_pods(document: &Document, found: &mut Found) {
     const MOST: u32 = 10_000;
     let policy = Policy::of(document);
@@ -261,11 +261,11 @@ fn ratio_over_pods(document: &Document, found: &mut Found) {
     let bounds = |range: Range| Bounds { low: range.min, high: range.max };
     let keeps = |of: (Bounds, Bounds)| repair((above.max, below.max), &ratio.bounds, of);
     let with_a_pod = |range: Range| Bounds { low: range.min.max(1), high: range.max };
-    // None at all keep any ratio. Any other numbers would be nearer.
+    // Zero pods satisfy any ratio; other solutions would be nearer.
     if keeps((bounds(above), bounds(below))).is_none_or(|pair| pair == (0, 0)) {
-        found.error("spec.coordination.ratio", "is kept by no numbers of pods within the roles' bounds");
+        found.error("spec.coordination.ratio", "can't be satisfied within the roles' bounds");
     } else if keeps((with_a_pod(above), with_a_pod(below))).is_none() {
-        let why = "can't be kept while requests wait, as each role has a pod then";
+        let why = "can't be satisfied while requests wait, as each role has a pod then";
         found.warning("spec.coordination.ratio", why);
     } else if (above.min == 0) != (below.min == 0) && !ratio.bounds.min.is_zero() {
         found.warning(
@@ -283,7 +283,7 @@ fn rules(spec: &Spec, found: &mut Found) {
         if rule.name.is_empty() {
             found.error(path(""), "has no name");
         } else if !names.insert(&rule.name) {
-            found.error(path(".name"), format!("'{}' is there twice", rule.name));
+            found.error(path(".name"), format!("'{}' is a duplicate", rule.name));
         }
         found.role(path(".role"), &rule.role, spec);
         if rule.metric.is_empty() {
@@ -319,7 +319,7 @@ fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut Found)
         ("maxThreshold", rule.max_threshold),
     ] {
         if value.is_some_and(|value| !value.is_finite()) {
-            found.error(path(&format!(".{key}")), "is no number");
+            found.error(path(&format!(".{key}")), "is not a number");
         }
     }
     match (is_pair, is_plain) {
@@ -361,7 +361,7 @@ fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut Found)
     }
 }
 
-/// The direction that a comparator and its step suggest: both up, both down, or against each other.
+/// Returns `true` if a comparator and its step point in opposite directions.
 fn is_against(comparator: Comparator, step: i64) -> bool {
     match comparator {
         Comparator::GreaterThan | Comparator::GreaterThanOrEqual => step < 0,
@@ -369,13 +369,13 @@ fn is_against(comparator: Comparator, step: i64) -> bool {
     }
 }
 
-/// Rules that move a role up and down at the same value.
+/// Checks for rules that scale a role up and down at the same value.
 fn flapping(spec: &Spec, found: &mut Found) {
     type Key<'a> = (&'a str, RuleSource, &'a str, Aggregation);
     let mut up: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     let mut down: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     for (index, rule) in spec.rules.iter().enumerate() {
-        // What no pod has is one number, whatever is said of adding up.
+        // A query has one value, whatever the aggregation.
         let is_one = rule.source == RuleSource::Prometheus
             || (rule.source == RuleSource::Inference && rule.metric == WAITING);
         let aggregation = if is_one { Aggregation::default() } else { rule.aggregation };

@@ -1,4 +1,4 @@
-//! Checks the order in which pods come up.
+//! Validation of rollout settings.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::ratio::repair;
 use crate::rollout::Pace;
 use crate::share::Bounds;
 
-/// Finds problems in how a policy says in which order pods come up and are updated.
+/// Validates rollout settings.
 pub(super) fn check(spec: &Spec, found: &mut Found) {
     if let Some(deploy) = &spec.deploy {
         check_deploy(spec, deploy, found);
@@ -21,7 +21,7 @@ pub(super) fn check(spec: &Spec, found: &mut Found) {
     if let Some(scaling) = &spec.scaling {
         found.whole("spec.scaling.maxSkewPercent".to_owned(), scaling.max_skew_percent, 0, 100);
         if spec.deploy.as_ref().is_some_and(|deploy| !deploy.steps.is_empty()) {
-            found.error("spec.scaling", "says the same as deploy.steps in another way; keep one of them");
+            found.error("spec.scaling", "excludes deploy.steps; keep one of them");
         }
     }
     if let Some(update) = &spec.update {
@@ -47,7 +47,7 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
         }
     }
     if deploy.batch_timeout.is_some_and(|time| time.0.is_zero()) {
-        found.error("spec.deploy.batchTimeout", "is 0, which no step can keep");
+        found.error("spec.deploy.batchTimeout", "has to be above 0");
     }
     if deploy.success.is_some() && spec.scaling.is_some() {
         found.warning("spec.deploy.success", "is what counts; scaling.progression has no effect beside it");
@@ -60,17 +60,16 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
     }
 }
 
-/// Checks that steps keep a hard ratio: roles that have not reached their goals are at the ratio of their
-/// steps.
+/// Checks that steps keep a hard ratio: until roles reach their goals, they are at the ratio of their steps.
 pub(super) fn check_ratio(document: &Document, found: &mut Found) {
-    /// Sizes of a step that are tried.
+    /// Largest step that is tried for a suggestion.
     const MOST: u32 = 1_000;
     let policy = Policy::of(document);
     let pace = policy.rollout.as_ref().and_then(|rollout| rollout.pace.as_ref());
     let (Some(ratio), Some(Pace::Steps(steps))) = (policy.ratio, pace) else { return };
     let of = |place: usize| Some((steps.get(place).copied()?, policy.roles.get(place)?));
     let (Some((x, above)), Some((y, below))) = (of(ratio.numerator), of(ratio.denominator)) else { return };
-    // A role without steps goes its own way, and one whose first step is its last has its goal from then on.
+    // A role without steps is independent, and one with a single step is at its goal after it.
     let has_steps = |step: u32, role: &Role| step > 0 && step < role.range.max;
     if !has_steps(x, above) || !has_steps(y, below) || ratio.bounds.hold(x, y) {
         return;
@@ -104,7 +103,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
         if layer.is_empty() {
             found.error(path(&format!("layers.{index}")), "is empty; write the key of a node label");
         } else if !seen.insert(layer) {
-            found.error(path(&format!("layers.{index}")), format!("'{layer}' is there twice"));
+            found.error(path(&format!("layers.{index}")), format!("'{layer}' is a duplicate"));
         }
     }
     if topology.cluster_topology.is_some() {
@@ -116,11 +115,11 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
     let layers = topology.layers();
     if let Some(layer) = topology.layer.as_ref().filter(|layer| !layers.contains(layer)) {
         let known = layers.join(", ");
-        found.error(path("layer"), format!("'{layer}' is none of the layers; they are {known}"));
+        found.error(path("layer"), format!("'{layer}' is not one of the layers; they are {known}"));
     }
 }
 
-/// Checks that the smallest and the largest sizes are of whole steps.
+/// Checks that minimum and maximum sizes are multiples of the steps.
 fn whole_steps(spec: &Spec, deploy: &DeploySpec, bound: &str, is_min: bool, found: &mut Found) {
     let pods = |role: &str| {
         let role = spec.roles.get(role)?;

@@ -1,4 +1,4 @@
-//! Conditions of a policy's status: their messages, and the times of their transitions.
+//! Conditions of a policy's status: messages and transition times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,10 @@ pub struct StatusCondition {
     /// Status of the condition: True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
-    /// The generation of the object that it is about.
+    /// Generation of the object that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Since when it is so.
+    /// Time of the last change of the status.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
     /// Reason in one word.
@@ -28,81 +28,83 @@ pub struct StatusCondition {
     pub message: String,
 }
 
-/// Adds the condition that a group is on its way.
+/// Sets the condition `Progressing`.
 pub(super) fn progress(plan: &Plan, conditions: &mut Conditions<'_>) {
     let name = "Progressing";
     let stuck = [Condition::BatchTimeout, Condition::TopologyUnsatisfied, Condition::Deadlock];
     let stuck = stuck.into_iter().find(|condition| plan.conditions.contains(condition));
     match plan.state {
-        State::Idle => conditions.say(name, false, "Idle", "all roles are as desired"),
-        State::Deploy => conditions.say(name, true, "Deploy", "the group comes up for the first time"),
-        State::Scale => conditions.say(name, true, "Scale", "a role is to grow or to shrink"),
-        State::Update => {
-            conditions.say(name, true, "Update", "pods are replaced by those of another revision")
-        }
-        State::Failed => conditions.say(name, false, "Failed", "a step took too long, and was given up"),
+        State::Idle => conditions.say(name, false, "Idle", "all roles have their desired pods"),
+        State::Deploy => conditions.say(name, true, "Deploy", "first rollout of the group, in steps"),
+        State::Scale => conditions.say(name, true, "Scale", "at least one role is scaling"),
+        State::Update => conditions.say(name, true, "Update", "rolling update; sizes stay"),
+        State::Failed => conditions.say(name, false, "Failed", "a step timed out and was abandoned"),
         State::Blocked => match stuck {
             Some(why) => conditions.say(name, false, &format!("{why:?}"), &sentence(why, plan)),
-            None => conditions.say(name, false, "Blocked", "a step has no room, or takes too long"),
+            None => conditions.say(name, false, "Blocked", "a step has no room, or timed out"),
         },
     }
 }
 
-/// Meaning of a condition of a plan, in a sentence.
+/// Message of a plan's condition.
 pub(super) fn sentence(condition: Condition, plan: &Plan) -> String {
     let text = match condition {
-        Condition::BandUnsatisfied => "the roles' bands can't be kept by a group of this size",
-        Condition::RatioConstraintViolated => "no numbers of pods keep the ratio; the roles stay as they are",
-        Condition::StaleData => "a metric that sets a size is not known; sizes that it could change are kept",
-        Condition::Panic => "far more pods are needed than there are; nothing shrinks",
-        Condition::BatchTimeout => "a step takes longer than batchTimeout without a pod coming up",
-        Condition::Unschedulable => "no node takes a pod of the step",
+        Condition::BandUnsatisfied => "preferredRatio can't be satisfied at this group size",
+        Condition::RatioConstraintViolated => {
+            "no replica counts satisfy the ratio; the roles keep their replicas"
+        }
+        Condition::StaleData => "a sizing metric is unknown; the sizes it would change are kept",
+        Condition::Panic => "far more pods are needed than exist; nothing is scaled down",
+        Condition::BatchTimeout => "no further pod of the step came up within batchTimeout",
+        Condition::Unschedulable => "no node fits a pod of the step",
         Condition::TopologyUnsatisfied => {
             return plan.shortfall().unwrap_or_else(|| "no domain of the required layer has room".to_owned());
         }
         Condition::Deadlock => "groups wait for each other's nodes",
         Condition::ForeignWriter => {
-            "another writer changes replicas again and again; find it in metadata.managedFields, and keep one of the two"
+            "another writer keeps changing the replicas; find it in metadata.managedFields, and keep one of the two"
         }
-        Condition::Paused => "sizes stay, as pods are being updated",
+        Condition::Paused => "scaling is paused during a rolling update",
         Condition::TopologyUnknown => {
-            "nodes or the pods of all namespaces may not be seen, so the scheduler decides where pods go"
+            "RBAC forbids listing nodes or pods of all namespaces; the scheduler places pods"
         }
         Condition::NoTarget => {
-            "a role without scaleTargetRef has other pods than it is to have, and others stay as they are for the ratio or the size of the group; give it a target, or scale it"
+            "a role without scaleTargetRef doesn't have its desired pods, and others are held back for the ratio or the group size; set scaleTargetRef, or scale it"
         }
         Condition::TargetConflict => "another policy scales the same object; neither acts",
-        Condition::Suspended => "spec.paused: nothing is written, and pods still pass their gate",
-        Condition::NoLeaderElection => {
-            "no leader is elected, and there may be several replicas; nothing is written"
+        Condition::Suspended => {
+            "spec.paused is true: nothing is written, but pods still pass their scheduling gate"
         }
-        Condition::Unobserved => "pods or the target of a role can't be seen",
+        Condition::NoLeaderElection => {
+            "no leader is elected, and several replicas may run; nothing is written"
+        }
+        Condition::Unobserved => "pods or the target of a role can't be read",
         Condition::WriteFailed => {
-            "the API server did not take a write; an event of the target and the log have its response"
+            "the API server rejected a write, or did not respond; see the target's events and the log"
         }
         Condition::OtherScaler => {
-            "an autoscaler or an owner is there for what a role scales, or may not be looked for; nothing is written"
+            "another autoscaler or an owner controls the target, or can't be ruled out (RBAC or an API error); no replicas are written"
         }
         Condition::OwnerUnknown => {
-            "the target of a role may not be read as a whole, so that an owner that sets its replicas is known by what it writes"
+            "RBAC forbids get on a role's target; another owner is detected only when it changes the replicas"
         }
         Condition::EvictionRefused => {
-            "a pod that is to be given back may not be evicted now, as for a PodDisruptionBudget; it is tried again"
+            "an eviction was refused, for example by a PodDisruptionBudget; retrying"
         }
         Condition::LowerOrdinalsUnready => {
-            "a role is to be smaller and would lose ready pods, the highest ordinals, while lower ones are not ready; it waits for those"
+            "scale-down would delete ready pods with the highest ordinals while lower ones are not ready; waiting for those"
         }
         Condition::NotDrained => {
-            "pods may not be patched, so that those which a smaller role loses are not known before, and go with the requests that they have; allow the verb patch for pods"
+            "RBAC forbids patching pods, so scale-down can't choose or drain them; allow the verb patch for pods"
         }
         Condition::LeaseNotRenewed => {
-            "the lease was not renewed in time since the last tick, and nothing was written until it was"
+            "the lease was not renewed in time since the last tick; nothing was written meanwhile"
         }
     };
     text.to_owned()
 }
 
-/// Conditions as they come to be: one that holds as before keeps its time.
+/// Conditions under construction: unchanged ones keep their transition time.
 pub(in crate::resource) struct Conditions<'a> {
     pub(in crate::resource) before: &'a [StatusCondition],
     pub(in crate::resource) generation: Option<i64>,
@@ -128,7 +130,7 @@ impl Conditions<'_> {
         });
     }
 
-    /// Keeps those from before that were not set anew.
+    /// Keeps earlier conditions that were not set anew.
     pub(super) fn keep(&mut self) {
         for condition in self.before {
             if self.all.iter().all(|known| known.of != condition.of) {

@@ -1,8 +1,7 @@
-//! Status of a policy: a function of the policy's current state, of the status that was written before and
-//! of the time.
+//! Status of a policy: a function of its current state, its previous status and the time.
 //!
-//! Numbers that change with every tick (a metric's value, how pressed a role is) are not in it: they are
-//! metrics of the picker, and every write is one for the whole cluster's store.
+//! Values that change with every tick (metrics, pressure) are left out: they are metrics of the picker, and
+//! every status write goes through the cluster's store.
 
 mod conditions;
 #[cfg(test)]
@@ -18,69 +17,69 @@ use conditions::{progress, sentence};
 use crate::plan::{Condition, Plan};
 use crate::policy::{Policy, Role, Sizing};
 
-/// The status of a CapacityPolicy. Written by the leader only.
+/// Status of a CapacityPolicy. Written by the leader only.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
-    /// The generation of the policy that this is about.
+    /// Generation of the policy that this is about.
     pub observed_generation: Option<i64>,
     /// State of the group: Idle, Deploy, Scale, Update, Blocked or Failed.
     pub state: Option<String>,
-    /// Pods that there are, of all roles.
+    /// Existing pods of all roles.
     pub current: Option<u32>,
-    /// Pods that there should be, of all roles.
+    /// Desired pods of all roles.
     pub desired: Option<u32>,
-    /// The plan, role by role.
+    /// Plan of each role.
     pub roles: Vec<RoleStatus>,
     /// Outcome of each rule.
     pub rules: Vec<RuleStatus>,
-    /// The last write to what has each role's replicas, the newest first.
+    /// Last write of each role's replicas, newest first.
     pub last_writes: Vec<LastWrite>,
-    /// Conditions of the policy: what is as it should be, and what is not.
+    /// Conditions of the policy.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// The plan of a role.
+/// Plan of a role.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["name"]))]
 pub struct RoleStatus {
-    /// The role.
+    /// Name of the role.
     pub name: String,
     /// Label selector of its pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Workload that has its pods, by kind, group and name.
+    /// Target, by kind, group and name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Pods that there are.
+    /// Existing pods.
     pub current: u32,
-    /// Number of them that are ready.
+    /// Ready pods.
     pub ready: u32,
-    /// Pods that there should be.
+    /// Desired pods.
     pub desired: u32,
-    /// Pods that there should be once other roles have grown. Absent: as many as are desired.
+    /// Desired pods once other roles have grown. Absent: as many as `desired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<u32>,
-    /// Pods that may exist, and don't wait at a scheduling gate.
+    /// Pods that may exist past their scheduling gate.
     pub admitted: u32,
-    /// Pods that were let through their gate and may be replaced by others. Absent: none is known to be.
+    /// Pods admitted past their scheduling gate, whose replacements are admitted as well. Absent: unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub let_through: Option<u32>,
-    /// Domains of the topology that those belong in.
+    /// Topology domains of those pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
-    /// From which ordinal on pods may be of the newest revision, where some are not.
+    /// First ordinal that may be updated, during a rolling update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
-    /// The layer that the last step fit into one domain of.
+    /// Layer of the single domain that holds the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
     /// Reasons for these numbers, in the order of the steps.
     pub reasons: Vec<String>,
 }
 
-/// Pods of a role in a domain of the topology.
+/// Pods of a role in a topology domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["layer", "domain", "pods"]))]
@@ -89,23 +88,23 @@ pub struct DomainStatus {
     pub layer: String,
     /// The domain: a value of that label.
     pub domain: String,
-    /// Pods that were let through their gate for this domain.
+    /// Pods admitted for this domain.
     pub pods: u32,
 }
 
-/// Pods of a role that were let through their gate.
+/// Admitted pods of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetThrough {
-    /// The role's name.
+    /// Name of the role.
     pub role: String,
-    /// Number of pods that there are.
+    /// Existing pods.
     pub pods: u32,
     /// Domains that they belong in.
     pub domains: Vec<DomainStatus>,
 }
 
 impl RoleStatus {
-    /// Returns `true` if its pods are those of a role, of whichever version of the policy.
+    /// Returns `true` if they are pods of this role, in whichever version of the policy.
     pub fn is_of(&self, role: &Role) -> bool {
         self.name == role.name
             && self.selector.as_ref() == Some(&role.label_selector())
@@ -118,9 +117,9 @@ impl RoleStatus {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["name"]))]
 pub struct RuleStatus {
-    /// The rule.
+    /// Name of the rule.
     pub name: String,
-    /// When it fired last.
+    /// Time of the last firing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_trigger_time: Option<String>,
@@ -130,46 +129,45 @@ pub struct RuleStatus {
     pub last_skip_reason: Option<String>,
 }
 
-/// A write to what has a role's replicas.
+/// A write of a role's replicas.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["role"]))]
 pub struct LastWrite {
-    /// The role.
+    /// Name of the role.
     pub role: String,
-    /// When it was written.
+    /// Time of the write.
     #[schemars(extend("format" = "date-time"))]
     pub time: String,
     /// Replicas before.
     pub from: u32,
-    /// Replicas since.
+    /// Replicas written.
     pub to: u32,
     /// Reason for the write.
     pub reason: String,
 }
 
-/// Verdict on a policy: whether it is in force as it is written.
+/// Verdict on a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// `true` if it is in force.
+    /// `true` if it is in force as written.
     pub is_accepted: bool,
     /// Reason in one word.
     pub reason: &'static str,
-    /// Message in one sentence.
+    /// Message.
     pub message: String,
 }
 
 /// Current state of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInput<'a> {
-    /// The generation of the object that the verdict is about.
+    /// Generation of the validated object.
     pub generation: Option<i64>,
     /// Verdict on it.
     pub verdict: &'a Verdict,
-    /// The last tick; `None`: there was none yet.
+    /// Last tick; `None`: not ticked yet.
     pub ticked: Option<Ticked<'a>>,
-    /// Condition that has kept it from ticking since, with a message in one sentence; `None`: it has
-    /// ticked.
+    /// Condition that blocked ticks since, with a message; `None` if ticked.
     pub held: Option<(Condition, &'a str)>,
 }
 
@@ -178,17 +176,17 @@ pub struct StatusInput<'a> {
 pub struct Ticked<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// Plan that it came to.
+    /// Plan of the tick.
     pub plan: &'a Plan,
-    /// Time at which each rule fired last, by its place in the policy: RFC 3339.
+    /// Last firing of each rule, by index: RFC 3339.
     pub fired: &'a [Option<String>],
-    /// The last write to each role's replicas, of those that this replica wrote to.
+    /// Last write of each role's replicas by this replica.
     pub writes: &'a [LastWrite],
-    /// Pods of each role that were let through their gate, where that is known.
+    /// Admitted pods of each role, if known.
     pub let_through: &'a [LetThrough],
 }
 
-/// The status of what stands now. `before` is what was written last, `now` the time in RFC 3339.
+/// Computes the status. `before` is the previous one, `now` the time in RFC 3339.
 pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> PolicyStatus {
     let StatusInput { generation, verdict, ticked, held } = input;
     let mut conditions = Conditions { before: &before.conditions, generation, now, all: Vec::new() };
@@ -244,7 +242,7 @@ pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> Polic
     }
 }
 
-/// The last write to each role. The one that led before may have done it.
+/// Last write of each role, by this replica or the previous leader.
 fn last_writes(plan: &Plan, writes: &[LastWrite], before: &[LastWrite]) -> Vec<LastWrite> {
     let of = |role: &crate::plan::RolePlan| {
         writes.iter().chain(before).find(|write| write.role == role.name).cloned()
@@ -262,7 +260,7 @@ fn rules(policy: &Policy, plan: &Plan, fired: &[Option<String>], before: &[RuleS
         let known = before.iter().find(|known| known.name == rule.name);
         RuleStatus {
             name: rule.name.clone(),
-            // The one that led before may have fired it.
+            // The previous leader may have fired it.
             last_trigger_time: fired
                 .get(place)
                 .cloned()

@@ -1,4 +1,4 @@
-//! Statuses of a policy from plans and from the status before.
+//! Statuses of policies by plan and previous status.
 
 use super::*;
 use crate::plan::{Reason, RolePlan, RuleOutcome, RuleStage, Shortfalls, Stages, State};

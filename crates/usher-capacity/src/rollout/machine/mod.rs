@@ -1,4 +1,4 @@
-//! The machine of a group: Deploy, Scale and Update, one at a time.
+//! Rollout state machine of a group: Deploy, Scale and Update, one at a time.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::policy::{Mode, Policy, Sizing};
 
 mod placing;
 
-/// The role that goes last when a group shrinks: requests end there.
+/// Role that shrinks last, as requests end there.
 const LATE: &str = "decode";
 
-/// Says how many pods of each role may exist, where, and what is updated. `blind`: roles of which no number is known
-/// that could change them.
+/// Computes admitted pods, placement and the partition of rolling updates. `blind`: roles whose metrics are
+/// unknown.
 pub(crate) fn roll(
     inputs: &Inputs,
     policy: &Policy,
@@ -48,7 +48,7 @@ struct Turn<'a> {
     plan: &'a mut Plan,
     memory: &'a mut Memory,
     now: Duration,
-    /// `true` if pods at gates may keep an update from going on.
+    /// `true` if gated pods may block an update.
     is_stuck: bool,
 }
 
@@ -56,7 +56,7 @@ struct Turn<'a> {
 struct Outcome {
     admitted: Vec<u32>,
     state: Option<State>,
-    /// Number of pods that may be of the newest revision.
+    /// Pods that may be of the newest revision, by role.
     updated: Option<Vec<u32>>,
 }
 
@@ -92,9 +92,9 @@ impl Turn<'_> {
             // A controller replaces no more pods while it waits for one at the gate. Where that may be why an
             // update is stuck, pods come and go by steps as they do without one.
             self.is_stuck = memory.is_update_stuck && self.role_counts.iter().any(|counts| counts.gated > 0);
-            // Sizes stay while pods change, but for what is below its minimum.
+            // Sizes stay during an update, except for roles below their minimum.
             for (place, (counts, role)) in self.role_counts.iter_mut().zip(&self.policy.roles).enumerate() {
-                // A pod that was replaced waits at the gate in place of one that was past it.
+                // The replacement of an admitted pod is at the gate.
                 let admitted = memory.floor.get(place).copied();
                 let waits = counts.there.saturating_add(counts.gated);
                 let admitted = admitted.unwrap_or(counts.there.saturating_add(counts.gated_new));
@@ -109,7 +109,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Returns `true` if all pods were up, and are there.
+    /// Returns `true` if all pods were up, and still exist.
     fn is_settled(&self) -> bool {
         self.memory.settled == self.goals()
             && self.role_counts.iter().all(|counts| counts.there >= counts.goal)
@@ -177,7 +177,7 @@ impl Turn<'_> {
         Outcome { admitted: targets, state, updated }
     }
 
-    /// Number of pods that may be of the newest revision, where some are not or were not a moment ago.
+    /// Pods that may be of the newest revision, during an update and shortly after.
     fn updated(&mut self) -> Option<Vec<u32>> {
         let update = self.rollout.update?;
         if self.memory.is_updating {
@@ -189,7 +189,7 @@ impl Turn<'_> {
         is_outdated.then(|| self.role_counts.iter().map(|counts| counts.updated).collect())
     }
 
-    /// Pods of each role that the last trim left, while nothing is tried again.
+    /// Remaining pods of each role after the last trim, until it is retried.
     fn still_trimmed(&mut self) -> Option<Vec<u32>> {
         let (at, left) = self.memory.trims.now.clone()?;
         if self.now.saturating_sub(at) < self.rollout.batch_timeout && !self.memory.is_updating {
@@ -200,8 +200,8 @@ impl Turn<'_> {
         None
     }
 
-    /// Returns `true` if the group has more pods than it is to have, as some are to grow and others to
-    /// shrink: one step ahead is enough.
+    /// Returns `true` if the group exceeds its goal, as some roles grow while others shrink: one step ahead
+    /// is enough.
     fn exceeds(&self) -> bool {
         let goals = || self.plan.roles.iter().map(|role| role.goal);
         let shrinks = self.role_counts.iter().zip(goals()).any(|(counts, goal)| counts.there > goal);
@@ -211,12 +211,12 @@ impl Turn<'_> {
             && sum(&mut self.role_counts.iter().map(|counts| counts.there)) > sum(&mut goals())
     }
 
-    /// Number of pods that the roles may have while none grows.
+    /// Allowed pods while no role grows.
     fn admitted_before(&self) -> Vec<u32> {
         self.past_gates(self.there())
     }
 
-    /// Number of pods of the roles that are past their gate, or were and are replaced.
+    /// Pods past their gate, or that were and are being replaced.
     fn seen_past(&self) -> Vec<u32> {
         let is_past = |(counts, past): (&RoleCounts, &u32)| {
             let past = if self.memory.has_gates { *past } else { 0 };
@@ -225,7 +225,7 @@ impl Turn<'_> {
         self.role_counts.iter().zip(&self.memory.past).map(is_past).collect()
     }
 
-    /// Number of pods for the roles that grow; the others keep what they have.
+    /// Allowed pods of growing roles; others keep theirs.
     fn grow(&self) -> Vec<u32> {
         let targets = match &self.rollout.pace {
             None => self.role_counts.iter().map(|counts| counts.there.max(counts.goal)).collect(),
@@ -235,7 +235,7 @@ impl Turn<'_> {
         self.past_gates(targets)
     }
 
-    /// Raises targets so that pods that replace ones which were past their gate may pass, too.
+    /// Raises targets so that replacements of pods past their gate may pass, too.
     fn past_gates(&self, mut targets: Vec<u32>) -> Vec<u32> {
         if self.memory.has_gates {
             for ((target, counts), floor) in targets.iter_mut().zip(&self.role_counts).zip(&self.memory.floor)
@@ -246,7 +246,7 @@ impl Turn<'_> {
         targets
     }
 
-    /// Looks at how long the step has been going, and does what is to be done when that is too long.
+    /// Handles the timeout of a step.
     fn time(&mut self, targets: &mut Vec<u32>, updated: Option<&[u32]>) -> Option<State> {
         let (step, up): (Vec<u32>, Vec<u32>) = if self.memory.is_updating {
             (
@@ -276,7 +276,7 @@ impl Turn<'_> {
             return None;
         }
         let (is_adding, most) = (self.inputs.provisioning, self.rollout.provisioning_timeout);
-        let idle = self.memory.clock.look(&step, &up, is_adding, most, self.now);
+        let idle = self.memory.clock.observe(&step, &up, is_adding, most, self.now);
         let whole = self.whole();
         let sum = |pods: &[u32]| pods.iter().fold(0u32, |sum, pods| sum.saturating_add(*pods));
         if sum(&whole) > self.memory.trims.whole {
@@ -297,7 +297,7 @@ impl Turn<'_> {
             return Some(State::Blocked);
         }
         let may_trim = self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS;
-        // Without numbers nothing would make again what is given back. A role without a ready pod has none to lack.
+        // Without metrics removed pods would not be requested again. A role without ready pods lacks none.
         let is_blind = |(place, role): (usize, &RolePlan)| {
             let lacks = self.blind.get(place) == Some(&true) || role.reasons.contains(&Reason::StaleData);
             role.ready > 0 && lacks
@@ -323,19 +323,19 @@ impl Turn<'_> {
         self.plan.stuck = Some(Stuck {
             placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
             asks: self.role_counts.iter().fold(0, |sum, counts| sum + counts.unschedulable),
-            // Without numbers nothing is given back.
+            // Without metrics no pods are removed.
             spare: if is_known { sum(&self.there()).saturating_sub(sum(&whole)) } else { 0 },
         });
         Some(State::Blocked)
     }
 
-    /// Returns `true` if the pods of a step can't go anywhere else than where they are sent.
+    /// Returns `true` if the pods of a step can only go to their domain.
     fn is_bound(&self) -> bool {
         self.memory.has_gates && self.rollout.topology.as_ref().is_some_and(|topology| topology.is_required)
     }
 
-    /// Number of pods of each role in whole usable groups. Those that are ready count, whatever a step asks
-    /// for beyond that: that nothing was heard of them lately doesn't say that they don't serve.
+    /// Pods of each role in complete groups. Ready ones count, whatever else a step requires: stale metrics
+    /// don't mean that they don't serve.
     fn whole(&self) -> Vec<u32> {
         let usable = |counts: &RoleCounts| RoleCounts { ok: counts.ok.max(counts.ready), ..*counts };
         let role_counts: Vec<RoleCounts> = self.role_counts.iter().map(usable).collect();
@@ -349,7 +349,7 @@ impl Turn<'_> {
         kept.iter().zip(&self.role_counts).map(|(kept, counts)| (*kept).min(counts.there)).collect()
     }
 
-    /// Number of pods that shrinking roles keep, once those of the last step are gone.
+    /// Allowed pods of shrinking roles, once those of the previous step are gone.
     fn shrink(&mut self, targets: &mut [u32]) {
         if !self.role_counts.iter().any(|counts| counts.there > counts.goal) {
             self.memory.from.clear();
@@ -392,7 +392,7 @@ impl Turn<'_> {
             (_, false) => State::Deploy,
         });
         memory.is_blocked = state.is_stuck();
-        // Pods at a gate in place of others that an update is over are replaced, whatever else waits.
+        // Gated replacements within an update are updated, whatever else waits.
         let holds = memory.is_updating && !self.is_stuck;
         let floor = |(admitted, counts): (&u32, &RoleCounts)| {
             if holds { (*admitted).max(counts.size) } else { *admitted }

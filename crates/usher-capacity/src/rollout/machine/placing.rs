@@ -1,4 +1,4 @@
-//! Domains for the pods of a step, and for pods whose domain takes no more.
+//! Domains for the pods of a step, and for pods of closed domains.
 
 use super::Turn;
 use crate::plan::{Condition, Open, Reason, Shortfalls};
@@ -7,13 +7,13 @@ use crate::rollout::role_counts::RoleCounts;
 use crate::rollout::{Shortfall, Topology};
 
 impl Turn<'_> {
-    /// Finds the domain for the pods of a step. Says whether there is one; without it nothing grows.
+    /// Finds the domain of a step. Returns `false` if there is none, so that nothing grows.
     pub(super) fn place(&mut self, targets: &mut [u32]) -> bool {
         if self.memory.step.0 != targets {
             self.memory.step = (targets.to_vec(), None);
         }
         let Some(topology) = &self.rollout.topology else { return true };
-        // Pods that replace others are no step, and wait for no place.
+        // Replacements belong to no step, and need no placement.
         let before = self.seen_past();
         let needs = |before: &[u32]| -> Vec<u32> {
             let need = |(role, (target, before)): (usize, (&u32, &u32))| {
@@ -36,7 +36,7 @@ impl Turn<'_> {
                 return true;
             }
             if self.moves(&displaced, topology) {
-                // The step comes after them, and goes on where it began.
+                // The step follows them, in its own domain.
                 for (role, (target, before)) in targets.iter_mut().zip(&before).enumerate() {
                     if self.rollout.is_coordinated(role) {
                         *target = *before;
@@ -77,7 +77,7 @@ impl Turn<'_> {
         true
     }
 
-    /// Finds a domain for pods that need another one while there is no step.
+    /// Finds a domain for displaced pods while no step is in progress.
     pub(super) fn place_displaced(&mut self) {
         let Some(topology) = &self.rollout.topology else { return };
         let displaced = |(role, counts): (usize, &RoleCounts)| {
@@ -91,8 +91,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Finds a domain for pods that need another one and for those of the step, so many of each role. Of a step that has
-    /// begun it is the step's.
+    /// Finds a domain for displaced pods together with the step, which for a step in progress is its own.
     fn moves_with_step(&mut self, need: &[u32], topology: &Topology) -> bool {
         let step = self.memory.step.1.as_ref();
         let Place::In(placement) = place(need, topology, self.inputs.domains.as_ref(), step) else {
@@ -107,8 +106,7 @@ impl Turn<'_> {
         true
     }
 
-    /// Finds a domain for pods that need another one, so many of each role. Where there is none they stay where they were,
-    /// as their domain may come back.
+    /// Finds a domain for displaced pods. Without one they stay, as their domain may come back.
     fn moves(&mut self, need: &[u32], topology: &Topology) -> bool {
         let last = self.memory.displaced_to.as_ref().or(self.memory.step.1.as_ref());
         match place(need, topology, self.inputs.domains.as_ref(), last) {

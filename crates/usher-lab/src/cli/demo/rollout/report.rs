@@ -96,7 +96,7 @@ const LEGEND: [(&str, &str); 4] = [
     ("roles", "pods that are ready, of those that may exist so far"),
     ("no node", "pods that wait for a node"),
     ("BatchTimeout", "no further pod of the step came up in its time"),
-    ("Unschedulable", "no node takes a pod of the step"),
+    ("Unschedulable", "no node fits a pod of the step"),
 ];
 
 /// Report of the demo.

@@ -1,5 +1,5 @@
-//! Gates while nothing else is done: a pod that replaces one that was let through is let through at once,
-//! whatever keeps the rest from being done.
+//! Opens gates of replacement pods while nothing else is written: a pod that replaces an admitted one is
+//! admitted immediately.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,56 +19,55 @@ use crate::capacity::resource::status::{DomainStatus, RoleStatus};
 use crate::capacity::rollout::Placement;
 use crate::cluster::{PatchType, Problem};
 
-/// For how long a policy that is gone is remembered without a pod: controllers make others in place of those
-/// that are gone sooner than this.
+/// Time for which a deleted policy without pods is remembered: controllers replace deleted pods sooner.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 impl Actuator {
-    /// Lets pods of a policy through that replace others, where that is all that can be done now.
-    pub async fn keep_gates(&mut self, policy: &Policy) {
+    /// Opens gates of a policy's replacement pods, while nothing else is written.
+    pub async fn open_replacement_gates(&mut self, policy: &Policy) {
         self.begin();
         if let Some(objects) = self.pods_of(policy) {
-            let objects = self.without_those_of_others(policy, &objects);
-            self.keep_gates_of(policy, &objects, &[]).await;
+            let objects = self.without_foreign_pods(policy, &objects);
+            self.open_replacement_gates_of(policy, &objects, &[]).await;
         }
     }
 
-    /// Pods of a policy, by role. Of one that doesn't act, without those that another has which does: that one
-    /// knows what may pass, and what is to go.
-    pub(super) fn without_those_of_others(
+    /// Pods per role. For a policy that doesn't act, excludes pods of an acting policy: that one decides
+    /// about their gates.
+    pub(super) fn without_foreign_pods(
         &self,
         policy: &Policy,
         objects: &[Vec<Arc<PodObject>>],
     ) -> Vec<Vec<Arc<PodObject>>> {
         let acts = |known: &&Arc<Policy>| known.mode == Mode::Apply;
-        if self.attended.iter().filter(acts).any(|known| known.name == policy.name) {
+        if self.policies.iter().filter(acts).any(|known| known.name == policy.name) {
             return objects.to_vec();
         }
-        let others: Vec<&Role> = self.attended.iter().filter(acts).flat_map(|other| &other.roles).collect();
+        let others: Vec<&Role> = self.policies.iter().filter(acts).flat_map(|other| &other.roles).collect();
         let is_left = |pod: &&Arc<PodObject>| {
             !others.iter().any(|role| is_of_role(pod, &role.selector, role.target.as_ref()))
         };
         objects.iter().map(|pods| pods.iter().filter(is_left).cloned().collect()).collect()
     }
 
-    /// Lets pods of all policies through up to the number that was past the gate after the last look at each: a
-    /// policy that isn't looked at for half an hour has its pods replaced in between. Pods that are new in a step
-    /// wait for the next look, which has to see that they begin at a gate.
-    pub async fn keep_all_gates(&mut self) {
+    /// Opens gates of replacement pods of all policies, up to the number admitted at the last observation:
+    /// between ticks half an hour may pass. New pods of a step wait for the next observation, which records
+    /// their gates.
+    pub async fn open_all_replacement_gates(&mut self) {
         self.begin();
-        for policy in self.attended.clone() {
+        for policy in self.policies.clone() {
             if !self.has_waiting(&policy) {
                 continue;
             }
             let Some(objects) = self.pods_of(&policy) else { continue };
-            let objects = self.without_those_of_others(&policy, &objects);
+            let objects = self.without_foreign_pods(&policy, &objects);
             for (role, pods) in policy.roles.iter().zip(objects.iter()) {
                 let key = (policy.name.clone(), role.name.clone());
                 let Some(admitted) = self.passing.get(&key).copied() else { continue };
                 let is_sized = admitted != u32::MAX;
                 let pods: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
-                // Those that need another domain wait until one is chosen.
-                let closed = self.still_shut(&key, &pods);
+                // Displaced pods wait until a domain is chosen.
+                let closed = self.still_closed(&key, &pods);
                 let now = DomainCounts::of(&pods);
                 let known =
                     self.domain_counts.get(&key).map_or(0, |all| all.missing(&now, |at| closed.contains(at)));
@@ -83,14 +82,14 @@ impl Actuator {
                     self.next_placements(&policy, &role.name, &pods, (before, admitted), None, domains);
                 let opened = self.open(&policy, &pods, admitted, &placements).await;
                 let opened = self.passed(&policy, &role.name, &pods, &opened, &closed);
-                tell(&policy, &role.name, opened);
+                log_opened(&policy, &role.name, opened);
             }
             // The runtime has others to serve between two of many policies.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns `true` if a pod of a policy waits at our gate.
+    /// Returns `true` if a pod of a policy is at our gate.
     fn has_waiting(&self, policy: &Policy) -> bool {
         let Some(pool) = self.pool.borrow().clone() else { return false };
         policy
@@ -100,26 +99,26 @@ impl Actuator {
             .any(|mirror| mirror.objects().iter().flat_map(|pods| pods.values()).any(|pod| pod.is_gated()))
     }
 
-    /// Returns `true` if there are policies whose pods may wait.
-    pub fn keeps_gates(&self) -> bool {
-        !self.attended.is_empty()
+    /// Returns `true` if a policy may have gated pods.
+    pub fn may_have_gates(&self) -> bool {
+        !self.policies.is_empty()
             || !self.unusable.is_empty()
             || !self.retired.is_empty()
             || !self.resumed.is_empty()
     }
 
-    /// Policies of which no version can be used.
+    /// Policies without a usable version.
     pub fn unusable(&self) -> &[Arc<Policy>] {
         &self.unusable
     }
 
-    /// Lets pods of those through that replace others.
-    pub async fn keep_unusable_gates(&mut self) {
+    /// Opens gates of replacement pods for policies without a usable version.
+    pub async fn open_gates_of_unusable(&mut self) {
         self.begin();
         for policy in self.unusable.clone() {
             if let Some(objects) = self.pods_of(&policy) {
-                let objects = self.without_those_of_others(&policy, &objects);
-                self.keep_gates_of(&policy, &objects, &[]).await;
+                let objects = self.without_foreign_pods(&policy, &objects);
+                self.open_replacement_gates_of(&policy, &objects, &[]).await;
                 for pods in &objects {
                     self.unmark(pods).await;
                 }
@@ -127,19 +126,19 @@ impl Actuator {
         }
     }
 
-    /// Does so for policies that are gone, until their pods are gone as well.
-    pub async fn keep_retired_gates(&mut self) {
+    /// Opens gates of replacement pods for deleted policies until their pods are gone.
+    pub async fn open_gates_of_retired(&mut self) {
         self.begin();
         let now = self.clock.elapsed();
         for mut retired in std::mem::take(&mut self.retired) {
             let objects = self.pods_of(&retired.policy);
-            let objects = objects.map(|objects| self.without_those_of_others(&retired.policy, &objects));
+            let objects = objects.map(|objects| self.without_foreign_pods(&retired.policy, &objects));
             match &objects {
                 Some(objects) if objects.iter().all(Vec::is_empty) => {}
                 _ => retired.seen = now,
             }
             if let Some(objects) = objects {
-                self.keep_gates_of(&retired.policy, &objects, &[]).await;
+                self.open_replacement_gates_of(&retired.policy, &objects, &[]).await;
                 for pods in objects.iter() {
                     self.unmark(pods).await;
                 }
@@ -150,8 +149,8 @@ impl Actuator {
         }
     }
 
-    /// Lets as many pods of each role through as were before; of `replicas` no more, where they are known.
-    pub(super) async fn keep_gates_of(
+    /// Opens gates of each role's replacement pods, up to `replicas` if given.
+    pub(super) async fn open_replacement_gates_of(
         &mut self,
         policy: &Policy,
         objects: &[Vec<Arc<PodObject>>],
@@ -159,12 +158,13 @@ impl Actuator {
     ) {
         for (place, (role, pods)) in policy.roles.iter().zip(objects).enumerate() {
             let most = replicas.get(place).copied().unwrap_or(u32::MAX);
-            self.keep_gates_of_role(policy, role, pods, most, None).await;
+            self.open_role_replacement_gates(policy, role, pods, most, None).await;
         }
     }
 
-    /// Does so for one role. Of one whose number somebody else decides on, all pods pass, those of a step to its domain.
-    pub(super) async fn keep_gates_of_role(
+    /// Opens gates of a role's replacement pods, up to `most`. If another writer sets the role's replicas,
+    /// opens the gates of all pods, those of a step for its domain.
+    pub(super) async fn open_role_replacement_gates(
         &mut self,
         policy: &Policy,
         role: &Role,
@@ -180,7 +180,7 @@ impl Actuator {
         let is_sized = policy.mode != Mode::Apply || role.target.is_some();
         let admitted = if is_sized { past.max(before).min(most) } else { alive };
         self.passing.insert(key.clone(), if is_sized { admitted } else { u32::MAX });
-        let late = self.still_shut(&key, &pods);
+        let late = self.still_closed(&key, &pods);
         let before = self.replaced(&key, is_sized, admitted);
         self.let_through.insert(key, admitted);
         let none = BTreeSet::new();
@@ -188,19 +188,18 @@ impl Actuator {
             self.next_placements(policy, &role.name, &pods, (before, admitted), step, (&none, &late));
         let opened = self.open(policy, &pods, admitted, &placements).await;
         let opened = self.passed(policy, &role.name, &pods, &opened, &none);
-        tell(policy, &role.name, opened);
+        log_opened(policy, &role.name, opened);
     }
 
-    /// Number of admitted pods of a role that replace others. Those of one whose number somebody else decides
-    /// on may be new, and more than have room beside their siblings.
+    /// Admitted pods of a role that are replacements. If another writer sets the role's replicas, pods beyond
+    /// the earlier ones are new.
     fn replaced(&self, role: &(String, String), is_sized: bool, admitted: u32) -> u32 {
         let before = self.let_through.get(role).copied().unwrap_or(0);
         if is_sized { admitted } else { before.min(admitted) }
     }
 
-    /// Domains of the next pods of a role to pass the gate, one for each until `admitted` have. `step` is the
-    /// domain of pods that are no replacements, and of those that leave domains which are `closed`; those of `late`
-    /// ones come last.
+    /// Domains of a role's next pods to pass the gate, one per pod until `admitted` are past it. `step` is
+    /// the domain for new pods, and for those that leave `closed` domains; `late` domains come last.
     pub(super) fn next_placements(
         &mut self,
         policy: &Policy,
@@ -220,13 +219,13 @@ impl Actuator {
             let place = policy.roles.iter().position(|known| known.name == role);
             rollout.topology.is_some() && place.is_some_and(|place| rollout.is_coordinated(place))
         });
-        // A step that has no place is sent nowhere.
+        // A step without a domain gets no placement.
         let beside = beside.filter(|_| is_placed && admitted <= before);
         let admission = GateAdmission { past, admitted, step, beside: beside.as_ref(), closed, late };
         self.domain_counts.entry(key).or_insert_with(|| now.clone()).next(&now, admission)
     }
 
-    /// Notes where pods of a role have passed their gate, beside those that were past it. Returns how many they are.
+    /// Records the domains of pods that have passed their gate. Returns their number.
     pub(super) fn passed(
         &mut self,
         policy: &Policy,
@@ -241,7 +240,8 @@ impl Actuator {
         opened.len() as u32
     }
 
-    /// Lets pods through until `admitted` are past the gate, each to its place. Returns the places of those that passed.
+    /// Opens gates until `admitted` pods are past theirs, each for its domain. Returns the domains of the
+    /// opened ones.
     pub(super) async fn open(
         &mut self,
         policy: &Policy,
@@ -263,28 +263,28 @@ impl Actuator {
                 self.term.write(self.cluster.patch(&path, PatchType::Json, &patch)).await;
             match patched {
                 Ok(_) => opened.push(placement.cloned()),
-                // It changed since it was read; the next tick sees it as it is.
+                // The pod changed since it was read; the next tick reads it again.
                 Err(Problem::NotFound(_) | Problem::Conflict(_) | Problem::Refused { code: 422, .. }) => {}
                 Err(problem) => {
-                    self.fails("gates of pods", &problem);
+                    self.report_failure("scheduling gates of pods", &problem);
                     return opened;
                 }
             }
         }
         if !opened.is_empty() {
-            self.works("gates of pods");
+            self.clear_problem("scheduling gates of pods");
         }
         opened
     }
 
-    /// Forgets who wrote and who was let through: another acts now.
+    /// Forgets writers and admissions: another replica leads now.
     pub fn forget(&mut self) {
         self.writers.clear();
         self.let_through.clear();
         self.passing.clear();
         self.domain_counts.clear();
-        self.closed.clear();
-        self.shut.clear();
+        self.closed_since.clear();
+        self.closed_domains.clear();
         self.drains.clear();
         self.leaving.clear();
         self.unready_since.clear();
@@ -293,18 +293,18 @@ impl Actuator {
         self.owned.clear();
     }
 
-    /// Forgets which pods of a role, by its policy's name and its own, were let through their gate.
+    /// Forgets the admissions of a role, by policy and role name.
     pub(super) fn forget_passed(&mut self, role: &(String, String)) {
         self.let_through.remove(role);
         self.passing.remove(role);
         self.domain_counts.remove(role);
-        self.closed.remove(role);
-        self.shut.remove(role);
+        self.closed_since.remove(role);
+        self.closed_domains.remove(role);
     }
 
-    /// Takes over how many pods of each role of a policy were let through by the one that led before, and where they
-    /// are, as the status says, where the role has the same pods.
-    pub fn take_over(&mut self, policy: &Policy, roles: &[RoleStatus]) {
+    /// Restores the admissions of a policy's roles from its status, written by the previous leader, if the
+    /// role selects the same pods.
+    pub fn restore_admissions(&mut self, policy: &Policy, roles: &[RoleStatus]) {
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
             let Some(known) = roles.iter().find(|known| known.is_of(role)) else { continue };
@@ -315,13 +315,13 @@ impl Actuator {
                     let counts = counts.map(|of| {
                         (Placement { layer: of.layer.clone(), domain: of.domain.clone() }, of.pods)
                     });
-                    self.domain_counts.insert(key, DomainCounts::said(counts));
+                    self.domain_counts.insert(key, DomainCounts::from_status(counts));
                 }
             }
         }
     }
 
-    /// Domains of a role's pods that were let through their gate, with how many belong in each.
+    /// Domains of a role's admitted pods, with the number in each.
     pub fn domains(&self, policy: &str, role: &str) -> Vec<DomainStatus> {
         let known = self.domain_counts.get(&(policy.to_owned(), role.to_owned()));
         let of = |(at, pods): (&Placement, u32)| {
@@ -330,18 +330,17 @@ impl Actuator {
         known.map(|known| known.counts().filter_map(of).collect()).unwrap_or_default()
     }
 
-    /// Pods of a role that were let through their gate, those that were admitted and didn't come yet left out;
-    /// `None`: that isn't known.
+    /// Admitted pods of a role, without those that never existed; `None` if unknown.
     pub fn let_through(&self, policy: &str, role: &str) -> Option<u32> {
         let key = (policy.to_owned(), role.to_owned());
         let passing = self.passing.get(&key).copied().unwrap_or(u32::MAX);
         self.let_through.get(&key).map(|admitted| passing.min(*admitted))
     }
 
-    /// Takes leave of policies that are no more among those in force, unless others have their pods by now, and
-    /// of what is known of pods that a role has no more. `unusable` are those of which no version can be used.
+    /// Retires policies no longer in force, unless others now own their pods, and forgets admissions of roles
+    /// with other pods. `unusable` are policies without a usable version.
     pub(super) fn retire(&mut self, now: &[Arc<Policy>], mut unusable: Vec<Arc<Policy>>) {
-        // Their pods are those of policies in force, which know what may pass.
+        // Their pods belong to policies in force, which decide about gates.
         unusable.retain(|policy| !shares_all_pods(policy, now.iter()));
         let all = || now.iter().chain(&unusable);
         let others = |(policy, role): &(&Arc<Policy>, &Role)| {
@@ -349,7 +348,7 @@ impl Actuator {
             let mut next = next.filter(|next| next.name == role.name);
             next.any(|next| !next.has_pods_of(role))
         };
-        let known = self.attended.iter().chain(&self.unusable);
+        let known = self.policies.iter().chain(&self.unusable);
         let roles = known.flat_map(|policy| policy.roles.iter().map(move |role| (policy, role)));
         let changed: Vec<(String, String)> =
             roles.filter(others).map(|(policy, role)| (policy.name.clone(), role.name.clone())).collect();
@@ -357,18 +356,18 @@ impl Actuator {
         let is_named = |policy: &Policy| all().any(|known| known.name == policy.name);
         let seen = self.clock.elapsed();
         let in_force: Vec<Arc<Policy>> = all().cloned().collect();
-        let old: Vec<Arc<Policy>> = self.attended.iter().chain(&self.unusable).cloned().collect();
-        self.note_unheld(&old, &in_force);
-        // One without steps lets pods through as well that wait at a gate.
-        let before = self.attended.drain(..).chain(self.unusable.drain(..));
+        let old: Vec<Arc<Policy>> = self.policies.iter().chain(&self.unusable).cloned().collect();
+        self.note_updates_to_resume(&old, &in_force);
+        // A policy without steps opens gates as well.
+        let before = self.policies.drain(..).chain(self.unusable.drain(..));
         self.retired.extend(before.map(|policy| Retired { policy, seen }));
         self.retired.retain(|retired| !is_named(&retired.policy) && !shares_all_pods(&retired.policy, all()));
-        (self.attended, self.unusable) = (now.to_vec(), unusable);
+        (self.policies, self.unusable) = (now.to_vec(), unusable);
     }
 }
 
-/// Returns `true` if each role of a policy may have the pods of a role of others. Of two targets, pods tell
-/// whose they are.
+/// Returns `true` if other policies have roles with the pods of each of a policy's roles. Pods of two targets
+/// are told apart by their owners.
 fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Policy>>) -> bool {
     let others: Vec<&Role> = others.flat_map(|other| &other.roles).collect();
     let shares = |own: &Role, other: &Role| match (&own.target, &other.target) {
@@ -378,8 +377,8 @@ fn shares_all_pods<'a>(policy: &Policy, others: impl Iterator<Item = &'a Arc<Pol
     policy.roles.iter().all(|own| others.iter().any(|other| shares(own, other)))
 }
 
-fn tell(policy: &Policy, role: &str, opened: u32) {
+fn log_opened(policy: &Policy, role: &str, opened: u32) {
     if opened > 0 {
-        tracing::info!(policy = policy.name, role, opened, "gates opened for pods that replace others");
+        tracing::info!(policy = policy.name, role, opened, "scheduling gates opened for replacement pods");
     }
 }

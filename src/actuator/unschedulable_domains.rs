@@ -1,5 +1,5 @@
-//! Domains that take no more pods: none of their nodes is there, ready and schedulable. Pods that have to go to one
-//! would wait for ever, and so would those that replace others there.
+//! Topology domains without a schedulable node: no node of the domain exists, is ready and accepts pods. Pods
+//! bound to such a domain, and their replacements, are moved to another one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cached_pods::Displaced;
 use super::domain_counts::{DomainCounts, placement_of};
 use super::event::Kind;
-use super::found::Displaced;
 use super::node::Needs;
 use super::observe::Observed;
 use super::pods::PodObject;
@@ -19,13 +19,14 @@ use crate::capacity::policy::Mode;
 use crate::capacity::rollout::Placement;
 use crate::cluster::Problem;
 
-/// For how long a domain that has nodes has to have taken no pod: a node may not be ready for a moment.
+/// Time after which a domain whose nodes accept no pods counts as closed: a node may be unready for a moment.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
-/// Subject of complaints.
-const ABOUT: &str = "pods that no domain takes";
+/// Subject of problems with these evictions.
+const SUBJECT: &str = "evictions of pods in closed domains";
 
-/// `true` if a node of a domain takes pods with these needs, room or not. `None`: it has no nodes.
+/// Returns `true` if a node of a domain accepts pods with these needs, whatever its free capacity. `None`:
+/// the domain has no nodes.
 fn takes<'n>(
     nodes: impl Iterator<Item = &'n super::node::NodeObject>,
     at: &Placement,
@@ -36,8 +37,7 @@ fn takes<'n>(
 }
 
 impl Actuator {
-    /// Notes which pods of a policy need another domain, as they have to be in one that takes none any more. `needs` are
-    /// those of a pod of each role.
+    /// Records the pods of a policy that need another domain, because theirs is closed. `needs` are by role.
     pub(super) fn note_displaced(
         &mut self,
         policy: &Policy,
@@ -62,15 +62,15 @@ impl Actuator {
                     self.displaced(&key, pods, needs, (has_volumes, observed.provisioning), now)
                 }
                 _ => {
-                    self.closed.remove(&key);
-                    self.shut.remove(&key);
+                    self.closed_since.remove(&key);
+                    self.closed_domains.remove(&key);
                     (Displaced::default(), 0)
                 }
             };
             observed.displaced.push(displaced);
             stay.push(staying);
         }
-        // They go where those of the other roles that run there yet have room, too.
+        // Their new domain needs capacity for pods of other roles still running there.
         if observed.displaced.iter().any(|of| of.pods > 0) {
             for (displaced, staying) in observed.displaced.iter_mut().zip(stay) {
                 displaced.pods = displaced.pods.saturating_add(staying);
@@ -78,9 +78,9 @@ impl Actuator {
         }
     }
 
-    /// Domains that took no pods of a role when it was looked at last, and don't yet take one that waits at its gate.
-    pub(super) fn still_shut(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
-        let mut shut = self.shut.get(role).cloned().unwrap_or_default();
+    /// Closed domains of a role at the last observation that still don't accept one of its gated pods.
+    pub(super) fn still_closed(&self, role: &(String, String), pods: &[&PodObject]) -> BTreeSet<Placement> {
+        let mut shut = self.closed_domains.get(role).cloned().unwrap_or_default();
         let waits = pods.iter().find(|pod| pod.is_gated()).filter(|_| !shut.is_empty());
         if let (Some(pod), Some(all)) = (waits, &self.nodes) {
             let (needs, nodes) = (pod.own_needs(), all.nodes.objects());
@@ -90,7 +90,7 @@ impl Actuator {
         shut
     }
 
-    /// Pods of a role that need another domain, and beside them how many that run where none is taken any more.
+    /// Pods of a role that need another domain, and the number that still run in closed domains.
     fn displaced(
         &mut self,
         role: &(String, String),
@@ -101,10 +101,10 @@ impl Actuator {
     ) -> (Displaced, u32) {
         let all: Vec<&PodObject> = pods.iter().map(Arc::as_ref).collect();
         let there = DomainCounts::of(&all);
-        // Those that wait for a node count where they wait: once they are gone, they are missing there.
+        // Pods that wait for a node count in that domain: once evicted, they are missing there.
         let known = self.domain_counts.entry(role.clone()).or_insert_with(|| there.clone()).clone();
         let domains: BTreeSet<Placement> = there.all().chain(known.all()).cloned().collect();
-        let mut since = self.closed.remove(role).unwrap_or_default();
+        let mut since = self.closed_since.remove(role).unwrap_or_default();
         since.retain(|at, _| domains.contains(at));
         let listed = self.nodes.as_ref().map(|all| all.nodes.objects());
         let nodes =
@@ -120,7 +120,7 @@ impl Actuator {
             }
         }
         let is_closed = |since: &Duration| since.is_zero() || now.saturating_sub(*since) >= CLOSED_FOR;
-        // New nodes may be such of it.
+        // New nodes may belong to the domain.
         let closed: BTreeSet<Placement> = since
             .iter()
             .filter(|(_, since)| !is_adding && is_closed(since))
@@ -131,12 +131,12 @@ impl Actuator {
             let at = Some(pod)
                 .filter(|pod| pod.wants_node() && !pod.has_own_volume())
                 .and_then(|pod| is_in_closed(pod));
-            // Those of another revision may need something else.
+            // Pods of another revision may have other requirements.
             at.is_some_and(|at| takes(nodes(), &at, &pod.own_needs()) != Some(true))
         };
         let stranded: Vec<Arc<PodObject>> = pods.iter().filter(is_stranded).cloned().collect();
         let past = all.iter().filter(|pod| pod.is_alive() && !pod.is_gated());
-        // Those that are admitted and never came are none that are lost.
+        // Admitted pods that never existed are not lost.
         let before = self.let_through(&role.0, &role.1).unwrap_or(0);
         let missing = before.saturating_sub(past.clone().count() as u32);
         let mut of_group = self.domain_counts.iter().filter(|((name, _), _)| *name == role.0);
@@ -148,49 +148,49 @@ impl Actuator {
         // Volumes are where they were, and of whom no pod is seen that isn't known.
         let is_bound = has_volumes || all.iter().any(|pod| pod.has_own_volume());
         let lost = if is_bound || all.is_empty() { 0 } else { lost };
-        // Those that run there yet will need room beside them.
+        // Pods still running there will need capacity beside them.
         let there = past.filter(|pod| is_in_closed(pod).is_some()).count() as u32;
         let stay = if is_bound { 0 } else { there.saturating_sub(stranded.len() as u32) };
         drop(listed);
-        self.closed.insert(role.clone(), since);
+        self.closed_since.insert(role.clone(), since);
         match is_bound {
-            true => drop(self.shut.remove(role)),
-            false => drop(self.shut.insert(role.clone(), closed.clone())),
+            true => drop(self.closed_domains.remove(role)),
+            false => drop(self.closed_domains.insert(role.clone(), closed.clone())),
         }
         let pods = lost.saturating_add(stranded.len() as u32);
         (Displaced { closed, stranded, pods }, stay)
     }
 
-    /// Gives back pods of a role that wait for a node of a domain that takes none: others, that wait at their gate, are
-    /// made in their place, and go where there is room.
-    pub(super) async fn recall(&mut self, policy: &Policy, place: usize, seen: &Observed) {
+    /// Evicts pods of a role that wait for a node of a closed domain. Their replacements wait at the gate
+    /// until another domain is chosen.
+    pub(super) async fn evict_displaced(&mut self, policy: &Policy, place: usize, seen: &Observed) {
         let (Some(role), Some(Some(target)), Some(displaced)) =
             (policy.roles.get(place), seen.targets.get(place), seen.displaced.get(place))
         else {
             return;
         };
-        let mut given = 0;
+        let mut evicted = 0;
         for pod in &displaced.stranded {
-            // It may have got its node by now.
+            // The pod may have a node by now.
             match self.evicts(pod, Some(&pod.metadata.resource_version), false).await {
-                Ok(()) => given += 1,
+                Ok(()) => evicted += 1,
                 Err(Problem::NotFound(_) | Problem::Conflict(_)) => {}
                 Err(problem) => {
-                    self.fails(ABOUT, &problem);
+                    self.report_failure(SUBJECT, &problem);
                     return;
                 }
             }
         }
-        if given > 0 {
-            self.works(ABOUT);
+        if evicted > 0 {
+            self.clear_problem(SUBJECT);
             let message = format!(
-                "{given} pods of {} wait for a domain that takes none, and are made again in another by policy {}",
-                role.name, policy.name
+                "policy {} evicted {evicted} pods of role {}: their topology domain has no schedulable node",
+                policy.name, role.name
             );
             tracing::info!(
                 policy = policy.name,
                 role = role.name,
-                given,
+                evicted,
                 "pods evicted to move to another domain"
             );
             self.record_event(&policy.name, target, Kind::Normal, "StepTrimmed", &message);

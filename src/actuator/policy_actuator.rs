@@ -1,60 +1,60 @@
-//! Acts of several policies side by side: each has what is remembered of its own policy while it acts.
+//! Concurrent application of plans: each policy has its own actuator state meanwhile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::act::Outcome;
+use super::apply::Outcome;
 use super::observe::Observed;
+use super::problem_subject::ProblemSubject;
 use super::scaler::Owned;
 use super::state::Actuator;
-use super::subject::Subject;
 use crate::capacity::policy::Role;
 use crate::capacity::{Condition, Plan, Policy};
 
-/// Acts of one policy, and what they need and change. Until it is joined, others see what was before.
+/// Actuator state of one policy while its plan is applied; `merge` brings it back.
 #[derive(Debug)]
-pub struct Part {
+pub struct PolicyActuator {
     policy: Arc<Policy>,
     actuator: Actuator,
-    /// Complaints that stood when it began.
-    said: HashSet<Subject>,
+    /// Problems reported before the split.
+    reported: HashSet<ProblemSubject>,
 }
 
 impl Actuator {
-    /// Takes out what acts of a policy need and change.
-    pub fn part(&mut self, policy: &Arc<Policy>) -> Part {
+    /// Splits off the state of a policy.
+    pub fn split(&mut self, policy: &Arc<Policy>) -> PolicyActuator {
         let (cluster, pool, term) = (self.watched.clone(), self.pool.clone(), Arc::clone(&self.term));
-        let mut part = Self::new(cluster, self.namespace.clone(), self.clock.clone(), pool, term);
+        let mut own = Self::new(cluster, self.namespace.clone(), self.clock.clone(), pool, term);
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
-            copy(&self.writers, &mut part.writers, &key);
-            copy(&self.writes, &mut part.writes, &key);
-            copy(&self.let_through, &mut part.let_through, &key);
-            copy(&self.passing, &mut part.passing, &key);
-            copy(&self.shut, &mut part.shut, &key);
-            copy(&self.unready_since, &mut part.unready_since, &key);
-            copy_ordered(&self.domain_counts, &mut part.domain_counts, &key);
-            copy_ordered(&self.drains, &mut part.drains, &key);
-            copy_ordered(&self.leaving, &mut part.leaving, &key);
+            copy(&self.writers, &mut own.writers, &key);
+            copy(&self.writes, &mut own.writes, &key);
+            copy(&self.let_through, &mut own.let_through, &key);
+            copy(&self.passing, &mut own.passing, &key);
+            copy(&self.closed_domains, &mut own.closed_domains, &key);
+            copy(&self.unready_since, &mut own.unready_since, &key);
+            copy_ordered(&self.domain_counts, &mut own.domain_counts, &key);
+            copy_ordered(&self.drains, &mut own.drains, &key);
+            copy_ordered(&self.leaving, &mut own.leaving, &key);
         }
-        copy(&self.frozen, &mut part.frozen, &policy.name);
-        part.events.extend(self.events.remove_entry(&policy.name));
-        part.failing.extend(self.failing.iter().filter(|(name, _)| *name == policy.name).cloned());
-        part.attended.clone_from(&self.attended);
-        part.scalers = Arc::clone(&self.scalers);
+        copy(&self.frozen, &mut own.frozen, &policy.name);
+        own.events.extend(self.events.remove_entry(&policy.name));
+        own.failing.extend(self.failing.iter().filter(|(name, _)| *name == policy.name).cloned());
+        own.policies.clone_from(&self.policies);
+        own.scalers = Arc::clone(&self.scalers);
         let is_own = |(of, ..): &&Owned| policy.roles.iter().any(|role| role.target.as_ref() == Some(of));
-        part.owned = self.owned.iter().filter(is_own).cloned().collect();
-        part.said.clone_from(&self.said);
-        Part { policy: Arc::clone(policy), actuator: part, said: self.said.clone() }
+        own.owned = self.owned.iter().filter(is_own).cloned().collect();
+        own.reported.clone_from(&self.reported);
+        PolicyActuator { policy: Arc::clone(policy), actuator: own, reported: self.reported.clone() }
     }
 
-    /// Takes in what a policy's acts came to.
-    pub fn join(&mut self, part: Part) {
-        let Part { policy, mut actuator, said } = part;
-        // Of a role that has other pods by now, those that were let through are not replaced.
-        let known = self.attended.iter().chain(&self.unusable);
+    /// Merges the state of a policy back.
+    pub fn merge(&mut self, own: PolicyActuator) {
+        let PolicyActuator { policy, mut actuator, reported } = own;
+        // A role with other pods by now has no admissions to replace.
+        let known = self.policies.iter().chain(&self.unusable);
         let next: Vec<&Role> =
             known.filter(|next| next.name == policy.name).flat_map(|next| &next.roles).collect();
         let is_other =
@@ -64,7 +64,7 @@ impl Actuator {
         }
         for role in &policy.roles {
             let key = (policy.name.clone(), role.name.clone());
-            // What the acts have forgotten is no more.
+            // State dropped while the plan was applied is gone.
             self.unready_since.remove(&key);
             self.drains.remove(&key);
             self.leaving.remove(&key);
@@ -84,8 +84,8 @@ impl Actuator {
         self.failing.extend(actuator.failing);
         self.owned.retain(|(of, ..)| !actuator.owned.iter().any(|(known, ..)| known == of));
         self.owned.extend(actuator.owned);
-        self.said.retain(|subject| !said.contains(subject) || actuator.said.contains(subject));
-        self.said.extend(actuator.said.into_iter().filter(|subject| !said.contains(subject)));
+        self.reported.retain(|subject| !reported.contains(subject) || actuator.reported.contains(subject));
+        self.reported.extend(actuator.reported.into_iter().filter(|subject| !reported.contains(subject)));
         self.forget_others();
     }
 }
@@ -98,9 +98,9 @@ fn copy_ordered<K: Clone + Ord, V: Clone>(from: &BTreeMap<K, V>, to: &mut BTreeM
     to.extend(from.get(key).map(|value| (key.clone(), value.clone())));
 }
 
-impl Part {
-    /// Does what a plan says, as [`Actuator::act`] does.
-    pub async fn act(
+impl PolicyActuator {
+    /// Applies a plan, like [`Actuator::apply`].
+    pub async fn apply(
         &mut self,
         plan: &Plan,
         observed: Observed,
@@ -108,10 +108,10 @@ impl Part {
         frozen: Option<Condition>,
     ) -> Outcome {
         self.actuator.begin();
-        self.actuator.act(&self.policy, plan, observed, now, frozen).await
+        self.actuator.apply(&self.policy, plan, observed, now, frozen).await
     }
 
-    /// Returns `true` if a request had no response in time.
+    /// Returns `true` if a request timed out.
     pub fn is_late(&self) -> bool {
         self.actuator.is_late()
     }

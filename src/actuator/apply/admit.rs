@@ -1,10 +1,10 @@
-//! Pods of a step pass their gate.
+//! Opens scheduling gates for pods of a step.
 
 use std::sync::Arc;
 
+use crate::actuator::cached_pods::Displaced;
 use crate::actuator::drain::Choice;
 use crate::actuator::event::Kind;
-use crate::actuator::found::Displaced;
 use crate::actuator::observe::Observed;
 use crate::actuator::ordinals::split;
 use crate::actuator::pods::PodObject;
@@ -13,8 +13,8 @@ use crate::actuator::target::Target;
 use crate::capacity::plan::{Reason, RolePlan, State};
 use crate::capacity::{Condition, Plan, Policy};
 
-/// Pods that may pass their gate now, those past it included, and how many pods that makes where some that stay wait
-/// there although others of higher ordinals are to go: these would go first, and never wait for them in vain.
+/// Pods whose gate may be open, and their number if pods with lower ordinals wait at the gate while higher
+/// ones are to be removed: those with higher ordinals are removed first.
 fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<&'p PodObject>, u32) {
     let is_held = Choice::of(&target.reference) == Some(Choice::Ordinal)
         && role.write < target.replicas
@@ -34,7 +34,7 @@ fn kept<'p>(pods: Vec<&'p PodObject>, role: &RolePlan, target: &Target) -> (Vec<
 }
 
 impl Actuator {
-    /// Lets the pods of a step through their gates.
+    /// Opens the scheduling gates of a step's pods.
     pub(super) async fn gates(
         &mut self,
         policy: &Policy,
@@ -45,21 +45,21 @@ impl Actuator {
     ) {
         let pods: Vec<&PodObject> = seen.objects.get(place).into_iter().flatten().map(Arc::as_ref).collect();
         let Some(Some(target)) = seen.targets.get(place) else { return };
-        // A role that goes its own way was not counted when the place was chosen.
+        // Uncoordinated roles were not counted for the placement.
         let is_placed = policy.rollout.as_ref().is_some_and(|rollout| rollout.is_coordinated(place));
         let placement = plan.placement.as_ref().filter(|_| is_placed);
-        // A place that was found without knowing what some pods of the step need is none for the others.
+        // A domain chosen with unknown requirements doesn't count.
         let is_short =
             |place: &usize| plan.roles.get(*place).is_some_and(|role: &RolePlan| role.admitted > 0);
         let is_known = !(is_placed && seen.unknown.iter().any(is_short));
         let key = (policy.name.clone(), role.name.clone());
         let before = self.let_through.get(&key).copied().unwrap_or(0);
         let (pods, kept) = kept(pods, role, target);
-        // Pods that replace others are no step, and wait for nothing.
+        // Replacements belong to no step, and don't wait.
         let replaced = before.min(role.desired);
         let admitted = match plan.state {
             _ if !is_known => replaced,
-            // What is given up goes no further.
+            // An abandoned step admits no more pods.
             State::Failed => role.admitted.max(replaced),
             _ => role.admitted.max(kept),
         };
@@ -68,14 +68,15 @@ impl Actuator {
         }
         let none = Displaced::default();
         let displaced = seen.displaced.get(place).filter(|of| plan.moves && of.pods > 0).unwrap_or(&none);
-        // Those that are called back are missing already where they go.
+        // Pods to be evicted count as missing already.
         let is_called = |pod: &&PodObject| displaced.stranded.iter().any(|of| of.name() == pod.name());
         let staying: Vec<&PodObject> = pods.iter().copied().filter(|pod| !is_called(pod)).collect();
         let step = (before.min(admitted), admitted);
-        let late = self.shut.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
+        let late =
+            self.closed_domains.get(&(policy.name.clone(), role.name.clone())).cloned().unwrap_or_default();
         let domains = (&displaced.closed, &late);
         let placements = self.next_placements(policy, &role.name, &staying, step, placement, domains);
-        // Of which nobody knows where they were wait for a place, as the step does.
+        // Pods of unknown domain wait for a placement, like the step.
         let waits = plan.conditions.contains(&Condition::TopologyUnsatisfied)
             && seen.displaced.get(place).is_some_and(|of| of.pods > 0);
         let there = pods.iter().filter(|pod| pod.is_alive() && !pod.is_gated()).count() as u32;
@@ -84,18 +85,24 @@ impl Actuator {
         let opened = self.open(policy, &pods, may_open, &placements).await;
         let opened = self.passed(policy, &role.name, &staying, &opened, &displaced.closed);
         let past = there + opened;
-        // One that is about to be replaced is missing now.
+        // A pod about to be replaced counts as missing.
         let passing = self.passing.entry(key).or_insert(before);
         *passing = past.max(*passing).min(may_open);
         if opened > 0 {
             let to = placement.map(|to| format!(" to {}={}", to.layer, to.domain));
             let message = format!(
-                "{opened} pods of {} may be scheduled{}, {admitted} in all, by policy {}",
+                "policy {}, role {}: opened the gates of {opened} pods{}, {admitted} admitted",
+                policy.name,
                 role.name,
-                to.unwrap_or_default(),
-                policy.name
+                to.unwrap_or_default()
             );
-            tracing::info!(policy = policy.name, role = role.name, opened, admitted, "gates opened");
+            tracing::info!(
+                policy = policy.name,
+                role = role.name,
+                opened,
+                admitted,
+                "scheduling gates opened"
+            );
             self.record_event(&policy.name, target, Kind::Normal, "StepAdmitted", &message);
         }
     }

@@ -1,4 +1,4 @@
-//! Policies that stand still, and gates between two ticks.
+//! Blocked policies, and scheduling gates opened between ticks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Driver, RELEASE};
+use super::{Driver, GATE_INTERVAL};
 use crate::capacity::Condition;
 use crate::scaling::objects::Known;
 use crate::scaling::plan_store::Held;
 
-/// The same where the API server responds late: the driver waits for it meanwhile.
-const RELEASE_LATER: Duration = Duration::from_secs(30);
+/// The same interval while the API server is slow, as the driver waits for its responses.
+const SLOW_GATE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Pause after such a look before another because of a pod that changed.
-const RELEASE_SOON: Duration = Duration::from_secs(1);
+/// Pause after such a check before another one, triggered by a changed pod.
+const GATE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before another look at a policy whose pods or targets could not be seen: the first time, when their
-/// lists may just have been asked for, and after that.
+/// Pause before a policy is observed again whose pods or targets could not be read: the first time, when
+/// lists may just have been requested, and later.
 const OBSERVED_SOON: Duration = Duration::from_secs(1);
 const OBSERVED_AGAIN: Duration = Duration::from_secs(15);
 
-/// Message of policies that write nothing while the lease is not renewed: ticked before, and new ones.
+/// Messages while the lease is not renewed: for policies with a plan, and new ones.
 const LEASE_LOST: &str =
     "nothing is written: the lease was not renewed in time, and another replica may lead by now";
 const LEASE_NEW: &str =
-    "nothing is written yet: this replica leads, and has to be sure that no other acts before it does";
+    "nothing is written yet: this replica leads, and waits until no other can still write";
 
 impl Driver {
-    /// Leaves a policy as it is for this reason, but for gates of pods that replace others, and looks at it again
-    /// soon.
-    pub(super) async fn hold(&mut self, place: usize, condition: Condition) {
+    /// Blocks a policy for this reason, except that gates of replacement pods open, and schedules another
+    /// attempt.
+    pub(super) async fn block(&mut self, place: usize, condition: Condition) {
         let (Some(running), Some(actuator)) = (self.running.get_mut(place), &mut self.live.actuator) else {
             return;
         };
@@ -51,47 +51,47 @@ impl Driver {
         }
         let again = if is_again && !is_lost { OBSERVED_AGAIN } else { OBSERVED_SOON };
         let now = self.live.clock.elapsed();
-        // What was said of another policy is no reason to wait.
+        // Waits asked for by requests of other policies don't apply.
         let pause = if is_lost { Duration::ZERO } else { actuator.pause() };
         running.not_before = now + pause;
         running.due = running.due.min(now + again).max(running.not_before);
-        actuator.keep_gates(&policy).await;
+        actuator.open_replacement_gates(&policy).await;
         running.note_late(actuator.is_late(), self.live.clock.elapsed());
         self.metrics.freezes(&policy.name, &[format!("{condition:?}")]);
     }
 
-    /// Lets pods through their gate that replace others, also of policies that can't be used or are gone.
-    pub(super) async fn release(&mut self) {
+    /// Opens gates of replacement pods, also for deleted policies and those without a usable version.
+    pub(super) async fn open_gates(&mut self) {
         let may_act = (self.live.may_plan)() && (self.live.may_act)();
         let Some(actuator) = &mut self.live.actuator else { return };
-        actuator.keep_retired_gates().await;
+        actuator.open_gates_of_retired().await;
         let mut is_late = actuator.is_late();
-        if actuator.has_unheld() {
-            actuator.unhold(&self.policy_store.held_targets()).await;
+        if actuator.has_updates_to_resume() {
+            actuator.resume_updates(&self.policy_store.held_targets()).await;
             is_late |= actuator.is_late();
         }
         if may_act {
-            actuator.keep_all_gates().await;
+            actuator.open_all_replacement_gates().await;
             is_late |= actuator.is_late();
             for policy in actuator.unusable().to_vec() {
-                actuator.take_over(&policy, Known::roles_of(&self.objects, &policy.name));
+                actuator.restore_admissions(&policy, Known::roles_of(&self.objects, &policy.name));
             }
-            actuator.keep_unusable_gates().await;
+            actuator.open_gates_of_unusable().await;
             is_late |= actuator.is_late();
         }
-        self.released = Instant::now();
-        let pause = if is_late { RELEASE_LATER } else { RELEASE };
-        // Changes of pods are no reason to ask a server again that doesn't respond.
+        self.last_gates = Instant::now();
+        let pause = if is_late { SLOW_GATE_INTERVAL } else { GATE_INTERVAL };
+        // Changed pods don't trigger requests to a slow API server.
         self.is_server_late = is_late;
-        self.releases = actuator.keeps_gates().then(|| self.released + pause);
+        self.next_gates = actuator.may_have_gates().then(|| self.last_gates + pause);
     }
 
-    /// Looks at gates soon: a pod changed.
-    pub(super) fn release_soon(&mut self) {
+    /// Schedules a check of gates soon, after a pod changed.
+    pub(super) fn open_gates_soon(&mut self) {
         if self.is_server_late {
             return;
         }
-        let soon = Instant::now().max(self.released + RELEASE_SOON);
-        self.releases = self.releases.map(|at| at.min(soon));
+        let soon = Instant::now().max(self.last_gates + GATE_PAUSE);
+        self.next_gates = self.next_gates.map(|at| at.min(soon));
     }
 }

@@ -1,4 +1,4 @@
-//! Topologies and owners of targets that are to be looked up for policies.
+//! Topologies and owners of targets to look up for policies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 use crate::capacity::policy::TargetRef;
 
-/// Topologies and owners of targets that are to be looked up for policies.
+/// Topologies and owners of targets to look up for policies.
 #[derive(Debug, Default)]
-pub(super) struct Wants {
+pub(super) struct Lookups {
     /// Names of topologies.
     pub(super) topologies: Arc<watch::Sender<BTreeSet<String>>>,
-    /// Targets of policies that name no pool.
+    /// Targets of policies without `poolRef`.
     pub(super) owners: watch::Sender<Vec<TargetRef>>,
 }

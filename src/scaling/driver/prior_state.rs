@@ -1,4 +1,4 @@
-//! Record of a policy's earlier ticks: by another leader, before a restart, or of an earlier version.
+//! State of a policy before its first tick here, from its status or its previous version.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use crate::capacity::policy::{Role, Sizing};
 use crate::capacity::resource::status::PolicyStatus;
 use crate::capacity::{Change, Growth, Policy, State, Surge};
 
-/// Record of a policy's ticks elsewhere, from its status, or of the version before.
+/// State restored from a policy's status or its previous version.
 #[derive(Debug)]
-pub(super) struct Left {
-    /// For how long it has been known which rules fire, where it isn't known which did before.
+pub(super) struct PriorState {
+    /// Time for which fired rules have been known, if earlier ones are unknown.
     pub(super) unknown: Option<Duration>,
-    /// Its state and goals, where they are of this version of the policy.
+    /// State and goals of the group, if they belong to this version.
     pub(super) at: Option<(State, Vec<u32>)>,
-    /// Changes of its roles that were under way.
+    /// Changes of roles in progress.
     pub(super) changes: Vec<Change>,
-    /// Its roles that grew, and those that kept pods until others had grown.
+    /// Roles that grew, and those that kept pods meanwhile.
     pub(super) growth: Growth,
-    /// Pods of each role that were asked for, where that is known.
+    /// Pods asked for, by role, if known.
     pub(super) asked: Vec<Option<u32>>,
-    /// Pods of each role that were let through their gate.
+    /// Admitted pods, by role.
     pub(super) admitted: Vec<u32>,
-    /// Rules that have fired, by place, and how long ago.
+    /// Rules that have fired, by index, with the time since.
     pub(super) fired: Vec<(usize, Duration)>,
 }
 
-impl Default for Left {
-    /// No record: rules may have fired.
+impl Default for PriorState {
+    /// No prior state: rules may have fired.
     fn default() -> Self {
-        Self { unknown: Some(Duration::ZERO), ..Self::nothing() }
+        Self { unknown: Some(Duration::ZERO), ..Self::none() }
     }
 }
 
-impl Left {
-    /// A record that nothing happened.
-    pub(super) fn nothing() -> Self {
+impl PriorState {
+    /// Prior state in which nothing happened.
+    pub(super) fn none() -> Self {
         Self {
             unknown: None,
             at: None,
@@ -48,38 +48,37 @@ impl Left {
         }
     }
 
-    /// Reads the record of a status, at that time.
+    /// Reads the state from a status, at this time.
     pub(super) fn of(
         policy: &Policy,
         generation: Option<i64>,
         status: &PolicyStatus,
         now: Timestamp,
     ) -> Self {
-        let (at, changes) = (left_at(policy, generation, status), changes(policy, status));
+        let (at, changes) = (group_state(policy, generation, status), changes(policy, status));
         let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
         let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
         let asked = policy.roles.iter().map(|role| asked(role, status)).collect();
-        // That nobody waited is known where all are told of.
+        // Without a waiting role only if the status has all roles.
         let is_known = status.observed_generation.is_some()
             && (policy.roles.iter().all(is_told) || surges.iter().any(Option::is_some));
         let growth = if is_known { Growth::of(surges) } else { Growth::default() };
-        // One that was never written may not have been allowed to be.
+        // A role never written may not have been writable.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };
         let Sizing::Rules(rules) = &policy.sizing else {
-            return Self { at, changes, growth, asked, unknown, ..Self::nothing() };
+            return Self { at, changes, growth, asked, unknown, ..Self::none() };
         };
         let fired = rules.iter().enumerate().filter_map(|(place, rule)| {
             let known = status.rules.iter().find(|known| known.name == rule.name)?;
             let at: Timestamp = known.last_trigger_time.as_ref()?.parse().ok()?;
-            // One that lies ahead is of another clock.
+            // A time in the future is of another clock.
             Some((place, Duration::try_from(now.duration_since(at)).unwrap_or_default()))
         });
-        Self { at, changes, growth, asked, fired: fired.collect(), unknown, ..Self::nothing() }
+        Self { at, changes, growth, asked, fired: fired.collect(), unknown, ..Self::none() }
     }
 }
 
-/// Changes of a policy's roles that its status tells of, whichever version of the policy asked for them. None
-/// where it doesn't name all roles.
+/// Changes of a policy's roles in its status, of whichever version. None unless it names all roles.
 fn changes(policy: &Policy, status: &PolicyStatus) -> Vec<Change> {
     let change = |role: &Role| {
         let known = status.roles.iter().find(|known| known.name == role.name)?;
@@ -88,22 +87,21 @@ fn changes(policy: &Policy, status: &PolicyStatus) -> Vec<Change> {
     policy.roles.iter().map(change).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// Pods that a role keeps until others have grown, as a status says.
+/// Pods that a role keeps until others have grown, by a status.
 fn surge(role: &Role, status: &PolicyStatus) -> Option<Surge> {
     let known = status.roles.iter().find(|known| known.is_of(role))?;
     let goal = known.goal.filter(|goal| *goal < known.desired)?;
     Some(Surge { desired: known.desired, goal })
 }
 
-/// Pods that a role was asked to have, as a status says: of a step that is under way no more than were admitted.
+/// Pods asked for, by a status: no more than the admitted ones of a step in progress.
 fn asked(role: &Role, status: &PolicyStatus) -> Option<u32> {
     let known = status.roles.iter().find(|known| known.is_of(role))?;
     Some(known.desired.min(known.admitted.max(known.current)))
 }
 
-/// State and goals of the group in the policy's status. `None`: the status lacks them, or is of another version of the
-/// policy.
-fn left_at(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
+/// State and goals of the group in the policy's status. `None` if absent, or of another version.
+fn group_state(policy: &Policy, generation: Option<i64>, status: &PolicyStatus) -> Option<(State, Vec<u32>)> {
     if status.observed_generation != generation {
         return None;
     }

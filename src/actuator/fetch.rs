@@ -1,5 +1,5 @@
-//! Requests that a tick needs responses to, asked before it in a task of their own: an API server that responds
-//! late for one policy delays no other.
+//! Requests to the API server before a tick, in a task of their own: slow responses for one policy delay no
+//! other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::found::Objects;
+use super::cached_pods::Objects;
 use super::kinds::Kinds;
 use super::state::Actuator;
 use super::target::Target;
@@ -18,46 +18,46 @@ use crate::capacity::policy::{Mode, Role, TargetRef};
 use crate::capacity::rollout::Rollout;
 use crate::cluster::{Cluster, Collection, Problem};
 
-/// Time for all requests of a policy's look together.
+/// Timeout of all requests of a fetch together.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Reasons of events about pods for which nodes are being added: of the cluster autoscaler, and of
-/// Karpenter.
+/// Reasons of events about pods for which nodes are added, by the cluster autoscaler and by Karpenter.
 const ADDING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 
-/// Requests of a look at a policy.
+/// Requests of one fetch for a policy.
 #[derive(Debug)]
-pub struct Look {
+pub struct FetchRequest {
     cluster: Cluster,
     namespace: String,
     kinds: Kinds,
-    /// The targets that are read, by role, and whether as a whole.
+    /// Targets to read, by role, and whether with their spec.
     targets: Vec<Option<(TargetRef, bool)>>,
-    /// `true` if it is asked if nodes may be seen.
+    /// `true` if access to nodes is checked.
     asks_nodes: bool,
-    /// Names of pods that no node takes, and how old an event about them may be.
+    /// Names of unschedulable pods, and the greatest age of an event about them.
     unschedulable: (BTreeSet<String>, Duration),
-    seen: Seen,
+    fetched: Fetched,
 }
 
-/// Results of a look.
+/// Results of a fetch.
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// Labels of the pool that the pods are of.
+pub struct Fetched {
+    /// Label selector of the pool of these pods.
     pub(super) pool: Option<String>,
-    /// Pods of each role. `None`: they aren't known, or this is too old.
+    /// Pods of each role. `None`: unknown, or too old.
     pub(super) objects: Option<Objects>,
-    /// Problems of finding them, in sentences.
+    /// Problems with the pods, as sentences.
     pub(super) problems: Vec<String>,
     /// Targets by role, up to the first that can't be read.
     pub(super) targets: Vec<Result<Option<Body>, Problem>>,
-    /// `true` if nodes and all pods may be seen. `None`: it was not asked.
+    /// `true` if RBAC allows nodes and pods of all namespaces. `None`: not checked.
     pub(super) may_see_nodes: Option<bool>,
-    /// Result of the check for an autoscaler that adds nodes for unschedulable pods. `None`: there are no such pods.
+    /// `true` if an autoscaler adds nodes for unschedulable pods. `None`: not checked, as there are no such
+    /// pods.
     pub(super) adds_nodes: Option<Result<bool, Problem>>,
 }
 
-/// A target, and the object itself where more of it counts than its replicas.
+/// A target, with its object if more than its replicas is needed.
 pub(super) type Body = (Target, Option<Result<Value, Problem>>);
 
 #[derive(Deserialize, Clone, Default)]
@@ -75,48 +75,54 @@ struct Involved {
     name: String,
 }
 
-/// Returns `true` if more of a target counts than its replicas: how far its updates go, and what its
-/// pods will ask for where none waits at its gate.
+/// Returns `true` if the spec of a target is needed: for the pace of updates, and for the requests of its
+/// pods while none is at its gate.
 fn is_read_whole(policy: &Policy, has_waiting: bool) -> bool {
     let is_placed = |rollout: &Rollout| rollout.topology.is_some() && !has_waiting;
     policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some() || is_placed(rollout))
 }
 
 impl Actuator {
-    /// The requests of a look at a policy, over its pods as they are known now.
-    pub fn look(&mut self, policy: &Policy) -> Look {
+    /// Requests of a fetch for a policy, from its pods as they are known now.
+    pub fn fetch_request(&mut self, policy: &Policy) -> FetchRequest {
         self.begin();
-        // First: labels that change in between are found to be others at the end.
+        // Read first, so that a change in between is detected at the end.
         let pool = self.pool.borrow().clone();
         let objects = self.pods_of(policy);
-        // Found with the pods: to look at each of them at every tick takes long.
-        let found = self.found.get(&policy.name).filter(|_| objects.is_some());
-        let has_gated = |place: usize| found.is_some_and(|found| found.has_gated.get(place) == Some(&true));
+        // Cached with the pods: visiting each of them at every tick takes long.
+        let cached = self.cached_pods.get(&policy.name).filter(|_| objects.is_some());
+        let has_gated =
+            |place: usize| cached.is_some_and(|cached| cached.has_gated.get(place) == Some(&true));
         let target = |(place, role): (usize, &Role)| {
             let reference = role.target.clone().filter(|_| policy.mode == Mode::Apply)?;
             Some((reference, is_read_whole(policy, has_gated(place))))
         };
         let targets = policy.roles.iter().enumerate().map(target).collect();
         let rollout = policy.rollout.as_ref();
-        let unschedulable = found.map(|found| found.unschedulable.clone()).unwrap_or_default();
+        let unschedulable = cached.map(|cached| cached.unschedulable.clone()).unwrap_or_default();
         let is_placed = rollout.is_some_and(|rollout| rollout.topology.is_some());
-        Look {
+        FetchRequest {
             cluster: self.watched.within(LIMIT),
             namespace: self.namespace.clone(),
             kinds: self.kinds.clone(),
             targets,
             asks_nodes: is_placed && (self.nodes.is_none() || self.nodes_lack().is_some()),
             unschedulable: (unschedulable, rollout.map_or(Duration::ZERO, |of| of.provisioning_timeout)),
-            seen: Seen { pool, objects, problems: std::mem::take(&mut self.problems), ..Seen::default() },
+            fetched: Fetched {
+                pool,
+                objects,
+                problems: std::mem::take(&mut self.problems),
+                ..Fetched::default()
+            },
         }
     }
 }
 
-impl Look {
-    /// Sends the requests. Ends within a limit, whatever the API server does.
-    pub async fn ask(mut self) -> Seen {
-        if self.seen.objects.is_none() {
-            return self.seen;
+impl FetchRequest {
+    /// Sends the requests. Ends within a time limit.
+    pub async fn send(mut self) -> Fetched {
+        if self.fetched.objects.is_none() {
+            return self.fetched;
         }
         for wanted in std::mem::take(&mut self.targets) {
             let read = match wanted {
@@ -124,18 +130,18 @@ impl Look {
                 None => Ok(None),
             };
             let is_over = read.is_err();
-            self.seen.targets.push(read);
+            self.fetched.targets.push(read);
             if is_over {
-                return self.seen;
+                return self.fetched;
             }
         }
         if self.asks_nodes {
-            self.seen.may_see_nodes = Some(self.may_see_nodes().await);
+            self.fetched.may_see_nodes = Some(self.may_see_nodes().await);
         }
         if !self.unschedulable.0.is_empty() {
-            self.seen.adds_nodes = Some(self.adds_nodes().await);
+            self.fetched.adds_nodes = Some(self.adds_nodes().await);
         }
-        self.seen
+        self.fetched
     }
 
     async fn target(&mut self, reference: &TargetRef, is_whole: bool) -> Result<Body, Problem> {
@@ -145,7 +151,7 @@ impl Look {
         Ok((target, body))
     }
 
-    /// Returns `true` if nodes and all pods may be seen. Where they may not, the scheduler decides.
+    /// Returns `true` if RBAC allows nodes and pods of all namespaces. Otherwise the scheduler places pods.
     async fn may_see_nodes(&self) -> bool {
         for path in ["/api/v1/nodes?limit=1", "/api/v1/pods?limit=1"] {
             let seen: Result<IgnoredAny, Problem> = self.cluster.get(path).await;

@@ -1,5 +1,5 @@
-//! Numbers of pods that nobody reads back: a policy that recommends, or that KEDA asks, sees the pods that there are,
-//! and not how many there are to be.
+//! Plans for policies whose desired replicas are not read back (Recommend mode, KEDA): they see the existing
+//! pods only.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use super::running::Running;
 use crate::capacity::plan::RolePlan;
 use crate::capacity::{Condition, Inputs, Plan, Policy, Reason, State, tick};
 
-/// For how long pods are asked for that don't come.
+/// Time for which pods are asked for that never appear.
 const COMING_UP: Duration = Duration::from_mins(10);
 
 impl Running {
-    /// Plans over these inputs. `is_read`: their replicas are those that there are to be.
+    /// Plans with these inputs. `is_read`: their replicas are the desired ones of the targets.
     ///
-    /// Otherwise a role of which no number is known is taken to have the pods that it was asked to have: those that
-    /// are lost, and made again in a moment, would be a reason to ask for fewer.
+    /// Otherwise a role with unknown metrics counts the pods asked for before: lost pods, which are replaced
+    /// in a moment, are no reason to ask for fewer.
     pub(super) fn plan(
         &mut self,
         policy: &Policy,
@@ -33,13 +33,13 @@ impl Running {
         if !inputs.pods.is_empty() {
             self.had_pods = now;
         }
-        // What doesn't come at all is not asked for without end.
+        // Pods that never appear are not asked for forever.
         let comes = now.saturating_sub(self.had_pods) < COMING_UP;
         let kept = |(place, role): (usize, &RolePlan)| {
             let most = policy.roles.get(place)?.range.max;
             let asked = self.asked.get(place).copied().flatten()?.min(most);
             let is_unknown = role.is_blind || role.current == 0 || role.reasons.contains(&Reason::StaleData);
-            // What a plan takes away goes.
+            // A plan's scale-down is kept.
             (comes && is_unknown && role.write >= role.current && asked > role.write).then_some(asked)
         };
         let kept: Vec<Option<u32>> = plan.roles.iter().enumerate().map(kept).collect();

@@ -1,20 +1,20 @@
-//! To act: replicas, gates, pods that are given back, and what holds updates back.
+//! Applies a plan: replicas, scheduling gates, evictions and the pace of rolling updates.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::beside::limit_growth;
 use super::event::Kind;
+use super::foreign_growth::limit_growth;
 use super::observe::Observed;
 use super::ordinals::loses_gated_only;
 use super::pair::{has_held_partner, keep_beside_no_target, order, stays_with_partner, wait_for_partners};
 use super::pause::{self, Held, PauseMechanism};
 use super::pods::PodObject;
+use super::problem_subject::ProblemSubject;
 use super::shrink::Drained;
 use super::state::Actuator;
-use super::subject::Subject;
 use super::target::Target;
 use super::write::Write;
 use crate::capacity::plan::{Open, Reason, RolePlan, State};
@@ -24,18 +24,17 @@ use crate::cluster::{PatchType, Problem};
 
 mod admit;
 
-/// Outcome of a plan.
+/// Outcome of applying a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The plan as far as it may be done: numbers that are held back for now, and as conditions and reasons what
-    /// stands in its way.
+    /// Applied plan: replicas that were held back are corrected, and conditions and reasons say why.
     pub plan: Plan,
-    /// Roles, by place, whose replicas should have been written and were not. Those of which it isn't known are
-    /// said by the next look ([`Observed::lost`]).
+    /// Roles, by index, whose replicas were not written. Lost responses are reported by the next observation
+    /// ([`Observed::lost`]).
     pub unwritten: Vec<usize>,
 }
 
-/// Outcome of a write of a number of replicas.
+/// Outcome of a write of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     Yes,
@@ -44,12 +43,12 @@ enum Written {
     No,
 }
 
-/// Number of pods that a role may have past its gate, by its target.
+/// Limit of a role's admitted pods by its target.
 fn replicas_of(target: &Option<Target>) -> u32 {
     target.as_ref().map_or(u32::MAX, |target| target.replicas)
 }
 
-/// Lets an update take only pods away that wait at their gate, but for those that are too many anyway.
+/// Restricts scale-down during a rolling update to pods at their gate and pods beyond the desired ones.
 fn keep_updated(plan: &mut Plan, observed: &Observed) {
     for (place, role) in plan.roles.iter_mut().enumerate() {
         let Some(Some(target)) = observed.targets.get(place) else { continue };
@@ -67,9 +66,9 @@ fn reasons(role: &RolePlan) -> String {
     role.reasons.iter().map(|reason| format!("{reason:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Message about a role when a step gets stuck; `None`: there is nothing to say of it.
+/// Event message about a role of a stuck step; `None` if the role has all its pods.
 fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
-    // What counts as up and what of an update are the step's own numbers: all pods may be ready, and more.
+    // A step has its own counts: all pods of the role may be ready, and more.
     let pods = match role.open {
         Some(Open { pods, up, is_update: true }) => {
             format!("{up} of {pods} pods of the newest revision are up")
@@ -80,12 +79,12 @@ fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     };
     let conditions: Vec<String> = plan.conditions.iter().map(|condition| format!("{condition:?}")).collect();
     let (admitted, name) = (role.admitted, &role.name);
-    Some(format!("{pods}, {admitted} may exist, by policy {policy}, role {name}: {}", conditions.join(", ")))
+    Some(format!("policy {policy}, role {name}: {pods}, {admitted} admitted: {}", conditions.join(", ")))
 }
 
 impl Actuator {
-    /// Does what a plan says, as far as that may be done. `frozen`: why nothing is to be written.
-    pub async fn act(
+    /// Applies a plan as far as possible. `frozen`: condition that forbids writes.
+    pub async fn apply(
         &mut self,
         policy: &Policy,
         plan: &Plan,
@@ -98,8 +97,8 @@ impl Actuator {
         self.refused.clear();
         self.unready.clear();
         self.undrained.clear();
-        let unwritten = self.carry_out(policy, &mut plan, &mut observed, now, frozen).await;
-        self.tell_failed(policy, &mut plan, &observed);
+        let unwritten = self.apply_plan(policy, &mut plan, &mut observed, now, frozen).await;
+        self.record_failures(policy, &mut plan, &observed);
         self.send_events(&policy.name).await;
         if self.is_unfinished {
             plan.roles.iter_mut().for_each(|role| role.reasons.push(Reason::Unfinished));
@@ -107,8 +106,9 @@ impl Actuator {
         Outcome { plan, unwritten }
     }
 
-    /// Logs failed and waiting writes of a policy's targets, once until there are none.
-    fn tell_failed(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
+    /// Records failed, refused and waiting writes of a policy as conditions and events; each event once until
+    /// it clears.
+    fn record_failures(&mut self, policy: &Policy, plan: &mut Plan, observed: &Observed) {
         let failed = [
             (Condition::WriteFailed, std::mem::take(&mut self.failed)),
             (Condition::EvictionRefused, std::mem::take(&mut self.refused)),
@@ -123,7 +123,7 @@ impl Actuator {
             }
             plan.conditions.push(condition);
             if self.failing.insert(key) {
-                let message = format!("{}, by policy {}", failed.join("; "), policy.name);
+                let message = format!("policy {}: {}", policy.name, failed.join("; "));
                 for target in observed.targets.iter().flatten() {
                     self.record_event(
                         &policy.name,
@@ -137,7 +137,7 @@ impl Actuator {
         }
     }
 
-    async fn carry_out(
+    async fn apply_plan(
         &mut self,
         policy: &Policy,
         plan: &mut Plan,
@@ -146,21 +146,21 @@ impl Actuator {
         frozen: Option<Condition>,
     ) -> Vec<usize> {
         if !self.is_of_pool(observed) {
-            // The next look finds the pods of the pool as it is now.
+            // The next observation has the pods of the current pool.
             return (0..plan.roles.len()).collect();
         }
         let mut unwritten = Vec::new();
         let is_still =
             |condition: Option<Condition>| condition.is_some_and(|known| known != Condition::Suspended);
         if policy.mode != Mode::Apply {
-            let objects = self.without_those_of_others(policy, &observed.objects);
+            let objects = self.without_foreign_pods(policy, &observed.objects);
             for (role, pods) in policy.roles.iter().zip(&objects) {
                 self.unready_since.remove(&(policy.name.clone(), role.name.clone()));
                 self.undrain(policy, &role.name, pods, now).await;
             }
             self.keep_leaving(policy, now);
-            // Nobody reads here how many there are to be: those that are missing will be made again.
-            self.keep_gates_of(policy, &objects, &[]).await;
+            // Desired replicas are not read here: missing pods will be replaced.
+            self.open_replacement_gates_of(policy, &objects, &[]).await;
             return unwritten;
         }
         let mut frozen = frozen;
@@ -175,7 +175,7 @@ impl Actuator {
         if self.has_hidden_owner(&targets) {
             plan.conditions.push(Condition::OwnerUnknown);
         }
-        self.tell_frozen(policy, frozen, &why, observed);
+        self.record_frozen(policy, frozen, &why, observed);
         let is_limited = limit_growth(policy, plan, &observed.replicas, &observed.may_write);
         let is_too_large = |((target, replicas), role): ((&Option<Target>, &u32), &RolePlan)| {
             target.is_none() && *replicas > role.goal
@@ -225,7 +225,7 @@ impl Actuator {
         };
         let shrinks_now = (0..plan.roles.len())
             .any(|place| shrinks.get(place) == Some(&true) && goes(place) && waits.get(place) != Some(&true));
-        if shrinks_now && !self.are_as_seen(policy, observed).await {
+        if shrinks_now && !self.pods_unchanged(policy, observed).await {
             for (waits, shrinks) in waits.iter_mut().zip(&shrinks) {
                 *waits |= shrinks;
             }
@@ -267,7 +267,7 @@ impl Actuator {
                 self.drained(&policy.name, &role.name, now);
             }
         }
-        // Whom others write to, the group is not to be filled beside them.
+        // Beside a role with a foreign writer, the group doesn't grow.
         let is_foreign =
             observed.may_write.iter().zip(&observed.targets).any(|(may, target)| !may && target.is_some());
         if is_foreign && !plan.conditions.contains(&Condition::ForeignWriter) {
@@ -278,7 +278,7 @@ impl Actuator {
         }
         if is_foreign || is_still(frozen) {
             let replicas: Vec<u32> = observed.targets.iter().map(replicas_of).collect();
-            self.keep_gates_of(policy, &observed.objects, &replicas).await;
+            self.open_replacement_gates_of(policy, &observed.objects, &replicas).await;
             return unwritten;
         }
         for place in 0..plan.roles.len() {
@@ -289,7 +289,7 @@ impl Actuator {
                 // The domain has room for one step, and not for all of the role's pods at once.
                 let is_step = pods.iter().filter(|pod| pod.is_alive()).count() as u32 <= role.admitted;
                 let step = plan.placement.as_ref().filter(|_| is_placed && is_step && !plan.moves);
-                self.keep_gates_of_role(policy, own, pods, u32::MAX, step).await;
+                self.open_role_replacement_gates(policy, own, pods, u32::MAX, step).await;
                 continue;
             }
             self.gates(policy, plan, role, place, observed).await;
@@ -297,7 +297,7 @@ impl Actuator {
                 continue;
             }
             if plan.moves {
-                self.recall(policy, place, observed).await;
+                self.evict_displaced(policy, place, observed).await;
             }
             let drained = self.trim(policy, role, place, observed, now).await;
             if policy.rollout.as_ref().is_some_and(|rollout| rollout.update.is_some()) {
@@ -313,8 +313,8 @@ impl Actuator {
         unwritten
     }
 
-    /// Logs once that nothing is written to a policy's targets.
-    fn tell_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
+    /// Logs once that a policy is blocked, with an event per target.
+    fn record_frozen(&mut self, policy: &Policy, frozen: Option<Condition>, why: &str, observed: &Observed) {
         let Some(condition) = frozen else {
             self.frozen.remove(&policy.name);
             return;
@@ -322,19 +322,15 @@ impl Actuator {
         if self.frozen.insert(policy.name.clone(), condition) == Some(condition) {
             return;
         }
-        let message = format!("{why}nothing is written by policy {}", policy.name);
-        tracing::warn!(
-            policy = policy.name,
-            ?condition,
-            why,
-            "capacity policy blocked: its targets stay as they are"
-        );
+        let message = format!("policy {}: {why}nothing is written", policy.name);
+        let condition = format!("{condition:?}");
+        tracing::warn!(policy = policy.name, condition, why, "capacity policy blocked, targets unchanged");
         for target in observed.targets.iter().flatten() {
-            self.record_event(&policy.name, target, Kind::Warning, &format!("{condition:?}"), &message);
+            self.record_event(&policy.name, target, Kind::Warning, &condition, &message);
         }
     }
 
-    /// Reports the roles of a stuck step, and those that wait for its end to grow.
+    /// Records events for the roles of a stuck step and those that wait for it.
     pub fn record_stuck(&mut self, policy: &Policy, plan: &Plan, observed: &Observed) {
         if policy.mode != Mode::Apply {
             return;
@@ -358,45 +354,48 @@ impl Actuator {
         if self.term.left().is_zero() {
             return Written::No;
         }
-        let about = Subject::target("replicas of ", &target.reference);
+        let subject = ProblemSubject::target("replicas of ", &target.reference);
         let (from, to) = (target.replicas, role.write);
         if let Err(problem) = target.write(&self.cluster, &self.term, &self.namespace, to).await {
-            self.fails(about, &problem);
+            self.report_failure(subject, &problem);
             if !problem.is_unsure() {
                 return Written::No;
             }
             self.writers.entry((policy.name.clone(), role.name.clone())).or_default().attempted(to);
             return Written::Perhaps;
         }
-        self.works(about);
+        self.clear_problem(subject);
         let key = (policy.name.clone(), role.name.clone());
         self.writers.entry(key).or_default().wrote(to, now);
         let reason = reasons(role);
         tracing::info!(policy = policy.name, role = role.name, from, to, reason, "replicas written");
         let (what, message) = (
             if to > from { "ScaledUp" } else { "ScaledDown" },
-            format!("{from} to {to} replicas by policy {}, role {}: {reason}", policy.name, role.name),
+            format!(
+                "policy {}, role {}: scaled from {from} to {to} replicas: {reason}",
+                policy.name, role.name
+            ),
         );
         self.record_event(&policy.name, target, Kind::Normal, what, &message);
         self.note(&policy.name, &role.name, Write { from, to, at: now, reason });
         Written::Yes
     }
 
-    /// Holds an update of a role back, as far as the plan says.
+    /// Paces a rolling update by a partition or a pause.
     async fn hold(&mut self, policy: &Policy, plan: &Plan, place: usize, seen: &Observed) {
         let Some(role) = plan.roles.get(place) else { return };
         let Some(Some(target)) = seen.targets.get(place) else { return };
         let Some(mechanism) = pause::of(&target.reference.api_version, &target.reference.kind) else {
             return;
         };
-        let about = Subject::target("updates of ", &target.reference);
+        let subject = ProblemSubject::target("rolling update of ", &target.reference);
         let Some(Some(object)) = seen.bodies.get(place) else { return };
-        let is_outdated = |pod: &&super::found::ObservedPod| pod.role == place && pod.state.is_outdated;
+        let is_outdated = |pod: &&super::cached_pods::ObservedPod| pod.role == place && pod.state.is_outdated;
         let outdated = seen.pods.iter().filter(is_outdated).count() as u32;
         let kept = pause::kept(object, mechanism).min(target.replicas);
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
-        // Nothing gets to a paused Deployment's pods, what mends a broken update included.
+        // A paused Deployment gets no new revision, so a broken update could not be fixed.
         let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
         let held = held.filter(|_| !(is_stuck && mechanism == PauseMechanism::Pause));
         let Some(patch) = pause::patch(object, mechanism, held).filter(|_| self.term.lasts()) else { return };
@@ -404,24 +403,24 @@ impl Actuator {
             self.term.write(self.cluster.patch(&target.path, PatchType::Merge, &patch)).await;
         match patched {
             Ok(_) => {
-                self.works(about);
+                self.clear_problem(subject);
                 let why = match held {
                     Some(_) => reasons(role),
-                    None if is_stuck => "the update is stuck, and another one may mend it".to_owned(),
-                    None => "no update is under way".to_owned(),
+                    None if is_stuck => "the update is stuck; a new revision may fix it".to_owned(),
+                    None => "no update is in progress".to_owned(),
                 };
                 let spec = patch.get("spec").unwrap_or(&patch);
-                let message = format!("{spec} by policy {}, role {}: {why}", policy.name, role.name);
+                let message = format!("policy {}, role {}: patched {spec}: {why}", policy.name, role.name);
                 log_update(&role.name, &target.reference, spec, held.map(|held| held.partition));
                 self.record_event(&policy.name, target, Kind::Normal, "UpdatePaced", &message);
             }
-            Err(problem) => self.fails(about, &problem),
+            Err(problem) => self.report_failure(subject, &problem),
         }
     }
 }
 
-/// Logs a write that paces a rolling update: `spec` is the changed part of the workload's, `partition` the ordinal
-/// from which pods may be updated, `None` if it is given back.
+/// Logs a patch that paces a rolling update: `spec` is the changed part of the workload's spec, `partition`
+/// the first ordinal that may be updated, `None` once the update is resumed.
 fn log_update(role: &str, workload: &TargetRef, spec: &Value, partition: Option<u32>) {
     let workload = format!("{} {}", workload.kind, workload.name);
     match spec.get("paused").and_then(Value::as_bool) {
@@ -455,8 +454,8 @@ mod tests {
         for (ready, desired, open, expected) in table {
             let role =
                 RolePlan { name: "r".to_owned(), ready, desired, admitted: 8, open, ..RolePlan::default() };
-            let rest = ", 8 may exist, by policy p, role r: BatchTimeout, Paused";
-            assert_eq!(stuck("p", &plan, &role), expected.map(|pods| format!("{pods}{rest}")), "{role:?}");
+            let message = |pods: &str| format!("policy p, role r: {pods}, 8 admitted: BatchTimeout, Paused");
+            assert_eq!(stuck("p", &plan, &role), expected.map(message), "{role:?}");
         }
     }
 }

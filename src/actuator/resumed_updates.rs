@@ -1,4 +1,4 @@
-//! Updates that were held back for a policy that is gone, or has no updates of its own any more: they go on.
+//! Resumes rolling updates that were held back for a deleted policy, or one without `update`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::held_back::{ResumedTarget, going_on};
+use super::problem_subject::ProblemSubject;
 use super::state::Actuator;
-use super::subject::Subject;
 use crate::capacity::Policy;
 use crate::capacity::policy::TargetRef;
 use crate::cluster::{PatchType, Problem};
 
-/// For how long a target is looked at: acts that were under way may have held it back once more.
+/// Time for which a target is checked: writes in flight may have held it back once more.
 const LOOKED_AT: Duration = Duration::from_secs(60);
 
-/// For how long it is tried where the API server doesn't respond, or another replica leads.
+/// Time for which it is retried while the API server doesn't respond, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
 
-/// For how long nothing is done: another policy may get the target at the same moment, or the same one again.
+/// Delay of the first check: another policy may get the target at the same moment, or the same one again.
 const LATER: Duration = Duration::from_secs(10);
 
 /// Targets whose updates these policies hold back.
@@ -28,8 +28,8 @@ fn held<'a>(policies: impl Iterator<Item = &'a Arc<Policy>>) -> Vec<&'a TargetRe
 }
 
 impl Actuator {
-    /// Notes the targets of these policies whose updates none of those in force holds back.
-    pub(super) fn note_unheld(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
+    /// Records targets of these policies whose updates no policy in force holds back.
+    pub(super) fn note_updates_to_resume(&mut self, before: &[Arc<Policy>], now: &[Arc<Policy>]) {
         let since = self.clock.elapsed();
         let kept = held(now.iter());
         let is_kept = |target: &TargetRef| kept.iter().any(|known| known.is_same(target));
@@ -41,19 +41,19 @@ impl Actuator {
         }
     }
 
-    /// Returns `true` if there are any.
-    pub fn has_unheld(&self) -> bool {
+    /// Returns `true` if updates are to be resumed.
+    pub fn has_updates_to_resume(&self) -> bool {
         !self.resumed.is_empty()
     }
 
-    /// Lets their updates go on, but for those that any policy holds back: `kept` are its targets.
-    pub async fn unhold(&mut self, kept: &[TargetRef]) {
+    /// Resumes their updates, except those that a policy holds back: `kept` are its targets.
+    pub async fn resume_updates(&mut self, kept: &[TargetRef]) {
         self.begin();
         let now = self.clock.elapsed();
         for resumed in std::mem::take(&mut self.resumed) {
             let age = now.saturating_sub(resumed.since);
             if kept.iter().any(|target| target.is_same(&resumed.target)) {
-                // Until that one is gone as well.
+                // As long as that policy exists.
                 self.resumed.push(ResumedTarget { since: now, ..resumed });
                 continue;
             }
@@ -63,15 +63,15 @@ impl Actuator {
                 }
                 continue;
             }
-            let about = Subject::target("updates of ", &resumed.target);
+            let subject = ProblemSubject::target("rolling update of ", &resumed.target);
             let most = match self.goes_on(&resumed.target).await {
                 Ok(()) => {
-                    self.works(about);
+                    self.clear_problem(subject);
                     LOOKED_AT
                 }
                 Err(Problem::NotFound(_)) => continue,
                 Err(problem) => {
-                    self.complain(about, &problem);
+                    self.report_problem(subject, &problem);
                     TRIED
                 }
             };
@@ -87,7 +87,7 @@ impl Actuator {
         let object: Value = self.cluster.get(&path).await?;
         let Some(patch) = going_on(&target.api_version, &target.kind, &object) else { return Ok(()) };
         let _: Value = self.term.write(self.cluster.patch(&path, PatchType::Merge, &patch)).await?;
-        tracing::info!(path, "update resumed: no policy holds it back any more");
+        tracing::info!(path, "rolling update resumed, no policy paces it");
         Ok(())
     }
 }

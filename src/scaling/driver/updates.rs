@@ -1,4 +1,4 @@
-//! News of policies, and their effects on the driver.
+//! Updates of policies, and their effects on the driver.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::Driver;
-use super::wants::Wants;
+use super::lookups::Lookups;
 use crate::actuator::Owner;
 use crate::capacity::policy::TargetRef;
-use crate::scaling::file::{Look, joined};
+use crate::scaling::file::{FileChange, joined};
 use crate::scaling::groups::Groups;
 use crate::scaling::objects::{self, Changed, Known};
 
-/// Says something, if it is new.
+/// Sends a value, if it has changed.
 fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
     sender.send_if_modified(|before| {
         let is_new = *before != now;
@@ -23,10 +23,10 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
 }
 
 impl Driver {
-    /// Takes in what a file says.
-    pub(super) async fn look(&mut self, look: Look, name: &str) {
-        let groups =
-            look.and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
+    /// Applies a changed policy file.
+    pub(super) async fn apply_file(&mut self, change: FileChange, name: &str) {
+        let groups = change
+            .and_then(|text| Groups::read(&text, &self.sources).map_err(|errors| joined(&errors, name)));
         match groups {
             Ok(groups) => {
                 let policies = groups.groups.len();
@@ -36,37 +36,37 @@ impl Driver {
                 self.metrics.reloaded(true);
             }
             Err(error) => {
-                warn!(error, "capacity policies can't be used, keeping the last ones");
+                warn!(error, "invalid capacity policies, keeping the last valid ones");
                 self.metrics.reloaded(false);
             }
         }
     }
 
-    /// Takes in what the API server said. `wants` are topologies that are to be followed, and targets whose
-    /// owners are to be found.
-    pub(super) async fn hear(&mut self, news: objects::News, wants: &Wants) {
-        match self.policy_store.apply(news) {
+    /// Applies changed objects. `lookups` receives the topologies to follow, and the targets whose owners to
+    /// find.
+    pub(super) async fn apply_objects(&mut self, update: objects::ObjectUpdate, lookups: &Lookups) {
+        match self.policy_store.apply(update) {
             Changed::Nothing => {}
             Changed::Status => {
                 self.objects = self.policy_store.known().into();
                 self.put();
             }
             Changed::Policies => {
-                replace(&wants.topologies, self.policy_store.wanted_topologies());
-                replace(&wants.owners, self.policy_store.targets_of_any_pool());
+                replace(&lookups.topologies, self.policy_store.wanted_topologies());
+                replace(&lookups.owners, self.policy_store.targets_of_any_pool());
                 self.settle().await;
             }
         }
     }
 
-    /// Takes in whose the targets are of policies that name no pool.
-    pub(super) async fn hear_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
+    /// Applies resolved owners of targets without `poolRef`.
+    pub(super) async fn apply_owners(&mut self, owners: Vec<(TargetRef, Owner)>) {
         if self.policy_store.note_owners(owners) {
             self.settle().await;
         }
     }
 
-    /// Judges policies, and ticks those in force.
+    /// Validates the policies, and ticks those in force.
     async fn settle(&mut self) {
         let groups = self.policy_store.settle(&self.sources);
         let known: Arc<[Known]> = self.policy_store.known().into();

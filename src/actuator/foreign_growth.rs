@@ -1,11 +1,11 @@
-//! Growth of roles beside those whose replicas others write.
+//! Limits growth beside roles whose replicas another writer sets.
 
 use crate::capacity::policy::Sizing;
 use crate::capacity::{Plan, Policy};
 
-/// Limits what free roles grow to, so that a group of which others keep a role above its goal isn't larger than
-/// its plan. `replicas` and `may_write` are by role. A role gets its minimum all the same. Rules are about one
-/// role each: what others do to another one is no concern of theirs. Returns whether a role gets fewer.
+/// Caps the growth of writable roles, so that a group with a role that another writer keeps above its goal
+/// isn't larger than planned. `replicas` and `may_write` are by role. Minima still hold; rules size each role
+/// alone and are not capped. Returns `true` if a role was capped.
 pub(super) fn limit_growth(policy: &Policy, plan: &mut Plan, replicas: &[u32], may_write: &[bool]) -> bool {
     if matches!(policy.sizing, Sizing::Rules(_)) {
         return false;
@@ -59,7 +59,7 @@ mod tests {
             ([2, 6], [6, 4], false, 4),
             ([2, 8], [6, 4], true, 6),
             ([2, 3], [6, 4], false, 6),
-            // Its minimum it gets, and it doesn't shrink.
+            // It gets its minimum, and doesn't shrink.
             ([0, 8], [6, 4], false, 2),
             ([6, 8], [6, 4], false, 6),
         ] {

@@ -1,4 +1,4 @@
-//! Pods of a policy's roles, as they were found last.
+//! Cached pods of a policy's roles.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,45 +8,44 @@ use crate::capacity::PodState;
 use crate::capacity::policy::Role;
 use crate::capacity::rollout::Placement;
 
-/// Pods of each role, shared with the mirrors that they are of.
+/// Pods of each role, shared with their mirrors.
 pub(super) type Objects = Arc<Vec<Vec<Arc<PodObject>>>>;
 
-/// Pods of a policy's roles, as they were found last.
+/// Pods of a policy's roles, cached while their mirrors are unchanged.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct CachedPods {
     pub(super) roles: Vec<Role>,
-    /// Changes of their mirrors by then.
+    /// Change counts of the mirrors.
     pub(super) changes: Vec<u64>,
     pub(super) objects: Objects,
-    /// Roles with pods that wait at their gate, by place.
+    /// Roles with pods at their gate, by index.
     pub(super) has_gated: Vec<bool>,
-    /// Names of pods that no node takes.
+    /// Names of unschedulable pods.
     pub(super) unschedulable: BTreeSet<String>,
-    /// Their states; `None` where those depend on more than the pods.
+    /// States of the pods; `None` if they depend on more than the pods.
     pub(super) pods: Option<Arc<Vec<ObservedPod>>>,
 }
 
-/// A pod, whether it serves or not.
+/// Observed pod, in the pool or not.
 #[derive(Clone, Debug)]
 pub struct ObservedPod {
-    /// Its role, by place.
+    /// Role, by index.
     pub role: usize,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// `true` if it says that it is ready.
+    /// `true` if its `Ready` condition is true.
     pub is_ready: bool,
-    /// Progress on its way up.
+    /// Startup progress.
     pub state: PodState,
 }
 
-/// Pods of a role whose domain takes none any more.
+/// Pods of a role that need another domain.
 #[derive(Debug, Default)]
 pub(super) struct Displaced {
-    /// Domains that take no more pods.
+    /// Closed domains.
     pub(super) closed: BTreeSet<Placement>,
     /// Pods that wait for a node there.
     pub(super) stranded: Vec<Arc<PodObject>>,
-    /// Number that need another domain, with those that are missing and those that run there yet. 0: none
-    /// waits or is missing.
+    /// Pods that need another domain: waiting, missing and still running ones. 0 if none waits or is missing.
     pub(super) pods: u32,
 }

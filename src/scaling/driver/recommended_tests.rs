@@ -1,9 +1,9 @@
-//! Replica numbers for KEDA while metrics are missing.
+//! Desired replicas for KEDA while metrics are missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::left::Left;
+use super::prior_state::PriorState;
 use super::running::Running;
 use super::tests::{S, driver_of, live};
 use super::{Driver, Live};
@@ -12,7 +12,7 @@ use crate::capacity::resource::status::{PolicyStatus, RoleStatus};
 use crate::endpoints::{EndpointSpec, StartingPod};
 use crate::scaling::plan_store::Latest;
 
-/// Roles without a ratio, without steps.
+/// Roles without ratio and steps.
 const ROLES: &str = "roles: {d: {min: 1, max: 16}, p: {min: 1, max: 16}}";
 const RATIO: &str = "coordination: {ratio: {numerator: p, denominator: d, min: \"1:2\", max: \"1:1\"}}";
 
@@ -21,7 +21,7 @@ const RATIO: &str = "coordination: {ratio: {numerator: p, denominator: d, min: \
 struct Pods {
     ready: [u8; 2],
     starting: [u8; 2],
-    /// Requests that wait at each of them; `None`: the number is missing.
+    /// Waiting requests at each pod; `None`: unknown.
     waiting: [Option<f64>; 2],
 }
 
@@ -29,7 +29,7 @@ fn ready(d: u8, p: u8, waiting: [Option<f64>; 2]) -> Pods {
     Pods { ready: [d, p], starting: [0, 0], waiting }
 }
 
-/// A policy that is asked for its numbers, and the pods that it sees.
+/// Policy whose desired replicas are asked for, and its pods.
 struct Asked {
     driver: Driver,
     left: PolicyStatus,
@@ -48,7 +48,7 @@ impl Asked {
         &self.driver.live
     }
 
-    /// Another version of the policy.
+    /// Replaces the policy by another version.
     fn edit(&mut self, spec: &str) {
         let now = self.live().clock.elapsed();
         let group = driver_of(&policy(spec), live(0)).running.remove(0).group;
@@ -57,7 +57,7 @@ impl Asked {
         self.generation += 1;
     }
 
-    /// Another leads, who knows what the status says.
+    /// Restarts as another leader, which knows the status.
     fn restart(&mut self) {
         let (now, running) = (self.live().clock.elapsed(), self.driver.running.remove(0));
         let latest = running.latest.as_ref().unwrap();
@@ -112,13 +112,13 @@ impl Asked {
         let running = &mut self.driver.running[0];
         let policy = Arc::clone(&running.group.policy);
         let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-        let left = Left::of(&policy, Some(self.generation), &self.left, now);
+        let left = PriorState::of(&policy, Some(self.generation), &self.left, now);
         let latest = Arc::new(running.tick(&self.driver.live, S(1), None, None, left));
         running.latest = Some(Arc::clone(&latest));
         latest
     }
 
-    /// Number of pods of each role, as KEDA gets it.
+    /// Desired pods of each role, as KEDA reads them.
     fn told(&mut self, at: u64, pods: Pods) -> Vec<u32> {
         self.tick(at, pods).plan.roles.iter().map(|role| role.write).collect()
     }
@@ -134,7 +134,7 @@ fn rule(name: &str, role: &str, comparator: &str, threshold: u32, step: i32) -> 
     )
 }
 
-/// Rules of two roles, of which `d`'s never fires.
+/// Rules of two roles; the one of `d` never fires.
 fn rules(of_p: &str) -> String {
     format!("rules: [{}, {of_p}]", rule("d-up", "d", "GREATER_THAN", 50, 1))
 }
@@ -143,7 +143,7 @@ const KNOWN: [Option<f64>; 2] = [Some(4.0), Some(4.0)];
 const NONE: [Option<f64>; 2] = [None, None];
 
 #[test]
-fn lost_pods_keep_the_number_without_data() {
+fn desired_replicas_survive_lost_pods_without_metrics() {
     let mut asked =
         Asked::new("roles: {d: {min: 1, max: 20}}, total: {metrics: [{name: queue_depth, target: 4}]}");
     assert_eq!(asked.told(0, ready(4, 0, KNOWN)), [4]);
@@ -160,7 +160,7 @@ fn lost_pods_keep_the_number_without_data() {
 }
 
 #[test]
-fn loss_of_all_pods_keeps_the_number_for_ten_minutes() {
+fn desired_replicas_survive_ten_minutes_without_pods() {
     for sizing in [
         format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1)),
         "total: {metrics: [{name: queue_depth, target: 4}]}".to_owned(),
@@ -203,7 +203,7 @@ fn one_stale_tick_takes_no_pod_of_a_stepped_group() {
     assert_eq!(asked.told(60, ready(4, 0, KNOWN)), [4]);
 }
 
-/// A group whose size isn't known, and whose first role is far more pressed; another writes what it is told.
+/// A group of unknown size whose first role has far more pressure; another writer follows its plans.
 fn pressed(batch: &str) -> Asked {
     let pressure = "pressure: {d: [{metric: queue_depth, target: 1}], p: [{metric: queue_depth, target: 1}]}";
     let total = "total: {metrics: [{name: kv_cache_utilization, target: 0.5}]}";
@@ -246,7 +246,7 @@ fn role_shrinks_for_one_without_room_at_unknown_size() {
 }
 
 #[test]
-fn number_outlasts_edit_and_leader_change_without_data() {
+fn desired_replicas_survive_edit_and_leader_change() {
     let rules = rules(&rule("p-up", "p", "GREATER_THAN", 50, 1));
     let spec = format!("{ROLES}, {rules}");
     for is_edit in [true, false] {
