@@ -77,7 +77,7 @@ impl Wanted<'_> {
         let measured = fates.requests.iter().filter(|fate| !fate.refused && fate.first.is_some()).count();
         if measured < all {
             notes.push(format!(
-                "recorded: {measured} of {all} responses have a first token that was measured; the others are in no time of its row and count as not good"
+                "recorded: {measured} of {all} responses have a measured TTFT; the others are left out of the times of its row, and count as not good"
             ));
         }
         Ok((servers, arrivals, Fitted { fit, notes, fates }))
@@ -113,7 +113,7 @@ impl Display for Fitted {
                 f,
                 "error",
                 format_args!(
-                    "first token {ttft}, per output token {tpot} (medians, of the recorded picks replayed){verdict}"
+                    "TTFT {ttft}, TPOT {tpot} (medians, of the recorded picks replayed){verdict}"
                 ),
             )?;
         }
