@@ -305,8 +305,8 @@ impl FileDiscovery {
             let problem = problem.in_file(&file);
             warn!(problem, "problem in the endpoints file");
         }
-        if let Some(more) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|more| *more > 0) {
-            warn!(%path, more, "more problems in the endpoints file");
+        if let Some(omitted) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|omitted| *omitted > 0) {
+            warn!(%path, omitted, "more problems in the endpoints file");
         }
     }
 }

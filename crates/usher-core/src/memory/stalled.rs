@@ -37,7 +37,7 @@ impl Budget {
                 self.end_stalled(std::slice::from_ref(connection), small - MOST_SMALL / 2, Replying::unread);
             }
             if is_full && stuck > share && self.evict(connection) {
-                tracing::warn!(unsent = stuck, "connection closed: its client does not read");
+                tracing::warn!(unsent_bytes = stuck, "connection closed: its client does not read");
             }
         }
         if is_full {
