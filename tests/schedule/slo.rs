@@ -111,7 +111,7 @@ fn a_target_counts_from_the_arrival_of_the_request() {
 }
 
 #[test]
-fn loose_requests_pack_while_tighter_ones_come() {
+fn requests_with_loose_targets_share_endpoints() {
     let (clock, model) = model();
     let candidates = running(&[10.0, 0.0, 5.0]);
     let loose = asking(&[(TPOT, "500")]);
@@ -284,7 +284,7 @@ fn step(requests: usize) -> f64 {
 }
 
 #[test]
-fn tight_classes_keep_their_targets_because_loose_ones_pack() {
+fn tight_targets_hold_when_loose_requests_share_endpoints() {
     let (without, with) = (two_classes(false), two_classes(true));
     // Batches of twenty take 18 ms.
     assert!(without[0] < 0.1 && without[1] == 1.0, "{without:?}");

@@ -259,7 +259,7 @@ fn address(line: &serde_json::Value, field: &str) -> SocketAddr {
 }
 
 #[test]
-fn sigterm_drains_and_ends_well() {
+fn sigterm_drains_and_exits_zero() {
     let mut process = Process::start(&["--drain-timeout=10ms", "--enable-pprof"]);
     assert_eq!(process.logged("flag has no effect")["flag"], "--enable-pprof");
     let serving = process.logged("serving");
