@@ -13,7 +13,7 @@ use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{InitialRate, Model, Reader};
 use usher::schedule::{
     AlwaysDecider, Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects,
-    Facts, Followers, Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler,
+    Facts, ResponseObservers, Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler,
     Scratch, State,
 };
 
@@ -119,12 +119,12 @@ impl Pairing {
         Ok((pick("prefill").unwrap_or(decode), decode))
     }
 
-    pub(crate) fn book(&self, decision: &Decision) -> Followers {
+    pub(crate) fn book(&self, decision: &Decision) -> ResponseObservers {
         let request = request();
         let cx = Context { facts: &self.facts, ..Context::new(&request, NOW, MAX_AGE) };
         let mut effects = Effects::default();
         self.handler.decided(&cx, decision, &mut effects);
-        effects.take_followers()
+        effects.take_observers()
     }
 }
 

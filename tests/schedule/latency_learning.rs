@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher::endpoints::{Clock, Endpoint, EndpointSpec, EngineTimes, Store, Total};
 use usher::request::usage::Usage;
 use usher::schedule::latency::{Ask, Model, Reported, Work};
-use usher::schedule::{Follower, Persistent};
+use usher::schedule::{ResponseObserver, Persistent};
 
 use crate::expected_latency::{RATE, model};
 use crate::pool::{Pool, labelled, profile_of};
@@ -190,10 +190,10 @@ fn cached_responses_do_not_distort_learned_speeds() {
         let reported = Some(Reported::default());
         let mut booked = model.book(&Work { prompt: 4000, reported, ..Work::whole(&endpoint, 1000, true) });
         pass(&clock, 0.03 + 500.0 / RATE);
-        Follower::first_token(&mut booked);
+        ResponseObserver::first_token(&mut booked);
         let usage =
             Usage { prompt_tokens: Some(8000), completion_tokens: Some(5), cached_tokens: Some(7000) };
-        Follower::ends(&mut booked, &usage, &mut Vec::new());
+        ResponseObserver::response_complete(&mut booked, &usage, &mut Vec::new());
     }
     let rate = model.report().groups[0].prefill_throughput;
     assert!((rate / RATE - 1.0).abs() < 0.15, "tokens are not taken to be twice as fast: {rate}");

@@ -14,7 +14,7 @@ use super::build_state::BuildState;
 use super::by_type::ByType;
 use super::facts::{DataType, Fact, Key};
 use super::families::Families;
-use super::lifecycle::{Admitter, Gatherer, HeaderProcessor, PreRequest, Producer, Screener};
+use super::lifecycle::{Admitter, Gatherer, RequestHeaderProcessor, PreRequest, DataProducer, Screener};
 use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
 use super::references::{undeclared, wrong_kind};
 use super::saturation::SaturationDetector;
@@ -205,13 +205,13 @@ pub struct PluginParts {
     /// Decides whether a disaggregated stage runs.
     pub decider: Option<Arc<dyn Decider>>,
     /// Reads headers first.
-    pub header_processor: Option<Arc<dyn HeaderProcessor>>,
+    pub header_processor: Option<Arc<dyn RequestHeaderProcessor>>,
     /// Batches requests.
     pub gatherer: Option<Arc<dyn Gatherer>>,
     /// Narrows candidates before anything else.
     pub screener: Option<Arc<dyn Screener>>,
     /// Learns about a request before it is scheduled.
-    pub producer: Option<Arc<dyn Producer>>,
+    pub producer: Option<Arc<dyn DataProducer>>,
     /// Refuses requests.
     pub admitter: Option<Arc<dyn Admitter>>,
     /// Acts on decisions.

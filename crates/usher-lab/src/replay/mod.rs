@@ -46,7 +46,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 pub use capacity::{utilization, utilize};
-pub use configured::{Build, BuildError, Configured, Follower, Reading, Route};
+pub use configured::{Build, BuildError, Configured, ResponseObserver, Reading, Route};
 pub use error::ReplayError;
 pub use generate::Workload;
 pub use policy::{Picker, Policy};

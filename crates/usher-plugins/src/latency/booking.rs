@@ -6,7 +6,7 @@ use std::time::Duration;
 use usher_core::endpoints::Endpoint;
 use usher_core::request::Api;
 use usher_core::request::usage::Usage;
-use usher_plugin::{Attribute, Follower, Header, ResponseHead};
+use usher_plugin::{Attribute, ResponseObserver, Header, ResponseHead};
 
 use super::aim::{Aim, may_be_kept};
 use super::backlog::{Backlog, steps};
@@ -360,12 +360,12 @@ impl Booked {
     }
 }
 
-impl Follower for Booked {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for Booked {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         self.move_to(to);
     }
 
-    fn begins(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         Self::begins(self, head.is_stream);
     }
 
@@ -373,7 +373,7 @@ impl Follower for Booked {
         self.first_token();
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         self.used(usage);
         self.finish(usage.completion_tokens);
     }

@@ -107,7 +107,7 @@ impl Reader {
             transfers.per_token(nearness) * self.missing(cx, decode.1) as f64
         });
         let apart = (position != decode.1).then(|| Apart { decode: numbers(decode.0), transfer });
-        effects.follow_once(|| {
+        effects.observe_once(|| {
             self.model.book_for(
                 self.own_reference(),
                 &Work {

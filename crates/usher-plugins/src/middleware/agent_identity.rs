@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::request::Request;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, BuildContext, HeaderProcessor, Kind, PluginParts, PluginType, beta};
+use usher_plugin::{Build, BuildContext, RequestHeaderProcessor, Kind, PluginParts, PluginType, beta};
 
 /// `agent-identity` in a configuration.
 #[rustfmt::skip]
@@ -65,7 +65,7 @@ impl AgentIdentity {
     }
 }
 
-impl HeaderProcessor for AgentIdentity {
+impl RequestHeaderProcessor for AgentIdentity {
     fn process(&self, request: &mut Request) {
         let names = self.headers.iter().filter_map(|name| request.headers.text(name));
         let found = names.into_iter().find(|name| !name.is_empty()).map(str::to_owned);

@@ -10,7 +10,7 @@ use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
 use usher_plugin::{
-    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, DataProducer, RequestContext, beta,
 };
 
 /// `session-id-producer` in a configuration.
@@ -87,8 +87,8 @@ impl SessionIdProducer {
     }
 }
 
-impl Producer for SessionIdProducer {
-    fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for SessionIdProducer {
+    fn produce(&self, cx: &RequestContext<'_>, _candidates: &Candidates, facts: &mut Facts) {
         let headers = &cx.request.headers;
         let SessionIdParams { header_name, cookie_name } = &self.params;
         let header = header_name.as_ref().and_then(|name| headers.text(name));
@@ -129,7 +129,7 @@ mod tests {
         let params = SessionIdParams::decode(&Node::parse(params).unwrap()).unwrap();
         let headers = headers.iter().copied().collect();
         let request = RequestParser::new(headers, &Parsers::new(&[])).without_body();
-        let cx = Situation { request: &request, now_ms: 1, max_age: Duration::ZERO };
+        let cx = RequestContext { request: &request, now_ms: 1, max_age: Duration::ZERO };
         let (mut facts, key) = (Facts::default(), Key::new(3));
         SessionIdProducer::new(params, key).produce(&cx, &Store::default().snapshot().all(), &mut facts);
         facts.get(key).map(|session| session.0.clone())

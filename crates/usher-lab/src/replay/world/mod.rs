@@ -173,7 +173,7 @@ impl World {
 
     /// Sends a request where the route says.
     fn send(&mut self, id: usize, request: &Prepared, route: Route, now: Duration) {
-        let Route { server, prefiller, follower } = route;
+        let Route { server, prefiller, observer } = route;
         let part = |server: usize, kind: Kind| SimRequest {
             id: id as u64,
             prompt_tokens: request.prompt_tokens,
@@ -185,7 +185,7 @@ impl World {
         };
         let whole = part(server, Kind::Whole);
         let prompt = prefiller.map(|prefiller| (prefiller, part(prefiller, Kind::Prefill)));
-        let mut under_way = UnderWay { arrived: now, server, awaits_prompt: None, follower };
+        let mut under_way = UnderWay { arrived: now, server, awaits_prompt: None, observer };
         if let Some((prefiller, prompt)) = prompt {
             let taken = self.engines[prefiller].arrive(prompt, now);
             self.arm(prefiller);
@@ -216,10 +216,10 @@ impl World {
             }
             Err(refusal) => {
                 // A response like any other, but for its status.
-                if let Some(follower) = &mut under_way.follower {
-                    follower.begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
-                    follower.first_token();
-                    follower.ends(&Usage::default());
+                if let Some(observer) = &mut under_way.observer {
+                    observer.response_headers(&Served::By(self.picker.address(server)), Verdict::Good, false);
+                    observer.first_token();
+                    observer.response_complete(&Usage::default());
                 }
                 self.picker.ended(id as usize);
                 self.refuse(id as usize, by_server(refusal), now);
@@ -249,10 +249,10 @@ impl World {
             if fate.computed_by == fate.server {
                 fate.cached_tokens = output.cached_tokens;
             }
-            let follower = request.follower.as_mut().filter(|_| self.requests.streams());
-            if let Some(follower) = follower {
-                follower.begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
-                follower.first_token();
+            let observer = request.observer.as_mut().filter(|_| self.requests.streams());
+            if let Some(observer) = observer {
+                observer.response_headers(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
+                observer.first_token();
             }
             self.picker.first_token(id);
         }
@@ -261,16 +261,16 @@ impl World {
             return;
         }
         fate.last = Some(seen);
-        if let Some(follower) = &mut request.follower {
+        if let Some(observer) = &mut request.observer {
             if !self.requests.streams() {
-                follower.begins(&Served::By(self.picker.address(request.server)), Verdict::Good, false);
+                observer.response_headers(&Served::By(self.picker.address(request.server)), Verdict::Good, false);
             }
             let usage = Usage {
                 prompt_tokens: Some(fate.prompt_tokens.into()),
                 completion_tokens: Some(output.generated.into()),
                 cached_tokens: Some(fate.cached_tokens.into()),
             };
-            follower.ends(&usage);
+            observer.response_complete(&usage);
         }
         self.picker.ended(id);
         self.ended(id, output.at);

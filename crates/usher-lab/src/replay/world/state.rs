@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::chain::Chain;
 use super::fate::{Events, Fate};
 use super::scaling::Scaling;
-use crate::replay::configured::Follower;
+use crate::replay::configured::ResponseObserver;
 use crate::replay::policy::Picker;
 use crate::replay::requests::Requests;
 use crate::replay::servers::Server;
@@ -45,7 +45,7 @@ pub(super) struct UnderWay {
     pub(super) server: usize,
     /// Request for that server once another one has computed the prompt; `None`: nothing is awaited.
     pub(super) awaits_prompt: Option<Box<SimRequest>>,
-    pub(super) follower: Option<Box<dyn Follower>>,
+    pub(super) observer: Option<Box<dyn ResponseObserver>>,
 }
 
 /// Links that prompts move over from server to server.

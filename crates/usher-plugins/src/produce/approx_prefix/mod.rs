@@ -16,8 +16,8 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    PluginParts, PluginType, PreRequest, Producer, ResponseHead, Situation, beta,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, ResponseObserver, Header, Key, Kind,
+    PluginParts, PluginType, PreRequest, DataProducer, ResponseHead, RequestContext, beta,
 };
 
 use caches::KeptBlocks;
@@ -100,8 +100,8 @@ impl ApproxPrefixProducer {
     }
 }
 
-impl Producer for ApproxPrefixProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for ApproxPrefixProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         let Learner { params, caches, .. } = &*self.learner;
         // As in llm-d-router the first candidate stands for all: blocks of several sizes
         // could not be compared.
@@ -143,7 +143,7 @@ impl PreRequest for ApproxPrefixProducer {
             }
         }
         let Some(endpoint) = decision.endpoints_of(primary).next() else { return };
-        effects.follow(Sent {
+        effects.observe(Sent {
             learner: Arc::clone(&self.learner),
             endpoint: Arc::clone(endpoint),
             blocks: Some(Arc::clone(blocks)),
@@ -193,8 +193,8 @@ struct Sent {
     forecast: Option<Forecast>,
 }
 
-impl Follower for Sent {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for Sent {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         self.forecast = None;
         if let Some(blocks) = &self.blocks {
             self.learner.learn(to, blocks, self.block);
@@ -202,7 +202,7 @@ impl Follower for Sent {
         }
     }
 
-    fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+    fn response_headers(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         self.kept = self.blocks.take().and_then(|blocks| self.learner.caches.keep(blocks));
     }
 
@@ -212,7 +212,7 @@ impl Follower for Sent {
         }
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         let Learner { caches, hits, .. } = &*self.learner;
         let forecast = self.forecast.take();
         let compared = forecast.and_then(|forecast| caches.capacities().compare(&forecast, usage));

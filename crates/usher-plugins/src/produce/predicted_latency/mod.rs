@@ -13,8 +13,8 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, PluginParts,
-    PluginType, PreRequest, Producer, Situation, beta,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, ResponseObserver, Key, PluginParts,
+    PluginType, PreRequest, DataProducer, RequestContext, beta,
 };
 
 use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
@@ -112,8 +112,8 @@ impl PredictedLatencyProducer {
     }
 }
 
-impl Producer for PredictedLatencyProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for PredictedLatencyProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         if !self.params.predict_in_produce {
             return;
         }
@@ -139,7 +139,7 @@ impl PreRequest for PredictedLatencyProducer {
         }
         // Targets count from the arrival of the request.
         let waited = cx.request.received.map_or(Duration::ZERO, |received| received.elapsed());
-        effects.follow(Measured {
+        effects.observe(Measured {
             labels,
             slo: cx.request.slo(),
             clock: self.clock.clone(),
@@ -164,7 +164,7 @@ struct Measured {
     first_token: Option<Duration>,
 }
 
-impl Follower for Measured {
+impl ResponseObserver for Measured {
     fn first_token(&mut self) {
         let now = self.clock.elapsed();
         self.first_token = Some(now);
@@ -174,7 +174,7 @@ impl Follower for Measured {
         }
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         let tokens = usage.completion_tokens.filter(|tokens| *tokens > 1 && self.is_stream);
         if let (Some(first), Some(tokens)) = (self.first_token, tokens) {
             let took = self.clock.elapsed().saturating_sub(first).as_secs_f64();
