@@ -17,7 +17,7 @@ use usher_plugin::{
     PluginType, PreRequest, DataProducer, RequestContext, beta,
 };
 
-use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
+use crate::latency::{TokenCounts, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
 
 use metrics::{Kind, Labels};
 pub use metrics::{PredictionFamilies, PredictionSeries};
@@ -88,8 +88,8 @@ impl PredictedLatencyProducer {
         for (place, &position) in candidates.indices().iter().enumerate() {
             let endpoint = view.get(place);
             let reported = reported(cx, endpoint.load(), waiting(place).unwrap_or(longest));
-            let ask = Ask { uncached: uncached(position), prompt, output };
-            let (ttft, tpot) = table.latencies(endpoint, &ask, &reported);
+            let counts = TokenCounts { uncached: uncached(position), prompt, output };
+            let (ttft, tpot) = table.latencies(endpoint, &counts, &reported);
             let role = &self.params.endpoint_role_label;
             let decodes = role.is_empty() || endpoint.label(role) != Some(PREFILL);
             let limit = (self.params.streaming_mode && decodes).then(|| {
