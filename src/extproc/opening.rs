@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handshakes_share_a_sixteenth_and_take_nothing_from_bodies() {
+    async fn handshakes_use_a_sixteenth_of_the_budget_apart_from_bodies() {
         let budget = Arc::new(Budget::of_process(64 * MI, None));
         let mut held = Reservation::new(&budget, Kind::Bodies);
         held.set(2 * budget.limit().unwrap());
