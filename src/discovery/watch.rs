@@ -108,7 +108,7 @@ impl Stamp {
 struct Seen {
     /// `None`: there was nothing to look at.
     stamp: Option<Stamp>,
-    /// The same stamp was there at the look before. File systems count time in
+    /// The stamp is unchanged since the last look. File systems count time in
     /// ticks of some milliseconds, so a second write in the tick of the first
     /// leaves no trace; the file is read once more when the tick must be over.
     settled: bool,

@@ -56,7 +56,7 @@ impl Outbox {
         Self { written: Written::default(), limit, refused: None, stream: None }
     }
 
-    /// The same for replies of this stream.
+    /// For replies of this stream, in messages of at most `limit` bytes.
     pub fn of_stream(limit: usize, stream: Option<Arc<Replying>>) -> Self {
         Self { stream, ..Self::new(limit) }
     }

@@ -13,7 +13,7 @@ use crate::memory::{FREE_UNSENT, GivenUp, Kind, RefusedStream, Reservation};
 /// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
-/// The same for any other message, such as that of the headers.
+/// Error message for any other message that stalls, such as the headers.
 const IDLE_MESSAGE: &str = "no more of a message came for too long (--body-idle-timeout)";
 
 /// Error message for a request that there is no room for.

@@ -108,8 +108,8 @@ impl EndpointPickerConfig {
         Self::from_file(file)
     }
 
-    /// The same, for what was given to a server; `None` for an empty text, which asks for
-    /// the built-in configuration as no text at all does.
+    /// Parses a server's configuration; `None` for an empty text, which stands for the built-in
+    /// configuration.
     ///
     /// # Errors
     /// Same as [`parse`](Self::parse).

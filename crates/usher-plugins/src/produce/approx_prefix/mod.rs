@@ -177,19 +177,19 @@ fn reported(gauge: &Gauge) -> Option<f64> {
     Some(gauge.last()).filter(|value| *value > 0.0)
 }
 
-/// A request under way. Another endpoint than the first choice may serve it, and then has
-/// its prompt, too. An engine holds the blocks of a prompt while it responds, so it is when the
-/// response ends that they were used last.
+/// A request in progress. If another endpoint than the first choice serves it, that one caches the
+/// prompt, too. An engine holds a prompt's blocks while it responds, so the end of the response
+/// counts as their last use.
 struct Sent {
     learner: Arc<Learner>,
-    /// The endpoint that serves, or the first choice until that is known.
+    /// Serving endpoint, or the first choice until it is known.
     endpoint: Arc<Endpoint>,
-    /// Until it is known who serves.
+    /// Blocks of the prompt, until the serving endpoint is known.
     blocks: Option<Arc<Blocks>>,
-    /// From then on, where there is room for it.
+    /// Blocks of the prompt after that, if there is memory for them.
     kept: Option<KeptBlocks>,
     block: NonZeroU32,
-    /// To be compared with the response; `None` where that would say nothing.
+    /// Prediction of cached tokens, to compare with the response's usage; `None` if it can't be compared.
     forecast: Option<Forecast>,
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Kill {
     pub(super) caught_up_seconds: Option<f64>,
     /// Cached part of the prompts that it served after it was back.
     pub(super) hit_percent: f64,
-    /// The same of the others, since its start.
+    /// Cached part of the prompts that the other replicas served since its start.
     pub(super) hit_percent_of_others: f64,
 }
 
