@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(read.await, Ok(()));
         }
         assert!(!gateways.closed().is_cancelled());
-        assert_eq!(body.given_up(), None);
+        assert_eq!(body.abort_reason(), None);
         drop((others, next, place, gateway, gateways));
         assert_eq!((budget.used(Kind::Connections), openings.used.load(Relaxed)), (0, 0));
     }
