@@ -28,7 +28,7 @@ pub struct EndpointPickerConfig {
     pub data_layer: DataLayer,
     /// Flow control, with the place of the section.
     pub flow_control: Option<Positioned<FlowControl>>,
-    /// The plugin that says how busy the pool is.
+    /// Saturation detector of the pool.
     pub saturation_detector: Option<Name>,
     /// The parsers in the order in which they are asked; empty: the default ones.
     pub parsers: Vec<Name>,

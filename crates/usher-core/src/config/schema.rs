@@ -155,7 +155,7 @@ pub struct FlowControl {
     pub priority_bands: Vec<Positioned<PriorityBand>>,
     /// The plugin that says how much of the pool each priority may fill.
     pub usage_limit_policy_plugin_ref: Option<Name>,
-    /// The plugin that says how busy the pool is.
+    /// Saturation detector of the pool.
     pub saturation_detector: Option<Reference>,
     /// `true` if running requests of low priority are given up for others. Default false.
     pub enable_eviction: bool,

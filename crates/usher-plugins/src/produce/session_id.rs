@@ -10,13 +10,13 @@ use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
 use usher_plugin::{
-    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, DataProducer, RequestContext, beta,
+    Build, BuildContext, DataProducer, Facts, Key, Kind, PluginParts, PluginType, RequestContext, beta,
 };
 
 /// `session-id-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
-    "Says which session a request belongs to. Exactly one of its parameters is given.",
+    "Reads the session of a request from a header or a cookie. Exactly one of its parameters is given.",
     Build::Reading(build)).takes::<SessionIdParams>()
     .when("Where a header or a cookie names the session.");
 
@@ -36,7 +36,7 @@ pub struct SessionIdParams {
     /// Lower case once it is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header_name: Option<String>,
-    /// The cookie in which they do.
+    /// The cookie in which clients name their session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie_name: Option<String>,
 }

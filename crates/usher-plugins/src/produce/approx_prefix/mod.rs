@@ -16,8 +16,8 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, ResponseObserver, Header, Key, Kind,
-    PluginParts, PluginType, PreRequest, DataProducer, ResponseHead, RequestContext, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Header, Key, Kind,
+    PluginParts, PluginType, PreRequest, RequestContext, ResponseHead, ResponseObserver, beta,
 };
 
 use caches::KeptBlocks;
@@ -30,7 +30,7 @@ pub use params::ApproxPrefixParams;
 /// `approx-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
-    "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
+    "Estimates how much of a prompt each endpoint has in its prefix cache, from the prompts sent to it.",
     Build::Reading(approx_prefix)).takes::<ApproxPrefixParams>()
     .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts.");
 
@@ -76,9 +76,9 @@ pub struct ApproxPrefixKeys {
     pub blocks: Key<PromptBlocks>,
 }
 
-/// Estimates how many of a prompt's first blocks each candidate holds, and learns them for the
-/// endpoints that get it: the first choice of the primary profile, that of the profile
-/// that picks who computes prompts, and whoever served instead.
+/// Estimates how many leading blocks of a prompt each candidate holds, and indexes them for the
+/// endpoints that get the prompt: the first choices of the primary and the prefill profile, and
+/// the endpoint that served instead.
 #[derive(Debug)]
 pub struct ApproxPrefixProducer {
     keys: ApproxPrefixKeys,

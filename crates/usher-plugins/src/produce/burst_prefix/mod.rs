@@ -29,7 +29,7 @@ use window::Window;
 /// `burst-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataProducer],
-    "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
+    "Batches requests for a moment, and treats a prefix that several share as cached at one endpoint.",
     Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
     .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
 
@@ -94,7 +94,11 @@ impl BurstPrefixProducer {
 }
 
 impl Gatherer for BurstPrefixProducer {
-    fn gather(&self, cx: &RequestContext<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Gathered>> {
+    fn gather(
+        &self,
+        cx: &RequestContext<'_>,
+        candidates: &Candidates,
+    ) -> Option<BoxFuture<'static, Gathered>> {
         let block = self.params.block();
         let blocks = Blocks::of(cx.request, block, self.params.max_blocks());
         if blocks.is_empty() {

@@ -23,8 +23,8 @@ use usher_core::request::usage::Usage;
 use usher_plugin::data::{KvEventsMatch, PrefixMatch, PromptBlocks, PromptTokenIds};
 use usher_plugin::params::PREFIX_PRODUCER;
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, ResponseObserver, Key, Kind, PluginParts,
-    PluginType, PreRequest, DataProducer, Scorer, RequestContext, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, Kind, PluginParts,
+    PluginType, PreRequest, RequestContext, ResponseObserver, Scorer, beta,
 };
 
 use super::tokens::TokenSource;
@@ -39,7 +39,7 @@ pub use params::{KvEventsSettings, PrecisePrefixParams};
 /// `precise-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
-    "Says how much of a prompt each endpoint has in its KV cache, by the events of its engine.",
+    "Reports how much of a prompt each endpoint has in its KV cache, from its engine's KV events.",
     Build::Reading(build)).takes::<PrecisePrefixParams>()
     .when("Engines that publish KV events, with a token-producer that has their tokens.");
 
@@ -240,7 +240,11 @@ impl PreRequest for PrecisePrefixProducer {
             };
             let compares = |endpoint| Comparison::begin(&self.caches, endpoint, blocks, size);
             let comparison = decision.endpoints_of(primary).next().filter(is_alike).and_then(compares);
-            effects.observe(Sent { predicted: Some(predicted), comparison, counts: Arc::clone(&self.counts) });
+            effects.observe(Sent {
+                predicted: Some(predicted),
+                comparison,
+                counts: Arc::clone(&self.counts),
+            });
         }
     }
 }

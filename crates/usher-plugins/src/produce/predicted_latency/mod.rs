@@ -13,11 +13,13 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, ResponseObserver, Key, PluginParts,
-    PluginType, PreRequest, DataProducer, RequestContext, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, PluginParts,
+    PluginType, PreRequest, RequestContext, ResponseObserver, beta,
 };
 
-use crate::latency::{TokenCounts, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
+use crate::latency::{
+    PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, TokenCounts, fresh, reads_latency, reported,
+};
 
 use metrics::{Kind, Labels};
 pub use metrics::{PredictionFamilies, PredictionSeries};
@@ -26,7 +28,7 @@ pub use params::PredictedLatencyParams;
 /// `predicted-latency-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("predicted-latency-producer", &[usher_plugin::Kind::DataProducer, usher_plugin::Kind::PreRequest, usher_plugin::Kind::Response],
-    "Predicts when each endpoint would send the first token of a request and how fast the others, and how far that is from the request's latency targets.",
+    "Predicts each endpoint's TTFT and TPOT for a request, and the headroom to its latency targets.",
     Build::Reading(build)).takes::<PredictedLatencyParams>()
     .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called.");
 
